@@ -1,0 +1,85 @@
+# What there is to do here: "make help". Everything happens in .venv; nothing outside the repository is changed,
+# but for "make system-deps".
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+SUMMARY := build/test-summary.txt
+
+# Under REQUIRE_REAL=1 a program that a test needs and that is missing is a failure instead of a skip.
+export REQUIRE_REAL
+
+SEEDS ?= 2000
+FROM ?= 0
+SECONDS ?= 60
+
+.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo system-deps clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.stamp ## Make .venv with everything that development needs; does nothing when it is up to date
+	@:
+
+.venv/.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed, as in: make setup PYTHON=python3.12"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
+	  || { rm -rf .venv; echo "venv is missing: on Debian, apt-get install python3-venv"; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+test: setup ## Everything: lint, unit tests, 2000 simulated runs; says at the end what was skipped
+	@$(MAKE) lint
+	@$(MAKE) units
+	@$(MAKE) sim
+	@cat $(SUMMARY)
+	@grep -q '^skipped: ' $(SUMMARY) || echo 'skipped: nothing'
+
+units: setup ## The unit tests alone
+	@rm -f $(SUMMARY)
+	$(BIN)/python -m pytest -n 2 --summary-file $(SUMMARY)
+
+lint: setup ## ruff (rules and format) and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup ## Rewrite the sources as "make lint" wants them
+	$(BIN)/ruff check --fix --select I
+	$(BIN)/ruff format
+
+coverage: setup ## The unit tests, with the lines and branches that no test reaches
+	$(BIN)/python -m pytest -n 2 --cov --cov-branch
+
+sim: setup ## The simulator: SEEDS=2000 runs, the first one FROM=0
+	$(BIN)/python -m tests.sim --seeds $(SEEDS) --from $(FROM)
+
+fuzz: setup ## Fuzz every parser, SECONDS=60 each
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+mutants: setup ## Change the source in small ways and list the changes that no test notices (takes hours)
+	@if [ -t 1 ]; then $(BIN)/mutmut run; else $(BIN)/mutmut run | tr '\r' '\n' | tail -n 1; fi
+	@$(BIN)/mutmut results
+
+bench: setup ## Measure
+	$(BIN)/python -m loadtests.bench
+
+demo: setup ## Watch a transfer survive
+	@$(BIN)/python -m tests.sim.demo
+
+SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server openssh-server chromium
+
+system-deps: ## Install the real proxies, servers and clients of later tests (Debian; as root or with sudo)
+	@command -v apt-get >/dev/null || { echo "not Debian: install these yourself: $(SYSTEM_DEPS)"; exit 2; }
+	@root=; if [ "$$(id -u)" != 0 ]; then root=sudo; \
+	  command -v sudo >/dev/null || { echo "run this as root, or install sudo"; exit 2; }; fi; \
+	  $$root apt-get update -qq; \
+	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $(SYSTEM_DEPS)
+
+clean: ## Remove what was built, .venv included
+	rm -rf .venv build dist mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

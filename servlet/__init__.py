@@ -1,0 +1,3 @@
+"""The relay: everything that runs on the open side."""
+
+__all__: list[str] = []

@@ -1,0 +1,97 @@
+"""Bytes that may be kept, counted at each level (mailbox, user, process) that has to answer for them (9.2)."""
+
+from collections.abc import Iterator
+
+__all__ = ["Budget"]
+
+
+class Budget:
+    """One level. What is counted here is counted at every level above.
+
+    Two accounts: `held` is real memory and never passes `hard_bytes`. `committed` is what was promised or is used
+    beyond a promise; the shares of the pool are cut so that it stays within `pool_bytes`.
+    """
+
+    __slots__ = ("beyond", "hard_bytes", "held", "outstanding", "parent", "pool_bytes", "reserved")
+
+    def __init__(self, hard_bytes: int, pool_bytes: int, parent: "Budget | None" = None) -> None:
+        if not 0 < pool_bytes <= hard_bytes:
+            raise ValueError(f"a pool of {pool_bytes} bytes does not lie within {hard_bytes}")
+        self.hard_bytes = hard_bytes
+        self.pool_bytes = pool_bytes
+        self.parent = parent
+        self.reserved = 0  # promised to routes, used or not
+        self.beyond = 0  # payload in queues beyond what was promised to them
+        self.outstanding = 0  # taken, but not yet confirmed: it may come back
+        self.held = 0  # in queues or outstanding, with the cost of keeping it
+
+    def levels(self) -> "Iterator[Budget]":
+        """This level and those above."""
+        level: Budget | None = self
+        while level is not None:
+            yield level
+            level = level.parent
+
+    @property
+    def committed(self) -> int:
+        """What is spoken for at this level."""
+        return self.reserved + self.beyond + self.outstanding
+
+    def free(self) -> int:
+        """What no level has committed yet; negative when more came back than a pool holds."""
+        return min(level.pool_bytes - level.committed for level in self.levels())
+
+    def reserve(self, size: int) -> bool:
+        """Promise `size` bytes at every level, or at none."""
+        if any(level.reserved + size > level.pool_bytes for level in self.levels()):
+            return False
+        self.unreserve(-size)
+        return True
+
+    def unreserve(self, size: int) -> None:
+        """Take a promise back."""
+        for level in self.levels():
+            level.reserved -= size
+
+    def admits(self, size: int) -> bool:
+        """Whether every level can hold `size` bytes more."""
+        level: Budget | None = self
+        while level is not None:
+            if level.held + size > level.hard_bytes:
+                return False
+            level = level.parent
+        return True
+
+    def hold(self, size: int) -> None:
+        """Count `size` bytes as kept; the caller has asked `admits`."""
+        level: Budget | None = self
+        while level is not None:
+            level.held += size
+            level = level.parent
+
+    def release(self, size: int) -> None:
+        """They are kept no more."""
+        self.hold(-size)
+
+    def exceed(self, size: int) -> None:
+        """Count `size` bytes (negative: fewer) of the pool as used."""
+        level: Budget | None = self
+        while level is not None:
+            level.beyond += size
+            level = level.parent
+
+    def close(self) -> None:
+        """Take everything that is counted here out of the levels above: this one is used no more."""
+        reserved, beyond, outstanding, held = self.reserved, self.beyond, self.outstanding, self.held
+        for level in self.levels():
+            level.reserved -= reserved
+            level.beyond -= beyond
+            level.outstanding -= outstanding
+            level.held -= held
+
+    def let_go(self, size: int) -> None:
+        """What is held left a queue and may come back (negative: came back)."""
+        level: Budget | None = self
+        while level is not None:
+            level.outstanding += size
+            level = level.parent

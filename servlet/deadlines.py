@@ -1,0 +1,92 @@
+"""Timers of the switch: a heap with lazy deletion, so that what is idle costs nothing."""
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+__all__ = ["Deadline", "Deadlines"]
+
+_STALE_MIN = 64  # entries; fewer stale ones are not worth a rebuild
+
+
+class Deadline:
+    """One timer, which calls `fire(now)`. Its owner sets and clears it through its Deadlines."""
+
+    __slots__ = ("armed_us", "due_us", "fire")
+
+    def __init__(self, fire: Callable[[int], None]) -> None:
+        self.fire = fire
+        self.due_us: int | None = None
+        self.armed_us: int | None = None  # of its live entry in the heap; None: it has none
+
+
+class Deadlines:
+    """All timers. An entry that is early for its timer is put back when it comes up; a late one is never needed."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Deadline]] = []
+        self._order = 0  # breaks ties: who was armed first fires first
+        self._stale = 0  # entries whose timer is off or was advanced
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def set(self, deadline: Deadline, due_us: int) -> None:
+        """Fire at `due_us` instead of whenever it was."""
+        armed_us = deadline.armed_us
+        if deadline.due_us is None and armed_us is not None:
+            self._stale -= 1
+        deadline.due_us = due_us
+        if armed_us is None:
+            self._arm(deadline, due_us)
+        elif due_us < armed_us:
+            self._stale += 1
+            self._arm(deadline, due_us)
+
+    def clear(self, deadline: Deadline) -> None:
+        """Do not fire."""
+        if deadline.due_us is None:
+            return
+        deadline.due_us = None
+        self._stale += 1
+        if self._stale > _STALE_MIN and self._stale * 2 > len(self._heap):
+            self._rebuild()
+
+    def next_timeout(self) -> int | None:
+        """Not later than the earliest timer; earlier if that one was put off or cleared. O(1)."""
+        return self._heap[0][0] if self._heap else None
+
+    def expired(self, now: int) -> Iterator[Deadline]:
+        """The timers due by `now`, in order. Each is off when it is given and may be set again, to after `now`."""
+        while self._heap and self._heap[0][0] <= now:
+            armed_us, _, deadline = heappop(self._heap)
+            if armed_us != deadline.armed_us:
+                self._stale -= 1
+                continue
+            deadline.armed_us = None
+            if deadline.due_us is None:
+                self._stale -= 1
+            elif deadline.due_us > now:
+                self._arm(deadline, deadline.due_us)
+            else:
+                deadline.due_us = None
+                yield deadline
+
+    def _arm(self, deadline: Deadline, due_us: int) -> None:
+        deadline.armed_us = due_us
+        self._order += 1
+        heappush(self._heap, (due_us, self._order, deadline))
+
+    def _rebuild(self) -> None:
+        """Forget the stale entries."""
+        keep = []
+        for entry in self._heap:
+            deadline = entry[2]
+            if entry[0] != deadline.armed_us:
+                continue
+            if deadline.due_us is None:
+                deadline.armed_us = None
+            else:
+                keep.append(entry)
+        heapify(keep)
+        self._heap = keep
+        self._stale = 0

@@ -1,0 +1,233 @@
+"""The mailbox: all that waits for one attachment, bounded, and in which order it leaves (9.2)."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+
+from servlet.budget import Budget
+from servlet.frames import charge, keep
+from servlet.route_queue import IN_STREAM, RouteQueue
+from servlet.stats import Counters
+from servlet.switch_config import SwitchConfig
+from tunnel.wire import Frame, PacketType
+
+__all__ = ["Mailbox"]
+
+_EDGE, _DROPPED = int(PacketType.EDGE), int(PacketType.DROPPED)
+_WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # without their route
+# In these the initiator's id is the source, whoever sends them (2.2, 2.3).
+_TO_SOURCE = frozenset((int(PacketType.ACCEPTED), int(PacketType.REJECTED)))
+
+GeneralKey = tuple[str, int, int]
+
+
+class Mailbox:
+    """`take` gives what leaves next; it is either `confirmed` later, or `put_back`. `wake` says that something waits.
+
+    First what belongs to no route, then control packets of the routes in turn, then their streams by deficit round
+    robin. A stream that was silent goes first with its first quantum, within half of what is taken.
+    """
+
+    def __init__(self, budget: Budget, config: SwitchConfig, counters: Counters, wake: Callable[[], None]) -> None:
+        self.budget = budget
+        self.queues: dict[int, RouteQueue] = {}  # by the id of the receiving endpoint
+        self._config, self._counters, self._wake = config, counters, wake
+        self._general: OrderedDict[GeneralKey, Frame] = OrderedDict()
+        self._returned = 0  # names what came back to no queue
+        self._control: deque[RouteQueue] = deque()
+        self._fresh: deque[RouteQueue] = deque()
+        self._ring: deque[RouteQueue] = deque()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `take` would give anything."""
+        return bool(self._general or self._control or self._fresh or self._ring)
+
+    # --- routes
+
+    def open(self, own_id: int) -> RouteQueue | None:
+        """A queue with its reservation; None if there is none left. It is not yet in `queues`."""
+        if not self.budget.reserve(self._config.reserved_bytes):
+            return None
+        return RouteQueue(own_id, self.budget, self._config, self._counters, self._attend)
+
+    def close(self, queue: RouteQueue) -> None:
+        """End a queue. What it held that goes before the stream still leaves."""
+        self.budget.unreserve(queue.shrink())
+        for frame in queue.close():
+            self._keep_general(self._next_key(), frame)
+        if queue.listed:
+            (self._fresh if queue in self._fresh else self._ring).remove(queue)
+        if queue.control_listed:
+            self._control.remove(queue)
+        queue.listed = queue.control_listed = False
+        if self.queues.get(queue.own_id) is queue:
+            del self.queues[queue.own_id]
+
+    # --- what comes
+
+    def put(self, queue: RouteQueue, frame: Frame) -> bool:
+        """A packet of the stream; False if it was dropped."""
+        kept = queue.put(frame)
+        if kept and not queue.listed and not queue.blocked:
+            self._list(queue)
+        return kept
+
+    def put_control(self, queue: RouteQueue, frame: Frame) -> bool:
+        """A packet that goes before the stream; False if it was dropped."""
+        kept = queue.put_control(frame)
+        if kept and not queue.control_listed:
+            self._attend(queue)
+        return kept
+
+    def post(self, key: GeneralKey, frame: Frame) -> bool:
+        """A packet of no route; it replaces one of the same key. False if there is no room."""
+        old = self._general.get(key)
+        size = charge(frame) - (charge(old) if old is not None else 0)
+        if len(self._general) >= self._config.general_packets_max and old is None:
+            return False
+        if not self.budget.admits(size):
+            return False
+        keep(frame, self.budget)
+        self.budget.hold(size)
+        self._general[key] = frame
+        self._wake()
+        return True
+
+    def withdraw(self, key: GeneralKey) -> None:
+        """What was posted under the key need not leave any more."""
+        frame = self._general.pop(key, None)
+        if frame is not None:
+            self.budget.release(charge(frame))
+
+    # --- what leaves
+
+    def take(self, limit_bytes: int) -> list[Frame]:
+        """What leaves next, at most `limit_bytes`; but at least one packet if any waits."""
+        frames: list[Frame] = []
+        size = 0
+        if self._general or self._control:
+            streams_wait = bool(self._fresh or self._ring)
+            size = self._take_control(frames, limit_bytes // 2 if streams_wait else limit_bytes)
+        if self._fresh or self._ring:
+            size = self._take_streams(frames, size, limit_bytes)
+        if frames:
+            self.budget.let_go(sum(map(charge, frames)))
+            self._counters.packets_sent += len(frames)
+            self._counters.bytes_sent += size
+        return frames
+
+    def confirmed(self, frames: Iterable[Frame]) -> None:
+        """These have arrived, or will not be put back: they are held no more."""
+        size = sum(map(charge, frames))
+        self.budget.let_go(-size)
+        self.budget.release(size)
+
+    def put_back(self, frames: list[Frame]) -> None:
+        """These were taken and did not arrive: they are first in line again, in this order."""
+        self.budget.let_go(-sum(map(charge, frames)))
+        self._counters.packets_taken_back += len(frames)
+        for frame in reversed(frames):
+            self._put_back(frame)
+        if self.waiting:
+            self._wake()
+
+    # --- inside
+
+    def _put_back(self, frame: Frame) -> None:
+        kind = frame.type
+        queue = self.queues.get(frame.source if kind in _TO_SOURCE else frame.destination)
+        if queue is None:
+            if kind in _WORTHLESS:
+                self.budget.release(charge(frame))
+            else:
+                self._keep_general(self._next_key(), frame)
+        elif kind == _EDGE:
+            queue.edge_due = True  # by now there may be a newer one to tell
+            self._attend(queue)
+        elif kind == _DROPPED:
+            self._keep_general(self._next_key(), frame)
+        elif not queue.put_back(frame):
+            self.budget.release(charge(frame))
+        elif kind not in IN_STREAM:
+            self._attend(queue)
+        elif not queue.listed:
+            self._list(queue)
+
+    def _keep_general(self, key: GeneralKey, frame: Frame) -> None:
+        """Put what is held already first in line."""
+        if len(self._general) >= self._config.general_packets_max:
+            self.budget.release(charge(frame))
+            return
+        self._general[key] = frame
+        self._general.move_to_end(key, last=False)
+        self._wake()
+
+    def _next_key(self) -> GeneralKey:
+        self._returned += 1
+        return "returned", self._returned, 0
+
+    def _list(self, queue: RouteQueue) -> None:
+        queue.listed = True
+        queue.deficit = self._config.quantum_bytes
+        self._fresh.append(queue)
+        self._wake()
+
+    def _attend(self, queue: RouteQueue) -> None:
+        """Something may wait in the queue that was not announced by a put."""
+        if queue.has_control and not queue.control_listed:
+            queue.control_listed = True
+            self._control.append(queue)
+            self._wake()
+        if queue.has_data and not queue.listed:
+            self._list(queue)
+
+    def _take_control(self, frames: list[Frame], limit_bytes: int) -> int:
+        size = 0
+        while self._general:
+            key, frame = next(iter(self._general.items()))
+            if frames and size + len(frame.data) > limit_bytes:
+                return size
+            del self._general[key]
+            frames.append(frame)
+            size += len(frame.data)
+        while self._control:
+            queue = self._control[0]
+            while found := queue.pop_control(limit_bytes - size if frames else 1 << 31):
+                frames.append(found)
+                size += len(found.data)
+            if queue.has_control:
+                return size
+            queue.control_listed = False
+            self._control.popleft()
+        return size
+
+    def _take_streams(self, frames: list[Frame], size: int, limit_bytes: int) -> int:
+        fresh, ring = self._fresh, self._ring
+        fresh_until = size + (limit_bytes - size) // 2
+        while fresh or ring:
+            turns = fresh if fresh and (not ring or size < fresh_until) else ring
+            queue = turns[0]
+            head_bytes = queue.head_bytes
+            if queue.deficit < head_bytes:
+                queue.deficit += self._config.quantum_bytes
+                turns.popleft()
+                ring.append(queue)
+                continue
+            if frames and size + head_bytes > limit_bytes:
+                break
+            frames.append(queue.pop())
+            size += head_bytes
+            queue.deficit -= head_bytes
+            if not queue.has_data:
+                turns.popleft()
+                queue.listed = False
+            if queue.edge_is_due():
+                self._announce(queue)
+        return size
+
+    def _announce(self, queue: RouteQueue) -> None:
+        """The sender is to hear of its edge; with the newest that there is when it is told."""
+        back = queue.back
+        if not back.edge_due:
+            back.edge_due = True
+            back.attend()

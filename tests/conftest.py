@@ -1,0 +1,45 @@
+"""For all tests: Hypothesis without deadlines, tests that need real programs, and the count for `make test`."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# No deadline: on a busy machine it would fail tests for being slow. Derandomised: the same code gives the same result;
+# HYPOTHESIS_PROFILE=explore draws new examples.
+settings.register_profile("default", deadline=None, derandomize=True, database=None)
+settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--summary-file", type=Path, help="write the count and the skipped tests there")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    missing = [program for mark in item.iter_markers("real") for program in mark.args if not shutil.which(program)]
+    if not missing:
+        return
+    reason = f"not on this machine: {', '.join(missing)} (make system-deps)"
+    if os.environ.get("REQUIRE_REAL") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    path = terminalreporter.config.getoption("--summary-file")
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in summary_lines(terminalreporter.stats)))
+
+
+def summary_lines(stats: dict[str, list[pytest.TestReport]]) -> Iterator[str]:
+    """The count alone on the first line, then a line for each skipped test."""
+    failed = len(stats.get("failed", [])) + len(stats.get("error", []))
+    yield f"{len(stats.get('passed', []))} passed, {failed} failed"
+    for report in stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        yield f"skipped: {report.nodeid}: {reason.removeprefix('Skipped: ')}"

@@ -1,0 +1,102 @@
+"""`python -m tests.sim`: run seeds, print what failed and how to repeat it; tables of coverage and of goodput."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from tests.sim import goodput
+from tests.sim.clock import SECOND
+from tests.sim.coverage import Table
+from tests.sim.runner import Outcome, run_seeds
+
+__all__ = ["main"]
+
+SEEDS_THAT_COVER = 2000  # from here on a hole in the table is a failure
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 when every promise was kept, 1 when one was broken."""
+    options = _parse(arguments)
+    if options.goodput:
+        return goodput.main(as_json=options.json)
+    started = time.monotonic()
+    first, count = (options.seed, 1) if options.seed is not None else (options.first, options.seeds)
+    outcomes, table = [], Table()
+    for outcome in run_seeds(first, count, options.jobs, options.trace or ""):
+        outcomes.append(outcome)
+        table.add(outcome.cells, outcome.delivered_bytes, outcome.connections)
+        if outcome.failure and not options.json:
+            print(outcome.report(), flush=True)
+        elif sys.stderr.isatty():
+            print(f"\rseed {outcome.seed}", end="", file=sys.stderr)
+    failed = [outcome for outcome in outcomes if outcome.failure]
+    holes = table.holes() if options.coverage and count >= SEEDS_THAT_COVER else []
+    summary = _summary(outcomes, len(failed), time.monotonic() - started)
+    if options.json:
+        print(json.dumps(_as_json(summary, failed, table if options.coverage else None, holes)))
+    else:
+        if options.seed is not None and not failed:
+            print("\n".join(outcomes[0].options))
+        if options.coverage:
+            print(table.render())
+            print("".join(f"not covered: {hole}\n" for hole in holes), end="")
+        print(_words(summary))
+    return 1 if failed or holes else 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="run so many seeds (default 100)")
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="the first of them (default 0)")
+    parser.add_argument("--seed", type=int, metavar="S", help="run this one seed, and say what it means")
+    parser.add_argument("--trace", metavar="DIR", help="write the trace of each seed to DIR/seed-S.jsonl")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--coverage", action="store_true", help="print fault kinds x connection states")
+    parser.add_argument("--goodput", action="store_true", help="measure what loss leaves of the throughput, instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    return parser.parse_args(arguments)
+
+
+def _summary(outcomes: list[Outcome], failed: int, wall_s: float) -> dict[str, Any]:
+    return {
+        "seeds": len(outcomes),
+        "failed": failed,
+        "connections": sum(outcome.connections for outcome in outcomes),
+        "exchanges": sum(outcome.exchanges for outcome in outcomes),
+        "restarts": sum(outcome.restarts for outcome in outcomes),
+        "faults": sum(row.get("", 0) for outcome in outcomes for row in outcome.cells.values()),
+        "delivered_bytes": sum(outcome.delivered_bytes for outcome in outcomes),
+        "virtual_s": sum(outcome.virtual_us for outcome in outcomes) // SECOND,
+        "cpu_ms_mean": sum(outcome.cpu_ms for outcome in outcomes) // max(1, len(outcomes)),
+        "cpu_ms_max": max((outcome.cpu_ms for outcome in outcomes), default=0),
+        "wall_s": round(wall_s, 1),
+    }
+
+
+def _words(summary: dict[str, Any]) -> str:
+    return (
+        f"{summary['seeds']} seeds, {summary['failed']} failed: {summary['connections']} connections, "
+        f"{summary['delivered_bytes'] / 1e6:.1f} MB in {summary['exchanges']} exchanges, {summary['faults']} faults, "
+        f"{summary['restarts']} relay restarts, {summary['virtual_s'] / 3600:.1f} virtual hours; "
+        f"{summary['wall_s']} s, {summary['cpu_ms_mean']} ms of CPU a seed (at most {summary['cpu_ms_max']})"
+    )
+
+
+def _as_json(summary: dict[str, Any], failed: list[Outcome], table: Table | None, holes: list[str]) -> dict[str, Any]:
+    result: dict[str, Any] = dict(summary)
+    result["failures"] = [
+        {"seed": outcome.seed, "failure": outcome.failure, "options": outcome.options} for outcome in failed
+    ]
+    if table is not None:
+        result["coverage"] = table.as_json()
+        result["not_covered"] = holes
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

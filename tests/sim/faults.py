@@ -1,0 +1,243 @@
+"""What may go wrong, as data: the kinds, and the plan that one seed draws from them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.sim.clock import MILLISECOND, SECOND
+from tests.sim.randomness import between, chance, log_between, pick
+from tunnel.traces import TraceFault
+
+__all__ = ["EXCHANGE_KINDS", "LINK_KINDS", "MOMENT_KINDS", "TRACE_FAULTS", "WINDOW_KINDS", "FaultKind", "FaultPlan", "Moment", "Window", "draw_plan", "plan_of"]
+
+
+class FaultKind(enum.Enum):
+    """One way to hurt a tunnel; the value names it in traces and tables."""
+
+    REQUEST_LOST = "request lost"
+    REQUEST_RESET = "request reset"
+    RESPONSE_LOST = "response lost"
+    RESPONSE_RESET = "response reset"
+    DUPLICATED = "request twice"
+    REPLAYED = "request again, late"
+    DELAYED = "exchange delayed"
+    REQUEST_CUT = "request cut"
+    RESPONSE_CUT = "response cut"
+    REQUEST_FLIPPED = "request bits flipped"
+    RESPONSE_FLIPPED = "response bits flipped"
+    HTML_ANSWER = "HTML answer"
+    ERROR_ANSWER = "error answer"
+    TOO_LARGE = "413"
+
+    BLACKHOLE = "blackhole"
+    BLACKHOLE_UP = "blackhole up"
+    BLACKHOLE_DOWN = "blackhole down"
+    FLAPPING = "flapping"
+
+    LINK_CUT = "link cut"
+    LINK_STALLED = "link stalled"
+    LINK_FLIPPED = "link bits flipped"
+
+    RELAY_RESTART = "relay restart"
+    PAUSED = "endpoint paused"
+    DIED = "endpoint died"
+    CLOCK_JUMP = "clock jump"
+    SLOW_READER = "slow reader"
+    STOPPED_READER = "stopped reader"
+
+
+K = FaultKind
+
+# what traces call each of them; the finer name goes into the text
+TRACE_FAULTS: dict[FaultKind, TraceFault] = {
+    K.REQUEST_LOST: TraceFault.REQUEST_LOST,
+    K.REQUEST_RESET: TraceFault.CONNECTION_REFUSED,
+    K.RESPONSE_LOST: TraceFault.RESPONSE_LOST,
+    K.RESPONSE_RESET: TraceFault.CONNECTION_RESET,
+    K.DUPLICATED: TraceFault.REQUEST_DUPLICATED,
+    K.REPLAYED: TraceFault.REQUEST_DUPLICATED,
+    K.DELAYED: TraceFault.REQUEST_DELAYED,
+    K.REQUEST_CUT: TraceFault.REQUEST_TRUNCATED,
+    K.RESPONSE_CUT: TraceFault.RESPONSE_TRUNCATED,
+    K.REQUEST_FLIPPED: TraceFault.REQUEST_CORRUPTED,
+    K.RESPONSE_FLIPPED: TraceFault.RESPONSE_CORRUPTED,
+    K.HTML_ANSWER: TraceFault.ANSWER_REPLACED,
+    K.ERROR_ANSWER: TraceFault.ANSWER_REPLACED,
+    K.TOO_LARGE: TraceFault.ANSWER_REPLACED,
+    K.BLACKHOLE: TraceFault.BLACKHOLE,
+    K.BLACKHOLE_UP: TraceFault.BLACKHOLE,
+    K.BLACKHOLE_DOWN: TraceFault.BLACKHOLE,
+    K.FLAPPING: TraceFault.BLACKHOLE,
+    K.LINK_CUT: TraceFault.CONNECTION_RESET,
+    K.LINK_STALLED: TraceFault.BLACKHOLE,
+    K.LINK_FLIPPED: TraceFault.RESPONSE_CORRUPTED,
+    K.RELAY_RESTART: TraceFault.NODE_KILLED,
+    K.PAUSED: TraceFault.NODE_FROZEN,
+    K.DIED: TraceFault.NODE_KILLED,
+    K.CLOCK_JUMP: TraceFault.NODE_FROZEN,
+    K.SLOW_READER: TraceFault.READER_STOPPED,
+    K.STOPPED_READER: TraceFault.READER_STOPPED,
+}
+
+# highest probability per exchange that a seed may draw
+EXCHANGE_KINDS: dict[FaultKind, float] = {
+    K.REQUEST_LOST: 0.5,
+    K.REQUEST_RESET: 0.5,
+    K.RESPONSE_LOST: 0.5,
+    K.RESPONSE_RESET: 0.5,
+    K.DUPLICATED: 0.5,
+    K.REPLAYED: 0.3,
+    K.DELAYED: 0.3,
+    K.REQUEST_CUT: 0.3,
+    K.RESPONSE_CUT: 0.3,
+    K.REQUEST_FLIPPED: 0.3,
+    K.RESPONSE_FLIPPED: 0.3,
+    K.HTML_ANSWER: 0.3,
+    K.ERROR_ANSWER: 0.3,
+}
+WINDOW_KINDS = (K.BLACKHOLE, K.BLACKHOLE_UP, K.BLACKHOLE_DOWN, K.FLAPPING)
+LINK_KINDS = (K.LINK_CUT, K.LINK_STALLED, K.LINK_FLIPPED)
+MOMENT_KINDS = (K.PAUSED, K.CLOCK_JUMP)
+
+FLAP_UP_US = 5 * SECOND  # reliability.md, scenario 20
+FLAP_DOWN_US = 2 * SECOND
+PHASE_US_MAX = 200 * SECOND  # all of it and the healing after it fit into the user timeout of 300 s
+JUMP_US_MAX = 40 * SECOND  # of all jumps of one clock together, for the same reason
+PAUSE_US = 30 * SECOND
+REPLAY_US_MAX = 60 * SECOND
+DELAY_US_MAX = 5 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A kind in force between two times on the path of one node, or of all (-1)."""
+
+    kind: FaultKind
+    start_us: int
+    end_us: int
+    node: int = -1
+
+    def covers(self, node: int, now_us: int) -> bool:
+        if not self.start_us <= now_us < self.end_us or self.node not in (-1, node):
+            return False
+        if self.kind is K.FLAPPING:
+            return (now_us - self.start_us) % (FLAP_UP_US + FLAP_DOWN_US) >= FLAP_UP_US
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A kind that strikes one node (or the relay: -1) once; the amount is a pause, a jump or an absence."""
+
+    kind: FaultKind
+    time_us: int
+    node: int
+    amount_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Everything that one run will suffer. Nothing strikes at or after `end_us`."""
+
+    end_us: int = 0
+    rates: dict[FaultKind, float] = field(default_factory=dict)
+    nodes: tuple[int, ...] = ()
+    """Whose exchanges the rates concern; empty: everybody's."""
+    windows: tuple[Window, ...] = ()
+    moments: tuple[Moment, ...] = ()
+    body_limits: tuple[tuple[int, int], ...] = ()
+    """(from when, bytes): larger request bodies are answered 413; 0 bytes: no limit."""
+    restart_exchanges_mean: int = 0
+    restarts_max: int = 0
+    restart_absence_us: int = 500 * MILLISECOND
+    link_mean_us: int = 0
+    """Mean time between two strikes on one link, of the link kinds in `link_kinds`."""
+    link_kinds: tuple[FaultKind, ...] = ()
+
+    def describe(self) -> list[str]:
+        """The plan in a few words, for whoever reads a failure."""
+        words = [f"{kind.value} {rate:.0%}" for kind, rate in self.rates.items()]
+        words += [f"{w.kind.value} {w.start_us / 1e6:.1f}-{w.end_us / 1e6:.1f} s node {w.node}" for w in self.windows]
+        words += [f"{m.kind.value} at {m.time_us / 1e6:.1f} s node {m.node}, {m.amount_us / 1e6:.1f} s" for m in self.moments]
+        if self.body_limits:
+            words.append("413 above " + ", ".join(f"{size or 'no limit'} from {at / 1e6:.1f} s" for at, size in self.body_limits))
+        if self.restarts_max:
+            words.append(f"relay restarts each ~{self.restart_exchanges_mean} exchanges, at most {self.restarts_max}")
+        words += [f"{kind.value} each ~{self.link_mean_us / 1e6:.1f} s" for kind in self.link_kinds]
+        return words
+
+
+def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> FaultPlan:
+    """A plan of several kinds at once; `named` nodes may die, since their successors can be told from them."""
+    end_us = log_between(random, 2 * SECOND, PHASE_US_MAX)
+    kinds: list[FaultKind] = []
+    families: list[tuple[FaultKind, ...]] = [
+        tuple(EXCHANGE_KINDS), tuple(EXCHANGE_KINDS), tuple(EXCHANGE_KINDS), WINDOW_KINDS, MOMENT_KINDS,
+        (K.TOO_LARGE,), (K.RELAY_RESTART,),
+    ]  # fmt: skip
+    for family in families:
+        if chance(random, 0.4):
+            kinds.append(pick(random, family))
+    if links and chance(random, 0.7):
+        kinds += [kind for kind in LINK_KINDS if chance(random, 0.5)]
+    mortal = list(named)
+    if mortal and chance(random, 0.12):
+        kinds.append(K.DIED)
+    if not kinds:
+        kinds.append(pick(random, tuple(EXCHANGE_KINDS)))
+    return plan_of(random, kinds, end_us, nodes, mortal)
+
+
+def plan_of(random: Random, kinds: list[FaultKind], end_us: int, nodes: int, mortal: list[int]) -> FaultPlan:
+    """A plan with exactly these kinds, their strengths drawn."""
+    rates = {kind: round(random.uniform(0.01, EXCHANGE_KINDS[kind]), 3) for kind in kinds if kind in EXCHANGE_KINDS}
+    restarts = K.RELAY_RESTART in kinds
+    link_kinds = tuple(kind for kind in kinds if kind in LINK_KINDS)
+    return FaultPlan(
+        end_us=end_us,
+        rates=rates,
+        windows=tuple(_draw_window(random, kind, end_us, nodes) for kind in kinds if kind in WINDOW_KINDS),
+        moments=_draw_moments(random, kinds, end_us, nodes, mortal),
+        body_limits=_draw_limits(random, end_us) if K.TOO_LARGE in kinds else (),
+        restart_exchanges_mean=log_between(random, 20, 1000) if restarts else 0,
+        restarts_max=between(random, 1, 12) if restarts else 0,
+        restart_absence_us=log_between(random, 10 * MILLISECOND, 5 * SECOND),
+        link_mean_us=log_between(random, SECOND, 20 * SECOND) if link_kinds else 0,
+        link_kinds=link_kinds,
+    )
+
+
+def _draw_window(random: Random, kind: FaultKind, end_us: int, nodes: int) -> Window:
+    """It starts early, while bytes still move."""
+    start_us = between(random, 0, end_us // 4)
+    length_us = log_between(random, SECOND, PHASE_US_MAX)
+    if kind is K.FLAPPING:
+        length_us = max(length_us, FLAP_UP_US + FLAP_DOWN_US)
+    return Window(kind, start_us, min(start_us + length_us, max(end_us, start_us + SECOND)), between(random, -1, nodes - 1))
+
+
+def _draw_moments(
+    random: Random, kinds: list[FaultKind], end_us: int, nodes: int, mortal: list[int]
+) -> tuple[Moment, ...]:
+    moments = []
+    early_us = max(1, end_us // 2)
+    if K.PAUSED in kinds:
+        moments.append(Moment(K.PAUSED, between(random, 0, early_us), between(random, 0, nodes - 1), PAUSE_US))
+    if K.CLOCK_JUMP in kinds:
+        count = between(random, 1, 3)
+        for _ in range(count):
+            amount_us = log_between(random, MILLISECOND, JUMP_US_MAX // count)
+            moments.append(Moment(K.CLOCK_JUMP, between(random, 0, early_us), between(random, -1, nodes - 1), amount_us))
+    if K.DIED in kinds:
+        absence_us = log_between(random, 10 * MILLISECOND, 20 * SECOND)
+        moments.append(Moment(K.DIED, between(random, 0, early_us), pick(random, mortal), absence_us))
+    return tuple(sorted(moments, key=lambda moment: (moment.time_us, moment.node)))
+
+
+def _draw_limits(random: Random, end_us: int) -> tuple[tuple[int, int], ...]:
+    """Some limits after each other, none below the floor of 16 KiB to which endpoints shrink (7.9)."""
+    times = sorted(between(random, 0, end_us // 2) for _ in range(between(random, 0, 2)))
+    return tuple((time_us, log_between(random, 17 * 1024, 128 * 1024)) for time_us in (0, *times))

@@ -1,0 +1,38 @@
+"""How soon bytes move again when the path does: one stream, one blackhole, nothing else."""
+
+from __future__ import annotations
+
+from tests.sim.clock import MILLISECOND, SECOND
+from tests.sim.faults import FaultKind, FaultPlan, Window
+from tests.sim.node import NodeSpec
+from tests.sim.path import PathShape
+from tests.sim.scenario import Scenario
+from tests.sim.streams import Ending, Flow, StreamSpec
+from tests.sim.world import World
+
+__all__ = ["HEALING_US", "first_byte_after"]
+
+HEALING_US = 2 * SECOND  # reliability.md, scenario 18
+HOLE_STARTS_US = 3 * SECOND
+
+
+def first_byte_after(kind: FaultKind, length_us: int, seed: int, *, upload: bool, bulk: bool) -> int:
+    """Virtual time between the end of the blackhole and the first new byte at the reader; the run completes, too."""
+    heals_us = HOLE_STARTS_US + length_us
+    if bulk:
+        flow = Flow(size=6_000_000)
+    else:  # a byte each 100 ms, before, during and after
+        flow = Flow(size=heals_us // (100 * MILLISECOND) + 50, write_bytes=1, write_pause_us=100 * MILLISECOND)
+    up, down = (flow, Flow()) if upload else (Flow(), flow)
+    far = PathShape(40 * MILLISECOND, 40 * MILLISECOND, 5 * MILLISECOND, 1_000_000)
+    near = PathShape(MILLISECOND, MILLISECOND, 0, 100_000_000)
+    scenario = Scenario(
+        seed=seed,
+        nodes=(NodeSpec("client", shape=far), NodeSpec("service", shape=near, services=("service",))),
+        streams=(StreamSpec(0, 0, 1, up, down, Ending.FINISH, SECOND, label="healing"),),
+        plan=FaultPlan(end_us=heals_us, windows=(Window(kind, HOLE_STARTS_US, heals_us, 0),)),
+    )
+    world = World(scenario)
+    world.moves = []
+    world.run()
+    return next(time_us - heals_us for time_us, _, _ in world.moves if time_us >= heals_us)

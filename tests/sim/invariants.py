@@ -1,0 +1,120 @@
+"""What must hold after every step, at a cost that is proportional to what the step touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.violation import Violation
+from tunnel.core import Connection, State
+from tunnel.core.send_window import SegmentState
+
+if TYPE_CHECKING:
+    from servlet.switch import Switch
+    from tests.sim.node import Node
+    from tests.sim.world import World
+
+__all__ = ["check_node_step", "check_quiet", "check_relay_step"]
+
+DEEP_EVERY = 64  # steps between the checks that add everything up
+SPINS_MAX = 2_000  # pumps of one node at one instant
+
+
+def check_node_step(node: Node) -> None:
+    """After a pump: the connections that it touched, the shared budget, and the clock."""
+    endpoint = node.endpoint
+    touched, node.touched = node.touched, {}
+    for connection_id in touched:
+        connection = endpoint.connections.get(connection_id)
+        if connection is not None:
+            _check_connection(node, connection)
+    budget = endpoint.budget
+    if not 0 <= budget.granted_bytes <= budget.total_bytes:
+        raise Violation(f"{node}: {budget.granted_bytes} bytes of windows granted of {budget.total_bytes}")
+    _check_time(node)
+
+
+def _check_time(node: Node) -> None:
+    """Nothing is due in the past once everything was drained, and time goes on."""
+    now_us = node.now_us
+    for name, due_us in (("endpoint", node.endpoint.next_timeout()), ("lanes", node.lanes.next_timeout())):
+        if due_us is not None and due_us < now_us:
+            raise Violation(f"{node}: the next timeout of its {name} lies {now_us - due_us} us in the past")
+    if now_us != node.pumped_at_us:
+        node.pumped_at_us, node.spins = now_us, 0
+    node.spins += 1
+    if node.spins > SPINS_MAX:
+        raise Violation(f"{node}: pumped {SPINS_MAX} times without the clock going on")
+
+
+def _check_connection(node: Node, connection: Connection) -> None:
+    if connection.state in (State.DRAIN, State.CLOSED):
+        return
+    _check_sending(node, connection)
+    _check_receiving(node, connection)
+    if node.clock.steps % DEEP_EVERY == 0:
+        _check_sums(node, connection)
+
+
+def _check_sending(node: Node, connection: Connection) -> None:
+    """In flight <= window and edge; written bytes <= buffer."""
+    window = connection.sender.window
+    if window.sent_offset > window.peer_edge:
+        beyond = window.sent_offset - window.peer_edge
+        raise Violation(f"{node}, connection {connection.id}: {beyond} bytes sent beyond the peer's window")
+    used_before = node.edge_used.get(connection.id, 0)
+    if window.edge_used > max(window.edge_bytes, used_before):
+        charged = sum(1 for segment in window.outstanding.values() if segment.charged)
+        if charged > 1:
+            raise Violation(
+                f"{node}, connection {connection.id}: {window.edge_used} bytes in flight, "
+                f"the relay has room for {window.edge_bytes}"
+            )
+    node.edge_used[connection.id] = window.edge_used
+    limit = max(window.buffer_bytes_max, node.spec.endpoint.send_buffer_bytes_max, node.spec.endpoint.window_bytes_max)
+    if not 0 <= window.unacknowledged_bytes <= limit:
+        raise Violation(f"{node}, connection {connection.id}: {window.unacknowledged_bytes} bytes kept for sending")
+
+
+def _check_receiving(node: Node, connection: Connection) -> None:
+    """What is kept for the reader <= the window that was announced."""
+    window = connection.receiver.window
+    kept = window.buffered_bytes + window._ahead_bytes
+    if kept > window.size_bytes or window.size_bytes > node.spec.endpoint.window_bytes_max:
+        raise Violation(
+            f"{node}, connection {connection.id}: {kept} bytes kept in a window of {window.size_bytes}, "
+            f"at most {node.spec.endpoint.window_bytes_max}"
+        )
+    if len(window._ahead) > node.spec.endpoint.out_of_order_packets_max:
+        raise Violation(f"{node}, connection {connection.id}: {len(window._ahead)} packets kept beyond a gap")
+
+
+def _check_sums(node: Node, connection: Connection) -> None:
+    """The counters equal what they count."""
+    window, reading = connection.sender.window, connection.receiver.window
+    charged = sum(segment.size for segment in window.outstanding.values() if segment.charged)
+    if charged != window.edge_used:
+        raise Violation(f"{node}, connection {connection.id}: edge_used {window.edge_used}, charged {charged}")
+    for segment in window.outstanding.values():
+        if segment.charged and segment.state >= SegmentState.LOST:
+            raise Violation(f"{node}, connection {connection.id}: {segment.sequence} is charged, and {segment.state.name}")
+    buffered = reading.received_offset - reading.delivered_offset
+    if buffered != reading.buffered_bytes and not reading.discarding:
+        raise Violation(f"{node}, connection {connection.id}: {buffered} bytes buffered, {reading.buffered_bytes} counted")
+
+
+def check_relay_step(switch: Switch, now_us: int) -> None:
+    """Mailboxes and unconfirmed packets <= their limits; nothing due in the past."""
+    due_us = switch.next_timeout()
+    if due_us is not None and due_us < now_us:
+        raise Violation(f"relay: its next timeout lies {now_us - due_us} us in the past")
+
+
+def check_quiet(world: World) -> None:
+    """Long after the last stream ended nothing is left of any."""
+    for node in world.nodes:
+        left = node.endpoint.connections
+        if left:
+            states = ", ".join(sorted({connection.state.name for connection in left.values()}))
+            raise Violation(f"{node}: {len(left)} connections are left ({states})")
+        if node.endpoint.budget.granted_bytes:
+            raise Violation(f"{node}: {node.endpoint.budget.granted_bytes} bytes of windows were not given back")

@@ -1,0 +1,294 @@
+"""An endpoint, its lanes and perhaps its link, pumped as the driver would pump them: dumb and short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from tests.sim.faults import FaultKind
+from tests.sim.invariants import check_node_step
+from tests.sim.path import HttpPath, PathShape
+from tests.sim.violation import Violation
+from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incoming, State
+from tunnel.exchange import LaneConfig, Lanes
+from tunnel.exchange.events import (
+    Abandoned,
+    AttachedEvent,
+    BatchDone,
+    Detached,
+    LaneEvent,
+    LanesChanged,
+    PacketsReceived,
+    Refused,
+)
+from tunnel.wire import SECRET_SIZE, attachment_id
+
+if TYPE_CHECKING:
+    from tests.sim.clock import Alarm, Clock
+    from tests.sim.link_path import LinkPath
+    from tests.sim.workload import Party
+    from tunnel.traces import TraceSink
+
+__all__ = ["Application", "Node", "NodeSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """What a node is configured to be."""
+
+    name: str
+    user: str = "user"
+    shape: PathShape = PathShape()
+    endpoint: EndpointConfig = EndpointConfig()
+    lanes: LaneConfig = LaneConfig()
+    services: tuple[str, ...] = ()
+    near_wrap: bool = False
+    link: bool = False
+
+
+class Application(Protocol):
+    """Who gets the events of connections that no party has yet, and hears what parties do."""
+
+    def asked(self, node: Node, event: ConnectRequested) -> None: ...
+
+    def incoming(self, node: Node, event: Incoming) -> None: ...
+
+    def struck(self, kind: FaultKind, node: Node, connection_id: int) -> None: ...
+
+    def moved(self, party: Party, size: int) -> None: ...
+
+    def ended(self, party: Party) -> None: ...
+
+
+class Node:
+    """One process behind the firewall, or beside a service. It may be paused, jump in time, die and come back."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        index: int,
+        spec: NodeSpec,
+        path: HttpPath,
+        make_random: Callable[[int], Random],
+        application: Application,
+        trace: TraceSink | None,
+    ) -> None:
+        self.clock = clock
+        self.index = index
+        self.spec = spec
+        self.path = path
+        self.lives = 0
+        self.alive = False
+        self.offset_us = 0
+        self.paused_until_us = 0
+        self.parties: dict[int, Party] = {}
+        self.link: LinkPath | None = None
+        self.attached = False
+        self.touched: dict[int, None] = {}
+        self.edge_used: dict[int, int] = {}  # of each connection, when it was last looked at (invariants.py)
+        self.pumped_at_us = -1
+        self.spins = 0
+        self._make_random = make_random
+        self._application = application
+        self._trace = trace
+        self._exchanges: dict[int, int] = {}  # request id -> exchange id of the path
+        self._armed_us = -1
+        self._pumping = False
+        self._states: list[State] = []
+        self._states_at = -1
+        path.peer = self
+
+    @property
+    def now_us(self) -> int:
+        return self.clock.now_us + self.offset_us
+
+    @property
+    def paused(self) -> bool:
+        return self.clock.now_us < self.paused_until_us
+
+    # life
+
+    def start(self) -> None:
+        """A new life: nothing is remembered but the name and what it listens for."""
+        self.lives += 1
+        self.alive = True
+        random = self._make_random(self.lives)
+        secret = random.randbytes(SECRET_SIZE)
+        self.endpoint = Endpoint(
+            self.spec.endpoint, random, endpoint_id=attachment_id(secret), name=self.spec.name, trace=self._trace
+        )
+        self.lanes = Lanes(self.spec.lanes, secret, random, endpoint_name=self.spec.name)
+        self.edge_used = {}
+        self.attached = False
+        self._armed_us = -1
+        for service in self.spec.services:
+            self.endpoint.listen(service, 128, self.now_us)
+        self.pump()
+
+    def die(self) -> None:
+        """kill -9: every connection of this life ends without a word."""
+        self.alive = False
+        self.path.forget_all()
+        self._exchanges.clear()
+        if self.link is not None:
+            self.link.cut_by_endpoint()
+            self.link = None
+        for party in self.parties.values():
+            party.die()
+        self.parties.clear()
+
+    def pause(self, length_us: int) -> None:
+        """SIGSTOP: what comes waits, timers included; the clock goes on."""
+        self.paused_until_us = self.clock.now_us + length_us
+        self.clock.at(self.paused_until_us, self._on_timer)
+
+    def jump(self, amount_us: int) -> None:
+        """The monotonic clock leaps ahead, as after a suspension."""
+        self.offset_us += amount_us
+        self._on_timer()
+
+    def later(self, delay_us: int, action: Callable[[], None]) -> Alarm:
+        """Run `action`, then pump, if this life still lasts; after a pause if it falls into one."""
+        life = self.lives
+        return self.clock.after(delay_us, lambda: self._in_life(life, action))
+
+    def _in_life(self, life: int, action: Callable[[], None]) -> None:
+        if not self.alive or life != self.lives:
+            return
+        if self.paused:
+            self.clock.at(self.paused_until_us, lambda: self._in_life(life, action))
+            return
+        action()
+        self.pump()
+
+    # the path's side
+
+    def answered(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
+        self._in_life(self.lives, lambda: self.lanes.answered(request_id, status, body, retry_after_us, self.now_us))
+
+    def failed(self, request_id: int) -> None:
+        self._in_life(self.lives, lambda: self.lanes.failed(request_id, self.now_us))
+
+    # the pump
+
+    def pump(self) -> None:
+        """Move everything that can move; afterwards nothing is due now or in the past."""
+        if self._pumping or not self.alive:
+            return
+        self._pumping = True
+        while self._events() | self._batches() | self._requests():
+            pass
+        self._pumping = False
+        check_node_step(self)
+        self._arm()
+
+    def _events(self) -> bool:
+        moved = False
+        while (lane_event := self.lanes.poll_event()) is not None:
+            moved = True
+            self._lane_event(lane_event)
+        while (event := self.endpoint.poll_event()) is not None:
+            moved = True
+            self._event(event)
+        return moved
+
+    def _event(self, event: Event) -> None:
+        self.touched[event.connection_id] = None
+        if isinstance(event, ConnectRequested):
+            self._application.asked(self, event)
+        elif isinstance(event, Incoming):
+            self._application.incoming(self, event)
+        else:
+            party = self.parties.get(event.connection_id)
+            if party is not None:
+                party.handle(event)
+
+    def _lane_event(self, event: LaneEvent) -> None:
+        now_us = self.now_us
+        match event:
+            case PacketsReceived(packets=packets):
+                for packet in packets:
+                    self.touched[packet.destination] = None
+                self.endpoint.receive_packets(packets, now_us)
+            case BatchDone(token=token, ok=ok):
+                self.endpoint.batch_done(token, ok, now_us)
+            case AttachedEvent():
+                self.attached = True
+                self.endpoint.attached(event.fresh, event.packet_bytes_max, event.initial_edge_bytes, now_us)
+                self.endpoint.carrier_changed(self.lanes.lane_count, event.pull_interval_us, now_us)
+            case LanesChanged(lanes=lanes, pull_interval_us=pull_interval_us):
+                self.endpoint.carrier_changed(lanes, pull_interval_us, now_us)
+            case Detached():
+                self.attached = False
+            case Refused():
+                raise Violation(f"{self}: {event}, and nobody refused it")
+            case Abandoned(request_id=request_id):
+                exchange_id = self._exchanges.pop(request_id, None)
+                if exchange_id is not None:
+                    self.path.abandon(exchange_id)
+
+    def _batches(self) -> bool:
+        moved = False
+        while self.endpoint.wants_batch() and (room := self.lanes.room(self.now_us)) > 0:
+            batch = self.endpoint.next_batch(room, self.now_us)
+            if batch is None:
+                break
+            for packet in batch.packets:
+                self.touched[packet.source] = None
+            self.lanes.push(batch.packets, batch.token, self.now_us)
+            moved = True
+        return moved
+
+    def _requests(self) -> bool:
+        moved = False
+        while (request := self.lanes.poll_request(self.now_us)) is not None:
+            body = b"".join(request.body)
+            self._exchanges[request.id] = self.path.send(request.id, body, request.repeat > 0)
+            moved = True
+        return moved
+
+    def _arm(self) -> None:
+        times = [time for time in (self.endpoint.next_timeout(), self.lanes.next_timeout()) if time is not None]
+        if not times:
+            return
+        at_us = min(times) - self.offset_us
+        if self._armed_us < 0 or at_us < self._armed_us:
+            self._armed_us = at_us
+            life = self.lives
+            self.clock.at(at_us, lambda: self._timer(life, at_us))
+
+    def _timer(self, life: int, at_us: int) -> None:
+        if life == self.lives and self._armed_us == at_us:
+            self._on_timer()
+
+    def _on_timer(self) -> None:
+        self._armed_us = -1
+        if self.alive and not self.paused:
+            now_us = self.now_us
+            self.endpoint.handle_timeout(now_us)
+            self.lanes.handle_timeout(now_us)
+            self.pump()
+
+    def states(self) -> list[State]:
+        """Of all connections, as they are at this moment."""
+        if self._states_at != self.clock.steps:
+            self._states_at = self.clock.steps
+            self._states = [connection.state for connection in self.endpoint.connections.values()]
+        return self._states
+
+    def __str__(self) -> str:
+        return f"node {self.index} ({self.spec.name})"
+
+    # what parties tell
+
+    def struck(self, kind: FaultKind, connection_id: int) -> None:
+        self._application.struck(kind, self, connection_id)
+
+    def moved(self, party: Party, size: int) -> None:
+        self._application.moved(party, size)
+
+    def ended(self, party: Party) -> None:
+        self.parties.pop(party.connection.id, None)
+        self._application.ended(party)

@@ -1,0 +1,237 @@
+"""A model of the HTTP path between one endpoint and the relay: connections, time, and faults per exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from tests.sim.clock import MILLISECOND, SECOND, Clock
+from tests.sim.faults import DELAY_US_MAX, EXCHANGE_KINDS, REPLAY_US_MAX, FaultKind, FaultPlan
+from tests.sim.randomness import between, chance, pick
+
+__all__ = ["HttpPath", "PathShape", "Peer", "Strike", "Relayed"]
+
+K = FaultKind
+HEAD_BYTES = 400  # request or response line and headers
+KEPT_CONNECTIONS = 8  # idle ones a client keeps
+LOGIN_PAGE = b"<!doctype html><html><body>Please sign in to continue.</body></html>"
+ERROR_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+
+Strike = Callable[[FaultKind, int, int, str], None]
+"""(kind, node, size in bytes, a word): a fault struck."""
+
+
+class Peer(Protocol):
+    """The endpoint's side: what its HTTP client would tell it."""
+
+    def answered(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None: ...
+
+    def failed(self, request_id: int) -> None: ...
+
+
+class Relayed(Protocol):
+    """The relay's side of the path."""
+
+    def arrived(self, path: HttpPath, exchange_id: int, body: bytes, faults: list[FaultKind]) -> bool:
+        """A complete request, and what is to happen to its response; False when nobody listens there."""
+
+    def gone(self, path: HttpPath, exchange_id: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PathShape:
+    """What the path is like when nothing is wrong."""
+
+    up_us: int = 10 * MILLISECOND
+    down_us: int = 10 * MILLISECOND
+    jitter_us: int = 0
+    bytes_per_second: int = 10_000_000
+
+    def transfer_us(self, size: int) -> int:
+        return size * SECOND // self.bytes_per_second
+
+
+class HttpPath:
+    """One attachment's way to the relay. Exchanges are named by ids of this path; `forget_all` starts a new life of
+    the endpoint, whose old exchanges then lead nowhere."""
+
+    def __init__(
+        self, clock: Clock, shape: PathShape, plan: FaultPlan, random: Random, node: int, strike: Strike, relay: Relayed
+    ) -> None:
+        self.shape = shape
+        self.peer: Peer | None = None
+        self.user = ""
+        self.exchanges = 0
+        self.repeats = 0
+        self._clock = clock
+        self._plan = plan
+        self._random = random
+        self.node = node
+        self._strike = strike
+        self._relay = relay
+        self._waiting: dict[int, int] = {}  # exchange id -> request id of those not answered; -1: nobody waits
+        self._next_id = 0
+        self._kept = 0
+        self._up_free_us = 0
+        self._down_free_us = 0
+        concerned = not plan.nodes or node in plan.nodes
+        self._rates = [(kind, plan.rates[kind]) for kind in EXCHANGE_KINDS if concerned and kind in plan.rates]
+
+    # the endpoint's side
+
+    def send(self, request_id: int, body: bytes, new_connection: bool) -> int:
+        """A request leaves; its exchange id."""
+        self._next_id += 1
+        exchange_id = self._next_id
+        self.exchanges += 1
+        self.repeats += new_connection
+        self._waiting[exchange_id] = request_id
+        now_us = self._clock.now_us
+        leave_us = now_us
+        if new_connection or not self._kept:
+            leave_us += self.shape.up_us + self.shape.down_us  # SYN, SYN-ACK
+        else:
+            self._kept -= 1
+        self._up_free_us = max(leave_us, self._up_free_us) + self.shape.transfer_us(len(body) + HEAD_BYTES)
+        arrive_us = self._up_free_us + self.shape.up_us + self._jitter()
+        if now_us >= self._plan.end_us:
+            self._clock.at(arrive_us, lambda: self._arrive(exchange_id, body, []))
+        elif not self._lost_in_window(K.BLACKHOLE_UP, len(body)):
+            self._send_through_faults(exchange_id, body, arrive_us)
+        return exchange_id
+
+    def abandon(self, exchange_id: int) -> None:
+        """The endpoint closed this exchange's connection; the relay learns it half of the time."""
+        if self._waiting.pop(exchange_id, -1) >= 0 and chance(self._random, 0.5):
+            self._clock.after(self.shape.up_us, lambda: self._relay.gone(self, exchange_id))
+
+    def forget_all(self) -> None:
+        """The endpoint died with all its connections."""
+        self._waiting.clear()
+        self._kept = 0
+
+    # the relay's side
+
+    def respond(self, exchange_id: int, status: int, body: bytes, faults: list[FaultKind]) -> None:
+        """A response leaves the relay."""
+        if exchange_id not in self._waiting:
+            return
+        self._down_free_us = max(self._clock.now_us, self._down_free_us) + self.shape.transfer_us(len(body) + HEAD_BYTES)
+        arrive_us = self._down_free_us + self.shape.down_us + self._jitter()
+        if self._clock.now_us < self._plan.end_us:
+            if self._lost_in_window(K.BLACKHOLE_DOWN, len(body)):
+                return
+            if K.RESPONSE_LOST in faults:
+                return self._note(K.RESPONSE_LOST, body)
+            if K.RESPONSE_RESET in faults:
+                self._note(K.RESPONSE_RESET, body)
+                self._clock.at(arrive_us, lambda: self._fail(exchange_id))
+                return None
+            body = self._damage(body, faults, K.RESPONSE_CUT, K.RESPONSE_FLIPPED)
+        self._clock.at(arrive_us, lambda: self._answer(exchange_id, status, body, 0))
+        return None
+
+    def reset(self, exchange_id: int) -> None:
+        """The relay died while this exchange was open, and its host says so."""
+        self._clock.after(self.shape.down_us, lambda: self._fail(exchange_id))
+
+    # what may go wrong on the way up
+
+    def _send_through_faults(self, exchange_id: int, body: bytes, arrive_us: int) -> None:
+        random = self._random
+        faults = [kind for kind, rate in self._rates if chance(random, rate)]
+        back_us = arrive_us + self.shape.down_us
+        limit = self._limit()
+        if limit and len(body) > limit:
+            self._note(K.TOO_LARGE, body)
+            self._clock.at(back_us, lambda: self._answer(exchange_id, 413, LOGIN_PAGE, 0))
+            return
+        if K.REQUEST_LOST in faults:
+            return self._note(K.REQUEST_LOST, body)
+        if K.REQUEST_RESET in faults:
+            self._note(K.REQUEST_RESET, body)
+            self._clock.at(back_us, lambda: self._fail(exchange_id))
+            return
+        if K.HTML_ANSWER in faults or K.ERROR_ANSWER in faults:
+            if self._answer_instead(exchange_id, body, faults, back_us):
+                return
+        if K.DELAYED in faults:
+            self._note(K.DELAYED, body)
+            arrive_us += between(random, 10 * MILLISECOND, DELAY_US_MAX)
+        body = self._damage(body, faults, K.REQUEST_CUT, K.REQUEST_FLIPPED)
+        self._clock.at(arrive_us, lambda: self._arrive(exchange_id, body, faults))
+        if K.DUPLICATED in faults:
+            self._note(K.DUPLICATED, body)
+            self._clock.at(arrive_us + between(random, 0, 100 * MILLISECOND), lambda: self._ghost(body))
+        if K.REPLAYED in faults:
+            self._note(K.REPLAYED, body)
+            self._clock.at(arrive_us + between(random, 1, REPLAY_US_MAX), lambda: self._ghost(body))
+
+    def _answer_instead(self, exchange_id: int, body: bytes, faults: list[FaultKind], back_us: int) -> bool:
+        """Somebody else answers; True when the relay never sees the request, else its answer leads nowhere."""
+        random = self._random
+        kind = K.HTML_ANSWER if K.HTML_ANSWER in faults else K.ERROR_ANSWER
+        self._note(kind, body)
+        status = pick(random, (200, 200, 404)) if kind is K.HTML_ANSWER else pick(random, ERROR_STATUSES)
+        retry_after_us = between(random, 1, 3) * SECOND if status in (429, 503) and chance(random, 0.5) else 0
+        self._clock.at(back_us, lambda: self._answer(exchange_id, status, LOGIN_PAGE, retry_after_us))
+        if chance(random, 0.5):
+            return True
+        faults.append(K.RESPONSE_LOST)
+        return False
+
+    def _damage(self, body: bytes, faults: list[FaultKind], cut: FaultKind, flipped: FaultKind) -> bytes:
+        if cut in faults and body:
+            self._note(cut, body)
+            body = body[: between(self._random, 0, len(body) - 1)]
+        if flipped in faults and body:
+            self._note(flipped, body)
+            damaged = bytearray(body)
+            for _ in range(between(self._random, 1, 64)):
+                damaged[between(self._random, 0, len(damaged) - 1)] ^= 1 << between(self._random, 0, 7)
+            body = bytes(damaged)
+        return body
+
+    def _lost_in_window(self, one_way: FaultKind, size: int) -> bool:
+        for window in self._plan.windows:
+            if window.kind in (K.BLACKHOLE, K.FLAPPING, one_way) and window.covers(self.node, self._clock.now_us):
+                self._strike(window.kind, self.node, size, "")
+                return True
+        return False
+
+    def _limit(self) -> int:
+        limit = 0
+        for from_us, size in self._plan.body_limits:
+            if from_us <= self._clock.now_us:
+                limit = size
+        return limit
+
+    def _jitter(self) -> int:
+        return between(self._random, 0, self.shape.jitter_us) if self.shape.jitter_us else 0
+
+    def _note(self, kind: FaultKind, body: bytes) -> None:
+        self._strike(kind, self.node, len(body), "")
+
+    # arrivals
+
+    def _arrive(self, exchange_id: int, body: bytes, faults: list[FaultKind]) -> None:
+        if not self._relay.arrived(self, exchange_id, body, faults):
+            self.reset(exchange_id)
+
+    def _ghost(self, body: bytes) -> None:
+        """A proxy's own copy: the relay sees a request whose answer nobody awaits."""
+        self._next_id += 1
+        self._relay.arrived(self, self._next_id, body, [])
+
+    def _answer(self, exchange_id: int, status: int, body: bytes, retry_after_us: int) -> None:
+        request_id = self._waiting.pop(exchange_id, -1)
+        if request_id >= 0 and self.peer is not None:
+            self._kept = min(self._kept + 1, KEPT_CONNECTIONS)
+            self.peer.answered(request_id, status, body, retry_after_us)
+
+    def _fail(self, exchange_id: int) -> None:
+        request_id = self._waiting.pop(exchange_id, -1)
+        if request_id >= 0 and self.peer is not None:
+            self.peer.failed(request_id)

@@ -1,0 +1,46 @@
+"""Seeded streams of random numbers: one per purpose, so that a draw added here moves nothing there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import TypeVar
+
+__all__ = ["NearWrap", "between", "chance", "log_between", "pick", "stream"]
+
+T = TypeVar("T")
+
+
+def stream(seed: int, *names: str | int) -> Random:
+    """The stream of this seed with this name (seeding by text goes through SHA-512, never through hash())."""
+    return Random("/".join(map(str, (seed, *names))))
+
+
+def chance(random: Random, probability: float) -> bool:
+    """True with this probability; draws nothing for a probability of 0."""
+    return probability > 0 and random.random() < probability
+
+
+def between(random: Random, low: int, high: int) -> int:
+    return random.randint(low, high)
+
+
+def log_between(random: Random, low: int, high: int) -> int:
+    """Evenly over the orders of magnitude: small and large are equally likely."""
+    return round(math.exp(random.uniform(math.log(low), math.log(high))))
+
+
+def pick(random: Random, choices: Sequence[T]) -> T:
+    return choices[random.randrange(len(choices))]
+
+
+class NearWrap(Random):
+    """Every 32-bit draw lies just below 2**32: sequence numbers (and ids) that wrap within the first packets."""
+
+    SPAN = 512
+
+    def getrandbits(self, k: int, /) -> int:
+        if k == 32:
+            return (1 << 32) - 1 - super().getrandbits(64) % self.SPAN
+        return super().getrandbits(k)

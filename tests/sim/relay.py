@@ -1,0 +1,152 @@
+"""The relay's host: the real switch, what reaches it and what it answers, and its deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from servlet.switch import Switch
+from tests.sim.clock import Clock
+from tests.sim.faults import FaultKind, FaultPlan
+from tests.sim.invariants import check_relay_step
+
+if TYPE_CHECKING:
+    from tests.sim.link_path import LinkPath
+    from tests.sim.path import HttpPath, Strike
+
+__all__ = ["RelayHost"]
+
+
+class RelayHost:
+    """Feeds the switch and delivers its responses. A restart loses everything but the clock."""
+
+    def __init__(
+        self, clock: Clock, plan: FaultPlan, random: Random, make_switch: Callable[[], Switch], strike: Strike
+    ) -> None:
+        self.clock = clock
+        self.plan = plan
+        self.switch = make_switch()
+        self.offset_us = 0
+        self.users: dict[HttpPath, str] = {}
+        self.down_until_us = 0
+        self.restarts = 0
+        self.exchanges = 0
+        self.links: dict[int, LinkPath] = {}
+        self._random = random
+        self._make_switch = make_switch
+        self._strike = strike
+        self._open: dict[int, tuple[HttpPath, int, list[FaultKind]]] = {}  # handle -> whose response it is
+        self._handles: dict[tuple[int, int], int] = {}  # (node, exchange id) -> handle
+        self._next_handle = 0
+        self._next_link = 0
+        self._restart_at_exchange = self._draw_restart()
+        self._armed_us = -1
+
+    @property
+    def now_us(self) -> int:
+        return self.clock.now_us + self.offset_us
+
+    # the path's side
+
+    def arrived(self, path: HttpPath, exchange_id: int, body: bytes, faults: list[FaultKind]) -> bool:
+        """A request; False when nobody listens."""
+        if self.clock.now_us < self.down_until_us:
+            return False
+        self.exchanges += 1
+        self._next_handle += 1
+        handle = self._next_handle
+        self._open[handle] = (path, exchange_id, faults)
+        self._handles[path.node, exchange_id] = handle
+        self.switch.request(handle, path.user, body, self.now_us)
+        self.pump()
+        if self.exchanges >= self._restart_at_exchange and self.clock.now_us < self.plan.end_us:
+            self.restart(self.plan.restart_absence_us)
+        return True
+
+    def gone(self, path: HttpPath, exchange_id: int) -> None:
+        handle = self._handles.get((path.node, exchange_id))
+        if handle is not None:
+            self.switch.gone(handle, self.now_us)
+            self.pump()
+
+    # links
+
+    def link_opened(self, link: LinkPath, user: str, attachment_id: bytes, epoch: int, generation: int) -> int:
+        """The number of the new link, 0 if the switch refuses it or nobody listens."""
+        if self.clock.now_us < self.down_until_us:
+            return 0
+        self._next_link += 1
+        number = self._next_link
+        if not self.switch.link_opened(number, user, attachment_id, epoch, generation, self.now_us):
+            return 0
+        self.links[number] = link
+        self.pump()
+        return number
+
+    def link_closed(self, number: int) -> None:
+        if self.links.pop(number, None) is not None:
+            self.switch.link_closed(number, self.now_us)
+            self.pump()
+
+    # drained after every step
+
+    def pump(self) -> None:
+        """Deliver what the switch has to say, to paths and links; then see to its timer."""
+        while (response := self.switch.poll_response()) is not None:
+            path, exchange_id, faults = self._open.pop(response.handle)
+            del self._handles[path.node, exchange_id]
+            path.respond(exchange_id, response.status, b"".join(response.body), faults)
+        for link in list(self.links.values()):
+            link.fill_down()
+        check_relay_step(self.switch, self.now_us)
+        self._arm()
+
+    def _arm(self) -> None:
+        due_us = self.switch.next_timeout()
+        if due_us is None:
+            return
+        at_us = due_us - self.offset_us
+        if self._armed_us < 0 or at_us < self._armed_us:
+            self._armed_us = at_us
+            self.clock.at(at_us, lambda: self._timer(at_us))
+
+    def _timer(self, at_us: int) -> None:
+        if self._armed_us == at_us:
+            self._armed_us = -1
+            self.switch.handle_timeout(self.now_us)
+            self.pump()
+
+    # faults
+
+    def restart(self, absence_us: int) -> None:
+        """All state is lost; nobody listens for a while. Its host resets the connections, or nobody does."""
+        self.restarts += 1
+        self._strike(FaultKind.RELAY_RESTART, -1, 0, f"{absence_us} us")
+        open_exchanges, self._open = self._open, {}
+        self._handles.clear()
+        reported = self._random.random() < 0.5
+        for path, exchange_id, _ in open_exchanges.values():
+            if reported:
+                path.reset(exchange_id)
+        links, self.links = self.links, {}
+        self.switch = self._make_switch()
+        self._armed_us = -1
+        self.down_until_us = self.clock.now_us + absence_us
+        for link in links.values():
+            link.cut_by_relay()
+        self._restart_at_exchange = self._draw_restart()
+
+    def jump(self, amount_us: int) -> None:
+        """Its clock leaps ahead, as after a suspension."""
+        self._strike(FaultKind.CLOCK_JUMP, -1, 0, f"{amount_us} us")
+        self.offset_us += amount_us
+        self.switch.handle_timeout(self.now_us)
+        self._armed_us = -1
+        self.pump()
+
+    def _draw_restart(self) -> int:
+        mean = self.plan.restart_exchanges_mean
+        if not mean or self.restarts >= self.plan.restarts_max:
+            return 1 << 62
+        return self.exchanges + 1 + round(self._random.expovariate(1 / mean))

@@ -1,0 +1,92 @@
+"""Runs seeds: one after the other, or on all cores; what came out is plain data."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.sim.clock import SECOND
+from tests.sim.violation import Violation
+from tests.sim.scenario import Scenario, draw_scenario
+from tests.sim.world import World
+from tunnel.traces.jsonl import JsonLinesWriter
+
+__all__ = ["Outcome", "run_scenario", "run_seed", "run_seeds"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one seed."""
+
+    seed: int
+    failure: str = ""
+    """Empty: every promise was kept."""
+    options: list[str] = field(default_factory=list)
+    virtual_us: int = 0
+    cpu_ms: int = 0
+    steps: int = 0
+    exchanges: int = 0
+    restarts: int = 0
+    connections: int = 0
+    delivered_bytes: int = 0
+    cells: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def report(self) -> str:
+        """Everything that is needed to see it fail again."""
+        lines = [f"seed {self.seed} FAILED after {self.virtual_us / SECOND:.3f} s: {self.failure}"]
+        lines += [f"    {line}" for line in self.options]
+        lines.append(f"    repeat: python -m tests.sim --seed {self.seed} --trace DIR")
+        return "\n".join(lines)
+
+
+def run_seed(seed: int, trace_directory: str = "") -> Outcome:
+    """Run what the seed means; with a directory, write its trace there."""
+    return run_scenario(draw_scenario(seed), trace_directory)
+
+
+def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
+    """Run one scenario to its end or its first broken promise. An exception of the code under test is one, too."""
+    writer = None
+    if trace_directory:
+        Path(trace_directory).mkdir(parents=True, exist_ok=True)
+        writer = JsonLinesWriter(Path(trace_directory) / f"seed-{scenario.seed}.jsonl")
+    started = time.process_time()
+    outcome = Outcome(scenario.seed, options=scenario.describe())
+    world = World(scenario, writer)
+    try:
+        world.run()
+    except Violation as violation:
+        outcome.failure = str(violation)
+    except Exception:
+        outcome.failure = "exception\n" + traceback.format_exc(limit=-12)
+    finally:
+        if writer is not None:
+            writer.close()
+    outcome.virtual_us = world.clock.now_us
+    outcome.cpu_ms = round((time.process_time() - started) * 1000)
+    outcome.steps = world.clock.steps
+    outcome.exchanges = sum(node.path.exchanges for node in world.nodes)
+    outcome.restarts = world.relay.restarts
+    outcome.connections = len(world.streams)
+    outcome.delivered_bytes = world.delivered_bytes
+    outcome.cells = world.cells.plain()
+    return outcome
+
+
+def run_seeds(first: int, count: int, jobs: int, trace_directory: str = "") -> Iterator[Outcome]:
+    """The outcomes of `count` seeds, in order, from `jobs` processes."""
+    work = [(seed, trace_directory) for seed in range(first, first + count)]
+    if jobs <= 1 or count <= 1:
+        yield from (run_seed(*item) for item in work)
+        return
+    # fork where there is a choice: children start at once, and nothing of the parent runs
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap(_run, work, chunksize=4)
+
+
+def _run(item: tuple[int, str]) -> Outcome:
+    return run_seed(*item)

@@ -1,0 +1,155 @@
+"""What one seed means: the nodes, their paths and limits, the streams and the faults. Data; nothing runs here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from servlet.switch_config import SwitchConfig
+from tests.sim.clock import MILLISECOND, SECOND
+from tests.sim.faults import FaultPlan, draw_plan
+from tests.sim.node import NodeSpec
+from tests.sim.path import PathShape
+from tests.sim.randomness import between, chance, log_between, pick, stream
+from tests.sim.streams import Ending, Flow, StreamSpec, draw_streams
+from tunnel.core import EndpointConfig
+from tunnel.exchange import LaneConfig
+
+__all__ = ["Scenario", "draw_scenario"]
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that a run depends on."""
+
+    seed: int
+    nodes: tuple[NodeSpec, ...]
+    streams: tuple[StreamSpec, ...]
+    plan: FaultPlan
+    switch: SwitchConfig = field(default_factory=SwitchConfig)
+
+    def natural_end_us(self) -> int:
+        """When the applications alone would be done, on their own paths without faults, generously."""
+        total = sum(spec.up.size + spec.down.size for spec in self.streams)
+        slowest = min(node.shape.bytes_per_second for node in self.nodes)
+        moving_us = 6 * total * SECOND // slowest
+        return moving_us + max((_natural_us(spec) for spec in self.streams), default=0)
+
+    def describe(self) -> list[str]:
+        """The options that the seed expands to, a line each."""
+        lines = [f"node {index}: {_words(node)}" for index, node in enumerate(self.nodes)]
+        labels = sorted({spec.label for spec in self.streams})
+        total = sum(spec.up.size + spec.down.size for spec in self.streams)
+        lines.append(f"streams: {len(self.streams)} ({', '.join(labels)}), {total} bytes")
+        lines.append(f"faults until {self.plan.end_us / SECOND:.1f} s: " + "; ".join(self.plan.describe()))
+        return lines
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    random = stream(seed, "scenario")
+    initiators = between(random, 1, 2)
+    acceptors = 2 if chance(random, 0.3) else 1
+    count = initiators + acceptors
+    nodes = tuple(_draw_node(random, index, index < initiators) for index in range(count))
+    plan = draw_plan(stream(seed, "plan"), count, range(count), any(node.link for node in nodes))
+    pairs = [(one, other) for one in range(initiators) for other in range(initiators, count)]
+    streams = draw_streams(stream(seed, "streams"), pairs, plan.end_us)
+    return Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
+
+
+def _draw_node(random: Random, index: int, initiator: bool) -> NodeSpec:
+    exit_node = not initiator and chance(random, 0.4)
+    pulls = log_between(random, 50 * MILLISECOND, 2 * SECOND) if chance(random, 0.1) else 0
+    return NodeSpec(
+        name=f"{'client' if initiator else 'exit' if exit_node else 'service'}-{index}",
+        shape=_draw_shape(random),
+        endpoint=_draw_endpoint(random, exit_node),
+        lanes=LaneConfig(**_draw_lanes(random, pulls)),
+        services=() if initiator or exit_node else (f"service-{index}",),
+        near_wrap=chance(random, 0.3),
+        link=chance(random, 0.15 if initiator else 0.5),
+    )
+
+
+def _draw_shape(random: Random) -> PathShape:
+    """From a neighbour to scenario 22 of the list: 256 kbit/s at 2 s of round trip."""
+    one_way_us = log_between(random, 200, 300 * MILLISECOND)
+    if chance(random, 0.04):
+        return PathShape(SECOND, SECOND, 50 * MILLISECOND, 32_000)
+    jitter_us = between(random, 0, one_way_us) if chance(random, 0.5) else 0
+    return PathShape(one_way_us, one_way_us, jitter_us, log_between(random, 100_000, 50_000_000))
+
+
+def _draw_endpoint(random: Random, exit_node: bool) -> EndpointConfig:
+    start = log_between(random, 16 * KIB, 256 * KIB)
+    return EndpointConfig(
+        window_bytes_start=start,
+        window_bytes_max=log_between(random, start, 16 * KIB * KIB),
+        budget_bytes=log_between(random, 64 * KIB, 256 * KIB * KIB),
+        send_buffer_bytes_max=log_between(random, 8 * KIB, 4 * KIB * KIB),
+        packet_bytes_max=log_between(random, 2 * KIB, 512 * KIB),
+        out_of_order_packets_max=log_between(random, 64, 16_384),
+        exit=exit_node,
+    )
+
+
+def _draw_lanes(random: Random, pull_interval_us: int) -> dict[str, Any]:
+    lanes_max = between(random, 1, 8)
+    drawn: dict[str, Any] = {
+        "lanes_max": lanes_max,
+        "lanes_start": between(random, 1, lanes_max),
+        "body_bytes_start": log_between(random, 16 * KIB, 256 * KIB),
+        "pull_interval_us": pull_interval_us,
+    }
+    return drawn
+
+
+def _draw_switch(random: Random) -> SwitchConfig:
+    """Often generous, sometimes tight, so that edges and drops matter."""
+    if chance(random, 0.5):
+        return SwitchConfig()
+    reserved = log_between(random, 4 * KIB, 16 * KIB)
+    return SwitchConfig(
+        packet_bytes_max=log_between(random, 16 * KIB, 1024 * KIB),
+        reserved_bytes=reserved,
+        route_bytes_max=log_between(random, 2 * reserved, 1024 * KIB),
+        initial_edge_bytes=log_between(random, reserved, 256 * KIB),
+        mailbox_bytes_max=log_between(random, 8 * 1024 * KIB, 32 * 1024 * KIB),
+    )
+
+
+def _natural_us(spec: StreamSpec) -> int:
+    """The application's own pauses of one stream; after a stop of a reader the other flow may only begin."""
+    times = [spec.start_us, spec.dial_us, spec.moment_us, *(_flow_us(flow) for flow in (spec.up, spec.down))]
+    return sum(times)
+
+
+def _flow_us(flow: Flow) -> int:
+    writes = -(-flow.size // flow.write_bytes) * flow.write_pause_us
+    # a paced reader may get its bytes in pieces of one packet each
+    reads = (-(-flow.size // flow.read_bytes) + -(-flow.size // KIB)) * flow.read_pause_us
+    return writes + reads + flow.stop_us
+
+
+def _words(node: NodeSpec) -> str:
+    shape, lanes = node.shape, node.lanes
+    words = [
+        node.name,
+        f"{shape.up_us / 1000:.1f}+{shape.down_us / 1000:.1f} ms",
+        f"jitter {shape.jitter_us / 1000:.1f} ms",
+        f"{shape.bytes_per_second / 1e6:.2f} MB/s",
+        f"lanes {lanes.lanes_start}-{lanes.lanes_max} x {lanes.body_bytes_start}",
+        f"window {node.endpoint.window_bytes_start}-{node.endpoint.window_bytes_max}",
+        f"packet {node.endpoint.packet_bytes_max}",
+    ]
+    if lanes.pull_interval_us:
+        words.append(f"pulls each {lanes.pull_interval_us / 1000:.0f} ms")
+    if node.link:
+        words.append("link")
+    if node.near_wrap:
+        words.append("near wrap")
+    return ", ".join(words)

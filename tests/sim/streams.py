@@ -1,0 +1,171 @@
+"""What applications do with streams, as data: who opens, how much goes each way and how fast, and how it ends."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from random import Random
+
+from tests.sim.clock import MILLISECOND, SECOND
+from tests.sim.randomness import between, chance, log_between, pick, stream
+
+__all__ = ["Ending", "Flow", "StreamSpec", "content", "draw_streams"]
+
+
+class Ending(enum.Enum):
+    """How a stream is meant to end."""
+
+    FINISH = "finish"
+    """Both half-close after their last byte, read to the end, and close."""
+    CLOSE = "close"
+    """The initiator only writes and closes; the acceptor reads to the end, and closes."""
+    SIMULTANEOUS = "simultaneous close"
+    """Both read exactly what they expect and close at once, without waiting for the end of stream."""
+    MIDWAY = "close midway"
+    """Both close at the same moment, whatever is under way."""
+    EARLY = "early close"
+    """The initiator writes a little and closes before it is answered."""
+    ABORT = "abort"
+    """One side aborts midway: the other learns it."""
+    REFUSED = "refused"
+    """The target is denied by rule, or the exit refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One direction: what its writer and its reader do."""
+
+    size: int = 0
+    write_bytes: int = 1 << 16
+    write_pause_us: int = 0
+    start_after: int = 0
+    """The writer starts when it has itself read this much."""
+    read_bytes: int = 1 << 20
+    read_pause_us: int = 0
+    stop_at: int = -1
+    """The reader stops here ..."""
+    stop_us: int = 0
+    """... for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """One stream, from its opening to its end. Its bytes are a function of the seed and `number` alone."""
+
+    number: int
+    initiator: int
+    acceptor: int
+    up: Flow
+    down: Flow
+    ending: Ending = Ending.FINISH
+    start_us: int = 0
+    echo: bool = False
+    """The acceptor writes what it reads."""
+    moment_us: int = 0
+    """For endings in the middle: when, after the opening."""
+    dial_us: int = 0
+    """How long the exit takes before it accepts or refuses."""
+    label: str = ""
+
+
+def content(seed: int, number: int, way: str, size: int) -> bytes:
+    """The bytes of one direction: no other stream's would pass for them."""
+    return stream(seed, "content", number, way).randbytes(size)
+
+
+def draw_streams(random: Random, pairs: list[tuple[int, int]], phase_us: int) -> list[StreamSpec]:
+    """The streams of one seed between these (initiator, acceptor) pairs, active during `phase_us`."""
+    style = random.random()
+    if style < 0.08:
+        return [_small(random, number, pick(random, pairs), phase_us) for number in range(between(random, 60, 250))]
+    count = 1 if style < 0.3 else log_between(random, 2, 12)
+    budget = log_between(random, 20_000, 400_000)
+    return [_ordinary(random, number, pick(random, pairs), phase_us, budget // count) for number in range(count)]
+
+
+def _small(random: Random, number: int, pair: tuple[int, int], phase_us: int) -> StreamSpec:
+    """One of hundreds: a request and a response, at any time of the phase."""
+    up = Flow(size=between(random, 1, 700))
+    down = Flow(size=between(random, 0, 2000), start_after=up.size)
+    ending = pick(random, (Ending.FINISH, Ending.FINISH, Ending.SIMULTANEOUS, Ending.CLOSE))
+    if ending is Ending.CLOSE:
+        down = Flow()
+    start_us = 0 if chance(random, 0.5) else between(random, 0, phase_us)
+    return StreamSpec(number, *pair, up, down, ending, start_us, label="many")
+
+
+def _ordinary(random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int) -> StreamSpec:
+    maker = pick(random, (_bulk, _bulk, _bulk, _echo, _trickle, _server_first, _one_way, _violent, _violent, _early))
+    start_us = 0 if chance(random, 0.6) else between(random, 0, phase_us // 2)
+    return maker(random, number, pair, phase_us, max(size, 200), start_us)
+
+
+def _bulk(random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int, start_us: int) -> StreamSpec:
+    up_size = between(random, 0, size)
+    ending = Ending.SIMULTANEOUS if chance(random, 0.2) else Ending.FINISH
+    up = _flow(random, up_size, phase_us)
+    down = _flow(random, size - up_size, phase_us)
+    return StreamSpec(number, *pair, up, down, ending, start_us, dial_us=_dial(random), label="bulk")
+
+
+def _echo(random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int, start_us: int) -> StreamSpec:
+    up = _flow(random, size // 2, phase_us)
+    return StreamSpec(number, *pair, up, Flow(size=up.size), Ending.FINISH, start_us, True, label="echo")
+
+
+def _trickle(random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int, start_us: int) -> StreamSpec:
+    """Keystrokes: one byte per write."""
+    up_size = min(size, between(random, 10, 150))
+    up = Flow(up_size, write_bytes=1, write_pause_us=min(phase_us // up_size, SECOND))
+    return StreamSpec(number, *pair, up, Flow(size=up.size), Ending.FINISH, start_us, True, label="trickle")
+
+
+def _server_first(
+    random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int, start_us: int
+) -> StreamSpec:
+    down = _flow(random, size, phase_us)
+    up = Flow(size=min(size, 2000), start_after=min(down.size, 100))
+    return StreamSpec(number, *pair, up, down, Ending.FINISH, start_us, dial_us=_dial(random), label="server first")
+
+
+def _one_way(random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int, start_us: int) -> StreamSpec:
+    up = _flow(random, size, phase_us)
+    return StreamSpec(number, *pair, up, Flow(), Ending.CLOSE, start_us, label="one way")
+
+
+def _violent(random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int, start_us: int) -> StreamSpec:
+    """Ended in the middle, by one side or by both, or refused."""
+    ending = pick(random, (Ending.MIDWAY, Ending.ABORT, Ending.REFUSED))
+    up = _flow(random, size // 2, phase_us)
+    down = _flow(random, size // 2, phase_us)
+    moment_us = log_between(random, MILLISECOND, phase_us)
+    return StreamSpec(
+        number, *pair, up, down, ending, start_us, moment_us=moment_us, dial_us=_dial(random), label=ending.value
+    )
+
+
+def _early(random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int, start_us: int) -> StreamSpec:
+    up = Flow(size=between(random, 0, min(size, 5000)))
+    return StreamSpec(number, *pair, up, Flow(), Ending.EARLY, start_us, dial_us=_dial(random), label="early close")
+
+
+def _dial(random: Random) -> int:
+    return log_between(random, MILLISECOND, 2 * SECOND) if chance(random, 0.3) else 0
+
+
+def _flow(random: Random, size: int, phase_us: int) -> Flow:
+    """Either as fast as possible, or spread over the phase; its reader may be slow, or stop."""
+    write_bytes = max(log_between(random, 100, 1 << 16), size // 200)
+    pause_us = 0
+    if size and chance(random, 0.7):
+        writes = -(-size // write_bytes)
+        pause_us = round(random.uniform(0.1, 0.9) * phase_us / writes)
+    read_pause_us, read_bytes, stop_at, stop_us = 0, 1 << 20, -1, 0
+    if size and chance(random, 0.2):
+        reads = between(random, 5, 40)
+        read_bytes = max(1, size // reads)
+        read_pause_us = log_between(random, MILLISECOND, max(2 * MILLISECOND, phase_us // reads))
+    elif size and chance(random, 0.2):
+        stop_at = between(random, 0, size - 1)
+        stop_us = log_between(random, SECOND, 600 * SECOND if chance(random, 0.1) else 60 * SECOND)
+    return Flow(size, write_bytes, pause_us, 0, read_bytes, read_pause_us, stop_at, stop_us)

@@ -1,0 +1,30 @@
+"""The same seed gives the same trace, byte for byte, whatever order hashes would give."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def trace_of(seed: int, hash_seed: str, directory: Path) -> bytes:
+    command = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--trace", str(directory)]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return (directory / f"seed-{seed}.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("seed", [1, 12, 35])
+def test_the_same_seed_gives_the_same_trace_under_other_hashes(seed: int, tmp_path: Path) -> None:
+    first = trace_of(seed, "1", tmp_path / "one")
+    second = trace_of(seed, "2", tmp_path / "two")
+    assert first == second
+    assert b"fault_injected" in first
+
+
+def test_other_seeds_give_other_traces(tmp_path: Path) -> None:
+    assert trace_of(1, "0", tmp_path) != trace_of(2, "0", tmp_path)

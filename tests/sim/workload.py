@@ -1,0 +1,254 @@
+"""The applications: both ends of every stream, and what each saw of it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from tests.sim.faults import FaultKind
+from tests.sim.violation import Violation
+from tests.sim.streams import Ending, Flow, StreamSpec, content
+from tunnel.core import (
+    Closed,
+    Connected,
+    Connection,
+    Event,
+    Flushed,
+    Lost,
+    LostReason,
+    PeerClosed,
+    PeerFinished,
+    Refused,
+)
+
+if TYPE_CHECKING:
+    from tests.sim.clock import Alarm
+
+__all__ = ["Host", "Outcome", "Party", "Stream"]
+
+
+class Outcome(enum.Enum):
+    """How a stream ended for one of its applications."""
+
+    CLEAN = "clean"
+    LOST = "lost"
+    REFUSED = "refused"
+    DIED = "died with its endpoint"
+
+
+class Host(Protocol):
+    """What a party needs of the node that it lives on."""
+
+    index: int
+
+    @property
+    def now_us(self) -> int: ...
+
+    def later(self, delay_us: int, action: Callable[[], None]) -> Alarm:
+        """As long as the node lives, and not while it is paused."""
+
+    def struck(self, kind: FaultKind, connection_id: int) -> None: ...
+
+    def moved(self, party: Party, size: int) -> None: ...
+
+    def ended(self, party: Party) -> None: ...
+
+
+class Stream:
+    """One stream: its bytes, and its two ends as far as they exist."""
+
+    def __init__(self, seed: int, spec: StreamSpec) -> None:
+        self.spec = spec
+        self.up = content(seed, spec.number, "up", spec.up.size)
+        self.down = self.up if spec.echo else content(seed, spec.number, "down", spec.down.size)
+        self.initiator: Party | None = None
+        self.acceptor: Party | None = None
+        self.refusals = 0
+        """Answers of a relay that did not know the service (yet); the initiator tried again."""
+
+    @property
+    def parties(self) -> list[Party]:
+        return [party for party in (self.initiator, self.acceptor) if party is not None]
+
+    def __str__(self) -> str:
+        return f"stream {self.spec.number} ({self.spec.label})"
+
+
+class Party:
+    """One end of one stream. Does at each call whatever its flows allow at this moment; never more."""
+
+    def __init__(self, host: Host, stream: Stream, initiator: bool, connection: Connection) -> None:
+        spec = stream.spec
+        self.host = host
+        self.stream = stream
+        self.spec = spec
+        self.initiator = initiator
+        self.connection = connection
+        self.outcome: Outcome | None = None
+        self.reason: LostReason | None = None
+        self.text = ""
+        self.connected = not initiator
+        self.written = 0
+        self.read = 0
+        self.ended_writing = False  # finish() or close() was called, or the peer closed
+        self.finished = False  # we ended our direction ourselves
+        self.at_end = False
+        self.closed = False  # close() was called
+        self.aborted = False
+        self._out = stream.up if initiator else stream.down
+        self._expected = stream.down if initiator else stream.up
+        self._writes: Flow = spec.up if initiator else spec.down
+        self._reads: Flow = spec.down if initiator else spec.up
+        self._write_at_us = 0
+        self._read_at_us = 0
+        self._stop_at = self._reads.stop_at
+        self._alarm_us = -1
+        self._slow_noted = False
+
+    # what happens to it
+
+    def handle(self, event: Event) -> None:
+        """The endpoint's word about this connection."""
+        if self.outcome is not None:
+            raise Violation(f"{self}: {event} after the end ({self.outcome.value})")
+        match event:
+            case Connected():
+                self.connected = True
+            case PeerFinished():
+                self._check_end()
+            case Closed():
+                self._finish(Outcome.CLEAN, None, "")
+                return
+            case Lost(reason=reason, text=text):
+                self._finish(Outcome.LOST, reason, text)
+                return
+            case Refused(reason=refusal, text=text):
+                self._finish(Outcome.REFUSED, None, f"{getattr(refusal, 'name', refusal)}: {text}")
+                return
+            case PeerClosed():
+                self.ended_writing = True  # nothing can be written any more; what has come can be read
+            case Flushed():
+                return
+        self.act()
+
+    def act(self) -> None:
+        """Read, write and end as far as the flows allow now."""
+        if self.outcome is not None or self.closed or self.aborted:
+            return
+        self._read()
+        self._write()
+        self._end()
+
+    def strike_midway(self) -> None:
+        """The moment of an ending in the middle has come."""
+        if self.outcome is not None or self.closed or self.aborted:
+            return
+        if self.spec.ending is Ending.ABORT:
+            self.aborted = True
+            self.connection.abort(self.host.now_us)
+        else:
+            self._close()
+
+    def die(self) -> None:
+        """The endpoint is gone, and its applications with it."""
+        if self.outcome is None:
+            self.outcome = Outcome.DIED
+
+    def __str__(self) -> str:
+        side = "initiator" if self.initiator else "acceptor"
+        return f"{self.stream}, {side} at node {self.host.index}"
+
+    # the three things that it does
+
+    def _read(self) -> None:
+        flow = self._reads
+        while not self.at_end:
+            now_us = self.host.now_us
+            if now_us < self._read_at_us:
+                return self._wake_at(self._read_at_us)
+            if 0 <= self._stop_at <= self.read:
+                self._stop_at = -1
+                self._read_at_us = now_us + flow.stop_us
+                self.host.struck(FaultKind.STOPPED_READER, self.connection.id)
+                continue
+            data = self.connection.read(flow.read_bytes, now_us)
+            if not data:
+                return None
+            self._take(bytes(data))
+            if flow.read_pause_us:
+                self._read_at_us = now_us + flow.read_pause_us
+                if not self._slow_noted:
+                    self._slow_noted = True
+                    self.host.struck(FaultKind.SLOW_READER, self.connection.id)
+        return None
+
+    def _take(self, data: bytes) -> None:
+        end = self.read + len(data)
+        if self._expected[self.read : end] != data:
+            raise Violation(f"{self}: bytes {self.read} to {end} are not the ones that were written")
+        self.read = end
+        self.host.moved(self, len(data))
+
+    def _write(self) -> None:
+        flow = self._writes
+        limit = len(self._out)
+        while self.written < limit and not self.ended_writing:
+            now_us = self.host.now_us
+            if now_us < self._write_at_us:
+                return self._wake_at(self._write_at_us)
+            if self.read < flow.start_after:
+                return None
+            end = min(self.written + flow.write_bytes, limit)
+            if self.spec.echo and not self.initiator:
+                end = min(end, self.read)
+            wanted = end - self.written
+            if not wanted:
+                return None
+            taken = self.connection.write(self._out[self.written : end], now_us)
+            self.written += taken
+            if taken < wanted:
+                return None
+            if flow.write_pause_us:
+                self._write_at_us = now_us + flow.write_pause_us
+        return None
+
+    def _end(self) -> None:
+        all_written = self.written == len(self._out)
+        ending = self.spec.ending
+        if ending is Ending.SIMULTANEOUS:
+            if all_written and self.read == len(self._expected):
+                self._close()
+        elif ending in (Ending.CLOSE, Ending.EARLY) and self.initiator:
+            if all_written:
+                self._close()
+        elif all_written and not self.ended_writing:
+            self.ended_writing = self.finished = True
+            self.connection.finish(self.host.now_us)
+        if self.at_end and self.ended_writing and not self.closed:
+            self._close()
+
+    # helpers
+
+    def _check_end(self) -> None:
+        """A clean end comes once, and only after the last byte that the peer will ever write."""
+        if self.at_end:
+            raise Violation(f"{self}: a second end of stream")
+        self.at_end = True
+        writer = self.stream.acceptor if self.initiator else self.stream.initiator
+        if writer is None or not writer.finished or self.read != writer.written:
+            written = writer.written if writer else "nobody"
+            raise Violation(f"{self}: end of stream after {self.read} bytes, written: {written}")
+
+    def _close(self) -> None:
+        self.closed = self.ended_writing = self.finished = True
+        self.connection.close(self.host.now_us)
+
+    def _finish(self, outcome: Outcome, reason: LostReason | None, text: str) -> None:
+        self.outcome, self.reason, self.text = outcome, reason, text
+        self.host.ended(self)
+
+    def _wake_at(self, time_us: int) -> None:
+        if self._alarm_us != time_us:
+            self._alarm_us = time_us
+            self.host.later(time_us - self.host.now_us, self.act)

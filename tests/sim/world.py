@@ -1,0 +1,274 @@
+"""One run: builds a scenario's world, lets it suffer, heals it, and demands that everything completes."""
+
+from __future__ import annotations
+
+from random import Random
+
+from servlet.policy import Decision, Deny, Hand, HandTo
+from servlet.switch import Switch
+from tests.sim.clock import SECOND, Clock
+from tests.sim.coverage import Cells
+from tests.sim.faults import TRACE_FAULTS, FaultKind, Moment, Window
+from tests.sim.invariants import check_quiet
+from tests.sim.judge import judge
+from tests.sim.node import Node, NodeSpec
+from tests.sim.path import HttpPath
+from tests.sim.randomness import NearWrap, stream
+from tests.sim.relay import RelayHost
+from tests.sim.scenario import Scenario
+from tests.sim.streams import Ending, StreamSpec
+from tests.sim.violation import Violation
+from tests.sim.workload import Outcome, Party, Stream
+from tunnel.core import ConnectRequested, Incoming
+from tunnel.traces import TraceEvent, TraceRecord, TraceSink
+from tunnel.wire import RejectReason, Target, TargetKind
+
+__all__ = ["World"]
+
+HEALING_US = 200 * SECOND  # after faults and applications are done: three RTOs of the longest kind
+SETTLING_US = 2 * SECOND  # after the last end: what is still under way may not change anything
+QUIET_US = 90 * SECOND  # then every route and connection must be gone (5.7, 9.5)
+EXIT_PORT = 1000  # plus the number of the stream
+RETRY_US = SECOND
+DENIED_HOST = "denied.example"
+
+
+class World:
+    """Owns everything of one run. `run()` raises Violation when a promise was broken."""
+
+    def __init__(self, scenario: Scenario, trace: TraceSink | None = None) -> None:
+        self.scenario = scenario
+        self.clock = Clock()
+        self.cells = Cells()
+        self.trace = trace
+        self.streams = {spec.number: Stream(scenario.seed, spec) for spec in scenario.streams}
+        self.open_streams = dict.fromkeys(self.streams)
+        self.delivered_bytes = 0
+        self.moves: list[tuple[int, bool, int]] | None = None
+        """(when, whether up, bytes) of every delivery, when somebody wants them."""
+        self.strikes: list[tuple[int, FaultKind]] | None = None
+        """(when, kind) of every strike, when somebody wants them."""
+        self.deaths: list[tuple[int, int]] = []
+        """(node, when its successor started)."""
+        self._connecting: dict[tuple[int, int], Stream] = {}  # (initiator's node, its connection id)
+        plan = scenario.plan
+        seed = scenario.seed
+        self.relay = RelayHost(self.clock, plan, stream(seed, "relay"), self._make_switch, self.strike, trace)
+        self.nodes = [self._make_node(index, spec) for index, spec in enumerate(scenario.nodes)]
+
+    # building
+
+    def _make_switch(self) -> Switch:
+        random = stream(self.scenario.seed, "switch", self.relay.restarts if hasattr(self, "relay") else 0)
+        return Switch(self.scenario.switch, random, self._authorise, trace=self.trace)
+
+    def _make_node(self, index: int, spec: NodeSpec) -> Node:
+        seed = self.scenario.seed
+        random = stream(seed, "path", index)
+        path = HttpPath(self.clock, spec.shape, self.scenario.plan, random, index, self.strike, self.relay)
+        path.user = spec.user
+
+        def make_random(life: int) -> Random:
+            kind = NearWrap if spec.near_wrap else Random
+            return kind(f"{seed}/node/{index}/{life}")
+
+        return Node(self.clock, index, spec, path, make_random, self, self.trace)
+
+    def _authorise(self, user: str, target: Target) -> Decision:
+        if target.host == DENIED_HOST:
+            return Deny(RejectReason.DENIED, "no rule allows it")
+        if target.kind == TargetKind.SERVICE:
+            return Hand(HandTo.SERVICE)
+        return Hand(HandTo.EXIT, target.host)
+
+    # running
+
+    def run(self) -> None:
+        """Faults first, then healing; every stream must end as it should, and leave nothing behind."""
+        self.begin()
+        deadline_us = max(self.scenario.plan.end_us, self.scenario.natural_end_us()) + HEALING_US
+        while self.open_streams:
+            if not self.clock.step(deadline_us):
+                raise Violation("not complete after healing: " + "; ".join(self._unfinished()))
+        self._settle(SETTLING_US)
+        for each in self.streams.values():
+            judge(each, self.deaths)
+        if self.scenario.seed % 4 == 0:
+            self._settle(max(0, self.scenario.plan.end_us - self.clock.now_us) + QUIET_US)
+            check_quiet(self)
+
+    def begin(self) -> None:
+        """Start every node; put streams and faults on the calendar."""
+        for node in self.nodes:
+            node.start()
+        for each in self.streams.values():
+            self.clock.at(each.spec.start_us, lambda each=each: self._open(each))  # type: ignore[misc]
+        for window in self.scenario.plan.windows:
+            self.clock.at(window.start_us, lambda window=window: self._window_begins(window))  # type: ignore[misc]
+        for moment in self.scenario.plan.moments:
+            self.clock.at(moment.time_us, lambda moment=moment: self._moment(moment))  # type: ignore[misc]
+
+    def _settle(self, length_us: int) -> None:
+        until_us = self.clock.now_us + length_us
+        while self.clock.step(until_us):
+            pass
+
+    def _unfinished(self) -> list[str]:
+        words = []
+        for number in list(self.open_streams)[:5]:
+            each = self.streams[number]
+            for party in each.parties:
+                state = party.connection.state.name if party.outcome is None else party.outcome.value
+                words.append(f"{party}: {state}, read {party.read}, wrote {party.written}")
+            if not each.parties:
+                words.append(f"{each}: never opened")
+        return words
+
+    # streams
+
+    def _open(self, each: Stream) -> None:
+        spec = each.spec
+        node = self.nodes[spec.initiator]
+        if not node.alive:
+            self.clock.after(RETRY_US, lambda: self._open(each))
+            return
+        node.later(0, lambda: self._connect(node, each))
+
+    def _connect(self, node: Node, each: Stream) -> None:
+        spec = each.spec
+        connection = node.endpoint.connect(self._target(spec), node.now_us)
+        party = Party(node, each, True, connection)
+        each.initiator = party
+        node.parties[connection.id] = party
+        self._connecting[node.index, connection.id] = each
+        if spec.ending in (Ending.MIDWAY, Ending.ABORT):
+            node.later(spec.moment_us, lambda: self._midway(each))
+        party.act()
+
+    def _target(self, spec: StreamSpec) -> Target:
+        acceptor = self.scenario.nodes[spec.acceptor]
+        if acceptor.services:
+            host = DENIED_HOST if spec.ending is Ending.REFUSED else acceptor.services[0]
+            return Target(TargetKind.SERVICE, host, 0)
+        host = DENIED_HOST if spec.ending is Ending.REFUSED and not spec.dial_us else acceptor.name
+        return Target(TargetKind.TCP, host, EXIT_PORT + spec.number)
+
+    def _midway(self, each: Stream) -> None:
+        """Both close now, or one aborts now, whatever is under way."""
+        for party in each.parties:
+            node = self.nodes[party.host.index]
+            if each.spec.ending is Ending.MIDWAY or party.initiator == bool(each.spec.number % 2):
+                node.later(0, party.strike_midway)
+
+    # what nodes tell (Application)
+
+    def asked(self, node: Node, event: ConnectRequested) -> None:
+        """An exit is asked to dial."""
+        each = self.streams[event.target.port - EXIT_PORT]
+        node.later(each.spec.dial_us, lambda: self._dialled(node, event.connection_id, each))
+
+    def _dialled(self, node: Node, connection_id: int, each: Stream) -> None:
+        if connection_id not in node.endpoint.connections:
+            return  # the initiator gave up meanwhile
+        if each.spec.ending is Ending.REFUSED:
+            node.endpoint.refuse(connection_id, RejectReason.REFUSED, "refused by the target", node.now_us)
+        else:
+            node.endpoint.accept(connection_id, node.now_us)
+            self._accepted(node, connection_id, each)
+
+    def incoming(self, node: Node, event: Incoming) -> None:
+        """A service has a new connection: whose it is, its peer's id says."""
+        connection = node.endpoint.connections.get(event.connection_id)
+        if connection is None:
+            return  # it ended before its application saw it
+        for initiator in range(len(self.nodes)):
+            each = self._connecting.get((initiator, connection.identity.peer_id))
+            if each is not None and each.spec.acceptor == node.index:
+                self._accepted(node, event.connection_id, each)
+                return
+        raise Violation(f"node {node.index}: a connection that nobody opened, peer {connection.identity.peer_id}")
+
+    def _accepted(self, node: Node, connection_id: int, each: Stream) -> None:
+        if each.acceptor is not None and each.acceptor.outcome is not Outcome.DIED:
+            raise Violation(f"{each}: accepted twice")
+        party = Party(node, each, False, node.endpoint.connections[connection_id])
+        each.acceptor = party
+        self.open_streams[each.spec.number] = None
+        node.parties[connection_id] = party
+        party.act()
+
+    def moved(self, party: Party, size: int) -> None:
+        self.delivered_bytes += size
+        if self.moves is not None:
+            self.moves.append((self.clock.now_us, not party.initiator, size))
+
+    def ended(self, party: Party) -> None:
+        """One side is through; the stream is when both are."""
+        each = party.stream
+        if party.outcome is Outcome.REFUSED and each.spec.ending is not Ending.REFUSED:
+            each.refusals += 1
+            if self.clock.now_us > self.scenario.plan.end_us + HEALING_US // 10:
+                raise Violation(f"{party}: refused long after healing: {party.text}")
+            self.clock.after(RETRY_US, lambda: self._open(each))
+            return
+        if all(one.outcome is not None for one in each.parties):
+            self.open_streams.pop(each.spec.number, None)
+
+    def struck(self, kind: FaultKind, node: Node, connection_id: int) -> None:
+        self._note(kind, node.index, 0, "", connection_id)
+        self.cells.strike(kind, [node.endpoint.connections[connection_id].state])
+
+    # faults
+
+    def strike(self, kind: FaultKind, node: int, size: int, text: str) -> None:
+        """A fault struck one node's path, or everybody (-1)."""
+        self._note(kind, node, size, text, 0)
+        for struck in self.nodes if node < 0 else (self.nodes[node],):
+            self.cells.strike(kind, struck.states())
+
+    def _note(self, kind: FaultKind, node: int, size: int, text: str, connection_id: int) -> None:
+        if self.strikes is not None:
+            self.strikes.append((self.clock.now_us, kind))
+        if self.trace is not None:
+            name = "relay" if node < 0 else self.scenario.nodes[node].name
+            self.trace(
+                TraceRecord(
+                    time_us=self.clock.now_us,
+                    node=name,
+                    event=TraceEvent.FAULT_INJECTED,
+                    cause=TRACE_FAULTS[kind],
+                    size_bytes=size,
+                    connection=connection_id,
+                    text=f"{kind.value} {text}".strip(),
+                )
+            )
+
+    def _window_begins(self, window: Window) -> None:
+        self.strike(window.kind, window.node, 0, f"until {window.end_us} us")
+
+    def _moment(self, moment: Moment) -> None:
+        if moment.node < 0:
+            strike = self.relay.restart if moment.kind is FaultKind.RELAY_RESTART else self.relay.jump
+            strike(moment.amount_us)
+            return
+        node = self.nodes[moment.node]
+        if not node.alive:
+            return
+        self.strike(moment.kind, moment.node, 0, f"{moment.amount_us} us")
+        if moment.kind is FaultKind.PAUSED:
+            node.pause(moment.amount_us)
+        elif moment.kind is FaultKind.CLOCK_JUMP:
+            node.jump(moment.amount_us)
+        else:
+            self._kill(node, moment.amount_us)
+
+    def _kill(self, node: Node, absence_us: int) -> None:
+        parties = list(node.parties.values())
+        node.die()
+        for party in parties:
+            self.ended(party)
+        self.clock.after(absence_us, lambda: self._revive(node))
+
+    def _revive(self, node: Node) -> None:
+        self.deaths.append((node.index, self.clock.now_us))
+        node.start()

@@ -1,0 +1,232 @@
+"""The house rules that a machine can check: borders, purity, sizes, docstrings and `__all__`.
+
+Each rule is shown to catch what it is for before the whole tree is checked.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.imports import SERVLET_SHELL, import_violations, is_sans_io, module_name, project_files
+from tests.support.purity import purity_violations
+
+ROOT = Path(__file__).parent.parent
+FILES = list(project_files(ROOT))
+MODULES = {module_name(path) for path in FILES}
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+
+
+def is_module(name: str) -> bool:
+    return name in MODULES
+
+
+def shape_violations(tree: ast.Module, source: str, path: Path) -> Iterator[tuple[int, str]]:
+    """What is too long, and what a module lacks."""
+    lines = source.count("\n")
+    if lines > FILE_LINES_MAX:
+        yield lines, f"file of {lines} lines, at most {FILE_LINES_MAX}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                yield node.lineno, f"{node.name}: {length} lines, at most {FUNCTION_LINES_MAX}"
+    if not ast.get_docstring(tree):
+        yield 1, "no docstring"
+    # Nobody imports from tests and from what is only run.
+    if not path.name.startswith("test_") and path.name not in ("conftest.py", "__main__.py") and not has_all(tree):
+        yield 1, "no __all__"
+
+
+def has_all(tree: ast.Module) -> bool:
+    targets = [
+        target
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+
+
+def violations(path: Path, source: str) -> list[str]:
+    """Every rule that a file breaks; its path decides which rules hold."""
+    tree = ast.parse(source)
+    module = module_name(path)
+    found = [*shape_violations(tree, source, path), *import_violations(tree, module, is_module)]
+    if is_sans_io(module):
+        found += purity_violations(tree)
+    return [f"{path}:{line}: {what}" for line, what in sorted(found)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_every_file_keeps_the_rules(path: Path) -> None:
+    assert violations(path, (ROOT / path).read_text()) == []
+
+
+def caught(path: str, body: str) -> str:
+    return "\n".join(violations(Path(path), f'"""A module."""\n__all__: list[str] = []\n{body}\n'))
+
+
+IMPORTS = [
+    ("tunnel/wire/x.py", "import tunnel.core.connection", "must not import tunnel.core.connection"),
+    ("tunnel/wire/x.py", "from tunnel.traces.record import TraceRecord", "must not import tunnel.traces.record"),
+    ("tunnel/core/x.py", "from tunnel.exchange import Lanes", "must not import tunnel.exchange"),
+    ("tunnel/core/x.py", "from tunnel.traces.jsonl import JsonLinesWriter", "must not import tunnel.traces.jsonl"),
+    ("tunnel/core/x.py", "from tunnel import attach", "must not import tunnel"),
+    ("tunnel/core/x.py", "from tunnel import core, traces", "must not import tunnel.traces"),
+    ("tunnel/exchange/x.py", "from tunnel.core.endpoint import Endpoint", "must not import tunnel.core.endpoint"),
+    ("tunnel/carriers/x.py", "from tunnel.core.endpoint import Endpoint", "must not import tunnel.core.endpoint"),
+    ("tunnel/driver.py", "import tunnel.analysis", "must not import tunnel.analysis"),
+    ("tunnel/streams.py", "import client", "must not import client"),
+    ("tunnel/streams.py", "from servlet.app import create_app", "must not import servlet.app"),
+    ("tunnel/streams.py", "import tests.support", "must not import tests.support"),
+    ("tunnel/streams.py", "import aiohttp", "aiohttp stays in tunnel.carriers, servlet"),
+    ("tunnel/messages/x.py", "from tunnel.wire import Packet", "must not import tunnel.wire"),
+    ("tunnel/streams.py", "import pyspark.sql", "pyspark stays in tunnel.analysis"),
+    ("client/x.py", "from tunnel.core.endpoint import Endpoint", "must not import tunnel.core.endpoint"),
+    ("client/x.py", "import aiohttp.web", "aiohttp stays in tunnel.carriers, servlet"),
+    ("servlet/switch.py", "from tunnel.core.endpoint import Endpoint", "must not import tunnel.core.endpoint"),
+    ("servlet/switch.py", "import servlet.app", "must not import servlet.app"),
+    ("servlet/switch.py", "import tunnel", "must not import tunnel"),
+    ("servlet/switch.py", "import msgpack", "is sans-I/O and must not import msgpack"),
+    ("tunnel/core/x.py", "from . import endpoint", "relative import"),
+    ("tests/x.py", "import a_library", ""),
+    ("tests/x.py", "import pyspark, aiohttp, tunnel.core, servlet.switch, client", ""),
+    ("tunnel/core/x.py", "import tunnel.wire.packet, tunnel.core.rtt, tunnel.traces.record, msgspec, enum", ""),
+    ("tunnel/carriers/poll.py", "import aiohttp, asyncio, tunnel.exchange.lanes", ""),
+    ("tunnel/__init__.py", "from tunnel.wire import Packet", ""),
+    ("tunnel/driver.py", "import time, tunnel.core.endpoint, tunnel.carriers.poll", ""),
+    ("servlet/app.py", "import aiohttp, asyncio, tunnel, servlet.switch", ""),
+    ("client/doctor.py", "import tunnel.carriers.poll, client, tunnel", ""),
+    ("client/x.py", "import tunnel.streams, client.doctor, asyncio", ""),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "message"), IMPORTS)
+def test_a_forbidden_import_is_caught(path: str, body: str, message: str) -> None:
+    found = caught(path, body)
+    assert message in found if message else found == ""
+
+
+IMPURE = [
+    "import time",
+    "from time import monotonic",
+    "import concurrent.futures",
+    "from datetime import datetime",
+    "from os import urandom",
+    "from random import randrange",
+    "import random; x = random.random()",
+    "import random; x = random.Random()",
+    "from random import Random; x = Random(7)",
+    "def f(self): return self._random.choice([1, 2])",
+    "def f(random): random.shuffle([1, 2])",
+    "x = hash('a')",
+    "x = id(f)",
+    "x = open('a')",
+    "print(1)",
+]
+PURE = [
+    "from random import Random",
+    "import random; x: random.Random",
+    "def f(random): return random.getrandbits(32)",
+    "def f(table): return table.choice()",
+    "import enum, heapq, struct, collections.abc",
+    "class A: id: int = 0",
+]
+
+
+@pytest.mark.parametrize("body", IMPURE)
+def test_impurity_is_caught_in_sans_io_parts_alone(body: str) -> None:
+    for path in ("tunnel/wire/x.py", "tunnel/core/x.py", "tunnel/exchange/x.py", "servlet/x.py"):
+        assert "sans-I/O" in caught(path, body)
+    for path in ("tunnel/driver.py", "tunnel/carriers/x.py", "servlet/app.py", "client/x.py", "tests/x.py"):
+        assert caught(path, body) == ""
+
+
+@pytest.mark.parametrize("body", PURE)
+def test_purity_is_let_pass(body: str) -> None:
+    assert caught("tunnel/core/x.py", body) == ""
+
+
+BY_SET_ORDER = [
+    "for x in {1, 2}: pass",
+    "x = [y for y in {1, 2}]",
+    "x = {y: 1 for y in set('ab')}",
+    "x = list(frozenset('ab'))",
+    "x = ''.join({'a', 'b'})",
+    "x = [*{1, 2}]",
+    "x = {1, 2}.pop()",
+    "x = tuple(y for y in {1, 2})",
+    "NAMES = frozenset('ab')\ndef f():\n    for x in NAMES: pass",
+    "def f(names: set[int] | None):\n    for x in names: pass",
+    "def f():\n    names: set[int] = make()\n    yield from names",
+    "async def f(*, names: frozenset[int]):\n    return next(iter(names))",
+    "def f(a: set[int], b):\n    for x in a - b: pass",
+    "def f(a: set[int]):\n    for x in a.copy() if a else (): pass",
+    "class A:\n    names: ClassVar[set[int]]\n    def f(self):\n        for x in self.names: pass",
+    "class A:\n    def __init__(self): self.names = set()\n    def f(self): return [x for x in self.names]",
+    "def f(names: abc.Set):\n    for x in names: pass",
+]
+BY_OTHER_ORDER = [
+    "for x in sorted({1, 2}): pass",
+    "x = 1 in {1, 2}",
+    "x = {y + 1 for y in {1, 2}}",
+    "x = all(y for y in {1, 2} if y)",
+    "x = sorted(y for y in {1, 2})",
+    "x = max(1, *[2])",
+    "for x in {1: 2}: pass",
+    "x = [1].pop()",
+    "def f(names: set[int]): pass\ndef g(names: list[int]):\n    for x in names: pass",
+    "def f(names):\n    for x in lambda: names: pass",
+]
+
+
+@pytest.mark.parametrize("body", BY_SET_ORDER)
+def test_the_order_of_a_set_is_caught(body: str) -> None:
+    assert "order of the set" in caught("tunnel/core/x.py", body)
+    assert caught("tunnel/driver.py", body) == ""
+
+
+@pytest.mark.parametrize("body", BY_OTHER_ORDER)
+def test_other_orders_are_let_pass(body: str) -> None:
+    assert caught("tunnel/core/x.py", body) == ""
+
+
+def test_what_is_too_long_or_bare_is_caught() -> None:
+    body = "\n".join(["    pass"] * FUNCTION_LINES_MAX)
+    assert "f: 71 lines, at most 70" in caught("client/x.py", f"def f():\n{body}")
+    assert "at most 400" in caught("client/x.py", "\n" * FILE_LINES_MAX)
+    assert violations(Path("client/x.py"), "") == ["client/x.py:1: no __all__", "client/x.py:1: no docstring"]
+    assert violations(Path("tests/test_x.py"), "") == ["tests/test_x.py:1: no docstring"]
+
+
+def test_ruff_bans_the_clock_in_the_same_files() -> None:
+    """The borders stand a second time in pyproject.toml, for editors; here they are compared."""
+    shell = [f"{name.replace('.', '/')}.py" for name in sorted(SERVLET_SHELL)]
+    invented = [
+        "tunnel/driver.py",
+        "tunnel/carriers/x.py",
+        "tunnel/traces/x.py",
+        "client/x.py",
+        "servlet/x.py",
+        "tests/x.py",
+    ]
+    samples = {str(path) for path in FILES if not path.name.startswith("test_")} | {*shell, *invented}
+    for sample in sorted(samples):
+        command = [
+            sys.executable,
+            "-m",
+            "ruff",
+            "check",
+            "--quiet",
+            "--select=TID251",
+            f"--stdin-filename={sample}",
+            "-",
+        ]
+        result = subprocess.run(command, input="import time\n", capture_output=True, text=True, cwd=ROOT, check=False)
+        assert ("TID251" in result.stdout) == is_sans_io(module_name(Path(sample))), (sample, result)

@@ -1,0 +1,48 @@
+"""A missing program skips a test, or fails it when everything real is required; the summary says which."""
+
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parent / "conftest.py"
+SUITE = """
+import pytest
+
+@pytest.mark.real("sh")
+def test_present(): pass
+
+@pytest.mark.real("no-such-program")
+def test_absent(): pass
+
+def test_wrong(): assert False
+"""
+
+
+def run(pytester: pytest.Pytester) -> list[str]:
+    pytester.makeini("[pytest]\nmarkers = real(*programs): needs these")
+    pytester.makeconftest(CONFTEST.read_text())
+    pytester.makepyfile(test_suite=SUITE)
+    pytester.runpytest_inprocess("--summary-file", "build/summary.txt", "-p", "no:cacheprovider")
+    return (pytester.path / "build" / "summary.txt").read_text().splitlines()
+
+
+def test_a_missing_program_skips(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REQUIRE_REAL", raising=False)
+    assert run(pytester) == [
+        "1 passed, 1 failed",
+        "skipped: test_suite.py::test_absent: not on this machine: no-such-program (make system-deps)",
+    ]
+
+
+def test_a_missing_program_fails_when_it_is_required(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUIRE_REAL", "1")
+    assert run(pytester) == ["1 passed, 2 failed"]
+
+
+def test_without_the_option_no_summary_is_written(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST.read_text())
+    pytester.makepyfile(test_suite="def test_it(): pass")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    assert not (pytester.path / "build").exists()

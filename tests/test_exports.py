@@ -1,0 +1,48 @@
+"""What the packages say they export is there, and importing tunnel brings nothing that a user may not have."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.imports import module_name, project_files
+
+ROOT = Path(__file__).parent.parent
+MODULES = [
+    module_name(path)
+    for path in project_files(ROOT)
+    if path.parts[0] in ("tunnel", "servlet", "client", "loadtests") and path.name != "__main__.py"
+]
+
+# What an extra installs: a module that needs one of these is skipped where it is absent.
+OPTIONAL = ("locust", "nats", "prometheus_client", "pyspark", "zstandard")
+# What `import tunnel` must not bring, installed or not.
+NOT_BROUGHT = ("aiohttp", "locust", "nats", "prometheus_client", "pyspark", "client", "servlet", "loadtests")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_exported_name_exists(name: str) -> None:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in OPTIONAL:
+            raise
+        pytest.skip(f"{error.name} is not installed")
+    assert [exported for exported in module.__all__ if not hasattr(module, exported)] == []
+    assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_importing_tunnel_brings_nothing_optional() -> None:
+    # Blocked modules stand for modules that are not installed.
+    code = f"""
+import sys
+for name in {NOT_BROUGHT!r}:
+    sys.modules[name] = None
+import tunnel
+print(sorted(name for name in {NOT_BROUGHT!r} if sys.modules[name] is not None), tunnel.__file__)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert result.stderr == ""
+    assert result.stdout.startswith("[] ")

@@ -1,0 +1,60 @@
+"""The schema: flat, integers and strings only, versioned, small when written."""
+
+import enum
+
+import msgspec
+import pytest
+
+from tunnel.traces import TRACE_VERSION, TraceCause, TraceEvent, TraceFault, TraceReason, TraceRecord
+from tunnel.traces.jsonl import decode_record, encode_record
+
+
+def record(**fields: int | str) -> TraceRecord:
+    return msgspec.convert({"time_us": 1, "node": "a", "event": TraceEvent.PACKET_SENT, **fields}, TraceRecord)
+
+
+def test_every_field_is_an_integer_or_a_string() -> None:
+    assert {field.type for field in msgspec.structs.fields(TraceRecord)} == {int, str}
+
+
+def test_all_but_time_node_and_event_have_a_default() -> None:
+    required = [field.name for field in msgspec.structs.fields(TraceRecord) if field.required]
+    assert required == ["time_us", "node", "event"]
+
+
+def test_a_record_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        record().time_us = 2  # type: ignore[misc]
+
+
+def test_a_line_begins_with_the_version_and_leaves_defaults_out() -> None:
+    assert encode_record(record()) == b'{"version":1,"time_us":1,"node":"a","event":"packet_sent"}'
+    assert TRACE_VERSION == 1
+
+
+def test_the_order_of_fields_in_a_line_is_that_of_the_schema() -> None:
+    names = [field.name for field in msgspec.structs.fields(TraceRecord)]
+    values: dict[str, int | str] = {
+        field.name: "x" if field.type is str else number
+        for number, field in enumerate(msgspec.structs.fields(TraceRecord), start=1)
+    }
+    line = encode_record(record(**dict(reversed(values.items()))))
+    assert list(msgspec.json.decode(line)) == ["version", *names]
+    assert decode_record(line) == record(**values)
+
+
+def test_another_version_does_not_decode() -> None:
+    with pytest.raises(ValueError, match="version"):
+        decode_record(b'{"version":2,"time_us":1,"node":"a","event":"packet_sent"}')
+
+
+def test_a_field_that_is_not_known_is_skipped() -> None:
+    assert decode_record(b'{"version":1,"time_us":1,"node":"a","event":"packet_sent","later":7}') == record()
+
+
+@pytest.mark.parametrize("names", [TraceEvent, TraceCause, TraceReason, TraceFault])
+def test_names_are_lower_case_words_and_unique(names: type[enum.StrEnum]) -> None:
+    for member in names:
+        assert member.value.replace("_", "").isalpha()
+        assert member.value == member.value.lower() == member.name.lower()
+    assert len(names) == len(names.__members__)

@@ -1,0 +1,157 @@
+"""Clauses 2.5 to 2.10: the other payloads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.wire.strategies import aborts, droppeds, edges, ends, junk, listen_states, option_payloads
+from tunnel.wire.control import (
+    Abort,
+    AbortReason,
+    Dropped,
+    DropReason,
+    Edge,
+    End,
+    ListenState,
+    ListenStatus,
+    Option,
+    decode_abort,
+    decode_dropped,
+    decode_edge,
+    decode_end,
+    decode_listen_state,
+    decode_option,
+    encode_abort,
+    encode_dropped,
+    encode_edge,
+    encode_end,
+    encode_listen_state,
+    encode_option,
+)
+from tunnel.wire.options import Options
+
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], Any]
+DIGEST = bytes(range(16))
+
+# value, its bytes, encoder, decoder
+CASES: list[tuple[Any, str, Encode, Decode]] = [
+    (End(2**40, DIGEST), "0000010000000000" + DIGEST.hex(), encode_end, decode_end),
+    (Abort(AbortReason.INTEGRITY, "ó"), "0003 0002 c3b3", encode_abort, decode_abort),
+    (ListenState(7, ListenStatus.UP, 128, "db"), "00000007 01 0080 02 6462", encode_listen_state, decode_listen_state),
+    (
+        Dropped(DropReason.FULL, 2**32 - 1, 3, 65536),
+        "01 00 0000 ffffffff 00000003 00010000",
+        encode_dropped,
+        decode_dropped,
+    ),
+    (Edge(2**32 - 1, 65536), "ffffffff 00010000", encode_edge, decode_edge),
+]
+each = pytest.mark.parametrize(("value", "raw", "encode", "decode"), CASES)
+
+
+@given(ends)
+def test_end_round_trip(value: End) -> None:
+    assert decode_end(encode_end(value)) == value
+
+
+@given(aborts)
+def test_abort_round_trip(value: Abort) -> None:
+    assert decode_abort(encode_abort(value)) == value
+
+
+@given(option_payloads)
+def test_option_round_trip(value: Option) -> None:
+    assert decode_option(encode_option(value)) == value
+
+
+@given(listen_states)
+def test_listen_state_round_trip(value: ListenState) -> None:
+    assert decode_listen_state(encode_listen_state(value)) == value
+
+
+@given(droppeds)
+def test_dropped_round_trip(value: Dropped) -> None:
+    assert decode_dropped(encode_dropped(value)) == value
+
+
+@given(edges)
+def test_edge_round_trip(value: Edge) -> None:
+    assert decode_edge(encode_edge(value)) == value
+
+
+@given(junk)
+def test_total(data: bytes) -> None:
+    for decode in (decode_end, decode_abort, decode_option, decode_listen_state, decode_dropped, decode_edge):
+        decode(data)
+        decode(bytes(4) + data)
+
+
+@each
+def test_layout(value: Any, raw: str, encode: Encode, decode: Decode) -> None:
+    assert encode(value) == bytes.fromhex(raw)
+    assert decode(bytes.fromhex(raw)) == value
+
+
+@each
+def test_cut_or_lengthened_is_malformed(value: Any, raw: str, encode: Encode, decode: Decode) -> None:
+    data = bytes.fromhex(raw)
+    for cut in range(len(data)):
+        assert decode(data[:cut]) is None
+    assert decode(data + b"\0") is None
+
+
+def test_option_layout() -> None:  # 2.7
+    raw = bytes.fromhex("00000009 05 0004 000000fa")
+    assert encode_option(Option(9, Options(pull_interval_ms=250))) == raw
+    assert decode_option(raw) == Option(9, Options(pull_interval_ms=250))
+    assert decode_option(raw[:4]) == Option(9)
+    for cut in (*range(4), *range(5, len(raw))):
+        assert decode_option(raw[:cut]) is None
+
+
+def test_text_that_is_not_utf8_is_malformed() -> None:
+    assert decode_abort(bytes.fromhex("0001 0001 ff")) is None
+    assert decode_listen_state(bytes.fromhex("00000007 01 0080 01 ff")) is None
+
+
+def test_reasons_have_names_but_unknown_ones_pass() -> None:
+    known, unknown = decode_abort(encode_abort(Abort(6))), decode_abort(encode_abort(Abort(600)))
+    assert known is not None
+    assert known.reason is AbortReason.GONE
+    assert unknown == Abort(600)
+    dropped = decode_dropped(encode_dropped(Dropped(4, 1, 2, 3)))
+    assert dropped is not None
+    assert dropped.reason is DropReason.TOO_LARGE
+    assert decode_dropped(encode_dropped(Dropped(99, 1, 2, 3))) == Dropped(99, 1, 2, 3)
+
+
+def test_an_unknown_listen_state_or_an_empty_name_is_malformed() -> None:
+    assert decode_listen_state(bytes.fromhex("00000007 03 0080 02 6462")) is None
+    assert decode_listen_state(bytes.fromhex("00000007 01 0080 00")) is None
+
+
+def test_the_zero_fields_are_ignored() -> None:
+    assert decode_dropped(bytes.fromhex("01 ff ffff 00000001 00000002 00000003")) == Dropped(1, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "encode"),
+    [
+        (End(2**64, DIGEST), encode_end),
+        (End(0, b"short"), encode_end),
+        (Abort(2**16), encode_abort),
+        (Abort(1, "x" * 65536), encode_abort),
+        (Option(2**32), encode_option),
+        (ListenState(0, ListenStatus.UP, 2**16, "db"), encode_listen_state),
+        (ListenState(0, ListenStatus.UP, 1, ""), encode_listen_state),
+        (ListenState(0, ListenStatus.UP, 1, "x" * 256), encode_listen_state),
+        (Dropped(256, 0, 0, 0), encode_dropped),
+        (Edge(-1, 0), encode_edge),
+    ],
+)
+def test_values_that_do_not_fit(value: Any, encode: Encode) -> None:
+    with pytest.raises(ValueError, match=r"fit|bytes|too long|has a name"):
+        encode(value)

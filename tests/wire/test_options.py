@@ -1,0 +1,88 @@
+"""Clause 2.0: options."""
+
+import pytest
+from hypothesis import given
+
+from tests.wire.strategies import junk, options
+from tunnel.wire.options import Options, decode_options, encode_options
+
+NUMBERS = [(2, "packet_bytes_max"), (3, "keepalive_ms"), (4, "user_timeout_ms"), (5, "pull_interval_ms")]
+
+
+def item(kind: int, value: bytes) -> bytes:
+    return bytes([kind, len(value) >> 8, len(value) & 255]) + value
+
+
+@given(options)
+def test_round_trip(value: Options) -> None:
+    assert decode_options(encode_options(value)) == value
+
+
+@given(junk)
+def test_total_and_stable(data: bytes) -> None:
+    value = decode_options(data)
+    if value is not None:
+        assert decode_options(encode_options(value)) == value
+
+
+def test_nothing_said_is_no_bytes() -> None:
+    assert encode_options(Options()) == b""
+    assert decode_options(b"") == Options()
+
+
+@pytest.mark.parametrize(("kind", "name"), NUMBERS)
+def test_numbers(kind: int, name: str) -> None:
+    raw = item(kind, bytes([0, 0, 1, 2]))
+    assert decode_options(raw) == Options(**{name: 258})  # type: ignore[arg-type]
+    assert encode_options(Options(**{name: 258})) == raw  # type: ignore[arg-type]
+    assert decode_options(item(kind, bytes(3))) is None
+    assert decode_options(item(kind, bytes(5))) is None
+
+
+@pytest.mark.parametrize("number", [-1, 2**32])
+def test_a_number_that_does_not_fit(number: int) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        encode_options(Options(keepalive_ms=number))
+
+
+def test_versions() -> None:
+    assert decode_options(item(1, bytes([0, 1, 0, 3]))) == Options(versions=(1, 3))
+    assert decode_options(item(1, bytes([0, 3, 0, 1]))) is None
+    assert decode_options(item(1, bytes([0, 3, 0]))) is None
+    with pytest.raises(ValueError, match="lowest version 2 is above"):
+        encode_options(Options(versions=(2, 1)))
+
+
+def test_user() -> None:
+    longest = "é" * 127 + "x"  # 255 bytes
+    assert decode_options(encode_options(Options(user=longest))) == Options(user=longest)
+    assert decode_options(item(6, b"")) == Options(user="")
+    assert decode_options(item(6, bytes(256))) is None
+    assert decode_options(item(6, b"\xff")) is None
+    with pytest.raises(ValueError, match="256 bytes is longer"):
+        encode_options(Options(user=longest + "x"))
+
+
+def test_endpoint_id() -> None:
+    assert decode_options(item(7, bytes(16))) == Options(endpoint_id=bytes(16))
+    assert decode_options(item(7, bytes(15))) is None
+    with pytest.raises(ValueError, match="16 bytes, not 17"):
+        encode_options(Options(endpoint_id=bytes(17)))
+
+
+def test_unknown_kinds_are_skipped_and_kept() -> None:
+    raw = item(8, b"") + item(3, bytes(4)) + item(255, b"later") + item(8, b"again")
+    value = decode_options(raw)
+    assert value == Options(keepalive_ms=0, unknown=item(8, b"") + item(255, b"later") + item(8, b"again"))
+    assert encode_options(value) == item(3, bytes(4)) + value.unknown
+
+
+def test_a_known_kind_twice_is_malformed() -> None:
+    assert decode_options(item(6, b"eve") + item(6, b"root")) is None
+
+
+@pytest.mark.parametrize("raw", [item(3, bytes(4)), item(200, b"later")])
+def test_an_item_that_overruns_is_malformed(raw: bytes) -> None:
+    for cut in range(1, len(raw)):
+        assert decode_options(raw[:cut]) is None
+        assert decode_options(item(2, bytes(4)) + raw[:cut]) is None

@@ -1,0 +1,136 @@
+"""What the rows of the state table do to a connection, and what a connection asks of its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from tunnel.core.constants import DRAIN_US
+from tunnel.core.events import Closed, Connected, Event, Incoming
+from tunnel.core.state import Action, Input
+from tunnel.core.timers import Timer
+from tunnel.wire import Packet, PacketType, TargetKind
+
+if TYPE_CHECKING:
+    from tunnel.core.budget import WindowBudget
+    from tunnel.core.carrier_view import CarrierView
+    from tunnel.core.config import EndpointConfig
+    from tunnel.core.connection import Connection
+    from tunnel.traces.record import TraceEvent
+
+__all__ = ["ACTIONS", "Owner"]
+
+
+class Owner(Protocol):
+    """The endpoint, as its connections see it."""
+
+    config: EndpointConfig
+    budget: WindowBudget
+    endpoint_id: bytes
+    carrier: CarrierView
+
+    def emit(self, event: Event) -> None:
+        """Queue an event for the application."""
+
+    def touch(self, connection: Connection) -> None:
+        """The connection may have something to send, or another deadline."""
+
+    def send(self, packet: Packet) -> None:
+        """Queue a packet that does not need its connection any more."""
+
+    def receive(self, connection: Connection, packet: Packet, now: int) -> None:
+        """Let a packet that was held reach its connection."""
+
+    def forget(self, connection: Connection, now: int) -> None:
+        """Free the connection; its ids and route key rest."""
+
+    def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
+        """Trace that something happened to the connection."""
+
+
+def _send_accepted(connection: Connection, now: int) -> None:
+    connection.sender.window.open_with(PacketType.ACCEPTED, connection.outbound.accepted_payload(resumed=False))
+
+
+def _send_rejected(connection: Connection, now: int) -> None:
+    connection.owner.send(connection.outbound.rejection())
+
+
+def _begin(connection: Connection, now: int) -> None:
+    connection.sender.window.ends_held = False
+    connection.outbound.open_due = False
+    connection.timers.clear(Timer.OPEN)
+    connection.liveness.begin(now)
+    if connection.identity.initiator:
+        # what was sent early may be on its way: nothing is lost by that, and the edge goes on counting
+        connection.sender.suspended = False
+        connection.sender.window.edge_bytes = connection.owner.carrier.initial_edge_bytes
+        connection.sender.arm(now)
+        connection.owner.emit(Connected(connection.id))
+    else:
+        connection.sender.resume(connection.owner.carrier.initial_edge_bytes, now)
+
+
+def _surface(connection: Connection, now: int) -> None:
+    identity = connection.identity
+    connection.unseen = False
+    if identity.target.kind == TargetKind.SERVICE:
+        connection.owner.emit(Incoming(connection.id, identity.target.host, identity.user))
+    else:
+        connection.owner.emit(Connected(connection.id))
+
+
+def _discard_received(connection: Connection, now: int) -> None:
+    if connection.identity.peer_id:
+        connection.sender.window.close_received = connection.receiver.window.next_sequence - 1
+    connection.receiver.window.discard()
+
+
+def _queue_close(connection: Connection, now: int) -> None:
+    connection.finished_writing = True
+    connection.sender.window.end(PacketType.CLOSE)
+
+
+def _junk_send(connection: Connection, now: int) -> None:
+    connection.junk_send()
+
+
+def _report_closed(connection: Connection, now: int) -> None:
+    connection.owner.emit(connection.report_end() or Closed(connection.id))
+
+
+def _send_shutdown(connection: Connection, now: int) -> None:
+    if connection.identity.peer_id:
+        connection.owner.send(Packet(PacketType.SHUTDOWN, connection.id, connection.identity.peer_id, 0))
+
+
+def _start_drain(connection: Connection, now: int) -> None:
+    connection.sender.stop()
+    connection.timers.clear(Timer.KEEPALIVE)
+    connection.receiver.window.discard()
+    if connection.peer_shut:
+        connection.apply(Input.SHUTDOWN, now)
+        return
+    connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, 2 * connection.sender.rtt.base_rto_us()))
+
+
+def _forget(connection: Connection, now: int) -> None:
+    connection.sender.stop()
+    connection.receiver.window.discard()
+    connection.timers.clear_all()
+    connection.owner.forget(connection, now)
+
+
+ACTIONS: dict[Action, Callable[[Connection, int], None]] = {
+    Action.SEND_ACCEPTED: _send_accepted,
+    Action.SEND_REJECTED: _send_rejected,
+    Action.BEGIN: _begin,
+    Action.SURFACE: _surface,
+    Action.DISCARD_RECEIVED: _discard_received,
+    Action.QUEUE_CLOSE: _queue_close,
+    Action.JUNK_SEND: _junk_send,
+    Action.REPORT_CLOSED: _report_closed,
+    Action.SEND_SHUTDOWN: _send_shutdown,
+    Action.START_DRAIN: _start_drain,
+    Action.FORGET: _forget,
+}

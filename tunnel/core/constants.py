@@ -1,0 +1,45 @@
+"""The numbers of the protocol, each with its unit and source (clauses are those of docs/PROTOCOL.md)."""
+
+__all__ = [
+    "ACK_DELAY_US",
+    "BACKOFF_MAX_US",
+    "DRAIN_US",
+    "EARLY_BYTES_MAX",
+    "EARLY_PACKETS_MAX",
+    "HELD_BYTES_MAX",
+    "NEVER_US",
+    "PACKET_PAYLOAD_MAX",
+    "PACKET_PAYLOAD_MIN",
+    "REORDER_MIN_US",
+    "RESUME_INTERVAL_US",
+    "RTO_INITIAL_US",
+    "RTO_MIN_US",
+    "SECOND_US",
+    "SMALL_BYTES",
+    "TAIL_PROBE_MIN_US",
+    "TOMBSTONE_US",
+    "VARIANCE_MIN_US",
+]
+
+SECOND_US = 1_000_000
+NEVER_US = 1 << 62  # later than any deadline: 146,000 years
+
+ACK_DELAY_US = 25_000  # 4.3: the longest that an acknowledgement waits for company
+RTO_INITIAL_US = SECOND_US  # 4.6, RFC 6298 2.1
+RTO_MIN_US = SECOND_US  # 4.6, RFC 6298 2.4
+BACKOFF_MAX_US = 60 * SECOND_US  # 4.6, RFC 6298 2.5
+VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the grain of event loops under load
+TAIL_PROBE_MIN_US = 10_000  # 4.7
+REORDER_MIN_US = 1_000  # 4.8
+RESUME_INTERVAL_US = SECOND_US  # 6.5: so that healing is felt within 2 s
+
+EARLY_BYTES_MAX = 64 * 1024  # 3.6: DATA that may precede ACCEPTED
+EARLY_PACKETS_MAX = 64  # 3.7
+HELD_BYTES_MAX = 256 * 1024  # 3.7
+
+DRAIN_US = 60 * SECOND_US  # 5.7: twice the exchange duplicate that proxies were seen to send a minute late
+TOMBSTONE_US = 4 * 60 * SECOND_US  # 3.1, 3.3: ids and route keys rest that long
+
+PACKET_PAYLOAD_MIN = 1024  # 4.13
+PACKET_PAYLOAD_MAX = 256 * 1024  # 4.13
+SMALL_BYTES = 4 * 1024  # 4.14: connections with less to send than this go first

@@ -1,0 +1,312 @@
+"""The protocol state of a process: its connections, its services and what it owes the relay.
+
+How to drive it: after every call that may have changed something, take events (`poll_event`) and, while the carrier has
+room, batches (`next_batch`); report each batch (`batch_done`); call `handle_timeout` at `next_timeout`. All calls take
+`now` in microseconds of one clock that never goes back.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from random import Random
+
+from tunnel.core.acceptor import Acceptor
+from tunnel.core.batches import Batch, Batches
+from tunnel.core.budget import WindowBudget
+from tunnel.core.carrier_view import CarrierView
+from tunnel.core.config import EndpointConfig
+from tunnel.core.connection import Connection
+from tunnel.core.constants import NEVER_US
+from tunnel.core.events import Event, Incoming
+from tunnel.core.inbound import receive
+from tunnel.core.opening import Identity
+from tunnel.core.rest import RestingPlace
+from tunnel.core.state import State
+from tunnel.traces.record import TraceEvent, TraceRecord, TraceSink
+from tunnel.wire import (
+    VERSION,
+    Abort,
+    AbortReason,
+    Packet,
+    PacketType,
+    RejectReason,
+    Target,
+    encode_abort,
+)
+
+__all__ = ["Batch", "Endpoint"]
+
+_BY_SOURCE = frozenset({int(PacketType.ACCEPTED), int(PacketType.REJECTED)})
+_UNANSWERED = frozenset(
+    int(packet_type)
+    for packet_type in (
+        PacketType.ABORT,
+        PacketType.REJECTED,
+        PacketType.SHUTDOWN,
+        PacketType.DROPPED,
+        PacketType.EDGE,
+        PacketType.NOOP,
+        PacketType.PONG,
+    )
+)  # 3.9
+_CONNECT = int(PacketType.CONNECT)
+_LISTEN_STATE = int(PacketType.LISTEN_STATE)
+
+
+class Endpoint:
+    """Many connections, one timer, one queue of events. With 10,000 idle ones a step costs what the active ones cost."""
+
+    def __init__(
+        self,
+        config: EndpointConfig,
+        random: Random,
+        *,
+        endpoint_id: bytes = bytes(16),
+        name: str = "",
+        trace: TraceSink | None = None,
+    ) -> None:
+        self.config = config
+        self.random = random
+        self.endpoint_id = endpoint_id
+        self.name = name  # in traces
+        self.trace = trace
+        self.budget = WindowBudget(config.budget_bytes)
+        self.carrier = CarrierView()
+        self.connections: dict[int, Connection] = {}
+        self.packets_discarded = 0  # of no connection, or of a version that we do not speak
+        self.rest = RestingPlace()
+        self.acceptor = Acceptor(self)
+        self._batches = Batches()
+        self._events: deque[Event] = deque()
+        self._timers: list[tuple[int, int, Connection]] = []
+        self._timer_count = 0
+
+    # getters
+
+    def wants_batch(self) -> bool:
+        """Whether something should leave now."""
+        return self._batches.wanted()
+
+    def next_timeout(self) -> int | None:
+        """When to call `handle_timeout`; a call that finds nothing to do is harmless."""
+        timers = self._timers
+        while timers and timers[0][0] != timers[0][2].scheduled_us:
+            heappop(timers)
+        return timers[0][0] if timers else None
+
+    def poll_event(self) -> Event | None:
+        """The next event, in the order in which they happened."""
+        if not self._events:
+            return None
+        event = self._events.popleft()
+        if isinstance(event, Incoming):
+            self.acceptor.surfaced(event.service)
+        return event
+
+    # commands
+
+    def connect(self, target: Target, now: int) -> Connection:
+        """Open a connection; Connected or Refused follows. Up to 64 KiB may be written before."""
+        identity = Identity(
+            own_id=self.new_id(),
+            peer_id=0,
+            initiator=True,
+            route_key=self.random.getrandbits(128).to_bytes(16, "big"),
+            target=target,
+            first_sequence=self.new_sequence(),
+        )
+        connection = Connection(self, identity, now)
+        self.connections[connection.id] = connection
+        self.touch(connection)
+        return connection
+
+    def listen(self, name: str, backlog: int, now: int) -> None:
+        """Accept connections to a service; at most `backlog` that the application has not seen."""
+        self.acceptor.listen(name, backlog)
+
+    def unlisten(self, name: str, now: int) -> None:
+        """Accept no further connections to the service; those that exist go on."""
+        self.acceptor.unlisten(name)
+
+    def accept(self, connection_id: int, now: int) -> None:
+        """Answer a ConnectRequested: the target was reached."""
+        self.connections[connection_id].accept(now)
+
+    def refuse(self, connection_id: int, reason: RejectReason, text: str, now: int) -> None:
+        """Answer a ConnectRequested: the target was not reached."""
+        self.connections[connection_id].refuse(reason, text, now)
+
+    def receive_packets(self, packets: list[Packet], now: int) -> None:
+        """One batch has come."""
+        touched: dict[int, Connection] = {}
+        last = None
+        for packet in packets:
+            if packet.version != VERSION:
+                self.packets_discarded += 1
+                continue
+            packet_type = packet.type
+            connection = self.connections.get(packet.source if packet_type in _BY_SOURCE else packet.destination)
+            if connection is None or packet_type == _CONNECT:
+                self._receive_without_connection(packet, now)
+                continue
+            if self.trace is not None:
+                self._trace_packet(TraceEvent.PACKET_RECEIVED, packet, connection, now, "")
+            receive(connection, packet, now)
+            if connection is not last:
+                touched[connection.id] = last = connection
+        for connection in touched.values():
+            self.touch(connection)
+
+    def next_batch(self, size_max: int, now: int) -> Batch | None:
+        """What leaves now: at most `size_max` bytes, or one packet that is larger. None when nothing waits."""
+        batch = self._batches.fill(size_max, now)
+        if batch is not None and self.trace is not None:
+            self._trace_batch(batch, now)
+        return batch
+
+    def batch_done(self, token: int, ok: bool, now: int) -> None:
+        """The batch is queued at the relay, or the carrier has given it up."""
+        for connection in self._batches.done(token, ok, now):
+            self.touch(connection)
+
+    def attached(self, fresh: bool, packet_bytes_max: int, initial_edge_bytes: int, now: int) -> None:
+        """The relay knows us. When it did not before (`fresh`), no route of ours exists: they are resumed (6.5)."""
+        self.carrier.packet_bytes_max = packet_bytes_max
+        self.carrier.initial_edge_bytes = initial_edge_bytes
+        if fresh:
+            self.acceptor.announce_all()
+            for connection in list(self.connections.values()):
+                connection.route_lost(now)
+                self.touch(connection)
+
+    def carrier_changed(self, lanes: int, pull_interval_us: int, now: int) -> None:
+        """The carrier runs so many exchanges at once, and pulls so often."""
+        self.carrier.lanes = lanes
+        if pull_interval_us == self.carrier.pull_interval_us:
+            return
+        self.carrier.pull_interval_us = pull_interval_us
+        for connection in list(self.connections.values()):
+            connection.pull_interval_changed(now)
+            self.touch(connection)
+
+    def handle_timeout(self, now: int) -> None:
+        """Whatever is due; early or late calls are harmless."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            deadline, _, connection = heappop(timers)
+            if deadline == connection.scheduled_us:
+                connection.scheduled_us = NEVER_US
+                connection.handle_timeout(now)
+                self.touch(connection)
+
+    # what connections ask of their owner
+
+    def emit(self, event: Event) -> None:
+        """Queue an event for the application."""
+        self._events.append(event)
+
+    def touch(self, connection: Connection) -> None:
+        """The connection may have something to send, or another deadline."""
+        if connection.state is State.CLOSED:
+            return
+        self._batches.touch(connection)
+        deadline = connection.timers.next()
+        if deadline < connection.scheduled_us:
+            connection.scheduled_us = deadline
+            self._timer_count += 1
+            heappush(self._timers, (deadline, self._timer_count, connection))
+
+    def send(self, packet: Packet) -> None:
+        """Queue a packet that needs no connection."""
+        self._batches.add_stray(packet)
+
+    def receive(self, connection: Connection, packet: Packet, now: int) -> None:
+        """Let a packet that was held reach its connection."""
+        receive(connection, packet, now)
+
+    def forget(self, connection: Connection, now: int) -> None:
+        """The connection has ended: only its id and route key are kept, for a while."""
+        del self.connections[connection.id]
+        connection.scheduled_us = NEVER_US
+        self.acceptor.forget(connection)
+        identity = connection.identity
+        self.rest.add(connection.id, (identity.user, identity.route_key), connection.outbound.last_answer(), now)
+
+    def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
+        """Trace that something happened to a connection."""
+        if self.trace is not None:
+            rtt = connection.sender.rtt
+            self.trace(
+                TraceRecord(
+                    time_us=now,
+                    node=self.name,
+                    event=event,
+                    connection=connection.id,
+                    peer=connection.identity.peer_id,
+                    srtt_us=rtt.srtt_us,
+                    rto_us=rtt.rto_us(),
+                    backoff=rtt.backoff,
+                    text=connection.state.value,
+                )
+            )
+
+    def new_id(self) -> int:
+        """An id that is not 0, not in use and not resting (3.1)."""
+        while True:
+            number = self.random.getrandbits(32)
+            if number and number not in self.connections and not self.rest.has_id(number):
+                return number
+
+    def new_sequence(self) -> int:
+        """A random first number, unbounded, so far from 0 that none before it is negative (1.6)."""
+        return (1 << 32) + self.random.getrandbits(32)
+
+    # helpers
+
+    def _receive_without_connection(self, packet: Packet, now: int) -> None:
+        if packet.type == _CONNECT:
+            self.acceptor.receive_connect(packet, now)
+        elif packet.type == _LISTEN_STATE:
+            self.acceptor.receive_listen_state(packet)
+        elif packet.destination and packet.type not in _UNANSWERED:
+            # ACCEPTED alone names our id as its source (2.2)
+            own, peer = packet.destination, packet.source
+            if packet.type in _BY_SOURCE:
+                own, peer = peer, own
+            payload = encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION))
+            self._batches.add_stray(Packet(PacketType.ABORT, own, peer, 0, payload), is_answer=True)
+            self.packets_discarded += 1
+        else:
+            self.packets_discarded += 1
+
+    def _trace_batch(self, batch: Batch, now: int) -> None:
+        for packet in batch.packets:
+            own = packet.destination if packet.type == PacketType.ACCEPTED else packet.source
+            connection = self.connections.get(own)
+            if connection is not None:
+                cause = ""
+                if packet.attempt:
+                    segment = connection.sender.window.find(packet.sequence)
+                    cause = "" if segment is None else segment.cause
+                self._trace_packet(TraceEvent.PACKET_SENT, packet, connection, now, cause)
+
+    def _trace_packet(self, event: TraceEvent, packet: Packet, connection: Connection, now: int, cause: str) -> None:
+        assert self.trace is not None
+        window = connection.sender.window
+        self.trace(
+            TraceRecord(
+                time_us=now,
+                node=self.name,
+                event=event,
+                connection=connection.id,
+                peer=connection.identity.peer_id,
+                packet_type=packet.type,
+                sequence=packet.sequence,
+                attempt=packet.attempt,
+                size_bytes=packet.size,
+                cause=cause,
+                srtt_us=connection.sender.rtt.srtt_us,
+                rto_us=connection.sender.rtt.rto_us(),
+                window_bytes=max(0, window.peer_edge - window.sent_offset),
+                in_flight_bytes=window.sent_offset - window.acknowledged_offset,
+            )
+        )

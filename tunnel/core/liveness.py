@@ -1,0 +1,63 @@
+"""Is anybody there? Keepalive and user timeout of a connection (4.15, 4.16)."""
+
+from tunnel.core.constants import BACKOFF_MAX_US, NEVER_US
+from tunnel.core.timers import Timer, TimerTable
+
+__all__ = ["Liveness"]
+
+
+class Liveness:
+    """Both timers are lazy: they are set when they have cause to run, and look at the facts only when they fire."""
+
+    __slots__ = ("_keepalive_us", "_pings", "_timers", "heard_us", "ping_due", "pinging_since_us", "user_timeout_us")
+
+    def __init__(self, timers: TimerTable, keepalive_us: int, user_timeout_us: int, now: int) -> None:
+        self.user_timeout_us = user_timeout_us
+        self.heard_us = now
+        self.ping_due = False
+        self.pinging_since_us = NEVER_US  # the first unanswered PING
+        self._keepalive_us = keepalive_us
+        self._timers = timers
+        self._pings = 0
+
+    def heard(self, now: int) -> None:
+        """A valid packet of the peer came."""
+        self.heard_us = now
+        if self._pings:
+            self._pings = 0
+            self.pinging_since_us = NEVER_US
+            self.ping_due = False
+
+    def begin(self, now: int) -> None:
+        """The connection is open: from now on silence means something."""
+        self.heard_us = now
+        if self._keepalive_us:
+            self._timers.set(Timer.KEEPALIVE, now + self._keepalive_us)
+
+    def handle_keepalive(self, rto_us: int, now: int) -> None:
+        """KEEPALIVE fired: ping if nothing came meanwhile, and again after RTO, doubling."""
+        deadline = self.heard_us + self._keepalive_us
+        if deadline > now:
+            self._timers.set(Timer.KEEPALIVE, deadline)
+            return
+        if not self._pings:
+            self.pinging_since_us = now
+        interval_us = min(rto_us << min(self._pings, 16), BACKOFF_MAX_US)
+        self._pings += 1
+        self.ping_due = True
+        self._timers.set(Timer.KEEPALIVE, now + interval_us)
+
+    def watch(self, since_us: int) -> None:
+        """Something has been unanswered since then: the user timeout runs, if it does not run already."""
+        if self._timers.get(Timer.USER_TIMEOUT) == NEVER_US:
+            self._timers.set(Timer.USER_TIMEOUT, since_us + self.user_timeout_us)
+
+    def expired(self, since_us: int, now: int) -> bool:
+        """USER_TIMEOUT fired and the oldest unanswered thing is `since_us` old (NEVER_US: nothing): is it over?"""
+        if since_us == NEVER_US:
+            return False
+        deadline = since_us + self.user_timeout_us
+        if deadline <= now:
+            return True
+        self._timers.set(Timer.USER_TIMEOUT, deadline)
+        return False

@@ -1,0 +1,152 @@
+"""What leaves a connection: its control packets, and its segments as packets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tunnel.core.constants import NEVER_US, PACKET_PAYLOAD_MAX
+from tunnel.core.opening import accepted_packet, accepted_payload, connect_packet
+from tunnel.core.send_window import Segment
+from tunnel.core.state import State
+from tunnel.core.timers import Timer
+from tunnel.wire import (
+    HEADER_SIZE,
+    Packet,
+    PacketType,
+    Rejected,
+    RejectReason,
+    encode_ack,
+    encode_rejected,
+)
+
+if TYPE_CHECKING:
+    from tunnel.core.connection import Connection
+
+__all__ = ["Outbound"]
+
+_ACCEPTED = int(PacketType.ACCEPTED)
+
+
+class Outbound:
+    """Knows which control packets are due. `take_control` and `take_segment` are called only while a batch is filled."""
+
+    __slots__ = ("_answers", "_connection", "_opens", "answer_due", "answer_resumed", "open_due", "peer_packet_bytes_max", "refusal")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.open_due = False
+        self.answer_due = False  # a repeated CONNECT or a resume wants its ACCEPTED
+        self.answer_resumed = False
+        self.peer_packet_bytes_max = connection.owner.config.packet_bytes_max
+        self.refusal: tuple[RejectReason, str] | None = None
+        self._opens = 0
+        self._answers = 0
+
+    def open_now(self, now: int) -> None:
+        """CONNECT leaves with the next batch, and again after a while."""
+        self.open_due = True
+        interval_us = self._connection.open_interval_us(self._opens)
+        self._connection.timers.set(Timer.OPEN, now + interval_us)
+
+    def wants_control(self) -> bool:
+        """Whether a control packet is due now; a delayed ACK is not."""
+        connection = self._connection
+        if self.open_due or self.answer_due:
+            return True
+        if connection.suspended_since_us != NEVER_US:
+            return False
+        return (
+            connection.receiver.ack_due
+            or bool(connection.pongs)
+            or connection.liveness.ping_due
+            or connection.sender.probe_due
+        )
+
+    def take_control(self, now: int) -> list[Packet]:
+        """The control packets that are due, with any ACK that is pending; none is due afterwards."""
+        connection = self._connection
+        packets: list[Packet] = []
+        if self.open_due:
+            packets.append(self._connect_packet())
+        if self.answer_due:
+            self.answer_due = False
+            self._answers += 1
+            packets.append(accepted_packet(connection.identity, self.accepted_payload(resumed=self.answer_resumed), self._answers))
+        if connection.suspended_since_us != NEVER_US or connection.state in (State.REQUESTED, State.CLOSED):
+            return packets
+        if connection.receiver.ack_pending:
+            packets.append(self._packet(PacketType.ACK, encode_ack(connection.receiver.take_ack(now))))
+        if connection.pongs:
+            packets.extend(self._packet(PacketType.PONG, payload) for payload in connection.pongs)
+            connection.pongs.clear()
+        if connection.liveness.ping_due:
+            connection.liveness.ping_due = False
+            packets.append(self._packet(PacketType.PING, b""))
+            connection.liveness.watch(now)
+        if connection.sender.probe_due:
+            connection.sender.probe_due = False
+            packets.append(self._packet(PacketType.PROBE, b""))
+            connection.liveness.watch(now)
+        return packets
+
+    def take_segment(self, payload_max: int, now: int) -> tuple[Segment, Packet] | None:
+        """The next sequenced packet; a new one has at most `payload_max` bytes of payload."""
+        connection = self._connection
+        limit = min(payload_max, PACKET_PAYLOAD_MAX, self.peer_packet_bytes_max - HEADER_SIZE)
+        limit = min(limit, connection.owner.carrier.packet_bytes_max - HEADER_SIZE)
+        sender = connection.sender
+        segment = sender.take(limit, now)
+        if segment is None:
+            return None
+        connection.liveness.watch(sender.progress_us)
+        identity = connection.identity
+        attempt = segment.attempt & 0xFF
+        if segment.type == _ACCEPTED:
+            return segment, accepted_packet(identity, segment.payload, attempt)
+        packet = Packet(
+            segment.type, identity.own_id, identity.peer_id, segment.sequence & 0xFFFFFFFF, segment.payload, attempt
+        )
+        return segment, packet
+
+    def accepted_payload(self, *, resumed: bool) -> bytes:
+        """ACCEPTED as it is now."""
+        connection = self._connection
+        owner = connection.owner
+        window_bytes = connection.receiver.window.window_bytes
+        return accepted_payload(
+            connection.identity,
+            owner.config,
+            owner.carrier.pull_interval_us,
+            window_bytes,
+            owner.endpoint_id,
+            resumed=resumed,
+        )
+
+    def last_answer(self) -> bytes:
+        """What a CONNECT gets that comes after the end: the payload of REJECTED."""
+        reason, text = self.refusal or (RejectReason.GONE, "")
+        return encode_rejected(Rejected(self._connection.identity.route_key, reason, text))
+
+    def rejection(self) -> Packet:
+        """REJECTED with the reason that was given."""
+        return Packet(PacketType.REJECTED, self._connection.identity.peer_id, 0, 0, self.last_answer())
+
+    def _connect_packet(self) -> Packet:
+        self.open_due = False
+        connection = self._connection
+        owner = connection.owner
+        window_bytes = connection.receiver.window.window_bytes
+        packet = connect_packet(
+            connection.identity,
+            owner.config,
+            owner.carrier.pull_interval_us,
+            window_bytes,
+            self._opens,
+            resume=bool(connection.identity.peer_id),
+        )
+        self._opens += 1
+        return packet
+
+    def _packet(self, packet_type: PacketType, payload: bytes) -> Packet:
+        identity = self._connection.identity
+        return Packet(packet_type, identity.own_id, identity.peer_id, 0, payload)

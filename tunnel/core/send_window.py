@@ -1,0 +1,372 @@
+"""The sending half of a stream: what was written, cut into numbered segments, and which of them the peer has.
+
+Sequence numbers here are unbounded; the wire sees them mod 2**32. The window knows nothing of time: when something is
+lost is decided in `loss.py`, when it is sent by `sender.py`.
+"""
+
+import enum
+from collections import deque
+from heapq import heappop, heappush
+
+from xxhash import xxh3_128
+
+from tunnel.core.ranges import RangeSet
+from tunnel.wire import Buffer, End, PacketType, encode_end, unwrap, wrap
+
+__all__ = ["NO_EDGE", "Segment", "SegmentState", "SendWindow"]
+
+NO_EDGE = 1 << 62  # bytes: no relay has announced one
+JOIN_BYTES = 64 * 1024  # chunks below this are joined into one segment; a larger one is handed on without a copy
+TRICKLE_BYTES = 1024  # RFC 9293 3.8.6.2.1 (silly windows): no smaller piece is cut while others are in flight
+
+
+class SegmentState(enum.IntEnum):
+    """Where the latest attempt of a segment is."""
+
+    CARRIED = 0
+    """In a batch whose exchange is not finished."""
+    RECEIPTED = 1
+    """Queued at the relay."""
+    LOST = 2
+    """To be sent again."""
+    ACKNOWLEDGED = 3
+    """In the peer's buffer."""
+
+
+class Segment:
+    """One sequenced packet. `offset` and `size` speak of the stream's bytes: an end has size 0."""
+
+    __slots__ = (
+        "attempt",
+        "cause",
+        "charged",
+        "earlier",
+        "offset",
+        "order",
+        "payload",
+        "receipt_us",
+        "sequence",
+        "size",
+        "state",
+        "type",
+    )
+
+    def __init__(self, sequence: int, packet_type: int, payload: Buffer, offset: int, size: int) -> None:
+        self.sequence = sequence
+        self.type = packet_type
+        self.payload = payload
+        self.offset = offset
+        self.size = size
+        self.attempt = 0
+        self.state = SegmentState.CARRIED
+        self.cause = ""  # of the loss, for statistics
+        self.charged = False  # counts against the relay's edge
+        self.order = -1  # place in the order of receipts (loss.py)
+        self.receipt_us = -1  # when the latest attempt was queued at the relay; -1: not yet
+        self.earlier: dict[int, int] | None = None  # the same of earlier attempts
+
+    def next_attempt(self) -> None:
+        """It is carried once more."""
+        if self.receipt_us >= 0:
+            self.note_earlier(self.attempt, self.receipt_us)
+            self.receipt_us = -1
+        self.attempt += 1
+        self.state = SegmentState.CARRIED
+
+    def note_earlier(self, attempt: int, receipt_us: int) -> None:
+        """An attempt that is not the latest was queued at the relay."""
+        if self.earlier is None:
+            self.earlier = {}
+        self.earlier[attempt] = receipt_us
+
+    def receipt_of(self, attempt: int) -> int:
+        """When that attempt was queued at the relay; -1 if it is not known to be."""
+        if attempt == self.attempt:
+            return self.receipt_us
+        return self.earlier.get(attempt, -1) if self.earlier else -1
+
+
+class SendWindow:
+    """Written bytes, numbered segments and the two limits on what may be in flight: the peer's window and the relay's
+    edge. `take` gives what may leave now, oldest loss first."""
+
+    def __init__(self, first_sequence: int, buffer_bytes_max: int, peer_edge: int) -> None:
+        self.buffer_bytes_max = buffer_bytes_max
+        self.oldest = first_sequence  # the first that is not acknowledged cumulatively
+        self.next_sequence = first_sequence
+        self.outstanding: dict[int, Segment] = {}
+        self.peer_edge = peer_edge  # stream offset up to which the peer has room (4.1)
+        self.written_bytes = 0
+        self.sent_offset = 0
+        self.acknowledged_offset = 0
+        self.edge_sequence = first_sequence - 1  # S of 2.10
+        self.edge_bytes = NO_EDGE  # B of 2.10
+        self.edge_used = 0
+        self.ends_held = False  # before ACCEPTED only DATA may leave (3.6)
+        self.close_sequence = NO_EDGE  # of our CLOSE, once it has a number
+        self.close_received: int | None = None  # what we had received when close() was called (2.5)
+        self._pending: deque[Buffer] = deque()
+        self._ends: deque[int] = deque()
+        self._lost: list[int] = []
+        self._sacked = RangeSet()
+        self._digest = xxh3_128()
+
+    # getters
+
+    @property
+    def pending_bytes(self) -> int:
+        """Written and never sent."""
+        return self.written_bytes - self.sent_offset
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Written and not acknowledged cumulatively."""
+        return self.written_bytes - self.acknowledged_offset
+
+    @property
+    def room(self) -> int:
+        """Bytes that `write` takes now."""
+        return max(0, self.buffer_bytes_max - self.unacknowledged_bytes)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is unacknowledged and nothing waits."""
+        return not self.outstanding and not self._ends and self.pending_bytes == 0
+
+    @property
+    def blocked(self) -> bool:
+        """Bytes wait, nothing is in flight, and the peer's window has no room: probe it (4.12)."""
+        return not self.outstanding and self.pending_bytes > 0 and self.peer_edge <= self.sent_offset
+
+    def find(self, wire_sequence: int) -> Segment | None:
+        """The unacknowledged segment with that number on the wire."""
+        return self.outstanding.get(unwrap(wire_sequence, self.oldest))
+
+    def lost_size(self) -> int:
+        """Payload of what `take` would send again; 0 when nothing is lost."""
+        return len(self.outstanding[self._lost[0]].payload) if self._prune_lost() else 0
+
+    def digest(self) -> bytes:
+        """XXH3-128 of every byte that has a number so far."""
+        return self._digest.digest()
+
+    # the application's side
+
+    def write(self, data: Buffer) -> int:
+        """Take what there is room for; the number of bytes taken. Immutable bytes are kept without a copy."""
+        size = min(len(data), self.room)
+        if size <= 0:
+            return 0
+        if not isinstance(data, bytes):
+            data = bytes(data[:size])
+        elif size < len(data):
+            data = memoryview(data)[:size]
+        self._pending.append(data)
+        self.written_bytes += size
+        return size
+
+    def end(self, packet_type: int) -> None:
+        """FINISH or CLOSE after everything written; nothing may be written afterwards."""
+        self._ends.append(packet_type)
+
+    def open_with(self, packet_type: int, payload: bytes) -> Segment:
+        """Give the first number to a packet that carries no bytes of the stream (ACCEPTED, 3.5); it is to be sent."""
+        segment = self._number(packet_type, payload, 0)
+        segment.attempt = -1
+        self.lose(segment, "")
+        return segment
+
+    def insert(self, packet_type: int, payload: bytes) -> None:
+        """Number a packet that carries no bytes now (OPTION, 2.7); it is to be sent."""
+        self.open_with(packet_type, payload)
+
+    # transmission
+
+    def sendable(self) -> bool:
+        """Whether `take` would give something for a large enough size."""
+        if self._prune_lost():
+            return self._may_resend(self.outstanding[self._lost[0]])
+        if self.written_bytes > self.sent_offset:
+            return self.peer_edge > self.sent_offset and self._cut_size(1 << 30) > 0
+        return bool(self._ends) and not self.ends_held
+
+    def take(self, size_max: int) -> Segment | None:
+        """The next segment to carry: a lost one whole, else up to `size_max` new bytes, else an end. It is then in
+        flight until acknowledged or lost."""
+        if self._prune_lost():
+            segment = self.outstanding[self._lost[0]]
+            if not self._may_resend(segment):
+                return None
+            heappop(self._lost)
+            segment.next_attempt()
+        elif self.written_bytes > self.sent_offset:
+            size = self._cut_size(size_max)
+            if size <= 0:
+                return None
+            segment = self._number(PacketType.DATA, self._cut(size), size)
+        elif self._ends and not self.ends_held:
+            segment = self._number_end(self._ends.popleft())
+        else:
+            return None
+        if segment.size:
+            segment.charged = True
+            self.edge_used += segment.size
+        return segment
+
+    def lose(self, segment: Segment, cause: str) -> None:
+        """The latest attempt will not arrive: `take` gives the segment again. Harmless once acknowledged."""
+        if segment.state >= SegmentState.LOST:
+            return
+        segment.state = SegmentState.LOST
+        segment.cause = cause
+        self._uncharge(segment)
+        heappush(self._lost, segment.sequence)
+
+    # feedback
+
+    def acknowledge(self, cumulative: int, ranges: list[tuple[int, int]]) -> list[Segment] | None:
+        """What is acknowledged for the first time, oldest first; None if the peer cannot have received that (4.4)."""
+        if cumulative >= self.next_sequence:
+            return None
+        for first, last in ranges:
+            if not cumulative < first <= last < self.next_sequence:
+                return None
+        newly: list[Segment] = []
+        while self.oldest <= cumulative:
+            segment = self.outstanding.pop(self.oldest)
+            self.oldest += 1
+            self.acknowledged_offset = segment.offset + segment.size
+            if segment.state is not SegmentState.ACKNOWLEDGED:
+                self._settle(segment)
+                newly.append(segment)
+        if ranges:
+            self._merge(ranges, newly)
+        if self._sacked:
+            self._sacked.remove_up_to(self.oldest - 1)
+        return newly
+
+    def _merge(self, ranges: list[tuple[int, int]], newly: list[Segment]) -> None:
+        for first, last in ranges:
+            if last < self.oldest:
+                continue  # an old ACK, overtaken by a cumulative one
+            for new_first, new_last in self._sacked.add(max(first, self.oldest), last):
+                for sequence in range(new_first, new_last + 1):
+                    segment = self.outstanding[sequence]
+                    self._settle(segment)
+                    newly.append(segment)
+
+    def _settle(self, segment: Segment) -> None:
+        segment.state = SegmentState.ACKNOWLEDGED
+        segment.payload = b""
+        self._uncharge(segment)
+
+    def open_peer_window(self, cumulative: int, window_bytes: int) -> bool:
+        """The peer has room up to here; whether that is further than before (it never moves left, 4.1)."""
+        if cumulative != self.oldest - 1:
+            return False  # an older ACK: its window is older too
+        edge = self.acknowledged_offset + window_bytes
+        if edge <= self.peer_edge:
+            return False
+        self.peer_edge = edge
+        return True
+
+    def announce_edge(self, sequence: int, room_bytes: int) -> None:
+        """The relay's word of what fits (2.10); an older one than known is ignored."""
+        if sequence < self.edge_sequence or sequence >= self.next_sequence:
+            return
+        for passed in range(max(self.edge_sequence + 1, self.oldest), sequence + 1):
+            self._uncharge(self.outstanding[passed])
+        self.edge_sequence = sequence
+        self.edge_bytes = room_bytes
+
+    def reset_edge(self, room_bytes: int) -> None:
+        """Another relay, or the same with another memory: the initial edge counts from here (7.12)."""
+        self.edge_sequence = self.oldest - 1
+        self.edge_bytes = room_bytes
+
+    def junk(self) -> int:
+        """Drop everything unsent and unacknowledged (5.3, 5.4); how many bytes of the stream that were."""
+        junked = self.unacknowledged_bytes
+        self.written_bytes = self.acknowledged_offset = self.sent_offset
+        self._pending.clear()
+        self._ends.clear()
+        self._lost.clear()
+        self.outstanding.clear()
+        self._sacked = RangeSet()
+        self.oldest = self.next_sequence
+        self.edge_used = 0
+        return junked
+
+    # helpers
+
+    def _prune_lost(self) -> bool:
+        """Whether something is to be sent again; forgets entries that were acknowledged meanwhile."""
+        lost = self._lost
+        while lost:
+            segment = self.outstanding.get(lost[0])
+            if segment is not None and segment.state is SegmentState.LOST:
+                return True
+            heappop(lost)
+        return False
+
+    def _may_resend(self, segment: Segment) -> bool:
+        # The oldest passes whatever the edge says: the rest may be waiting for it, and no timer runs for the rest.
+        return self.edge_used + segment.size <= self.edge_bytes or segment.sequence == self.oldest
+
+    def _cut_size(self, size_max: int) -> int:
+        """How many new bytes may leave in one segment now."""
+        wanted = min(self.written_bytes - self.sent_offset, size_max)
+        head_bytes = len(self._pending[0])
+        if head_bytes >= JOIN_BYTES:
+            wanted = min(wanted, head_bytes)
+        edge_room = self.edge_bytes - self.edge_used
+        if not self.edge_used:
+            edge_room = max(edge_room, TRICKLE_BYTES)  # 4.11: one packet may always be in flight
+        size = min(wanted, self.peer_edge - self.sent_offset, edge_room)
+        if size == wanted or size >= TRICKLE_BYTES or not self.outstanding:
+            return size
+        return 0
+
+    def _cut(self, size: int) -> Buffer:
+        """The next bytes of the stream, one buffer; small chunks are joined."""
+        pending = self._pending
+        head = pending[0]
+        if len(head) == size:
+            return pending.popleft()
+        if len(head) > size:
+            view = memoryview(head)
+            pending[0] = view[size:]
+            return view[:size]
+        parts: list[Buffer] = []
+        wanted = size
+        while wanted:
+            head = pending.popleft()
+            if len(head) > wanted:
+                view = memoryview(head)
+                pending.appendleft(view[wanted:])
+                head = view[:wanted]
+            parts.append(head)
+            wanted -= len(head)
+        return b"".join(parts)
+
+    def _number(self, packet_type: int, payload: Buffer, size: int) -> Segment:
+        segment = Segment(self.next_sequence, packet_type, payload, self.sent_offset, size)
+        self.outstanding[self.next_sequence] = segment
+        self.next_sequence += 1
+        self.sent_offset += size
+        if size:
+            self._digest.update(payload)
+        return segment
+
+    def _number_end(self, packet_type: int) -> Segment:
+        received = None
+        if packet_type == PacketType.CLOSE:
+            self.close_sequence = self.next_sequence
+            received = self.close_received
+        end = End(self.sent_offset, self.digest(), None if received is None else wrap(received))
+        return self._number(packet_type, encode_end(end), 0)
+
+    def _uncharge(self, segment: Segment) -> None:
+        if segment.charged:
+            segment.charged = False
+            self.edge_used -= segment.size

@@ -1,0 +1,56 @@
+"""How long exchanges take, and what follows for deadlines (7.7, 7.8)."""
+
+from tunnel.exchange.config import MILLISECOND_US, SECOND_US
+
+__all__ = ["RoundTrip"]
+
+_DEADLINE_US_MIN = 500 * MILLISECOND_US  # 7.8
+_DEADLINE_US_MAX = 30 * SECOND_US  # 7.8
+_DEADLINE_US_FIRST = SECOND_US  # before any sample, as RFC 6298 2.1: a first exchange also opens TCP, TLS and proxies
+_GRACE_US = 50 * MILLISECOND_US  # 7.7
+_REPEAT_US = SECOND_US  # 7.8: the longest of the times between repeats
+_LEAST_WINDOW_US = 60 * SECOND_US  # a changed path shows in the least time after one to two of these
+
+
+class RoundTrip:
+    """Times from request to answer of exchanges that the relay answers at once."""
+
+    def __init__(self) -> None:
+        self.srtt_us = 0  # 0: no sample yet
+        self._least_us = 0  # of the window that began at _window_us
+        self._least_before_us = 0  # of the one before
+        self._window_us = 0
+
+    def sample(self, took_us: int, now: int) -> None:
+        """An exchange took so long."""
+        took_us = max(1, took_us)
+        # RFC 6298 (2.3): alpha = 1/8.
+        self.srtt_us = self.srtt_us + (took_us - self.srtt_us) // 8 if self.srtt_us else took_us
+        if not self._least_us or now - self._window_us >= _LEAST_WINDOW_US:
+            self._least_before_us = self._least_us or took_us
+            self._least_us = took_us
+            self._window_us = now
+        self._least_us = min(self._least_us, took_us)
+
+    @property
+    def least_us(self) -> int:
+        """The round trip without queues: the shortest exchange of the last minute or two."""
+        return min(self._least_us, self._least_before_us)
+
+    @property
+    def deadline_us(self) -> int:
+        """How long an exchange that is answered at once may be silent before its first repeat (7.8)."""
+        if not self.srtt_us:
+            return _DEADLINE_US_FIRST
+        return min(_DEADLINE_US_MAX, max(_DEADLINE_US_MIN, 4 * self.srtt_us))
+
+    @property
+    def grace_us(self) -> int:
+        """How long an answer may be under way that the relay is known to have sent (7.7)."""
+        return _GRACE_US + self.srtt_us // 4
+
+    @property
+    def repeat_us(self) -> int:
+        """The longest time between two repeats (7.8); no shorter than an exchange takes, or no attempt would live to
+        see its answer."""
+        return max(_REPEAT_US, self.srtt_us)

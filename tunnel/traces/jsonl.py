@@ -1,0 +1,56 @@
+"""Traces as JSON lines in a plain file: for tests and small runs. Synchronous; nothing is dropped."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from tunnel.traces.record import TraceRecord
+
+__all__ = ["JsonLinesWriter", "decode_record", "encode_record", "read_records"]
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(TraceRecord)
+
+
+def encode_record(record: TraceRecord) -> bytes:
+    """One line without its end. Equal records give equal bytes."""
+    return _ENCODER.encode(record)
+
+
+def decode_record(line: bytes | str) -> TraceRecord:
+    """Raise ValueError when the line is not a record of this version."""
+    return _DECODER.decode(line)
+
+
+class JsonLinesWriter:
+    """A trace sink: call it with records, then close it (or use it in a `with`). The file is replaced if it exists."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = Path(path).open("wb")  # noqa: SIM115 - close() closes it
+
+    def __call__(self, record: TraceRecord) -> None:
+        """Write one record. Raise ValueError after close()."""
+        self._file.write(encode_record(record) + b"\n")
+
+    def close(self) -> None:
+        """Write out what is buffered and close the file. May be called again."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_records(path: str | Path) -> Iterator[TraceRecord]:
+    """The records of a file, in order. Raise ValueError, with file and line, at one that does not decode."""
+    with Path(path).open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = decode_record(line)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: {error}") from error
+            yield record

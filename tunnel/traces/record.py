@@ -1,0 +1,194 @@
+"""The trace record: the one schema of all traces.
+
+Flat scalars, integers and strings only: no float can round differently on another machine, and a line of a trace is
+a row of a table. Names follow qlog (draft-ietf-quic-qlog-quic-events) where it has one for the thing; the rest is ours.
+
+The version rises when a field changes its meaning or goes; a new field with a default does not change it.
+"""
+
+import enum
+from collections.abc import Callable
+
+import msgspec
+
+__all__ = ["TRACE_VERSION", "TraceCause", "TraceEvent", "TraceFault", "TraceReason", "TraceRecord", "TraceSink"]
+
+TRACE_VERSION = 1
+
+
+class TraceEvent(enum.StrEnum):
+    """What happened: the values of `TraceRecord.event`."""
+
+    # qlog: packets at an endpoint
+    PACKET_SENT = "packet_sent"
+    PACKET_RECEIVED = "packet_received"
+    PACKET_DROPPED = "packet_dropped"  # thrown away on arrival, `reason` says why
+    PACKET_BUFFERED = "packet_buffered"
+    PACKETS_ACKED = "packets_acked"
+    # qlog: recovery
+    PACKET_LOST = "packet_lost"  # declared lost, `cause` says by which rule
+    MARKED_FOR_RETRANSMIT = "marked_for_retransmit"
+    TIMER_UPDATED = "timer_updated"  # `cause` set, expired or cancelled; `text` names the timer
+    RECOVERY_METRICS_UPDATED = "recovery_metrics_updated"
+    # qlog: connections and streams
+    CONNECTION_STARTED = "connection_started"
+    CONNECTION_STATE_UPDATED = "connection_state_updated"  # `text` names the new state
+    CONNECTION_CLOSED = "connection_closed"
+    STREAM_DATA_MOVED = "stream_data_moved"  # `cause` says from where to where
+    PARAMETERS_SET = "parameters_set"
+    # ours: proof of a needless retransmission (PROTOCOL 4.9)
+    SPURIOUS_RETRANSMIT = "spurious_retransmit"
+    # ours: flow control
+    WINDOW_UPDATED = "window_updated"
+    EDGE_UPDATED = "edge_updated"
+    # ours: batches between an endpoint and its carrier
+    BATCH_SENT = "batch_sent"
+    BATCH_RECEIPTED = "batch_receipted"
+    BATCH_GIVEN_UP = "batch_given_up"
+    # ours: lanes and exchanges
+    EXCHANGE_SENT = "exchange_sent"
+    EXCHANGE_REPEATED = "exchange_repeated"
+    EXCHANGE_ANSWERED = "exchange_answered"
+    EXCHANGE_FAILED = "exchange_failed"
+    LANES_UPDATED = "lanes_updated"
+    BODY_LIMIT_UPDATED = "body_limit_updated"
+    HOLD_UPDATED = "hold_updated"
+    # ours: presence at a relay, and its routes
+    ATTACHED = "attached"
+    DETACHED = "detached"
+    CARRIER_CHANGED = "carrier_changed"
+    ROUTE_BOUND = "route_bound"
+    ROUTE_RESUMED = "route_resumed"
+    ROUTE_RELEASED = "route_released"
+    # ours: what a test did to the system, and the trace's word about itself
+    FAULT_INJECTED = "fault_injected"  # `cause` is a TraceFault
+    FAULTS_HEALED = "faults_healed"
+    TRACE_DROPPED = "trace_dropped"  # `count` records were not written
+
+
+class TraceCause(enum.StrEnum):
+    """Why a packet was sent, declared lost or moved: the values of `TraceRecord.cause`, except for faults."""
+
+    # qlog: the trigger of packet_sent
+    RETRANSMIT_REORDERED = "retransmit_reordered"  # fast retransmit, by time (4.8)
+    RETRANSMIT_TIMEOUT = "retransmit_timeout"  # RTO (4.6)
+    PTO_PROBE = "pto_probe"  # tail probe (4.7)
+    # ours: the trigger of packet_sent, when the loss is certain (4.10)
+    BATCH_GIVEN_UP = "batch_given_up"
+    DROPPED_BY_RELAY = "dropped_by_relay"
+    ROUTE_RESUMED = "route_resumed"
+    # ours: the trigger of packet_sent, without a loss
+    WINDOW_PROBE = "window_probe"
+    KEEPALIVE = "keepalive"
+    HANDSHAKE_TIMEOUT = "handshake_timeout"  # CONNECT repeated (3.1)
+    # qlog: the trigger of packet_lost
+    TIME_THRESHOLD = "time_threshold"
+    PTO_EXPIRED = "pto_expired"
+    # qlog: what became of a timer
+    SET = "set"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    # qlog has `from` and `to`: between which two stream data moved
+    APPLICATION_TO_TRANSPORT = "application_to_transport"
+    TRANSPORT_TO_NETWORK = "transport_to_network"
+    NETWORK_TO_TRANSPORT = "network_to_transport"
+    TRANSPORT_TO_APPLICATION = "transport_to_application"
+    # ours: why an exchange was repeated (7.7, 7.8)
+    EVIDENCE = "evidence"
+    DEADLINE = "deadline"
+    CONNECTION_FAILED = "connection_failed"
+    BAD_ANSWER = "bad_answer"
+
+
+class TraceReason(enum.StrEnum):
+    """Why something was thrown away or ended: the values of `TraceRecord.reason`."""
+
+    # qlog: the trigger of packet_dropped
+    INTERNAL_ERROR = "internal_error"
+    REJECTED = "rejected"
+    UNSUPPORTED = "unsupported"  # a type or version that is not known
+    INVALID = "invalid"
+    DUPLICATE = "duplicate"
+    CONNECTION_UNKNOWN = "connection_unknown"
+    # ours: what parsing throws away (1.9)
+    BAD_CHECKSUM = "bad_checksum"
+    BAD_SIZE = "bad_size"
+    TRUNCATED = "truncated"
+    # ours: what an endpoint throws away
+    OUTSIDE_WINDOW = "outside_window"
+    AFTER_CLOSE = "after_close"
+    BUFFER_FULL = "buffer_full"
+    # ours: what the relay drops and names (2.9)
+    FULL = "full"
+    NO_ROUTE = "no_route"
+    GONE = "gone"
+    TOO_LARGE = "too_large"
+    # ours: how a connection ended
+    CLEAN = "clean"
+    APPLICATION = "application"
+    RESET = "reset"
+    USER_TIMEOUT = "user_timeout"
+    INTEGRITY = "integrity"
+    PROTOCOL = "protocol"
+    SHUTTING_DOWN = "shutting_down"
+
+
+class TraceFault(enum.StrEnum):
+    """What a test did on purpose: the values of `TraceRecord.cause` in fault_injected."""
+
+    REQUEST_LOST = "request_lost"
+    RESPONSE_LOST = "response_lost"
+    REQUEST_DUPLICATED = "request_duplicated"
+    REQUEST_DELAYED = "request_delayed"
+    RESPONSE_DELAYED = "response_delayed"
+    REQUEST_TRUNCATED = "request_truncated"
+    RESPONSE_TRUNCATED = "response_truncated"
+    REQUEST_CORRUPTED = "request_corrupted"
+    RESPONSE_CORRUPTED = "response_corrupted"
+    ANSWER_REPLACED = "answer_replaced"  # a page, a cached answer or a status of somebody else's
+    CONNECTION_REFUSED = "connection_refused"
+    CONNECTION_RESET = "connection_reset"
+    PACKET_DROPPED = "packet_dropped"  # one packet inside an accepted body
+    BLACKHOLE = "blackhole"
+    NODE_KILLED = "node_killed"
+    NODE_STARTED = "node_started"
+    NODE_FROZEN = "node_frozen"
+    READER_STOPPED = "reader_stopped"
+
+
+# The version stands in every line as the tag: it costs nothing to carry, and records of another one do not decode.
+class TraceRecord(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag_field="version", tag=TRACE_VERSION
+):
+    """One thing that happened at one node. Fields that an event does not use keep their defaults and are not written.
+
+    Records of different nodes are joined on (connection, peer, sequence, attempt), never on time.
+    """
+
+    time_us: int  # of the node's own monotonic clock
+    node: str  # who saw it: unique in a run
+    event: str  # TraceEvent
+    connection: int = 0  # the node's own connection id
+    peer: int = 0  # the peer's connection id
+    packet_type: int = 0  # PROTOCOL 1.5
+    sequence: int = 0  # the wire number, 32 bits
+    attempt: int = 0  # 0: first transmission
+    size_bytes: int = 0
+    cause: str = ""  # TraceCause or TraceFault
+    reason: str = ""  # TraceReason
+    rtt_us: int = 0  # latest sample
+    srtt_us: int = 0
+    rto_us: int = 0
+    backoff: int = 0  # times that the RTO has doubled
+    window_bytes: int = 0
+    in_flight_bytes: int = 0
+    lane: int = 0
+    exchange: int = 0  # the lane's number for it (7.3)
+    serial: int = 0  # the response serial (7.3)
+    status: int = 0  # of HTTP
+    latency_us: int = 0
+    count: int = 0
+    text: str = ""  # for people; no analysis parses it, except for the names promised at the events above
+
+
+TraceSink = Callable[[TraceRecord], None]

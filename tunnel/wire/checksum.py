@@ -1,0 +1,15 @@
+"""CRC-32C (Castagnoli), the checksum of packets, envelopes and link headers (1.1, 7.1, 8.1)."""
+
+from crc32c import crc32c
+
+from tunnel.wire.buffers import Buffer
+
+__all__ = ["checksum"]
+
+
+def checksum(*parts: Buffer) -> int:
+    """CRC-32C over the parts in order, as if they were one buffer; nothing is copied."""
+    value = 0
+    for part in parts:
+        value = crc32c(part, value)
+    return value

@@ -1,0 +1,214 @@
+"""The other payloads: FINISH and CLOSE, ABORT, OPTION, LISTEN_STATE, DROPPED, EDGE (2.5 to 2.10)."""
+
+import enum
+import struct
+
+import msgspec
+
+from tunnel.wire.buffers import Buffer
+from tunnel.wire.fields import BYTE, SHORT, exact, pack, pack_text, unpack_text
+from tunnel.wire.options import Options, decode_options, encode_options
+
+__all__ = [
+    "DIGEST_SIZE",
+    "PING_BYTES_MAX",
+    "Abort",
+    "AbortReason",
+    "DropReason",
+    "Dropped",
+    "Edge",
+    "End",
+    "ListenState",
+    "ListenStatus",
+    "Option",
+    "decode_abort",
+    "decode_dropped",
+    "decode_edge",
+    "decode_end",
+    "decode_listen_state",
+    "decode_option",
+    "encode_abort",
+    "encode_dropped",
+    "encode_edge",
+    "encode_end",
+    "encode_listen_state",
+    "encode_option",
+]
+
+DIGEST_SIZE = 16  # bytes of XXH3-128; 2.5
+PING_BYTES_MAX = 64  # 1.5
+
+_END = struct.Struct("!Q16s")
+_RECEIVED = struct.Struct("!I")
+_ABORT = struct.Struct("!H")
+_OPTION = struct.Struct("!I")
+_LISTEN = struct.Struct("!IBH")
+_DROPPED = struct.Struct("!BxxxIII")
+_EDGE = struct.Struct("!II")
+
+
+class End(msgspec.Struct, frozen=True):
+    """FINISH and CLOSE: what the stream of this direction was, for the receiver to verify (5.1)."""
+
+    length: int  # bytes of the whole stream
+    digest: bytes  # its XXH3-128
+    received: int | None = None  # CLOSE only: the last sequence number taken in when close() was called
+
+
+class AbortReason(enum.IntEnum):
+    """Why a connection was ended at once (2.6)."""
+
+    APPLICATION = 1
+    USER_TIMEOUT = 2
+    INTEGRITY = 3
+    NO_SUCH_CONNECTION = 4
+    PROTOCOL = 5
+    GONE = 6
+    SHUTTING_DOWN = 7
+
+
+class Abort(msgspec.Struct, frozen=True):
+    """ABORT. `reason` is an AbortReason, or a plain number that a later version may know."""
+
+    reason: int
+    text: str = ""
+
+
+class Option(msgspec.Struct, frozen=True):
+    """OPTION: new values, ignored unless `version` is above the last applied (2.7)."""
+
+    version: int
+    options: Options = Options()
+
+
+class ListenStatus(enum.IntEnum):
+    """What becomes of a service's name (2.8)."""
+
+    DOWN = 0
+    UP = 1
+    REFUSED = 2  # the relay to the endpoint
+
+
+class ListenState(msgspec.Struct, frozen=True):
+    """LISTEN_STATE: a service goes up or down; the version rule of OPTION holds per name."""
+
+    version: int
+    state: ListenStatus
+    backlog: int
+    name: str
+
+
+class DropReason(enum.IntEnum):
+    """Why the relay did not keep packets (2.9)."""
+
+    FULL = 1
+    NO_ROUTE = 2
+    GONE = 3
+    TOO_LARGE = 4
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """DROPPED: these will not arrive. `first` and `last` (inclusive) mean nothing for NO_ROUTE and GONE."""
+
+    reason: int  # a DropReason, or a plain number that a later version may know
+    first: int
+    last: int
+    limit: int  # bytes
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """EDGE: beyond packet `sequence` so many more bytes of payload fit (2.10)."""
+
+    sequence: int
+    bytes: int
+
+
+_ABORT_REASONS: dict[int, int] = {int(reason): reason for reason in AbortReason}
+_DROP_REASONS: dict[int, int] = {int(reason): reason for reason in DropReason}
+_LISTEN_STATES = {int(state): state for state in ListenStatus}
+
+
+def encode_end(end: End) -> bytes:
+    """The payload of 2.5."""
+    fixed = pack(_END, end.length, exact("a digest", end.digest, DIGEST_SIZE))
+    return fixed if end.received is None else fixed + pack(_RECEIVED, end.received)
+
+
+def decode_end(data: Buffer) -> End | None:
+    """None if malformed."""
+    if len(data) == _END.size:
+        return End(*_END.unpack(data))
+    if len(data) != _END.size + _RECEIVED.size:
+        return None
+    return End(*_END.unpack_from(data), *_RECEIVED.unpack_from(data, _END.size))
+
+
+def encode_abort(abort: Abort) -> bytes:
+    """The payload of 2.6."""
+    return pack(_ABORT, abort.reason) + pack_text(abort.text, SHORT)
+
+
+def decode_abort(data: Buffer) -> Abort | None:
+    """None if malformed."""
+    view = memoryview(data)
+    text = unpack_text(view, _ABORT.size, SHORT)
+    if text is None or text[1] != len(view):
+        return None
+    (reason,) = _ABORT.unpack_from(view)
+    return Abort(_ABORT_REASONS.get(reason, reason), text[0])
+
+
+def encode_option(option: Option) -> bytes:
+    """The payload of 2.7."""
+    return pack(_OPTION, option.version) + encode_options(option.options)
+
+
+def decode_option(data: Buffer) -> Option | None:
+    """None if malformed."""
+    view = memoryview(data)
+    if len(view) < _OPTION.size:
+        return None
+    options = decode_options(view[_OPTION.size :])
+    return None if options is None else Option(_OPTION.unpack_from(view)[0], options)
+
+
+def encode_listen_state(state: ListenState) -> bytes:
+    """The payload of 2.8; ValueError without a name."""
+    if not state.name:
+        raise ValueError("a service has a name")
+    return pack(_LISTEN, state.version, state.state, state.backlog) + pack_text(state.name, BYTE)
+
+
+def decode_listen_state(data: Buffer) -> ListenState | None:
+    """None if malformed."""
+    view = memoryview(data)
+    name = unpack_text(view, _LISTEN.size, BYTE)
+    if name is None or not name[0] or name[1] != len(view):
+        return None
+    version, state, backlog = _LISTEN.unpack_from(view)
+    if state not in _LISTEN_STATES:
+        return None
+    return ListenState(version, _LISTEN_STATES[state], backlog, name[0])
+
+
+def encode_dropped(dropped: Dropped) -> bytes:
+    """The payload of 2.9."""
+    return pack(_DROPPED, dropped.reason, dropped.first, dropped.last, dropped.limit)
+
+
+def decode_dropped(data: Buffer) -> Dropped | None:
+    """None if malformed."""
+    if len(data) != _DROPPED.size:
+        return None
+    reason, first, last, limit = _DROPPED.unpack(data)
+    return Dropped(_DROP_REASONS.get(reason, reason), first, last, limit)
+
+
+def encode_edge(edge: Edge) -> bytes:
+    """The payload of 2.10."""
+    return pack(_EDGE, edge.sequence, edge.bytes)
+
+
+def decode_edge(data: Buffer) -> Edge | None:
+    """None if malformed."""
+    return Edge(*_EDGE.unpack(data)) if len(data) == _EDGE.size else None

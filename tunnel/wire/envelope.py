@@ -1,0 +1,328 @@
+"""The envelope around every request and response body, and the five messages in it (6.1, 7.1, 7.2, 7.10, 7.11)."""
+
+import enum
+import functools
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from tunnel.wire.buffers import Buffer
+from tunnel.wire.checksum import checksum
+from tunnel.wire.fields import BYTE, SHORT, exact, pack, pack_text, unpack_text
+
+__all__ = [
+    "ANSWER_BYTES",
+    "ATTACHMENT_ID_SIZE",
+    "ENVELOPE_BYTES",
+    "EVIDENCE_BYTES",
+    "EXCHANGE_BYTES",
+    "HTTP_STATUS",
+    "MAGIC",
+    "SECRET_SIZE",
+    "Answer",
+    "Attach",
+    "Attached",
+    "EnvelopeError",
+    "Exchange",
+    "Message",
+    "Status",
+    "StatusCode",
+    "attachment_id",
+    "decode_envelope",
+    "encode_envelope",
+]
+
+MAGIC = b"TUNL"  # 7.1
+ENVELOPE_BYTES = 16  # 7.1
+SECRET_SIZE = 32  # bytes; 6.1
+ATTACHMENT_ID_SIZE = 16  # bytes; 6.1
+ENVELOPE_VERSION = 1
+
+_HEADER = struct.Struct("!4sBBBBII")  # magic, version, kind, flags, mask, length, checksum
+_MASKED, _PIECE, _PULL, _MORE = 1, 2, 4, 8  # flags of 7.1
+_FRESH = 1  # flag of ATTACHED
+_ATTACH = struct.Struct("!32sIIIHH")
+_ATTACHED = struct.Struct("!16sQIBxxxIIIIIHH")
+_EXCHANGE = struct.Struct("!16sQIHxxIIIII")
+_ANSWER = struct.Struct("!HHIII")
+_EVIDENCE = struct.Struct("!HI")
+_STATUS = struct.Struct("!HxxI")
+
+EXCHANGE_BYTES = ENVELOPE_BYTES + _EXCHANGE.size  # of a request body are not packets
+ANSWER_BYTES = ENVELOPE_BYTES + _ANSWER.size  # of a response body are neither packets nor evidence
+EVIDENCE_BYTES = _EVIDENCE.size  # for each lane that an answer names
+
+
+class Attach(msgspec.Struct, frozen=True):
+    """The first request of an attachment's life, and of each generation."""
+
+    secret: bytes
+    generation: int
+    pull_interval_ms: int
+    body_bytes_max: int  # the largest the endpoint takes
+    versions: tuple[int, int] = (1, 1)  # lowest, highest
+    name: str = ""
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """The answer to ATTACH: who the relay is and what it allows."""
+
+    attachment_id: bytes
+    epoch: int
+    generation: int
+    fresh: bool
+    body_bytes_max: int
+    packet_bytes_max: int
+    hold_ms_max: int
+    pull_interval_ms: int
+    initial_edge_bytes: int
+    lanes: int
+    version: int = 1
+
+
+class Exchange(msgspec.Struct):
+    """A request on a lane. `payload`: packets, in one buffer or in several; decoded it is a slice of the body."""
+
+    attachment_id: bytes
+    epoch: int
+    generation: int
+    lane: int
+    number: int
+    serial_received: int
+    hold_ms: int
+    answer_bytes_max: int
+    piece_offset: int = 0
+    pull: bool = False
+    piece: bool = False
+    payload: Buffer | list[Buffer] = b""
+
+    @property
+    def data(self) -> Buffer:
+        """The payload as one buffer; not copied if it is one."""
+        return b"".join(self.payload) if isinstance(self.payload, list) else self.payload
+
+
+class Answer(msgspec.Struct):
+    """The response on a lane. `payload` as in Exchange."""
+
+    lane: int
+    number: int
+    serial: int
+    piece_offset: int = 0
+    piece: bool = False
+    more: bool = False
+    evidence: list[tuple[int, int]] = []  # lane, the highest number answered on it (7.7)
+    payload: Buffer | list[Buffer] = b""
+
+    @property
+    def data(self) -> Buffer:
+        """The payload as one buffer; not copied if it is one."""
+        return b"".join(self.payload) if isinstance(self.payload, list) else self.payload
+
+
+class StatusCode(enum.IntEnum):
+    """Why the relay did not do it (7.10)."""
+
+    UNKNOWN = 1
+    CORRUPT = 2
+    STALE = 3
+    TOO_LARGE = 4
+    BUSY = 5
+    NOT_AUTHORISED = 6
+    DENIED = 7
+    MALFORMED = 8
+
+
+# The HTTP status each code travels under (7.10).
+HTTP_STATUS: dict[int, int] = {
+    StatusCode.UNKNOWN: 404,
+    StatusCode.CORRUPT: 400,
+    StatusCode.STALE: 409,
+    StatusCode.TOO_LARGE: 413,
+    StatusCode.BUSY: 503,
+    StatusCode.NOT_AUTHORISED: 401,
+    StatusCode.DENIED: 403,
+    StatusCode.MALFORMED: 400,
+}
+
+
+class Status(msgspec.Struct, frozen=True):
+    """A refusal. `code` is a StatusCode, or a plain number that a later version may know."""
+
+    code: int
+    retry_after_ms: int = 0
+    text: str = ""
+
+
+class EnvelopeError(enum.Enum):
+    """Why a body is none of the messages."""
+
+    NOT_OURS = "no magic: something else answered"
+    TRUNCATED = "shorter than it says"
+    CORRUPT = "damaged, or longer than it says"
+    VERSION = "whole, of a version that we do not speak"
+    MALFORMED = "whole, but of no kind that we know or against its layout"
+
+
+Message: TypeAlias = Attach | Attached | Exchange | Answer | Status
+_CODES: dict[int, int] = {int(code): code for code in StatusCode}
+
+
+def attachment_id(secret: bytes) -> bytes:
+    """The id of the endpoint that drew `secret` (6.1)."""
+    digest = hashlib.sha256(b"tunnel attachment 1" + exact("a secret", secret, SECRET_SIZE)).digest()
+    return digest[:ATTACHMENT_ID_SIZE]
+
+
+@functools.cache
+def _mask_table(mask: int) -> bytes:
+    """For bytes.translate: every byte XORed with the mask."""
+    if not 0 <= mask <= 255:
+        raise ValueError(f"a mask is a byte, not {mask}")
+    return bytes(value ^ mask for value in range(256))
+
+
+def encode_envelope(message: Message, *, mask: int | None = None) -> list[Buffer]:
+    """The body as buffers to be sent in order. Payload buffers are not copied unless a mask is put on."""
+    kind, encode = _ENCODERS[type(message)]
+    flags, fields = encode(message)
+    buffers: list[Buffer] = [fields]
+    if isinstance(message, Exchange | Answer):
+        payload = message.payload
+        buffers += payload if isinstance(payload, list) else [payload] if len(payload) else []
+    if mask is not None:
+        flags |= _MASKED
+        buffers = [b"".join(buffers).translate(_mask_table(mask))]
+    length = sum(map(len, buffers))
+    head = (MAGIC, ENVELOPE_VERSION, kind, flags, mask or 0, length)
+    buffers[0] = pack(_HEADER, *head, checksum(pack(_HEADER, *head, 0), *buffers)) + buffers[0]
+    return buffers
+
+
+def decode_envelope(data: Buffer) -> Message | EnvelopeError:
+    """The message in a body, or what is wrong with it. Payloads are slices of `data` unless it was masked."""
+    view = memoryview(data)
+    if view[:4] != MAGIC:
+        return EnvelopeError.NOT_OURS
+    if len(view) < ENVELOPE_BYTES:
+        return EnvelopeError.TRUNCATED
+    _, version, kind, flags, mask, length, value = _HEADER.unpack_from(view)
+    body = view[ENVELOPE_BYTES:]
+    if len(body) < length:
+        return EnvelopeError.TRUNCATED
+    # The checksum goes before the version: a damaged version byte is repaired by a repeat, an unknown one never.
+    if len(body) > length or value != checksum(view[:12], bytes(4), body):
+        return EnvelopeError.CORRUPT
+    if version != ENVELOPE_VERSION:
+        return EnvelopeError.VERSION
+    if kind not in _DECODERS:
+        return EnvelopeError.MALFORMED
+    if flags & _MASKED:
+        body = memoryview(bytes(body).translate(_mask_table(mask)))
+    message = _DECODERS[kind](body, flags)
+    return EnvelopeError.MALFORMED if message is None else message
+
+
+def _encode_attach(message: Attach) -> tuple[int, bytes]:
+    lowest, highest = message.versions
+    if lowest > highest:
+        raise ValueError(f"the lowest version {lowest} is above the highest {highest}")
+    secret = exact("a secret", message.secret, SECRET_SIZE)
+    limits = (message.generation, message.pull_interval_ms, message.body_bytes_max)
+    return 0, pack(_ATTACH, secret, *limits, lowest, highest) + pack_text(message.name, BYTE)
+
+
+def _decode_attach(body: memoryview, flags: int) -> Attach | None:
+    name = unpack_text(body, _ATTACH.size, BYTE)
+    if name is None or name[1] != len(body):
+        return None
+    secret, generation, pull_interval_ms, body_bytes_max, lowest, highest = _ATTACH.unpack_from(body)
+    if lowest > highest:
+        return None
+    return Attach(secret, generation, pull_interval_ms, body_bytes_max, (lowest, highest), name[0])
+
+
+def _encode_attached(message: Attached) -> tuple[int, bytes]:
+    exact("an attachment id", message.attachment_id, ATTACHMENT_ID_SIZE)
+    return 0, pack(_ATTACHED, *msgspec.structs.astuple(message))  # the fields are in wire order; fresh is bit 0
+
+
+def _decode_attached(body: memoryview, flags: int) -> Attached | None:
+    if len(body) != _ATTACHED.size:
+        return None
+    identity, epoch, generation, fresh, *limits = _ATTACHED.unpack(body)
+    return Attached(identity, epoch, generation, bool(fresh & _FRESH), *limits)
+
+
+def _encode_exchange(message: Exchange) -> tuple[int, bytes]:
+    flags = _PULL * message.pull | _PIECE * message.piece
+    return flags, pack(
+        _EXCHANGE,
+        exact("an attachment id", message.attachment_id, ATTACHMENT_ID_SIZE),
+        message.epoch,
+        message.generation,
+        message.lane,
+        message.number,
+        message.serial_received,
+        message.hold_ms,
+        message.answer_bytes_max,
+        message.piece_offset,
+    )
+
+
+def _decode_exchange(body: memoryview, flags: int) -> Exchange | None:
+    if len(body) < _EXCHANGE.size:
+        return None
+    identity, epoch, generation, lane, number, serial, hold_ms, limit, offset = _EXCHANGE.unpack_from(body)
+    pull, piece, payload = bool(flags & _PULL), bool(flags & _PIECE), body[_EXCHANGE.size :]
+    return Exchange(identity, epoch, generation, lane, number, serial, hold_ms, limit, offset, pull, piece, payload)
+
+
+def _encode_answer(message: Answer) -> tuple[int, bytes]:
+    flags = _MORE * message.more | _PIECE * message.piece
+    evidence = message.evidence
+    fixed = pack(_ANSWER, message.lane, len(evidence), message.number, message.serial, message.piece_offset)
+    return flags, fixed + b"".join([pack(_EVIDENCE, lane, number) for lane, number in evidence])
+
+
+def _decode_answer(body: memoryview, flags: int) -> Answer | None:
+    if len(body) < _ANSWER.size:
+        return None
+    lane, count, number, serial, piece_offset = _ANSWER.unpack_from(body)
+    start = _ANSWER.size + count * _EVIDENCE.size
+    if len(body) < start:
+        return None
+    evidence: list[tuple[int, int]] = list(_EVIDENCE.iter_unpack(body[_ANSWER.size : start]))
+    piece, more = bool(flags & _PIECE), bool(flags & _MORE)
+    return Answer(lane, number, serial, piece_offset, piece, more, evidence, body[start:])
+
+
+def _encode_status(message: Status) -> tuple[int, bytes]:
+    return 0, pack(_STATUS, message.code, message.retry_after_ms) + pack_text(message.text, SHORT)
+
+
+def _decode_status(body: memoryview, flags: int) -> Status | None:
+    text = unpack_text(body, _STATUS.size, SHORT)
+    if text is None or text[1] != len(body):
+        return None
+    code, retry_after_ms = _STATUS.unpack_from(body)
+    return Status(_CODES.get(code, code), retry_after_ms, text[0])
+
+
+_ENCODERS: dict[type, tuple[int, Callable[[Any], tuple[int, bytes]]]] = {
+    Attach: (1, _encode_attach),
+    Attached: (2, _encode_attached),
+    Exchange: (3, _encode_exchange),
+    Answer: (4, _encode_answer),
+    Status: (5, _encode_status),
+}
+_DECODERS: dict[int, Callable[[memoryview, int], Message | None]] = {
+    1: _decode_attach,
+    2: _decode_attached,
+    3: _decode_exchange,
+    4: _decode_answer,
+    5: _decode_status,
+}

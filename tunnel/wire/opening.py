@@ -1,0 +1,182 @@
+"""The payloads that open a connection or refuse it: CONNECT, ACCEPTED, REJECTED (2.1 to 2.3)."""
+
+import enum
+import struct
+
+import msgspec
+
+from tunnel.wire.buffers import Buffer
+from tunnel.wire.fields import BYTE, SHORT, exact, pack, pack_text, unpack_text
+from tunnel.wire.options import Options, decode_options, encode_options
+
+__all__ = [
+    "ROUTE_KEY_SIZE",
+    "Accepted",
+    "Connect",
+    "RejectReason",
+    "Rejected",
+    "Target",
+    "TargetKind",
+    "decode_accepted",
+    "decode_connect",
+    "decode_rejected",
+    "encode_accepted",
+    "encode_connect",
+    "encode_rejected",
+]
+
+ROUTE_KEY_SIZE = 16  # bytes; 2.1
+
+_CONNECT = struct.Struct("!16sBBH")  # route key, flags, target kind, port; then the host
+_WINDOW = struct.Struct("!I")
+_ACCEPTED = struct.Struct("!16sBI")  # route key, flags, window; then options
+_REJECTED = struct.Struct("!16sH")  # route key, reason; then the text and options
+_FLAG = 1  # bit 0: resume, resumed; the other bits are ignored
+_PORT_MAX = 65535
+_HOST_BYTES_MAX = 255
+
+
+class TargetKind(enum.IntEnum):
+    """What a connection is to reach (2.1)."""
+
+    TCP = 1
+    SERVICE = 2
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A TCP address beyond the exit, or the name of a service (`port` 0). ValueError if it cannot be one."""
+
+    kind: TargetKind
+    host: str
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.host.encode()) <= _HOST_BYTES_MAX:
+            raise ValueError(f"a host or service name has 1 to {_HOST_BYTES_MAX} bytes: {self.host!r}")
+        if self.kind == TargetKind.TCP and not 0 < self.port <= _PORT_MAX:
+            raise ValueError(f"a TCP port is 1 to {_PORT_MAX}, not {self.port}")
+        if self.kind == TargetKind.SERVICE and self.port != 0:
+            raise ValueError(f"a service has no port, not even {self.port}")
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """CONNECT: open this, or resume what it opened (6.5)."""
+
+    route_key: bytes
+    resume: bool
+    target: Target
+    window: int  # bytes
+    options: Options = Options()
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """ACCEPTED: the connection is open, or open again."""
+
+    route_key: bytes
+    resumed: bool
+    window: int  # bytes
+    options: Options = Options()
+
+
+class RejectReason(enum.IntEnum):
+    """Why a connection was not opened (2.3)."""
+
+    DENIED = 1  # by rule
+    REFUSED = 2  # by the target
+    UNREACHABLE = 3
+    NAME_NOT_RESOLVED = 4
+    TIMED_OUT = 5
+    NO_SUCH_SERVICE = 6
+    GONE = 7
+    BUSY = 8
+    VERSION = 9
+    ID_IN_USE = 10
+    SHUTTING_DOWN = 11
+    MALFORMED = 12
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """REJECTED. `reason` is a RejectReason, or a plain number that a later version may know."""
+
+    route_key: bytes
+    reason: int
+    text: str = ""
+    options: Options = Options()
+
+
+_KINDS = {int(kind): kind for kind in TargetKind}
+_REASONS: dict[int, int] = {int(reason): reason for reason in RejectReason}
+
+
+def encode_connect(connect: Connect) -> bytes:
+    """The payload of 2.1."""
+    target = connect.target
+    route_key = exact("a route key", connect.route_key, ROUTE_KEY_SIZE)
+    return b"".join(
+        (
+            pack(_CONNECT, route_key, connect.resume, target.kind, target.port),
+            pack_text(target.host, BYTE),
+            pack(_WINDOW, connect.window),
+            encode_options(connect.options),
+        )
+    )
+
+
+def decode_connect(data: Buffer) -> Connect | None:
+    """None if malformed, a target that cannot be one included."""
+    view = memoryview(data)
+    if len(view) < _CONNECT.size:
+        return None
+    route_key, flags, kind, port = _CONNECT.unpack_from(view)
+    host = unpack_text(view, _CONNECT.size, BYTE)
+    if host is None or kind not in _KINDS or len(view) - host[1] < _WINDOW.size:
+        return None
+    options = decode_options(view[host[1] + _WINDOW.size :])
+    if options is None:
+        return None
+    try:
+        target = Target(_KINDS[kind], host[0], port)
+    except ValueError:
+        return None
+    (window,) = _WINDOW.unpack_from(view, host[1])
+    return Connect(route_key, bool(flags & _FLAG), target, window, options)
+
+
+def encode_accepted(accepted: Accepted) -> bytes:
+    """The payload of 2.2."""
+    route_key = exact("a route key", accepted.route_key, ROUTE_KEY_SIZE)
+    return pack(_ACCEPTED, route_key, accepted.resumed, accepted.window) + encode_options(accepted.options)
+
+
+def decode_accepted(data: Buffer) -> Accepted | None:
+    """None if malformed."""
+    view = memoryview(data)
+    if len(view) < _ACCEPTED.size:
+        return None
+    options = decode_options(view[_ACCEPTED.size :])
+    if options is None:
+        return None
+    route_key, flags, window = _ACCEPTED.unpack_from(view)
+    return Accepted(route_key, bool(flags & _FLAG), window, options)
+
+
+def encode_rejected(rejected: Rejected) -> bytes:
+    """The payload of 2.3."""
+    route_key = exact("a route key", rejected.route_key, ROUTE_KEY_SIZE)
+    head = pack(_REJECTED, route_key, rejected.reason)
+    return head + pack_text(rejected.text, SHORT) + encode_options(rejected.options)
+
+
+def decode_rejected(data: Buffer) -> Rejected | None:
+    """None if malformed."""
+    view = memoryview(data)
+    if len(view) < _REJECTED.size:
+        return None
+    text = unpack_text(view, _REJECTED.size, SHORT)
+    if text is None:
+        return None
+    options = decode_options(view[text[1] :])
+    if options is None:
+        return None
+    route_key, reason = _REJECTED.unpack_from(view)
+    return Rejected(route_key, _REASONS.get(reason, reason), text[0], options)

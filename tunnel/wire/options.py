@@ -1,0 +1,128 @@
+"""Options: what the parties tell each other about themselves in CONNECT, ACCEPTED, REJECTED and OPTION (2.0)."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tunnel.wire.buffers import Buffer
+from tunnel.wire.fields import exact, pack
+
+__all__ = ["ENDPOINT_ID_SIZE", "USER_BYTES_MAX", "Options", "decode_options", "encode_options"]
+
+ENDPOINT_ID_SIZE = 16  # bytes; 2.0
+USER_BYTES_MAX = 255  # UTF-8; 2.0
+
+_ITEM = struct.Struct("!BH")  # kind, length
+_PAIR = struct.Struct("!HH")
+_LONG = struct.Struct("!I")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What was said; None: nothing was said about it."""
+
+    versions: tuple[int, int] | None = None  # lowest, highest
+    packet_bytes_max: int | None = None
+    keepalive_ms: int | None = None  # 0: none
+    user_timeout_ms: int | None = None
+    pull_interval_ms: int | None = None  # 0: pulls are held
+    user: str | None = None  # only the relay writes it
+    endpoint_id: bytes | None = None
+    unknown: bytes = b""  # items of kinds that we do not know, as they came: the relay forwards them
+
+
+def _encode_versions(value: tuple[int, int]) -> bytes:
+    if value[0] > value[1]:
+        raise ValueError(f"the lowest version {value[0]} is above the highest {value[1]}")
+    return pack(_PAIR, *value)
+
+
+def _decode_versions(raw: bytes) -> tuple[int, int] | None:
+    if len(raw) != _PAIR.size:
+        return None
+    lowest, highest = _PAIR.unpack(raw)
+    return (lowest, highest) if lowest <= highest else None
+
+
+def _encode_number(value: int) -> bytes:
+    return pack(_LONG, value)
+
+
+def _decode_number(raw: bytes) -> int | None:
+    return int(_LONG.unpack(raw)[0]) if len(raw) == _LONG.size else None
+
+
+def _encode_user(value: str) -> bytes:
+    raw = value.encode()
+    if len(raw) > USER_BYTES_MAX:
+        raise ValueError(f"a user name of {len(raw)} bytes is longer than {USER_BYTES_MAX}")
+    return raw
+
+
+def _decode_user(raw: bytes) -> str | None:
+    if len(raw) > USER_BYTES_MAX:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _encode_endpoint_id(value: bytes) -> bytes:
+    return bytes(exact("an endpoint id", value, ENDPOINT_ID_SIZE))
+
+
+def _decode_endpoint_id(raw: bytes) -> bytes | None:
+    return raw if len(raw) == ENDPOINT_ID_SIZE else None
+
+
+# kind -> field, encoder, decoder (None: malformed); the table of 2.0.
+_KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    1: ("versions", _encode_versions, _decode_versions),
+    2: ("packet_bytes_max", _encode_number, _decode_number),
+    3: ("keepalive_ms", _encode_number, _decode_number),
+    4: ("user_timeout_ms", _encode_number, _decode_number),
+    5: ("pull_interval_ms", _encode_number, _decode_number),
+    6: ("user", _encode_user, _decode_user),
+    7: ("endpoint_id", _encode_endpoint_id, _decode_endpoint_id),
+}
+
+
+def encode_options(options: Options) -> bytes:
+    """The items in the order of their kinds, then those we do not know."""
+    items = bytearray()
+    for kind, (name, encode, _) in _KINDS.items():
+        value = getattr(options, name)
+        if value is not None:
+            raw = encode(value)
+            items += _ITEM.pack(kind, len(raw))
+            items += raw
+    return bytes(items + options.unknown)
+
+
+def decode_options(data: Buffer) -> Options | None:
+    """The options; None if an item overruns, a known one has a value it cannot have, or comes twice."""
+    view = memoryview(data)
+    end = len(view)
+    offset = 0
+    fields: dict[str, Any] = {}
+    unknown = bytearray()
+    while offset < end:
+        start = offset + _ITEM.size
+        if start > end:
+            return None
+        kind, length = _ITEM.unpack_from(view, offset)
+        stop = start + length
+        if stop > end:
+            return None
+        if kind not in _KINDS:
+            unknown += view[offset:stop]
+        else:
+            name, _, decode = _KINDS[kind]
+            value = decode(bytes(view[start:stop]))
+            if value is None or name in fields:
+                return None
+            fields[name] = value
+        offset = stop
+    return Options(unknown=bytes(unknown), **fields)
