@@ -65,8 +65,8 @@ mutants: setup ## Change the source in small ways and list the changes that no t
 	@if [ -t 1 ]; then $(BIN)/mutmut run; else $(BIN)/mutmut run | tr '\r' '\n' | tail -n 1; fi
 	@$(BIN)/mutmut results
 
-bench: setup ## Measure
-	$(BIN)/python -m loadtests.bench
+bench: setup ## Measure the core
+	$(BIN)/python -m loadtests.bench.core
 
 demo: setup ## Watch a transfer survive
 	@$(BIN)/python -m tests.sim.demo

@@ -14,6 +14,7 @@ __all__ = ["Batch", "Batches"]
 
 SHARE = 8  # 4.13: a packet is at most this part of its batch
 STRAY_ABORTS_MAX = 64  # 3.9
+CONTROL_ROOM = 1024  # bytes: the control packets of one connection fit
 ROOM_MIN = HEADER_SIZE + 64  # bytes: less room than this is not worth a packet
 
 _ABORT = int(PacketType.ABORT)
@@ -49,6 +50,7 @@ class Batches:
         self._bulk: deque[Connection] = deque()
         self._carried: dict[int, _Carried] = {}
         self._next_token = 1
+        self.watched: list[Connection] = []  # those whose timers changed while a batch was filled
 
     # getters
 
@@ -104,17 +106,34 @@ class Batches:
             room -= packet.size
         if not self.strays:
             self._stray_aborts = 0
-        for queue in (self._control, self._delayed_acks):
-            while queue and room > ROOM_MIN * 8:
-                connection = queue.pop(next(iter(queue)))
+        control = self._control
+        while control and room > CONTROL_ROOM:
+            connection = control.pop(next(iter(control)))
+            self._delayed_acks.pop(connection.id, None)
+            room = self._add_control(connection, packets, carried, room, now)
+        if self._delayed_acks:
+            room = self._fill_delayed_acks(packets, carried, room, now)
+        return room
+
+    def _fill_delayed_acks(self, packets: list[Packet], carried: _Carried, room: int, now: int) -> int:
+        """They travel with what leaves anyway; those that just had one wait for their timer or for a later batch."""
+        for connection in list(self._delayed_acks.values()):
+            if room <= CONTROL_ROOM:
+                break
+            if connection.receiver.may_ack(now):
+                del self._delayed_acks[connection.id]
                 room = self._add_control(connection, packets, carried, room, now)
+            elif not connection.receiver.ack_pending:
+                del self._delayed_acks[connection.id]
         return room
 
     def _add_control(
         self, connection: Connection, packets: list[Packet], carried: _Carried, room: int, now: int
     ) -> int:
-        if connection.receiver.ack_pending:
+        if connection.receiver.may_ack(now):
             carried.acks.append(connection)
+        if connection.timers.earliest < connection.scheduled_us:
+            self.watched.append(connection)
         for packet in connection.outbound.take_control(now):
             packets.append(packet)
             room -= HEADER_SIZE + len(packet.payload)
@@ -130,6 +149,8 @@ class Batches:
                 continue
             while (size := self._add_segment(connection, packets, carried, room, payload_max, now)) > 0:
                 room -= size
+                if connection.sender.window.exhausted:
+                    break  # the usual case, without asking once more
             if size < 0:
                 self._small.appendleft(connection)
                 break
@@ -168,7 +189,11 @@ class Batches:
         fits = room - HEADER_SIZE
         if packets and connection.sender.window.lost_size() > fits:
             return -1
-        taken = connection.outbound.take_segment(min(payload_max, max(fits, PACKET_PAYLOAD_MIN if not packets else 0)), now)
+        taken = connection.outbound.take_segment(
+            min(payload_max, max(fits, PACKET_PAYLOAD_MIN if not packets else 0)), now
+        )
+        if connection.timers.earliest < connection.scheduled_us:
+            self.watched.append(connection)
         if taken is None:
             return 0
         segment, packet = taken
@@ -193,7 +218,7 @@ class Batches:
         if not ok:
             self._give_up(carried, concerned, now)
         for connection in concerned.values():
-            connection.sender.arm(now)
+            connection.sender.arm_after_receipts(now)
         return list(concerned.values())
 
     def _give_up(self, carried: _Carried, concerned: dict[int, Connection], now: int) -> None:

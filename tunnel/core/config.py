@@ -37,7 +37,9 @@ class EndpointConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.window_bytes_min <= self.window_bytes_start <= self.window_bytes_max < 2**32:
-            raise ValueError("windows must satisfy 0 < window_bytes_min <= window_bytes_start <= window_bytes_max < 2**32")
+            raise ValueError(
+                "windows must satisfy 0 < window_bytes_min <= window_bytes_start <= window_bytes_max < 2**32"
+            )
         if not 1024 + 24 <= self.packet_bytes_max <= PACKET_SIZE_MAX:
             raise ValueError(f"packet_bytes_max must lie between 1048 and {PACKET_SIZE_MAX}")
         if self.user_timeout_us < SECOND_US:

@@ -99,6 +99,12 @@ class Connection:
         return self.receiver.window.readable
 
     @property
+    def complete(self) -> bool:
+        """Everything of the peer has come, and it wants nothing more: only our reader is behind. What happens to the
+        path or the peer from now on costs no byte (4.2, 5.5)."""
+        return self.state is State.PEER_CLOSED and self.receiver.window.closed
+
+    @property
     def at_eof(self) -> bool:
         """Every byte of the peer's stream was read, and its length and digest were right."""
         return self._end_shown
@@ -142,9 +148,13 @@ class Connection:
         """The next bytes of the stream, at most `size_max`; b"" when there are none now or it has ended (`at_eof`)."""
         data = self.receiver.window.read(size_max)
         if len(data):
+            window = self.receiver.window
             self.receiver.opened(now)
-            self._check_end(now)
-            self.owner.touch(self)
+            if window.finished:
+                self._check_end(now)
+                self.owner.touch(self)
+            elif self.receiver.ack_due:
+                self.owner.touch(self)
         return data
 
     def finish(self, now: int) -> None:
@@ -252,7 +262,8 @@ class Connection:
         """Something sequenced was taken in."""
         if not was_readable and self.receiver.window.readable:
             self.owner.emit(Readable(self.id))
-        self._check_end(now)
+        if self.receiver.window.finished:
+            self._check_end(now)
 
     def learn(self, options: Options) -> None:
         """What the peer says of itself."""
@@ -311,7 +322,7 @@ class Connection:
         self.sender.handle_timers(now)
         if timers.due(Timer.OPEN, now):
             self.outbound.open_now(now)
-        if timers.due(Timer.KEEPALIVE, now) and self.state in LIVE:
+        if timers.due(Timer.KEEPALIVE, now) and self.state in LIVE and not self.complete:
             self.liveness.handle_keepalive(self.sender.rtt.base_rto_us(), now)
         if timers.due(Timer.DRAIN, now):
             self.apply(Input.DRAINED, now)
@@ -352,6 +363,10 @@ class Connection:
     def fail(self, reason: LostReason, tell: AbortReason | None, now: int, text: str = "") -> None:
         """End with an error: the application learns the reason, the peer too if `tell` is given."""
         if self.state is State.CLOSED:
+            return
+        if self.complete and reason is not LostReason.ABORTED:
+            for timer in (Timer.OPEN, Timer.KEEPALIVE, Timer.USER_TIMEOUT):
+                self.timers.clear(timer)
             return
         if tell is not None and self.identity.peer_id:
             payload = encode_abort(Abort(tell, text))

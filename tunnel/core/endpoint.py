@@ -159,6 +159,9 @@ class Endpoint:
     def next_batch(self, size_max: int, now: int) -> Batch | None:
         """What leaves now: at most `size_max` bytes, or one packet that is larger. None when nothing waits."""
         batch = self._batches.fill(size_max, now)
+        for connection in self._batches.watched:
+            self._schedule(connection)
+        self._batches.watched.clear()
         if batch is not None and self.trace is not None:
             self._trace_batch(batch, now)
         return batch
@@ -166,7 +169,10 @@ class Endpoint:
     def batch_done(self, token: int, ok: bool, now: int) -> None:
         """The batch is queued at the relay, or the carrier has given it up."""
         for connection in self._batches.done(token, ok, now):
-            self.touch(connection)
+            if ok:
+                self._schedule(connection)  # a receipt gives nothing to send
+            else:
+                self.touch(connection)
 
     def attached(self, fresh: bool, packet_bytes_max: int, initial_edge_bytes: int, now: int) -> None:
         """The relay knows us. When it did not before (`fresh`), no route of ours exists: they are resumed (6.5)."""
@@ -196,6 +202,7 @@ class Endpoint:
             if deadline == connection.scheduled_us:
                 connection.scheduled_us = NEVER_US
                 connection.handle_timeout(now)
+                connection.timers.next()
                 self.touch(connection)
 
     # what connections ask of their owner
@@ -209,11 +216,7 @@ class Endpoint:
         if connection.state is State.CLOSED:
             return
         self._batches.touch(connection)
-        deadline = connection.timers.next()
-        if deadline < connection.scheduled_us:
-            connection.scheduled_us = deadline
-            self._timer_count += 1
-            heappush(self._timers, (deadline, self._timer_count, connection))
+        self._schedule(connection)
 
     def send(self, packet: Packet) -> None:
         """Queue a packet that needs no connection."""
@@ -261,6 +264,13 @@ class Endpoint:
         return (1 << 32) + self.random.getrandbits(32)
 
     # helpers
+
+    def _schedule(self, connection: Connection) -> None:
+        deadline = connection.timers.earliest
+        if deadline < connection.scheduled_us and connection.state is not State.CLOSED:
+            connection.scheduled_us = deadline
+            self._timer_count += 1
+            heappush(self._timers, (deadline, self._timer_count, connection))
 
     def _receive_without_connection(self, packet: Packet, now: int) -> None:
         if packet.type == _CONNECT:

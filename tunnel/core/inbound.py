@@ -28,10 +28,7 @@ from tunnel.wire import (
 if TYPE_CHECKING:
     from tunnel.core.connection import Connection
 
-__all__ = ["FROM_RELAY", "receive"]
-
-FROM_RELAY = frozenset({int(PacketType.DROPPED), int(PacketType.EDGE)})
-"""Types that only the relay sends: they prove nothing about the peer."""
+__all__ = ["receive"]
 
 PONGS_MAX = 4  # answers that wait; further PINGs are answered by these
 PING_BYTES_MAX = 64  # 1.5
@@ -52,23 +49,23 @@ _LOST_REASONS = {
 def receive(connection: Connection, packet: Packet, now: int) -> None:
     """Let the packet do what its type does. Malformed ones and strangers' are discarded and counted (3.8)."""
     connection.stats.packets_received += 1
-    handler = _HANDLERS.get(packet.type)
-    if handler is None:
-        connection.stats.packets_discarded += 1
-        return
-    if packet.type not in FROM_RELAY:
-        if packet.type in _OPENING_TYPES:
-            pass  # these find the connection by our own id and are checked by the route key
-        elif not connection.identity.peer_id:
-            _hold(connection, packet)
+    handler = _FROM_PEER.get(packet.type)
+    if handler is not None:
+        peer_id = connection.identity.peer_id
+        if packet.source != peer_id or not peer_id:
+            if peer_id:
+                connection.stats.packets_discarded += 1
+            else:
+                _hold(connection, packet)
             return
-        elif packet.source != connection.identity.peer_id:
+        connection.liveness.heard(now)
+        if connection.state is State.ACCEPTED:
+            connection.apply(Input.PEER_HEARD, now)
+    else:
+        handler = _FROM_OTHERS.get(packet.type)
+        if handler is None:
             connection.stats.packets_discarded += 1
             return
-        else:
-            connection.liveness.heard(now)
-            if connection.state is State.ACCEPTED:
-                connection.apply(Input.PEER_HEARD, now)
     handler(connection, packet, now)
 
 
@@ -197,12 +194,12 @@ def _on_edge(connection: Connection, packet: Packet, now: int) -> None:
         connection.sender.edge(edge.sequence, edge.bytes, now)
 
 
-_OPENING_TYPES = frozenset({int(PacketType.ACCEPTED), int(PacketType.REJECTED)})
 _KNOWN_ABORTS = frozenset(int(reason) for reason in AbortReason)
 
-_HANDLERS: dict[int, Callable[[Connection, Packet, int], None]] = {
-    PacketType.ACCEPTED: _on_accepted,
-    PacketType.REJECTED: _on_rejected,
+_Handler = Callable[["Connection", Packet, int], None]
+
+# From the peer, whose id must be the one that we know (3.8).
+_FROM_PEER: dict[int, _Handler] = {
     PacketType.DATA: _on_sequenced,
     PacketType.CLOSE: _on_sequenced,
     PacketType.FINISH: _on_sequenced,
@@ -214,6 +211,12 @@ _HANDLERS: dict[int, Callable[[Connection, Packet, int], None]] = {
     PacketType.PING: _on_ping,
     PacketType.PONG: _on_nothing,
     PacketType.PROBE: _on_probe,
+}
+
+# These find the connection by our own id and are checked by the route key, or are the relay's own.
+_FROM_OTHERS: dict[int, _Handler] = {
+    PacketType.ACCEPTED: _on_accepted,
+    PacketType.REJECTED: _on_rejected,
     PacketType.DROPPED: _on_dropped,
     PacketType.EDGE: _on_edge,
 }

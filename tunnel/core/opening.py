@@ -33,7 +33,9 @@ def common_version(theirs: tuple[int, int] | None) -> int:
     return best if best >= max(lowest, VERSIONS[0]) else 0
 
 
-def _options(config: EndpointConfig, pull_interval_us: int, versions: tuple[int, int], endpoint: bytes | None) -> Options:
+def _options(
+    config: EndpointConfig, pull_interval_us: int, versions: tuple[int, int], endpoint: bytes | None
+) -> Options:
     return Options(
         versions=versions,
         packet_bytes_max=config.packet_bytes_max,
@@ -62,7 +64,13 @@ def connect_packet(
 
 
 def accepted_payload(
-    identity: Identity, config: EndpointConfig, pull_interval_us: int, window_bytes: int, own_endpoint: bytes, *, resumed: bool
+    identity: Identity,
+    config: EndpointConfig,
+    pull_interval_us: int,
+    window_bytes: int,
+    own_endpoint: bytes,
+    *,
+    resumed: bool,
 ) -> bytes:
     """The payload of ACCEPTED (2.2)."""
     options = _options(config, pull_interval_us, VERSIONS, own_endpoint)

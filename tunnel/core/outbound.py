@@ -30,7 +30,16 @@ _ACCEPTED = int(PacketType.ACCEPTED)
 class Outbound:
     """Knows which control packets are due. `take_control` and `take_segment` are called only while a batch is filled."""
 
-    __slots__ = ("_answers", "_connection", "_opens", "answer_due", "answer_resumed", "open_due", "peer_packet_bytes_max", "refusal")
+    __slots__ = (
+        "_answers",
+        "_connection",
+        "_opens",
+        "answer_due",
+        "answer_resumed",
+        "open_due",
+        "peer_packet_bytes_max",
+        "refusal",
+    )
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -71,10 +80,12 @@ class Outbound:
         if self.answer_due:
             self.answer_due = False
             self._answers += 1
-            packets.append(accepted_packet(connection.identity, self.accepted_payload(resumed=self.answer_resumed), self._answers))
+            packets.append(
+                accepted_packet(connection.identity, self.accepted_payload(resumed=self.answer_resumed), self._answers)
+            )
         if connection.suspended_since_us != NEVER_US or connection.state in (State.REQUESTED, State.CLOSED):
             return packets
-        if connection.receiver.ack_pending:
+        if connection.receiver.may_ack(now):
             packets.append(self._packet(PacketType.ACK, encode_ack(connection.receiver.take_ack(now))))
         if connection.pongs:
             packets.extend(self._packet(PacketType.PONG, payload) for payload in connection.pongs)

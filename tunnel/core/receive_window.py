@@ -289,4 +289,3 @@ class ReceiveWindow:
         """Give the granted bytes back to the budget."""
         self._budget.release(self._granted)
         self._granted = 0
-

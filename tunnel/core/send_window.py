@@ -134,6 +134,11 @@ class SendWindow:
         return not self.outstanding and not self._ends and self.pending_bytes == 0
 
     @property
+    def exhausted(self) -> bool:
+        """Nothing waits to be sent for the first time or again (some that does not may be counted)."""
+        return self.written_bytes == self.sent_offset and not self._lost and not self._ends
+
+    @property
     def blocked(self) -> bool:
         """Bytes wait, nothing is in flight, and the peer's window has no room: probe it (4.12)."""
         return not self.outstanding and self.pending_bytes > 0 and self.peer_edge <= self.sent_offset

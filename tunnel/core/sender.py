@@ -101,7 +101,7 @@ class Sender:
 
     def given_up(self, segment: Segment, attempt: int) -> None:
         """The carrier knows that this attempt did not arrive, or cannot know any more."""
-        if attempt == segment.attempt and segment.state is SegmentState.CARRIED:
+        if attempt == segment.attempt and segment.state is SegmentState.CARRIED and not self.stopped:
             self.window.lose(segment, TraceCause.BATCH_GIVEN_UP)
 
     def dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
@@ -176,9 +176,9 @@ class Sender:
         if timers.due(Timer.REORDER, now):
             self._detect_losses(now)
         if timers.due(Timer.TAIL_PROBE, now):
-            self._tail_probed = True
             newest = self._loss.newest()
-            if newest is not None:
+            if newest is not None and self._silent_until(newest) <= now:
+                self._tail_probed = True
                 self._lose(newest, TraceCause.PTO_PROBE)
         if timers.due(Timer.RETRANSMIT, now):
             self._expire(now)
@@ -198,6 +198,12 @@ class Sender:
         if head is not None and head.state is SegmentState.RECEIPTED:
             self.rtt.backed_off()
             self._lose(head, TraceCause.RETRANSMIT_TIMEOUT)
+
+    def arm_after_receipts(self, now: int) -> None:
+        """As `arm`, where only receipts have come: they move no deadline forward, and one that they move back may fire
+        early, for it is checked again when it does."""
+        if self._timers.get(Timer.RETRANSMIT) == NEVER_US:
+            self.arm(now)
 
     def arm(self, now: int) -> None:
         """Set every timer to what the state asks for."""
@@ -223,12 +229,15 @@ class Sender:
 
     def _arm_tail_probe(self, rto_deadline: int) -> None:
         newest = self._loss.newest()
-        silence_us = self.rtt.tail_probe_us()
-        if newest is None or self._tail_probed or self.rtt.backoff or not silence_us:
+        if newest is None or self._tail_probed or self.rtt.backoff or not self.rtt.srtt_us:
             self._timers.clear(Timer.TAIL_PROBE)
             return
-        deadline = max(newest.receipt_us, self.progress_us) + silence_us
+        deadline = self._silent_until(newest)
         self._timers.set(Timer.TAIL_PROBE, deadline if deadline < rto_deadline else NEVER_US)
+
+    def _silent_until(self, newest: Segment) -> int:
+        """When the silence after the newest receipt has lasted long enough for a probe (4.7)."""
+        return max(newest.receipt_us, self.progress_us) + self.rtt.tail_probe_us()
 
     def _arm_window_probe(self, now: int) -> None:
         if not self.window.blocked:

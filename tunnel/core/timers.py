@@ -31,12 +31,14 @@ class Timer(enum.IntEnum):
 
 
 class TimerTable:
-    """One deadline per timer."""
+    """One deadline per timer. `earliest` is a lower bound of them that costs nothing to keep: a timer that is cleared or
+    moved later leaves it behind, and who wakes up too early calls `next`, which makes it exact again."""
 
-    __slots__ = ("_deadlines",)
+    __slots__ = ("_deadlines", "earliest")
 
     def __init__(self) -> None:
         self._deadlines = [NEVER_US] * len(Timer)
+        self.earliest = NEVER_US
 
     def get(self, timer: Timer) -> int:
         """The deadline, NEVER_US when not set."""
@@ -45,6 +47,8 @@ class TimerTable:
     def set(self, timer: Timer, deadline_us: int) -> None:
         """Replace the deadline."""
         self._deadlines[timer] = deadline_us
+        if deadline_us < self.earliest:
+            self.earliest = deadline_us
 
     def clear(self, timer: Timer) -> None:
         """The timer is not due any more."""
@@ -53,10 +57,12 @@ class TimerTable:
     def clear_all(self) -> None:
         """As at the end of a connection."""
         self._deadlines = [NEVER_US] * len(Timer)
+        self.earliest = NEVER_US
 
     def next(self) -> int:
         """The earliest deadline, NEVER_US when none is set."""
-        return min(self._deadlines)
+        self.earliest = min(self._deadlines)
+        return self.earliest
 
     def due(self, timer: Timer, now: int) -> bool:
         """Whether this timer has expired; it is cleared when it has, so that it fires once."""

@@ -1,0 +1,3 @@
+"""Benchmarks: each prints its hardware, its topology and its sizes."""
+
+__all__: list[str] = []
