@@ -83,16 +83,17 @@ class LaneOutbox:
 
 
 class Attachment:
-    """`mailbox` holds what waits for it, `legs` its sides of routes, `handed` the routes that it is to accept or has."""
+    """`mailbox` holds what waits for it, `legs` its sides of routes, `handed` the routes it is to accept or has
+    accepted."""
 
     def __init__(
-        self, identity: bytes, number: int, account: Account, name: str, context: SwitchContext, *, is_exit: bool
+        self, identity: bytes, number: int, account: Account, context: SwitchContext, *, is_exit: bool
     ) -> None:
         config = context.config
         self.identity = identity
         self.number = number  # in the order of arrival
         self.account = account
-        self.name = name
+        self.name = ""
         self.is_exit = is_exit
         self.is_awake = False  # in the list of those who are to be given something
         self.is_gone = False
@@ -101,7 +102,8 @@ class Attachment:
         self.pull_interval_us = 0
         self.option_version = 0
         size = config.exit_mailbox_bytes_max if is_exit else config.mailbox_bytes_max
-        budget = Budget(size, config.pool_bytes(size), account.budget)
+        # An exit serves all users: what waits for it is no user's own.
+        budget = Budget(size, config.pool_bytes(size), context.budget if is_exit else account.budget)
         self.mailbox = Mailbox(budget, config, context.counters, lambda: context.wake(self))
         self.legs: dict[int, Leg] = {}  # by its own id
         self.handed: dict[bytes, Route] = {}  # by route key
@@ -109,9 +111,10 @@ class Attachment:
         self.routes_opened = 0
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}
-        self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # held pulls by lane, oldest first
+        self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # lanes with a held pull by its handle, oldest first
         self.expiry: Deadline  # set by whoever makes the attachment
         self.hold: Deadline
+        self._awaited: dict[int, int] = {}  # how many routes are handed to it from this initiator's id
         self._lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
         self._limits = ServedLimits(1)
         self._context = context
@@ -120,6 +123,27 @@ class Attachment:
     def generation(self) -> int:
         """The newest (6.2)."""
         return self.attached.generation
+
+    def set_pull_interval(self, wanted_ms: int) -> None:
+        """What the endpoint asks for, as far as it may have it (2.7, 7.11)."""
+        config = self._context.config
+        self.pull_interval_us = min(max(wanted_ms * 1000, config.pull_interval_us_min), config.pull_interval_us_max)
+
+    # --- whose connections it is to accept
+
+    def awaits(self, initiator_id: int) -> None:
+        """It was handed a CONNECT of this id."""
+        self._awaited[initiator_id] = self._awaited.get(initiator_id, 0) + 1
+
+    def unawait(self, initiator_id: int) -> None:
+        """The CONNECT was answered, or nobody waits for it any more."""
+        self._awaited[initiator_id] -= 1
+        if not self._awaited[initiator_id]:
+            del self._awaited[initiator_id]
+
+    def is_awaited(self, initiator_id: int) -> bool:
+        """Whether a connection from this id may be accepted by it at any moment."""
+        return initiator_id in self._awaited
 
     # --- lanes
 
@@ -137,13 +161,12 @@ class Attachment:
         return replies
 
     def close_lanes(self) -> list[Reply]:
-        """End all lanes; the answers to what they held."""
+        """End all lanes; the answers to what they held. What was to be confirmed on the first lane is first in line."""
         replies: list[Reply] = []
-        for lane, outbox in self._lanes.values():
+        for lane, outbox in reversed(self._lanes.values()):
             replies += lane.close()
             outbox.close()
         self._lanes.clear()
-        self.parked.clear()
         return replies
 
     def lane(self, number: int) -> tuple[ServedLane, LaneOutbox]:
@@ -165,19 +188,18 @@ class Attachment:
 
     # --- links
 
-    def usable_link(self, now: int) -> ServedLink | None:
-        """The newest link that owes no receipt for too long, and may take more."""
-        config = self._context.config
+    def usable_link(self) -> ServedLink | None:
+        """The newest link that may be given more."""
+        most = self._context.config.unreceipted_bytes_max
         for link in reversed(self.links.values()):
-            if link.unreceipted_bytes < config.unreceipted_bytes_max and not self.is_stalled(link, now):
+            if link.unreceipted_bytes < most and not link.is_distrusted:
                 return link
         return None
 
-    def is_stalled(self, link: ServedLink, now: int) -> bool:
-        """Whether the link owes a receipt for so long that a pull is to be believed rather than the link."""
-        since = link.owes_since()
-        return since is not None and now - since > self._context.config.link_stalled_us
-
-    def take_back(self, link: ServedLink) -> None:
-        """What the link owes receipts for is first in line again."""
-        self.mailbox.put_back(link.take_back())
+    def distrust_links(self, now: int) -> None:
+        """The endpoint pulls: what silent links have not delivered is first in line again."""
+        since_us = now - self._context.config.link_stalled_us
+        for link in reversed(self.links.values()):
+            if link.is_stalled(since_us):
+                link.is_distrusted = True
+                self.mailbox.put_back(link.take_back())

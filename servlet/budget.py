@@ -8,8 +8,8 @@ __all__ = ["Budget"]
 class Budget:
     """One level. What is counted here is counted at every level above.
 
-    Two accounts: `held` is real memory and never passes `hard_bytes`. `committed` is what was promised or is used
-    beyond a promise; the shares of the pool are cut so that it stays within `pool_bytes`.
+    Two accounts: `held` is real memory and never passes `hard_bytes`. `reserved`, `beyond` and `outstanding` are what
+    was promised or is used besides a promise; shares of the pool are cut so that they stay within `pool_bytes`.
     """
 
     __slots__ = ("beyond", "hard_bytes", "held", "outstanding", "parent", "pool_bytes", "reserved")
@@ -32,14 +32,14 @@ class Budget:
             yield level
             level = level.parent
 
-    @property
-    def committed(self) -> int:
-        """What is spoken for at this level."""
-        return self.reserved + self.beyond + self.outstanding
-
     def free(self) -> int:
         """What no level has committed yet; negative when more came back than a pool holds."""
-        return min(level.pool_bytes - level.committed for level in self.levels())
+        free = self.pool_bytes - self.reserved - self.beyond - self.outstanding
+        level = self.parent
+        while level is not None:
+            free = min(free, level.pool_bytes - level.reserved - level.beyond - level.outstanding)
+            level = level.parent
+        return free
 
     def reserve(self, size: int) -> bool:
         """Promise `size` bytes at every level, or at none."""

@@ -4,20 +4,23 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 
 from servlet.budget import Budget
-from servlet.frames import charge, keep
-from servlet.route_queue import IN_STREAM, RouteQueue
+from servlet.frames import charge, dropped_frame, keep
+from servlet.route_queue import IN_STREAM, NOTICE_BYTES, RouteQueue
 from servlet.stats import Counters
 from servlet.switch_config import SwitchConfig
-from tunnel.wire import Frame, PacketType
+from tunnel.wire import ROUTE_KEY_SIZE, Dropped, DropReason, Frame, PacketType, decode_dropped
 
 __all__ = ["Mailbox"]
 
-_EDGE, _DROPPED = int(PacketType.EDGE), int(PacketType.DROPPED)
+_CONNECT, _EDGE, _DROPPED = map(int, (PacketType.CONNECT, PacketType.EDGE, PacketType.DROPPED))
 _WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # without their route
 # In these the initiator's id is the source, whoever sends them (2.2, 2.3).
 _TO_SOURCE = frozenset((int(PacketType.ACCEPTED), int(PacketType.REJECTED)))
 
-GeneralKey = tuple[str, int, int]
+_WITHOUT_ROUTE = frozenset((int(DropReason.NO_ROUTE), int(DropReason.GONE)))
+_NOTHING = Dropped(DropReason.NO_ROUTE, 0, 0, 0)
+
+GeneralKey = tuple[str, int]
 
 
 class Mailbox:
@@ -32,6 +35,8 @@ class Mailbox:
         self.queues: dict[int, RouteQueue] = {}  # by the id of the receiving endpoint
         self._config, self._counters, self._wake = config, counters, wake
         self._general: OrderedDict[GeneralKey, Frame] = OrderedDict()
+        self._notices: OrderedDict[int, int] = OrderedDict()  # DROPPED of routes that are no more: own id, reason
+        self._wanted: dict[bytes, None] = {}  # route keys of CONNECTs that are worth delivering
         self._returned = 0  # names what came back to no queue
         self._control: deque[RouteQueue] = deque()
         self._fresh: deque[RouteQueue] = deque()
@@ -40,7 +45,7 @@ class Mailbox:
     @property
     def waiting(self) -> bool:
         """Whether `take` would give anything."""
-        return bool(self._general or self._control or self._fresh or self._ring)
+        return bool(self._general or self._notices or self._control or self._fresh or self._ring)
 
     # --- routes
 
@@ -49,6 +54,11 @@ class Mailbox:
         if not self.budget.reserve(self._config.reserved_bytes):
             return None
         return RouteQueue(own_id, self.budget, self._config, self._counters, self._attend)
+
+    def adopt(self, queue: RouteQueue, own_id: int) -> None:
+        """The queue is that of this id, which has a route now."""
+        self.queues[own_id] = queue
+        self._notices.pop(own_id, None)
 
     def close(self, queue: RouteQueue) -> None:
         """End a queue. What it held that goes before the stream still leaves."""
@@ -75,7 +85,9 @@ class Mailbox:
     def put_control(self, queue: RouteQueue, frame: Frame) -> bool:
         """A packet that goes before the stream; False if it was dropped."""
         kept = queue.put_control(frame)
-        if kept and not queue.control_listed:
+        if not kept:
+            self._counters.packets_dropped_full += 1
+        elif not queue.control_listed:
             self._attend(queue)
         return kept
 
@@ -93,9 +105,25 @@ class Mailbox:
         self._wake()
         return True
 
-    def withdraw(self, key: GeneralKey) -> None:
-        """What was posted under the key need not leave any more."""
-        frame = self._general.pop(key, None)
+    def notice(self, own_id: int, reason: int) -> bool:
+        """DROPPED for an id of the attachment without a route; at most one waits for each (6.7). False if too many."""
+        if len(self._notices) >= self._config.notices_max and own_id not in self._notices:
+            return False
+        self._notices[own_id] = reason
+        self._wake()
+        return True
+
+    def post_connect(self, route_key: bytes, frame: Frame) -> bool:
+        """CONNECT for the attachment, until it is withdrawn. False if there is no room."""
+        if not self.post(_connect_key(route_key), frame):
+            return False
+        self._wanted[route_key] = None
+        return True
+
+    def withdraw_connect(self, route_key: bytes) -> None:
+        """The CONNECT was answered, or nobody waits for it any more."""
+        self._wanted.pop(route_key, None)
+        frame = self._general.pop(_connect_key(route_key), None)
         if frame is not None:
             self.budget.release(charge(frame))
 
@@ -105,7 +133,7 @@ class Mailbox:
         """What leaves next, at most `limit_bytes`; but at least one packet if any waits."""
         frames: list[Frame] = []
         size = 0
-        if self._general or self._control:
+        if self._general or self._notices or self._control:
             streams_wait = bool(self._fresh or self._ring)
             size = self._take_control(frames, limit_bytes // 2 if streams_wait else limit_bytes)
         if self._fresh or self._ring:
@@ -135,6 +163,12 @@ class Mailbox:
 
     def _put_back(self, frame: Frame) -> None:
         kind = frame.type
+        if kind == _DROPPED:
+            self._put_back_notice(frame)
+            return
+        if kind == _CONNECT:
+            self._put_back_connect(frame)
+            return
         queue = self.queues.get(frame.source if kind in _TO_SOURCE else frame.destination)
         if queue is None:
             if kind in _WORTHLESS:
@@ -144,14 +178,28 @@ class Mailbox:
         elif kind == _EDGE:
             queue.edge_due = True  # by now there may be a newer one to tell
             self._attend(queue)
-        elif kind == _DROPPED:
-            self._keep_general(self._next_key(), frame)
         elif not queue.put_back(frame):
             self.budget.release(charge(frame))
         elif kind not in IN_STREAM:
             self._attend(queue)
         elif not queue.listed:
             self._list(queue)
+
+    def _put_back_notice(self, frame: Frame) -> None:
+        dropped = decode_dropped(frame.payload) or _NOTHING
+        queue = self.queues.get(frame.destination)
+        if queue is None:
+            self.notice(frame.destination, dropped.reason)
+        elif dropped.reason not in _WITHOUT_ROUTE:  # else it has a route again
+            queue.note_dropped_again(dropped)
+
+    def _put_back_connect(self, frame: Frame) -> None:
+        route_key = bytes(frame.payload[:ROUTE_KEY_SIZE])
+        key = _connect_key(route_key)
+        if route_key in self._wanted and key not in self._general:
+            self._keep_general(key, frame)
+        else:
+            self.budget.release(charge(frame))
 
     def _keep_general(self, key: GeneralKey, frame: Frame) -> None:
         """Put what is held already first in line."""
@@ -164,7 +212,7 @@ class Mailbox:
 
     def _next_key(self) -> GeneralKey:
         self._returned += 1
-        return "returned", self._returned, 0
+        return "returned", self._returned
 
     def _list(self, queue: RouteQueue) -> None:
         queue.listed = True
@@ -183,6 +231,12 @@ class Mailbox:
 
     def _take_control(self, frames: list[Frame], limit_bytes: int) -> int:
         size = 0
+        while self._notices:
+            if frames and size + NOTICE_BYTES > limit_bytes:
+                return size
+            found = dropped_frame(*self._notices.popitem(last=False))
+            frames.append(found)
+            size += len(found.data)
         while self._general:
             key, frame = next(iter(self._general.items()))
             if frames and size + len(frame.data) > limit_bytes:
@@ -192,9 +246,9 @@ class Mailbox:
             size += len(frame.data)
         while self._control:
             queue = self._control[0]
-            while found := queue.pop_control(limit_bytes - size if frames else 1 << 31):
-                frames.append(found)
-                size += len(found.data)
+            while control := queue.pop_control(limit_bytes - size if frames else 1 << 31):
+                frames.append(control)
+                size += len(control.data)
             if queue.has_control:
                 return size
             queue.control_listed = False
@@ -231,3 +285,7 @@ class Mailbox:
         if not back.edge_due:
             back.edge_due = True
             back.attend()
+
+
+def _connect_key(route_key: bytes) -> GeneralKey:
+    return "connect", int.from_bytes(route_key, "big")

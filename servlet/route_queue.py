@@ -9,9 +9,9 @@ from servlet.edge_ledger import EdgeLedger
 from servlet.frames import charge, dropped_frame, edge_frame, keep
 from servlet.stats import Counters
 from servlet.switch_config import SwitchConfig
-from tunnel.wire import HEADER_SIZE, DropReason, Frame, PacketType, readdress, wrap
+from tunnel.wire import HEADER_SIZE, Dropped, DropReason, Frame, PacketType, readdress, unwrap, wrap
 
-__all__ = ["IN_STREAM", "RouteQueue"]
+__all__ = ["IN_STREAM", "NOTICE_BYTES", "RouteQueue"]
 
 # These keep their place in the sequence. CLOSE must not overtake what it closes: its acknowledgement would make the
 # sender believe that all before it was lost.
@@ -21,7 +21,7 @@ _DATA, _ACK = int(PacketType.DATA), int(PacketType.ACK)
 _KNOWN = frozenset(map(int, PacketType))
 _ACKS_MAX = 8  # the newest: an ACK says all that older ones said, but lanes may have let one overtake another
 _DROPS_MAX = 8  # ranges that wait to be named; what is not named is repaired by the sender's timers
-_NOTICE_BYTES = HEADER_SIZE + 16  # the larger of DROPPED and EDGE
+NOTICE_BYTES = HEADER_SIZE + 16  # the larger of DROPPED and EDGE
 
 
 class RouteQueue:
@@ -163,7 +163,7 @@ class RouteQueue:
     def pop_control(self, room: int) -> Frame | None:
         """The next packet before the stream; None if there is none that fits. It stays counted as held."""
         if self._drops or self.edge_due:
-            return self._make_notice() if room >= _NOTICE_BYTES else None
+            return self._make_notice() if room >= NOTICE_BYTES else None
         if self._acks:
             return self._acks.pop(0) if len(self._acks[0].data) <= room else None
         if not self._control:
@@ -239,6 +239,14 @@ class RouteQueue:
         elif len(self._drops) < _DROPS_MAX:
             self._drops.append([reason, sequence, sequence, limit])
         self.attend()
+
+    def note_dropped_again(self, dropped: Dropped) -> None:
+        """A DROPPED of this route did not arrive."""
+        if len(self._drops) < _DROPS_MAX:
+            near = self.back.ledger.newest
+            first, last = unwrap(dropped.first, near), unwrap(dropped.last, near)
+            self._drops.insert(0, [dropped.reason, first, last, dropped.limit])
+            self.attend()
 
     # --- inside
 

@@ -1,14 +1,13 @@
 """Routes: who is bound to whom, who waits to be, and when that ends (3.2, 6.5, 9.5)."""
 
 import enum
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from servlet.attachments import Attachment
 from servlet.context import SwitchContext
 from servlet.deadlines import Deadline
-from servlet.frames import dropped_frame, rejected_frame
+from servlet.frames import rejected_frame
 from servlet.route_queue import RouteQueue
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import Accepted, Connect, DropReason, Frame, RejectReason
@@ -31,10 +30,11 @@ class RouteState(enum.Enum):
 class Leg:
     """One side of a route. `queue` is what waits for this side. `far_id` is 0 until the route is bound."""
 
-    __slots__ = ("attachment", "far", "far_id", "has_shut", "own_id", "queue", "route")
+    __slots__ = ("attachment", "far", "far_id", "has_shut", "mailbox", "own_id", "queue", "route")
 
     def __init__(self, attachment: Attachment, own_id: int, queue: RouteQueue, route: "Route") -> None:
         self.attachment = attachment
+        self.mailbox = attachment.mailbox
         self.own_id = own_id
         self.queue = queue
         self.route = route
@@ -46,11 +46,24 @@ class Leg:
 class Route:
     """A connection as the relay sees it. `acceptor` is itself the initiator while a resume is parked."""
 
-    __slots__ = ("acceptor", "connect", "deadline", "frame", "initiator", "is_lingering", "listener", "state")
+    __slots__ = (
+        "acceptor",
+        "deadline",
+        "endpoint_id",
+        "frame",
+        "initiator",
+        "is_lingering",
+        "listener",
+        "resume",
+        "route_key",
+        "state",
+    )
 
     def __init__(self, connect: Connect, frame: Frame) -> None:
-        self.connect = connect
-        self.frame = frame  # CONNECT as it is handed on, stamped
+        self.route_key = connect.route_key  # drawn by the initiator (3.1)
+        self.resume = connect.resume
+        self.endpoint_id = connect.options.endpoint_id or b""  # of the acceptor, if it is a resume
+        self.frame: Frame | None = frame  # CONNECT as it is handed on, stamped; None once it is bound
         self.state = RouteState.PARKED
         self.initiator: Leg
         self.acceptor: Leg
@@ -58,25 +71,17 @@ class Route:
         self.listener: Listener | None = None
         self.is_lingering = False
 
-    @property
-    def route_key(self) -> bytes:
-        """Drawn by the initiator (3.1)."""
-        return self.connect.route_key
-
-    @property
-    def connect_key(self) -> tuple[str, int, int]:
-        """Under which CONNECT waits in the acceptor's mailbox."""
-        return "connect", self.initiator.attachment.number, self.initiator.own_id
-
 
 class RouteTable:
     """All routes of the switch."""
 
     def __init__(self, context: SwitchContext) -> None:
         self._context = context
-        self._parked: dict[bytes, dict[int, Route]] = {}  # by the endpoint named, then by the order of parking
-        self._park_order = 0
+        self._parked: dict[bytes, dict[Route, None]] = {}  # by the endpoint named, oldest first
         self.counts = dict.fromkeys(RouteState, 0)
+
+    def __len__(self) -> int:
+        return sum(self.counts.values()) - self.counts[RouteState.RELEASED]
 
     # --- opening
 
@@ -84,7 +89,7 @@ class RouteTable:
         """A route from `attachment` to nobody yet; None if limits or reservations are used up."""
         config, account = self._context.config, attachment.account
         if (
-            sum(self.counts.values()) - self.counts[RouteState.RELEASED] >= config.routes_max
+            len(self) >= config.routes_max
             or account.routes >= config.routes_per_user_max
             or attachment.routes_opened >= config.routes_per_attachment_max
         ):
@@ -96,7 +101,7 @@ class RouteTable:
         route.initiator = route.acceptor = Leg(attachment, frame.source, queue, route)
         route.deadline = Deadline(partial(self._timed_out, route))
         attachment.legs[frame.source] = route.initiator
-        attachment.mailbox.queues[frame.source] = queue
+        attachment.mailbox.adopt(queue, frame.source)
         attachment.routes_opened += 1
         account.routes += 1
         self.counts[RouteState.PARKED] += 1
@@ -109,16 +114,17 @@ class RouteTable:
         queue = acceptor.mailbox.open(0)
         if queue is None:
             return RejectReason.BUSY
-        if not acceptor.mailbox.post(route.connect_key, route.frame):
+        if route.frame is None or not acceptor.mailbox.post_connect(route.route_key, route.frame):
             acceptor.mailbox.close(queue)
             return RejectReason.BUSY
         initiator = route.initiator
         queue.blocked = True
         queue.back, initiator.queue.back = initiator.queue, queue
-        if not route.connect.resume:
+        if not route.resume:
             queue.ledger.start_at(route.frame.sequence)
         route.acceptor = Leg(acceptor, 0, queue, route)
         acceptor.handed[route.route_key] = route
+        acceptor.awaits(initiator.own_id)
         if listener is not None:
             listener.pending += 1
             route.listener = listener
@@ -128,21 +134,16 @@ class RouteTable:
 
     def hand_again(self, route: Route, frame: Frame) -> None:
         """CONNECT was repeated: the acceptor is idempotent (3.3)."""
-        route.frame = frame
-        if route.state is not RouteState.PARKED:
-            route.acceptor.attachment.mailbox.post(route.connect_key, frame)
+        route.acceptor.mailbox.post_connect(route.route_key, frame)
 
-    def park(self, route: Route, endpoint_id: bytes, now: int) -> None:
+    def park(self, route: Route, now: int) -> None:
         """A resume waits for the endpoint it names; a repeat waits anew (6.5)."""
-        parked = self._parked.setdefault(endpoint_id, {})
-        if route not in parked.values():
-            self._park_order += 1
-            parked[self._park_order] = route
+        self._parked.setdefault(route.endpoint_id, {})[route] = None
         self._context.deadlines.set(route.deadline, now + self._context.config.park_us)
 
     def unpark(self, endpoint_id: bytes) -> list[Route]:
         """The resumes that wait for this endpoint, oldest first; they wait no more."""
-        return list(self._parked.pop(endpoint_id, {}).values())
+        return list(self._parked.pop(endpoint_id, {}))
 
     def bind(self, route: Route, own_id: int, accepted: Accepted, sequence: int, now: int) -> None:
         """The acceptor echoed the route key: `own_id` is its id, `sequence` its initial one."""
@@ -151,18 +152,23 @@ class RouteTable:
         acceptor.far_id = initiator.own_id
         initiator.far, acceptor.far = acceptor, initiator
         acceptor.attachment.legs[own_id] = acceptor
-        acceptor.attachment.mailbox.queues[own_id] = acceptor.queue
+        initiator.mailbox.adopt(initiator.queue, initiator.own_id)
+        acceptor.mailbox.adopt(acceptor.queue, own_id)
         if not accepted.resumed:
             initiator.queue.ledger.start_at(sequence)
-        self._become(route, RouteState.BOUND)
+        acceptor.mailbox.withdraw_connect(route.route_key)
         self._forget_pending(route)
+        self._become(route, RouteState.BOUND)
+        route.frame = None
         self._context.deadlines.clear(route.deadline)
         acceptor.queue.bind(own_id)
         counters = self._context.counters
         counters.routes_bound += 1
         counters.routes_resumed += accepted.resumed
         event = TraceEvent.ROUTE_RESUMED if accepted.resumed else TraceEvent.ROUTE_BOUND
-        self._context.trace(event, now, connection=initiator.own_id, peer=own_id, text=initiator.attachment.account.user)
+        self._context.trace(
+            event, now, connection=initiator.own_id, peer=own_id, text=initiator.attachment.account.user
+        )
 
     # --- ending
 
@@ -181,14 +187,15 @@ class RouteTable:
         self._context.deadlines.clear(route.deadline)
         self._forget_pending(route)
         if state is RouteState.PARKED:
-            self._unpark_one(route)
+            self._unpark(route)
         self._become(route, RouteState.RELEASED)
         self._uncount(route)
         if acceptor is not initiator:
+            acceptor.mailbox.withdraw_connect(route.route_key)
             del acceptor.attachment.handed[route.route_key]
-            acceptor.attachment.mailbox.close(acceptor.queue)
+            acceptor.mailbox.close(acceptor.queue)
             acceptor.attachment.legs.pop(acceptor.own_id, None)
-        initiator.attachment.mailbox.close(initiator.queue)
+        initiator.mailbox.close(initiator.queue)
         del initiator.attachment.legs[initiator.own_id]
         self._context.counters.routes_released += 1
         self._context.trace(
@@ -214,25 +221,26 @@ class RouteTable:
                 continue
             if bound:
                 self.tell_dropped(other.attachment, other.own_id, reason)
-            elif other is route.initiator:
+            elif other is route.initiator and (reason is DropReason.GONE or not route.resume):
                 self.tell_rejected(route, RejectReason.GONE, "the endpoint is gone")
 
     def tell_dropped(self, attachment: Attachment, own_id: int, reason: DropReason) -> None:
         """DROPPED for a route that is no more; at most one waits for each id (6.7)."""
-        attachment.mailbox.post(("dropped", own_id, 0), dropped_frame(own_id, reason))
+        attachment.mailbox.notice(own_id, reason)
 
     def tell_rejected(self, route: Route, reason: RejectReason, text: str) -> None:
         """REJECTED by the relay, for a route that was just released."""
         initiator = route.initiator
         frame = rejected_frame(initiator.own_id, route.route_key, reason, text)
-        initiator.attachment.mailbox.post(("rejected", initiator.own_id, 0), frame)
+        initiator.mailbox.post(("rejected", initiator.own_id), frame)
 
     # --- inside
 
     def _timed_out(self, route: Route, now: int) -> None:
         state = route.state
         self.release(route, now)
-        if state is RouteState.HANDED:
+        # A resume that nobody answers is not refused: that would end a stream that can wait.
+        if state is RouteState.HANDED and not route.resume:
             self.tell_rejected(route, RejectReason.TIMED_OUT, "nobody answered the request")
 
     def _linger(self, route: Route, now: int) -> None:
@@ -241,7 +249,7 @@ class RouteTable:
         self._uncount(route)
         route.is_lingering = True
         for leg in (route.initiator, route.acceptor):
-            leg.attachment.mailbox.budget.unreserve(leg.queue.shrink())
+            leg.mailbox.budget.unreserve(leg.queue.shrink())
         self._context.deadlines.set(route.deadline, now + config.linger_us)
         lingering = owner.lingering
         lingering.append(route)
@@ -266,17 +274,10 @@ class RouteTable:
             route.listener.pending -= 1
             route.listener = None
         if route.state is RouteState.HANDED:
-            route.acceptor.attachment.mailbox.withdraw(route.connect_key)
+            route.acceptor.attachment.unawait(route.initiator.own_id)
 
-    def _unpark_one(self, route: Route) -> None:
-        endpoint_id = route.connect.options.endpoint_id or b""
-        parked = self._parked.get(endpoint_id, {})
-        for order in [order for order, found in parked.items() if found is route]:
-            del parked[order]
+    def _unpark(self, route: Route) -> None:
+        parked = self._parked.get(route.endpoint_id, {})
+        parked.pop(route, None)
         if not parked:
-            self._parked.pop(endpoint_id, None)
-
-    def parked(self) -> Iterator[Route]:
-        """All resumes that wait."""
-        for routes in self._parked.values():
-            yield from routes.values()
+            self._parked.pop(route.endpoint_id, None)

@@ -75,8 +75,10 @@ class SwitchConfig:
     user_bytes_max: int = 128 * MIB
     """For all mailboxes of a user, exits aside."""
     process_bytes_max: int = 512 * MIB
-    general_packets_max: int = 4096
-    """Packets in a mailbox that belong to no route: openings, refusals and notices."""
+    general_packets_max: int = 16_384
+    """Packets in a mailbox that belong to no route: openings and refusals."""
+    notices_max: int = 1024
+    """Ids for which DROPPED waits in a mailbox because they have no route."""
     unreceipted_bytes_max: int = 8 * MIB
     """On one link: sent, and neither receipted nor taken back (8.2)."""
     link_stalled_us: int = 1 * SECOND

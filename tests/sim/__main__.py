@@ -55,7 +55,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="the first of them (default 0)")
     parser.add_argument("--seed", type=int, metavar="S", help="run this one seed, and say what it means")
     parser.add_argument("--trace", metavar="DIR", help="write the trace of each seed to DIR/seed-S.jsonl")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
+    )
     parser.add_argument("--coverage", action="store_true", help="print fault kinds x connection states")
     parser.add_argument("--goodput", action="store_true", help="measure what loss leaves of the throughput, instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

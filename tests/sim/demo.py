@@ -12,11 +12,11 @@ from xxhash import xxh3_128_hexdigest
 
 from tests.sim.clock import MILLISECOND, SECOND
 from tests.sim.faults import FaultKind, FaultPlan, Moment, Window
-from tests.sim.violation import Violation
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.scenario import Scenario
 from tests.sim.streams import Ending, Flow, StreamSpec
+from tests.sim.violation import Violation
 from tests.sim.workload import Outcome, Party
 from tests.sim.world import World
 
@@ -41,7 +41,13 @@ def demo_scenario(seed: int) -> Scenario:
     """4 MB up and 3 MB down over 80 ms and 1 MB/s, a blackhole of 5 s and a restart of the relay on the way."""
     far = PathShape(40 * MILLISECOND, 40 * MILLISECOND, 10 * MILLISECOND, 1_000_000)
     near = PathShape(1 * MILLISECOND, 1 * MILLISECOND, 0, 100_000_000)
-    rates = {K.REQUEST_LOST: 0.08, K.RESPONSE_LOST: 0.08, K.REQUEST_RESET: 0.05, K.DUPLICATED: 0.1, K.RESPONSE_FLIPPED: 0.05}
+    rates = {
+        K.REQUEST_LOST: 0.08,
+        K.RESPONSE_LOST: 0.08,
+        K.REQUEST_RESET: 0.05,
+        K.DUPLICATED: 0.1,
+        K.RESPONSE_FLIPPED: 0.05,
+    }
     plan = FaultPlan(
         end_us=60 * SECOND,
         rates=rates,
@@ -79,7 +85,7 @@ class Picture:
         stream = self.world.streams[0]
         size = len(stream.up if up else stream.down)
         columns = [0] * WIDTH
-        for time_us, to_acceptor, count in self.world.moves:
+        for time_us, to_acceptor, count in self.world.moves or ():
             if to_acceptor == up:
                 columns[self.column(time_us)] += count
         highest = max(columns) or 1
@@ -93,7 +99,7 @@ class Picture:
     def marks(self, kind: FaultKind) -> str:
         """Where this kind struck."""
         line = [" "] * WIDTH
-        for time_us, struck in self.world.strikes:
+        for time_us, struck in self.world.strikes or ():
             if struck is kind:
                 line[self.column(time_us)] = MARKS[kind]
         for window in self.world.scenario.plan.windows:
@@ -122,7 +128,7 @@ def draw(world: World, end_us: int, failure: str, paint: Painter) -> Iterable[st
         size = len(stream.up if up else stream.down)
         yield f"{name + ' rate':<18}" + paint(rate, colour)
         yield f"{'  so far':<18}" + paint(so_far, colour) + f"  {size / 1e6:.1f} MB"
-    counts = Counter(kind for _, kind in world.strikes)
+    counts = Counter(kind for _, kind in world.strikes or ())
     for kind in FaultKind:
         if counts[kind] and kind in MARKS:
             yield f"{kind.value:<18}" + paint(picture.marks(kind), "31") + f"  {counts[kind]:>4}"
@@ -140,7 +146,8 @@ def draw(world: World, end_us: int, failure: str, paint: Painter) -> Iterable[st
 
 def _tables(world: World) -> Iterable[str]:
     path = world.nodes[0].path
-    yield f"exchanges of the client: {path.exchanges}, of which repeats: {path.repeats}; relay restarts: {world.relay.restarts}"
+    restarts = world.relay.restarts
+    yield f"exchanges of the client: {path.exchanges}, of which repeats: {path.repeats}; relay restarts: {restarts}"
     for party in world.streams[0].parties:
         stats = party.connection.snapshot()
         causes = ", ".join(f"{cause} {count}" for cause, count in sorted(stats.resent_by_cause.items())) or "none"

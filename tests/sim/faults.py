@@ -11,7 +11,19 @@ from tests.sim.clock import MILLISECOND, SECOND
 from tests.sim.randomness import between, chance, log_between, pick
 from tunnel.traces import TraceFault
 
-__all__ = ["EXCHANGE_KINDS", "LINK_KINDS", "MOMENT_KINDS", "TRACE_FAULTS", "WINDOW_KINDS", "FaultKind", "FaultPlan", "Moment", "Window", "draw_plan", "plan_of"]
+__all__ = [
+    "EXCHANGE_KINDS",
+    "LINK_KINDS",
+    "MOMENT_KINDS",
+    "TRACE_FAULTS",
+    "WINDOW_KINDS",
+    "FaultKind",
+    "FaultPlan",
+    "Moment",
+    "Window",
+    "draw_plan",
+    "plan_of",
+]
 
 
 class FaultKind(enum.Enum):
@@ -127,6 +139,13 @@ class Window:
             return (now_us - self.start_us) % (FLAP_UP_US + FLAP_DOWN_US) >= FLAP_UP_US
         return True
 
+    def gap_end_us(self, now_us: int) -> int:
+        """When the silence that covers `now_us` ends."""
+        if self.kind is K.FLAPPING:
+            period_us = FLAP_UP_US + FLAP_DOWN_US
+            return min(self.end_us, now_us + period_us - (now_us - self.start_us) % period_us)
+        return self.end_us
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -157,13 +176,22 @@ class FaultPlan:
     """Mean time between two strikes on one link, of the link kinds in `link_kinds`."""
     link_kinds: tuple[FaultKind, ...] = ()
 
+    @property
+    def healed_us(self) -> int:
+        """From here on every node is there and every path works."""
+        return max([self.end_us, *(moment.time_us + moment.amount_us for moment in self.moments)])
+
     def describe(self) -> list[str]:
         """The plan in a few words, for whoever reads a failure."""
         words = [f"{kind.value} {rate:.0%}" for kind, rate in self.rates.items()]
         words += [f"{w.kind.value} {w.start_us / 1e6:.1f}-{w.end_us / 1e6:.1f} s node {w.node}" for w in self.windows]
-        words += [f"{m.kind.value} at {m.time_us / 1e6:.1f} s node {m.node}, {m.amount_us / 1e6:.1f} s" for m in self.moments]
+        words += [
+            f"{m.kind.value} at {m.time_us / 1e6:.1f} s node {m.node}, {m.amount_us / 1e6:.1f} s" for m in self.moments
+        ]
         if self.body_limits:
-            words.append("413 above " + ", ".join(f"{size or 'no limit'} from {at / 1e6:.1f} s" for at, size in self.body_limits))
+            words.append(
+                "413 above " + ", ".join(f"{size or 'no limit'} from {at / 1e6:.1f} s" for at, size in self.body_limits)
+            )
         if self.restarts_max:
             words.append(f"relay restarts each ~{self.restart_exchanges_mean} exchanges, at most {self.restarts_max}")
         words += [f"{kind.value} each ~{self.link_mean_us / 1e6:.1f} s" for kind in self.link_kinds]
@@ -216,7 +244,9 @@ def _draw_window(random: Random, kind: FaultKind, end_us: int, nodes: int) -> Wi
     length_us = log_between(random, SECOND, PHASE_US_MAX)
     if kind is K.FLAPPING:
         length_us = max(length_us, FLAP_UP_US + FLAP_DOWN_US)
-    return Window(kind, start_us, min(start_us + length_us, max(end_us, start_us + SECOND)), between(random, -1, nodes - 1))
+    return Window(
+        kind, start_us, min(start_us + length_us, max(end_us, start_us + SECOND)), between(random, -1, nodes - 1)
+    )
 
 
 def _draw_moments(
@@ -230,7 +260,9 @@ def _draw_moments(
         count = between(random, 1, 3)
         for _ in range(count):
             amount_us = log_between(random, MILLISECOND, JUMP_US_MAX // count)
-            moments.append(Moment(K.CLOCK_JUMP, between(random, 0, early_us), between(random, -1, nodes - 1), amount_us))
+            moments.append(
+                Moment(K.CLOCK_JUMP, between(random, 0, early_us), between(random, -1, nodes - 1), amount_us)
+            )
     if K.DIED in kinds:
         absence_us = log_between(random, 10 * MILLISECOND, 20 * SECOND)
         moments.append(Moment(K.DIED, between(random, 0, early_us), pick(random, mortal), absence_us))

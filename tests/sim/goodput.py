@@ -93,7 +93,15 @@ def measure() -> list[dict[str, Any]]:
                 binding = name.endswith("(reference)")
                 passed = not binding or min(up, down) >= goal
                 rows.append(
-                    {"path": name, "mode": mode.name, "rate": rate, "up": up, "down": down, "goal": goal, "pass": passed}
+                    {
+                        "path": name,
+                        "mode": mode.name,
+                        "rate": rate,
+                        "up": up,
+                        "down": down,
+                        "goal": goal,
+                        "pass": passed,
+                    }
                 )
     return rows
 
@@ -111,7 +119,9 @@ def main(*, as_json: bool) -> int:
 def render(rows: list[dict[str, Any]]) -> str:
     """The table for people."""
     lines = ["goodput kept, compared with the same path without loss; 4 lanes, bodies of 256 KiB, window 16 MiB", ""]
-    lines.append(f"{'path':<30}{'failures':<11}{'rate':>6}{'upload':>9}{'download':>10}{'goal':>7}   {'':<6}{'smoltcp':>8}")
+    lines.append(
+        f"{'path':<30}{'failures':<11}{'rate':>6}{'upload':>9}{'download':>10}{'goal':>7}   {'':<6}{'smoltcp':>8}"
+    )
     for row in rows:
         binding = row["path"].endswith("(reference)")
         word = ("ok" if row["pass"] else "FAILED") if binding else "-"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from servlet import invariants as servlet_invariants
 from tests.sim.violation import Violation
 from tunnel.core import Connection, State
+from tunnel.core.constants import EARLY_BYTES_MAX
 from tunnel.core.send_window import SegmentState
 
 if TYPE_CHECKING:
     from servlet.switch import Switch
     from tests.sim.node import Node
+    from tests.sim.relay import RelayHost
     from tests.sim.world import World
 
 __all__ = ["check_node_step", "check_quiet", "check_relay_step"]
@@ -37,7 +40,7 @@ def _check_time(node: Node) -> None:
     """Nothing is due in the past once everything was drained, and time goes on."""
     now_us = node.now_us
     for name, due_us in (("endpoint", node.endpoint.next_timeout()), ("lanes", node.lanes.next_timeout())):
-        if due_us is not None and due_us < now_us:
+        if due_us is not None and due_us <= now_us:
             raise Violation(f"{node}: the next timeout of its {name} lies {now_us - due_us} us in the past")
     if now_us != node.pumped_at_us:
         node.pumped_at_us, node.spins = now_us, 0
@@ -56,9 +59,9 @@ def _check_connection(node: Node, connection: Connection) -> None:
 
 
 def _check_sending(node: Node, connection: Connection) -> None:
-    """In flight <= window and edge; written bytes <= buffer."""
+    """In flight <= window (3.6: or 64 KiB before any is known) and edge; written bytes <= buffer."""
     window = connection.sender.window
-    if window.sent_offset > window.peer_edge:
+    if window.sent_offset > max(window.peer_edge, EARLY_BYTES_MAX):
         beyond = window.sent_offset - window.peer_edge
         raise Violation(f"{node}, connection {connection.id}: {beyond} bytes sent beyond the peer's window")
     used_before = node.edge_used.get(connection.id, 0)
@@ -76,10 +79,10 @@ def _check_sending(node: Node, connection: Connection) -> None:
 
 
 def _check_receiving(node: Node, connection: Connection) -> None:
-    """What is kept for the reader <= the window that was announced."""
+    """What is kept for the reader <= the window that was announced (3.6 allows 64 KiB before any is)."""
     window = connection.receiver.window
     kept = window.buffered_bytes + window._ahead_bytes
-    if kept > window.size_bytes or window.size_bytes > node.spec.endpoint.window_bytes_max:
+    if kept > max(window.size_bytes, EARLY_BYTES_MAX) or window.size_bytes > node.spec.endpoint.window_bytes_max:
         raise Violation(
             f"{node}, connection {connection.id}: {kept} bytes kept in a window of {window.size_bytes}, "
             f"at most {node.spec.endpoint.window_bytes_max}"
@@ -96,25 +99,50 @@ def _check_sums(node: Node, connection: Connection) -> None:
         raise Violation(f"{node}, connection {connection.id}: edge_used {window.edge_used}, charged {charged}")
     for segment in window.outstanding.values():
         if segment.charged and segment.state >= SegmentState.LOST:
-            raise Violation(f"{node}, connection {connection.id}: {segment.sequence} is charged, and {segment.state.name}")
+            raise Violation(
+                f"{node}, connection {connection.id}: {segment.sequence} is charged, and {segment.state.name}"
+            )
     buffered = reading.received_offset - reading.delivered_offset
     if buffered != reading.buffered_bytes and not reading.discarding:
-        raise Violation(f"{node}, connection {connection.id}: {buffered} bytes buffered, {reading.buffered_bytes} counted")
+        raise Violation(
+            f"{node}, connection {connection.id}: {buffered} bytes buffered, {reading.buffered_bytes} counted"
+        )
 
 
-def check_relay_step(switch: Switch, now_us: int) -> None:
-    """Mailboxes and unconfirmed packets <= their limits; nothing due in the past."""
-    due_us = switch.next_timeout()
-    if due_us is not None and due_us < now_us:
-        raise Violation(f"relay: its next timeout lies {now_us - due_us} us in the past")
+def check_relay_step(relay: RelayHost) -> None:
+    """Nothing due in the past; now and then, everything that the switch can say about itself: mailboxes, unconfirmed
+    packets and reservations within their limits, and all sums right. The more there is, the more seldom."""
+    due_us = relay.switch.next_timeout()
+    if due_us is not None and due_us < relay.now_us:
+        raise Violation(f"relay: its next timeout lies {relay.now_us - due_us} us in the past")
+    relay.steps_unchecked += 1
+    if relay.steps_unchecked > DEEP_EVERY + 2 * len(relay.switch._routes):
+        relay.steps_unchecked = 0
+        check_switch(relay.switch)
+
+
+def check_switch(switch: Switch) -> None:
+    """The switch's own invariants."""
+    try:
+        servlet_invariants.check(switch._context, switch._registry, switch._routes)
+    except servlet_invariants.InvariantError as error:
+        raise Violation(f"relay: {error}") from error
 
 
 def check_quiet(world: World) -> None:
-    """Long after the last stream ended nothing is left of any."""
+    """Long after the last stream ended nothing is left of any. What an acceptor accepted for an initiator that was
+    refused, or died, before it heard of it is given up at the user timeout only: those are not counted."""
+    orphans = world.deaths or any(stream.refusals for stream in world.streams.values())
     for node in world.nodes:
-        left = node.endpoint.connections
+        left = [connection.state for connection in node.endpoint.connections.values()]
+        if orphans:
+            left = [state for state in left if state is not State.ACCEPTED]
         if left:
-            states = ", ".join(sorted({connection.state.name for connection in left.values()}))
+            states = ", ".join(sorted({state.name for state in left}))
             raise Violation(f"{node}: {len(left)} connections are left ({states})")
-        if node.endpoint.budget.granted_bytes:
+        if not node.endpoint.connections and node.endpoint.budget.granted_bytes:
             raise Violation(f"{node}: {node.endpoint.budget.granted_bytes} bytes of windows were not given back")
+    check_switch(world.relay.switch)
+    routes = world.relay.switch.stats().routes
+    if routes and not orphans:
+        raise Violation(f"relay: {routes} routes are left")

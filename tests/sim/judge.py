@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.sim.violation import Violation
 from tests.sim.streams import Ending
+from tests.sim.violation import Violation
 from tests.sim.workload import Outcome, Party, Stream
 from tunnel.core import LostReason
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,18 +12,19 @@ from tests.sim.invariants import check_node_step
 from tests.sim.path import HttpPath, PathShape
 from tests.sim.violation import Violation
 from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incoming, State
-from tunnel.exchange import LaneConfig, Lanes
-from tunnel.exchange.events import (
+from tunnel.exchange import (
     Abandoned,
     AttachedEvent,
     BatchDone,
     Detached,
+    LaneConfig,
     LaneEvent,
+    Lanes,
     LanesChanged,
     PacketsReceived,
     Refused,
 )
-from tunnel.wire import SECRET_SIZE, attachment_id
+from tunnel.wire import SECRET_SIZE, Packet, attachment_id
 
 if TYPE_CHECKING:
     from tests.sim.clock import Alarm, Clock
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from tunnel.traces import TraceSink
 
 __all__ = ["Application", "Node", "NodeSpec"]
+
+RELINK_US = 1_000_000  # between two attempts at a link
+BACKLOG = 1_024
+ROUNDS_MAX = 1_000  # of one pump
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class Node:
         spec: NodeSpec,
         path: HttpPath,
         make_random: Callable[[int], Random],
+        make_link: Callable[[Node], LinkPath],
         application: Application,
         trace: TraceSink | None,
     ) -> None:
@@ -91,6 +97,7 @@ class Node:
         self.pumped_at_us = -1
         self.spins = 0
         self._make_random = make_random
+        self._make_link = make_link
         self._application = application
         self._trace = trace
         self._exchanges: dict[int, int] = {}  # request id -> exchange id of the path
@@ -124,7 +131,7 @@ class Node:
         self.attached = False
         self._armed_us = -1
         for service in self.spec.services:
-            self.endpoint.listen(service, 128, self.now_us)
+            self.endpoint.listen(service, BACKLOG, self.now_us)
         self.pump()
 
     def die(self) -> None:
@@ -171,6 +178,46 @@ class Node:
     def failed(self, request_id: int) -> None:
         self._in_life(self.lives, lambda: self.lanes.failed(request_id, self.now_us))
 
+    # the link's side
+
+    def _open_link(self) -> None:
+        if self.spec.link and self.attached and self.link is None:
+            self.link = self._make_link(self)
+            self.link.open()
+
+    def link_opened(self, link: LinkPath) -> None:
+        """From now on everything goes over it."""
+        self._in_life(self.lives, lambda: self._use_link(link, True))
+
+    def link_lost(self, link: LinkPath, unreceipted: list[int]) -> None:
+        """What it did not receipt is given up (8.3); lanes take over, another link is tried."""
+        self._in_life(self.lives, lambda: self._give_link_up(link, unreceipted))
+
+    def link_refused(self, link: LinkPath) -> None:
+        """The relay does not know this attachment, or this life of it."""
+        self._in_life(self.lives, lambda: self._give_link_up(link, []))
+
+    def link_receipted(self, token: int) -> None:
+        self.endpoint.batch_done(token, True, self.now_us)
+
+    def link_packets(self, packets: list[Packet]) -> None:
+        self._receive(packets)
+
+    def _use_link(self, link: LinkPath, used: bool) -> None:
+        if link is self.link:
+            self.lanes.set_pulling(not used)
+            lanes = 1 if used else self.lanes.lane_count
+            self.endpoint.carrier_changed(lanes, 0 if used else self.lanes.pull_interval_us, self.now_us)
+
+    def _give_link_up(self, link: LinkPath, unreceipted: list[int]) -> None:
+        if link is not self.link:
+            return
+        for token in unreceipted:
+            self.endpoint.batch_done(token, False, self.now_us)
+        self._use_link(link, False)
+        self.link = None
+        self.later(RELINK_US, self._open_link)
+
     # the pump
 
     def pump(self) -> None:
@@ -178,8 +225,11 @@ class Node:
         if self._pumping or not self.alive:
             return
         self._pumping = True
-        while self._events() | self._batches() | self._requests():
-            pass
+        rounds = 0
+        while self._events() | self._batches() | self._requests() | self._timeouts():
+            rounds += 1
+            if rounds > ROUNDS_MAX:
+                raise Violation(f"{self}: there is always something to do, and time does not go on")
         self._pumping = False
         check_node_step(self)
         self._arm()
@@ -209,13 +259,12 @@ class Node:
         now_us = self.now_us
         match event:
             case PacketsReceived(packets=packets):
-                for packet in packets:
-                    self.touched[packet.destination] = None
-                self.endpoint.receive_packets(packets, now_us)
+                self._receive(packets)
             case BatchDone(token=token, ok=ok):
                 self.endpoint.batch_done(token, ok, now_us)
             case AttachedEvent():
                 self.attached = True
+                self._open_link()
                 self.endpoint.attached(event.fresh, event.packet_bytes_max, event.initial_edge_bytes, now_us)
                 self.endpoint.carrier_changed(self.lanes.lane_count, event.pull_interval_us, now_us)
             case LanesChanged(lanes=lanes, pull_interval_us=pull_interval_us):
@@ -229,15 +278,25 @@ class Node:
                 if exchange_id is not None:
                     self.path.abandon(exchange_id)
 
+    def _receive(self, packets: list[Packet]) -> None:
+        for packet in packets:
+            self.touched[packet.destination] = None
+        self.endpoint.receive_packets(packets, self.now_us)
+
     def _batches(self) -> bool:
         moved = False
-        while self.endpoint.wants_batch() and (room := self.lanes.room(self.now_us)) > 0:
-            batch = self.endpoint.next_batch(room, self.now_us)
+        while self.endpoint.wants_batch():
+            link = self.link if self.link is not None and self.link.is_open else None
+            room = self.lanes.room(self.now_us) if link is None else link.room()
+            batch = self.endpoint.next_batch(room, self.now_us) if room > 0 else None
             if batch is None:
                 break
             for packet in batch.packets:
                 self.touched[packet.source] = None
-            self.lanes.push(batch.packets, batch.token, self.now_us)
+            if link is None:
+                self.lanes.push(batch.packets, batch.token, self.now_us)
+            else:
+                link.send(batch.packets, batch.token)
             moved = True
         return moved
 
@@ -247,6 +306,16 @@ class Node:
             body = b"".join(request.body)
             self._exchanges[request.id] = self.path.send(request.id, body, request.repeat > 0)
             moved = True
+        return moved
+
+    def _timeouts(self) -> bool:
+        now_us = self.now_us
+        moved = False
+        for part in (self.endpoint, self.lanes):
+            due_us = part.next_timeout()
+            if due_us is not None and due_us <= now_us:
+                part.handle_timeout(now_us)
+                moved = True
         return moved
 
     def _arm(self) -> None:
@@ -266,9 +335,6 @@ class Node:
     def _on_timer(self) -> None:
         self._armed_us = -1
         if self.alive and not self.paused:
-            now_us = self.now_us
-            self.endpoint.handle_timeout(now_us)
-            self.lanes.handle_timeout(now_us)
             self.pump()
 
     def states(self) -> list[State]:

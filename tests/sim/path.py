@@ -11,7 +11,7 @@ from tests.sim.clock import MILLISECOND, SECOND, Clock
 from tests.sim.faults import DELAY_US_MAX, EXCHANGE_KINDS, REPLAY_US_MAX, FaultKind, FaultPlan
 from tests.sim.randomness import between, chance, pick
 
-__all__ = ["HttpPath", "PathShape", "Peer", "Strike", "Relayed"]
+__all__ = ["HttpPath", "PathShape", "Peer", "Relayed", "Strike"]
 
 K = FaultKind
 HEAD_BYTES = 400  # request or response line and headers
@@ -63,6 +63,7 @@ class HttpPath:
         self.shape = shape
         self.peer: Peer | None = None
         self.user = ""
+        self.is_exit = False
         self.exchanges = 0
         self.repeats = 0
         self._clock = clock
@@ -118,20 +119,22 @@ class HttpPath:
         """A response leaves the relay."""
         if exchange_id not in self._waiting:
             return
-        self._down_free_us = max(self._clock.now_us, self._down_free_us) + self.shape.transfer_us(len(body) + HEAD_BYTES)
+        self._down_free_us = max(self._clock.now_us, self._down_free_us) + self.shape.transfer_us(
+            len(body) + HEAD_BYTES
+        )
         arrive_us = self._down_free_us + self.shape.down_us + self._jitter()
         if self._clock.now_us < self._plan.end_us:
             if self._lost_in_window(K.BLACKHOLE_DOWN, len(body)):
                 return
             if K.RESPONSE_LOST in faults:
-                return self._note(K.RESPONSE_LOST, body)
+                self._note(K.RESPONSE_LOST, body)
+                return
             if K.RESPONSE_RESET in faults:
                 self._note(K.RESPONSE_RESET, body)
                 self._clock.at(arrive_us, lambda: self._fail(exchange_id))
-                return None
+                return
             body = self._damage(body, faults, K.RESPONSE_CUT, K.RESPONSE_FLIPPED)
         self._clock.at(arrive_us, lambda: self._answer(exchange_id, status, body, 0))
-        return None
 
     def reset(self, exchange_id: int) -> None:
         """The relay died while this exchange was open, and its host says so."""
@@ -142,21 +145,8 @@ class HttpPath:
     def _send_through_faults(self, exchange_id: int, body: bytes, arrive_us: int) -> None:
         random = self._random
         faults = [kind for kind, rate in self._rates if chance(random, rate)]
-        back_us = arrive_us + self.shape.down_us
-        limit = self._limit()
-        if limit and len(body) > limit:
-            self._note(K.TOO_LARGE, body)
-            self._clock.at(back_us, lambda: self._answer(exchange_id, 413, LOGIN_PAGE, 0))
+        if self._stopped(exchange_id, body, faults, arrive_us + self.shape.down_us):
             return
-        if K.REQUEST_LOST in faults:
-            return self._note(K.REQUEST_LOST, body)
-        if K.REQUEST_RESET in faults:
-            self._note(K.REQUEST_RESET, body)
-            self._clock.at(back_us, lambda: self._fail(exchange_id))
-            return
-        if K.HTML_ANSWER in faults or K.ERROR_ANSWER in faults:
-            if self._answer_instead(exchange_id, body, faults, back_us):
-                return
         if K.DELAYED in faults:
             self._note(K.DELAYED, body)
             arrive_us += between(random, 10 * MILLISECOND, DELAY_US_MAX)
@@ -168,6 +158,23 @@ class HttpPath:
         if K.REPLAYED in faults:
             self._note(K.REPLAYED, body)
             self._clock.at(arrive_us + between(random, 1, REPLAY_US_MAX), lambda: self._ghost(body))
+
+    def _stopped(self, exchange_id: int, body: bytes, faults: list[FaultKind], back_us: int) -> bool:
+        """Whether the relay never sees the request. The endpoint is told at `back_us`, or not at all."""
+        limit = self._limit()
+        if limit and len(body) > limit:
+            self._note(K.TOO_LARGE, body)
+            self._clock.at(back_us, lambda: self._answer(exchange_id, 413, LOGIN_PAGE, 0))
+            return True
+        if K.REQUEST_LOST in faults:
+            self._note(K.REQUEST_LOST, body)
+            return True
+        if K.REQUEST_RESET in faults:
+            self._note(K.REQUEST_RESET, body)
+            self._clock.at(back_us, lambda: self._fail(exchange_id))
+            return True
+        instead = K.HTML_ANSWER in faults or K.ERROR_ANSWER in faults
+        return instead and self._answer_instead(exchange_id, body, faults, back_us)
 
     def _answer_instead(self, exchange_id: int, body: bytes, faults: list[FaultKind], back_us: int) -> bool:
         """Somebody else answers; True when the relay never sees the request, else its answer leads nowhere."""

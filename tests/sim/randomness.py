@@ -36,11 +36,12 @@ def pick(random: Random, choices: Sequence[T]) -> T:
 
 
 class NearWrap(Random):
-    """Every 32-bit draw lies just below 2**32: sequence numbers (and ids) that wrap within the first packets."""
-
-    SPAN = 512
+    """Every 32-bit draw lies below 2**32 by a little, or by more: sequence numbers (and ids) that wrap within the first
+    packets, and never run out."""
 
     def getrandbits(self, k: int, /) -> int:
-        if k == 32:
-            return (1 << 32) - 1 - super().getrandbits(64) % self.SPAN
-        return super().getrandbits(k)
+        if k != 32:
+            return super().getrandbits(k)
+        draw = super().getrandbits(64)
+        span = 4 << draw % 20
+        return (1 << 32) - 1 - (draw >> 8) % span

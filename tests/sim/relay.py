@@ -28,10 +28,10 @@ class RelayHost:
         self.plan = plan
         self.switch = make_switch()
         self.offset_us = 0
-        self.users: dict[HttpPath, str] = {}
         self.down_until_us = 0
         self.restarts = 0
         self.exchanges = 0
+        self.steps_unchecked = 0
         self.links: dict[int, LinkPath] = {}
         self._random = random
         self._make_switch = make_switch
@@ -58,7 +58,7 @@ class RelayHost:
         handle = self._next_handle
         self._open[handle] = (path, exchange_id, faults)
         self._handles[path.node, exchange_id] = handle
-        self.switch.request(handle, path.user, body, self.now_us)
+        self.switch.request(handle, path.user, body, self.now_us, is_exit=path.is_exit)
         self.pump()
         if self.exchanges >= self._restart_at_exchange and self.clock.now_us < self.plan.end_us:
             self.restart(self.plan.restart_absence_us)
@@ -97,9 +97,15 @@ class RelayHost:
             path, exchange_id, faults = self._open.pop(response.handle)
             del self._handles[path.node, exchange_id]
             path.respond(exchange_id, response.status, b"".join(response.body), faults)
+        while self.switch.poll_link_ready() is not None:
+            pass  # every link is asked below
         for link in list(self.links.values()):
             link.fill_down()
-        check_relay_step(self.switch, self.now_us)
+        while (number := self.switch.poll_link_end()) is not None:
+            ended = self.links.pop(number, None)
+            if ended is not None:
+                ended.cut_by_relay()
+        check_relay_step(self)
         self._arm()
 
     def _arm(self) -> None:

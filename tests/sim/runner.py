@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.sim.clock import SECOND
-from tests.sim.violation import Violation
 from tests.sim.scenario import Scenario, draw_scenario
+from tests.sim.violation import Violation
 from tests.sim.world import World
 from tunnel.traces.jsonl import JsonLinesWriter
 

@@ -11,8 +11,8 @@ from tests.sim.clock import MILLISECOND, SECOND
 from tests.sim.faults import FaultPlan, draw_plan
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
-from tests.sim.randomness import between, chance, log_between, pick, stream
-from tests.sim.streams import Ending, Flow, StreamSpec, draw_streams
+from tests.sim.randomness import between, chance, log_between, stream
+from tests.sim.streams import Flow, StreamSpec, draw_streams
 from tunnel.core import EndpointConfig
 from tunnel.exchange import LaneConfig
 

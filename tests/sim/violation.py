@@ -3,5 +3,5 @@
 __all__ = ["Violation"]
 
 
-class Violation(Exception):  # noqa: N818 - it is a finding, not an error of the simulator
+class Violation(Exception):
     """A promise was broken; the message says which, where and by how much."""

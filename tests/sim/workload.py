@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from tests.sim.faults import FaultKind
-from tests.sim.violation import Violation
 from tests.sim.streams import Ending, Flow, StreamSpec, content
+from tests.sim.violation import Violation
 from tunnel.core import (
     Closed,
     Connected,
@@ -18,6 +18,7 @@ from tunnel.core import (
     Lost,
     LostReason,
     PeerClosed,
+    PeerClosedError,
     PeerFinished,
     Refused,
 )
@@ -103,7 +104,7 @@ class Party:
         self._write_at_us = 0
         self._read_at_us = 0
         self._stop_at = self._reads.stop_at
-        self._alarm_us = -1
+        self._alarms_us = [-1, -1]  # the latest of reading, of writing
         self._slow_noted = False
 
     # what happens to it
@@ -166,7 +167,7 @@ class Party:
         while not self.at_end:
             now_us = self.host.now_us
             if now_us < self._read_at_us:
-                return self._wake_at(self._read_at_us)
+                return self._wake_at(0, self._read_at_us)
             if 0 <= self._stop_at <= self.read:
                 self._stop_at = -1
                 self._read_at_us = now_us + flow.stop_us
@@ -196,7 +197,7 @@ class Party:
         while self.written < limit and not self.ended_writing:
             now_us = self.host.now_us
             if now_us < self._write_at_us:
-                return self._wake_at(self._write_at_us)
+                return self._wake_at(1, self._write_at_us)
             if self.read < flow.start_after:
                 return None
             end = min(self.written + flow.write_bytes, limit)
@@ -205,7 +206,11 @@ class Party:
             wanted = end - self.written
             if not wanted:
                 return None
-            taken = self.connection.write(self._out[self.written : end], now_us)
+            try:
+                taken = self.connection.write(self._out[self.written : end], now_us)
+            except PeerClosedError:
+                self.ended_writing = True  # PeerClosed is on its way to us
+                return None
             self.written += taken
             if taken < wanted:
                 return None
@@ -248,7 +253,7 @@ class Party:
         self.outcome, self.reason, self.text = outcome, reason, text
         self.host.ended(self)
 
-    def _wake_at(self, time_us: int) -> None:
-        if self._alarm_us != time_us:
-            self._alarm_us = time_us
+    def _wake_at(self, which: int, time_us: int) -> None:
+        if self._alarms_us[which] != time_us:
+            self._alarms_us[which] = time_us
             self.host.later(time_us - self.host.now_us, self.act)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 from servlet.policy import Decision, Deny, Hand, HandTo
@@ -11,6 +12,7 @@ from tests.sim.coverage import Cells
 from tests.sim.faults import TRACE_FAULTS, FaultKind, Moment, Window
 from tests.sim.invariants import check_quiet
 from tests.sim.judge import judge
+from tests.sim.link_path import LinkPath
 from tests.sim.node import Node, NodeSpec
 from tests.sim.path import HttpPath
 from tests.sim.randomness import NearWrap, stream
@@ -19,14 +21,15 @@ from tests.sim.scenario import Scenario
 from tests.sim.streams import Ending, StreamSpec
 from tests.sim.violation import Violation
 from tests.sim.workload import Outcome, Party, Stream
-from tunnel.core import ConnectRequested, Incoming
+from tunnel.core import Connection, ConnectRequested, Incoming
 from tunnel.traces import TraceEvent, TraceRecord, TraceSink
 from tunnel.wire import RejectReason, Target, TargetKind
 
 __all__ = ["World"]
 
-HEALING_US = 200 * SECOND  # after faults and applications are done: three RTOs of the longest kind
+HEALING_US = 330 * SECOND  # the user timeout and a little: who has lost its peer for good learns it then
 SETTLING_US = 2 * SECOND  # after the last end: what is still under way may not change anything
+REFUSALS_US = 20 * SECOND  # after healing: attachments come back, tell what they listen for, and are found
 QUIET_US = 90 * SECOND  # then every route and connection must be gone (5.7, 9.5)
 EXIT_PORT = 1000  # plus the number of the stream
 RETRY_US = SECOND
@@ -48,12 +51,13 @@ class World:
         """(when, whether up, bytes) of every delivery, when somebody wants them."""
         self.strikes: list[tuple[int, FaultKind]] | None = None
         """(when, kind) of every strike, when somebody wants them."""
-        self.deaths: list[tuple[int, int]] = []
-        """(node, when its successor started)."""
+        self.deaths: list[int] = []
+        """Nodes that died."""
+        self._link_numbers = itertools.count()
         self._connecting: dict[tuple[int, int], Stream] = {}  # (initiator's node, its connection id)
         plan = scenario.plan
         seed = scenario.seed
-        self.relay = RelayHost(self.clock, plan, stream(seed, "relay"), self._make_switch, self.strike, trace)
+        self.relay = RelayHost(self.clock, plan, stream(seed, "relay"), self._make_switch, self.strike)
         self.nodes = [self._make_node(index, spec) for index, spec in enumerate(scenario.nodes)]
 
     # building
@@ -66,13 +70,18 @@ class World:
         seed = self.scenario.seed
         random = stream(seed, "path", index)
         path = HttpPath(self.clock, spec.shape, self.scenario.plan, random, index, self.strike, self.relay)
-        path.user = spec.user
+        path.user, path.is_exit = spec.user, spec.endpoint.exit
 
         def make_random(life: int) -> Random:
             kind = NearWrap if spec.near_wrap else Random
             return kind(f"{seed}/node/{index}/{life}")
 
-        return Node(self.clock, index, spec, path, make_random, self, self.trace)
+        def make_link(node: Node) -> LinkPath:
+            link_random = stream(seed, "link", index, node.lives, next(self._link_numbers))
+            plan = self.scenario.plan
+            return LinkPath(self.clock, spec.shape, plan, link_random, self.strike, self.relay, node)
+
+        return Node(self.clock, index, spec, path, make_random, make_link, self, self.trace)
 
     def _authorise(self, user: str, target: Target) -> Decision:
         if target.host == DENIED_HOST:
@@ -86,13 +95,13 @@ class World:
     def run(self) -> None:
         """Faults first, then healing; every stream must end as it should, and leave nothing behind."""
         self.begin()
-        deadline_us = max(self.scenario.plan.end_us, self.scenario.natural_end_us()) + HEALING_US
+        deadline_us = max(self.scenario.plan.healed_us, self.scenario.natural_end_us()) + HEALING_US
         while self.open_streams:
             if not self.clock.step(deadline_us):
                 raise Violation("not complete after healing: " + "; ".join(self._unfinished()))
         self._settle(SETTLING_US)
         for each in self.streams.values():
-            judge(each, self.deaths)
+            judge(each, self._touched_by_death(each))
         if self.scenario.seed % 4 == 0:
             self._settle(max(0, self.scenario.plan.end_us - self.clock.now_us) + QUIET_US)
             check_quiet(self)
@@ -129,10 +138,10 @@ class World:
     def _open(self, each: Stream) -> None:
         spec = each.spec
         node = self.nodes[spec.initiator]
-        if not node.alive:
+        if node.alive and not node.paused:
+            node.later(0, lambda: self._connect(node, each))
+        else:
             self.clock.after(RETRY_US, lambda: self._open(each))
-            return
-        node.later(0, lambda: self._connect(node, each))
 
     def _connect(self, node: Node, each: Stream) -> None:
         spec = each.spec
@@ -168,13 +177,14 @@ class World:
         node.later(each.spec.dial_us, lambda: self._dialled(node, event.connection_id, each))
 
     def _dialled(self, node: Node, connection_id: int, each: Stream) -> None:
-        if connection_id not in node.endpoint.connections:
+        connection = node.endpoint.connections.get(connection_id)
+        if connection is None:
             return  # the initiator gave up meanwhile
-        if each.spec.ending is Ending.REFUSED:
+        if each.spec.ending is Ending.REFUSED or not self._is_current(each, connection):
             node.endpoint.refuse(connection_id, RejectReason.REFUSED, "refused by the target", node.now_us)
         else:
             node.endpoint.accept(connection_id, node.now_us)
-            self._accepted(node, connection_id, each)
+            self._accepted(node, connection, each)
 
     def incoming(self, node: Node, event: Incoming) -> None:
         """A service has a new connection: whose it is, its peer's id says."""
@@ -184,17 +194,27 @@ class World:
         for initiator in range(len(self.nodes)):
             each = self._connecting.get((initiator, connection.identity.peer_id))
             if each is not None and each.spec.acceptor == node.index:
-                self._accepted(node, event.connection_id, each)
+                if self._is_current(each, connection):
+                    self._accepted(node, connection, each)
+                else:
+                    connection.abort(node.now_us)
                 return
-        raise Violation(f"node {node.index}: a connection that nobody opened, peer {connection.identity.peer_id}")
+        raise Violation(f"{node}: a connection that nobody opened, peer {connection.identity.peer_id}")
 
-    def _accepted(self, node: Node, connection_id: int, each: Stream) -> None:
+    def _is_current(self, each: Stream, connection: Connection) -> bool:
+        """Not of an earlier try, which was refused before its initiator opened another."""
+        initiator = each.initiator
+        if initiator is None or initiator.outcome is Outcome.REFUSED:
+            return False
+        return initiator.connection.id == connection.identity.peer_id
+
+    def _accepted(self, node: Node, connection: Connection, each: Stream) -> None:
         if each.acceptor is not None and each.acceptor.outcome is not Outcome.DIED:
             raise Violation(f"{each}: accepted twice")
-        party = Party(node, each, False, node.endpoint.connections[connection_id])
+        party = Party(node, each, False, connection)
         each.acceptor = party
         self.open_streams[each.spec.number] = None
-        node.parties[connection_id] = party
+        node.parties[connection.id] = party
         party.act()
 
     def moved(self, party: Party, size: int) -> None:
@@ -206,13 +226,22 @@ class World:
         """One side is through; the stream is when both are."""
         each = party.stream
         if party.outcome is Outcome.REFUSED and each.spec.ending is not Ending.REFUSED:
-            each.refusals += 1
-            if self.clock.now_us > self.scenario.plan.end_us + HEALING_US // 10:
-                raise Violation(f"{party}: refused long after healing: {party.text}")
-            self.clock.after(RETRY_US, lambda: self._open(each))
-            return
-        if all(one.outcome is not None for one in each.parties):
+            self._try_again(party, each)
+        elif all(one.outcome is not None for one in each.parties):
             self.open_streams.pop(each.spec.number, None)
+
+    def _try_again(self, party: Party, each: Stream) -> None:
+        """A relay that has just started, or an endpoint that is away, refuses; what the acceptor has of this try it
+        would keep until the user timeout."""
+        if self.clock.now_us > self.scenario.plan.healed_us + REFUSALS_US:
+            raise Violation(f"{party}: refused long after healing: {party.text}")
+        each.refusals += 1
+        stray, each.acceptor = each.acceptor, None
+        if stray is not None and stray.outcome is None:
+            node = self.nodes[stray.host.index]
+            node.parties.pop(stray.connection.id)
+            node.later(0, lambda: stray.connection.abort(node.now_us))
+        self.clock.after(RETRY_US, lambda: self._open(each))
 
     def struck(self, kind: FaultKind, node: Node, connection_id: int) -> None:
         self._note(kind, node.index, 0, "", connection_id)
@@ -262,13 +291,13 @@ class World:
         else:
             self._kill(node, moment.amount_us)
 
+    def _touched_by_death(self, each: Stream) -> bool:
+        return any(node in (each.spec.initiator, each.spec.acceptor) for node in self.deaths)
+
     def _kill(self, node: Node, absence_us: int) -> None:
+        self.deaths.append(node.index)
         parties = list(node.parties.values())
         node.die()
         for party in parties:
             self.ended(party)
-        self.clock.after(absence_us, lambda: self._revive(node))
-
-    def _revive(self, node: Node) -> None:
-        self.deaths.append((node.index, self.clock.now_us))
-        node.start()
+        self.clock.after(absence_us, node.start)

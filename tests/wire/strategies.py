@@ -114,7 +114,7 @@ def _ranges(cumulative: int) -> st.SearchStrategy[list[tuple[int, int]]]:
 
 acks = u32.flatmap(lambda cumulative: st.builds(Ack, st.just(cumulative), u32, u32, u32, u8, _ranges(cumulative)))
 
-ends = st.builds(End, u64, _key)
+ends = st.builds(End, u64, _key, st.none() | u32)
 aborts = st.builds(Abort, st.sampled_from(AbortReason) | u16, _text)
 option_payloads = st.builds(Option, u32, options)
 listen_states = st.builds(ListenState, u32, st.sampled_from(ListenStatus), u16, _name)

@@ -38,7 +38,6 @@ DIGEST = bytes(range(16))
 
 # value, its bytes, encoder, decoder
 CASES: list[tuple[Any, str, Encode, Decode]] = [
-    (End(2**40, DIGEST), "0000010000000000" + DIGEST.hex(), encode_end, decode_end),
     (Abort(AbortReason.INTEGRITY, "ó"), "0003 0002 c3b3", encode_abort, decode_abort),
     (ListenState(7, ListenStatus.UP, 128, "db"), "00000007 01 0080 02 6462", encode_listen_state, decode_listen_state),
     (
@@ -103,6 +102,16 @@ def test_cut_or_lengthened_is_malformed(value: Any, raw: str, encode: Encode, de
     assert decode(data + b"\0") is None
 
 
+def test_end_layout() -> None:  # 2.5: the last field is optional, so that a cut may leave a valid end
+    raw = bytes.fromhex("0000010000000000" + DIGEST.hex() + "fffffffe")
+    assert encode_end(End(2**40, DIGEST, 2**32 - 2)) == raw
+    assert decode_end(raw) == End(2**40, DIGEST, 2**32 - 2)
+    assert decode_end(raw[:24]) == End(2**40, DIGEST)
+    for cut in (*range(24), *range(25, len(raw))):
+        assert decode_end(raw[:cut]) is None
+    assert decode_end(raw + b"\0") is None
+
+
 def test_option_layout() -> None:  # 2.7
     raw = bytes.fromhex("00000009 05 0004 000000fa")
     assert encode_option(Option(9, Options(pull_interval_ms=250))) == raw
@@ -142,6 +151,7 @@ def test_the_zero_fields_are_ignored() -> None:
     [
         (End(2**64, DIGEST), encode_end),
         (End(0, b"short"), encode_end),
+        (End(0, DIGEST, 2**32), encode_end),
         (Abort(2**16), encode_abort),
         (Abort(1, "x" * 65536), encode_abort),
         (Option(2**32), encode_option),

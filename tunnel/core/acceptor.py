@@ -51,12 +51,12 @@ class Acceptor:
     # services
 
     def listen(self, name: str, backlog: int) -> None:
-        """The service is up; a second call changes the backlog."""
+        """The service is up; a second call changes the backlog. ValueError when that cannot be announced (2.8)."""
         known = self._services.get(name)
         waiting = known.waiting if known is not None else 0
         self._version += 1
-        self._services[name] = _Service(backlog, self._version, waiting)
         self._announce(name, ListenStatus.UP, backlog)
+        self._services[name] = _Service(backlog, self._version, waiting)
 
     def unlisten(self, name: str) -> None:
         """The service is down."""
@@ -162,7 +162,7 @@ class Acceptor:
         connection = Connection(endpoint, identity, now)
         endpoint.connections[connection.id] = connection
         self._routes[route] = connection
-        connection.receiver.window.next_sequence = (1 << 32) + packet.sequence + 1
+        connection.receiver.opened_by((1 << 32) + packet.sequence, packet.attempt)
         connection.sender.window.peer_edge = connect.window
         connection.learn(connect.options)
         if connect.target.kind == TargetKind.SERVICE:
@@ -170,6 +170,7 @@ class Acceptor:
             connection.accept(now)
         else:
             endpoint.emit(ConnectRequested(connection.id, connect.target, route[0]))
+            endpoint.touch(connection)
 
     def forget(self, connection: Connection) -> None:
         """The connection has ended."""

@@ -38,6 +38,9 @@ class Owner(Protocol):
     def send(self, packet: Packet) -> None:
         """Queue a packet that does not need its connection any more."""
 
+    def send_abort(self, own_id: int, peer_id: int) -> None:
+        """Tell whoever has that id that there is no such connection here (3.9)."""
+
     def receive(self, connection: Connection, packet: Packet, now: int) -> None:
         """Let a packet that was held reach its connection."""
 
@@ -49,7 +52,7 @@ class Owner(Protocol):
 
 
 def _send_accepted(connection: Connection, now: int) -> None:
-    connection.sender.window.open_with(PacketType.ACCEPTED, connection.outbound.accepted_payload(resumed=False))
+    connection.sender.insert(PacketType.ACCEPTED, connection.outbound.accepted_payload(resumed=False), now)
 
 
 def _send_rejected(connection: Connection, now: int) -> None:
@@ -88,7 +91,7 @@ def _discard_received(connection: Connection, now: int) -> None:
 
 def _queue_close(connection: Connection, now: int) -> None:
     connection.finished_writing = True
-    connection.sender.window.end(PacketType.CLOSE)
+    connection.sender.end(PacketType.CLOSE, now)
 
 
 def _junk_send(connection: Connection, now: int) -> None:
@@ -96,6 +99,8 @@ def _junk_send(connection: Connection, now: int) -> None:
 
 
 def _report_closed(connection: Connection, now: int) -> None:
+    if connection.unseen and connection.identity.target.kind == TargetKind.SERVICE:
+        return  # the application never heard of it (3.5)
     connection.owner.emit(connection.report_end() or Closed(connection.id))
 
 

@@ -14,10 +14,12 @@ __all__ = ["Batch", "Batches"]
 
 SHARE = 8  # 4.13: a packet is at most this part of its batch
 STRAY_ABORTS_MAX = 64  # 3.9
+STRAYS_MAX = 1024  # beyond it what the peer asks for again is not answered: REJECTED, SHUTDOWN
 CONTROL_ROOM = 1024  # bytes: the control packets of one connection fit
 ROOM_MIN = HEADER_SIZE + 64  # bytes: less room than this is not worth a packet
 
 _ABORT = int(PacketType.ABORT)
+_LISTEN_STATE = int(PacketType.LISTEN_STATE)
 
 
 class Batch(msgspec.Struct):
@@ -34,6 +36,7 @@ class _Carried(msgspec.Struct):
 
     segments: list[tuple[Connection, Segment, int]]
     acks: list[Connection]
+    opens: list[Connection]
     strays: list[Packet]
 
 
@@ -77,13 +80,14 @@ class Batches:
             if self._stray_aborts >= STRAY_ABORTS_MAX:
                 return
             self._stray_aborts += 1
-        self.strays.append(packet)
+        if len(self.strays) < STRAYS_MAX or packet.type == _LISTEN_STATE:
+            self.strays.append(packet)
 
     # filling
 
     def fill(self, size_max: int, now: int) -> Batch | None:
         """What leaves now, at most `size_max` bytes, or one packet that is larger; None when nothing waits."""
-        carried = _Carried([], [], [])
+        carried = _Carried([], [], [], [])
         packets: list[Packet] = []
         room = self._fill_control(packets, carried, size_max, now)
         payload_max = min(max(size_max // SHARE, PACKET_PAYLOAD_MIN), PACKET_PAYLOAD_MAX)
@@ -99,7 +103,7 @@ class Batches:
         return Batch(token, packets, size_max - room)
 
     def _fill_control(self, packets: list[Packet], carried: _Carried, room: int, now: int) -> int:
-        while self.strays and room >= self.strays[0].size:
+        while self.strays and (room >= self.strays[0].size or not packets):
             packet = self.strays.popleft()
             packets.append(packet)
             carried.strays.append(packet)
@@ -134,6 +138,10 @@ class Batches:
             carried.acks.append(connection)
         if connection.timers.earliest < connection.scheduled_us:
             self.watched.append(connection)
+        if connection.outbound.open_due:
+            carried.opens.append(connection)
+        if connection.outbound.accepted_waits():
+            room -= max(0, self._add_segment(connection, packets, carried, room, PACKET_PAYLOAD_MIN, now))
         for packet in connection.outbound.take_control(now):
             packets.append(packet)
             room -= HEADER_SIZE + len(packet.payload)
@@ -151,6 +159,9 @@ class Batches:
                 room -= size
                 if connection.sender.window.exhausted:
                     break  # the usual case, without asking once more
+                if room < ROOM_MIN:
+                    size = -1
+                    break
             if size < 0:
                 self._small.appendleft(connection)
                 break
@@ -226,5 +237,8 @@ class Batches:
         for connection in carried.acks:
             if connection.state is not State.CLOSED:
                 connection.receiver.owe_ack(now)
+                concerned[connection.id] = connection
+        for connection in carried.opens:
+            if connection.outbound.open_again():
                 concerned[connection.id] = connection
         self.strays.extend(packet for packet in carried.strays if packet.type != _ABORT)

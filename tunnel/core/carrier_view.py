@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tunnel.core.constants import NEVER_US
 from tunnel.core.send_window import NO_EDGE
 from tunnel.wire import PACKET_SIZE_MAX
 
@@ -19,3 +20,5 @@ class CarrierView(msgspec.Struct):
     """What the relay takes of a new route before it has announced an edge (7.12)."""
     packet_bytes_max: int = PACKET_SIZE_MAX
     """The largest packet that the relay takes."""
+    absent_since_us: int = NEVER_US
+    """Since when no relay knows us (4.15); NEVER_US: one does."""

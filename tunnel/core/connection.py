@@ -10,7 +10,6 @@ from tunnel.core.constants import (
     EARLY_BYTES_MAX,
     NEVER_US,
     PACKET_PAYLOAD_MIN,
-    RESUME_INTERVAL_US,
     SECOND_US,
 )
 from tunnel.core.errors import LocalProtocolError, PeerClosedError
@@ -20,7 +19,7 @@ from tunnel.core.opening import Identity
 from tunnel.core.outbound import Outbound
 from tunnel.core.receive_window import ReceiveWindow
 from tunnel.core.receiver import Receiver
-from tunnel.core.send_window import SendWindow
+from tunnel.core.send_window import NO_EDGE, SendWindow
 from tunnel.core.sender import Sender
 from tunnel.core.state import LIVE, TRANSITIONS, Input, State
 from tunnel.core.stats import ConnectionStats
@@ -89,7 +88,6 @@ class Connection:
             self.sender.window.ends_held = True
             self.sender.resume(min(owner.carrier.initial_edge_bytes, EARLY_BYTES_MAX), now)
             self.outbound.open_now(now)
-            self.liveness.watch(now)
 
     # getters
 
@@ -136,7 +134,7 @@ class Connection:
             raise PeerClosedError("the connection is closed: nobody would read this")
         if self.finished_writing or self.state is State.REQUESTED:
             raise LocalProtocolError("write() after finish() or close(), or before accept()")
-        taken = self.sender.window.write(data)
+        taken = self.sender.write(data, now)
         self.stats.bytes_written += taken
         self._write_refused = taken < len(data)
         if taken:
@@ -163,7 +161,7 @@ class Connection:
             raise LocalProtocolError("finish() before accept()")
         if not self.finished_writing and self.state in LIVE and self.state is not State.PEER_CLOSED:
             self.finished_writing = True
-            self.sender.window.end(PacketType.FINISH)
+            self.sender.end(PacketType.FINISH, now)
             self.owner.touch(self)
 
     def close(self, now: int) -> None:
@@ -180,14 +178,16 @@ class Connection:
         self.owner.touch(self)
 
     def refuse(self, reason: RejectReason, text: str, now: int) -> None:
-        """Answer REJECTED to what was requested."""
-        self.outbound.refusal = (reason, text)
-        if not self.apply(Input.REFUSE_CALLED, now):
+        """Answer REJECTED to what was requested. ValueError when the text does not fit a packet (2.3)."""
+        if self.state is not State.REQUESTED:
             raise LocalProtocolError("refuse() of a connection that was not requested, or is answered")
+        self.outbound.refuse(reason, text)
+        self.apply(Input.REFUSE_CALLED, now)
 
     def abort(self, now: int, reason: AbortReason = AbortReason.APPLICATION, text: str = "") -> None:
         """End at once; the peer gets an error. Harmless when it has ended."""
-        self.fail(LostReason.ABORTED, reason, now, text)
+        if self.state in LIVE:
+            self.fail(LostReason.ABORTED, reason, now, text)
 
     def pull_interval_changed(self, now: int) -> None:
         """Our carrier pulls at another rate: the peer's timers depend on it, too (2.7, 4.6)."""
@@ -195,7 +195,7 @@ class Connection:
         if self.state in (State.ACCEPTED, State.OPEN, State.CLOSING):
             self._option_sent += 1
             options = Options(pull_interval_ms=self.owner.carrier.pull_interval_us // 1000)
-            self.sender.window.insert(PacketType.OPTION, encode_option(Option(self._option_sent, options)))
+            self.sender.insert(PacketType.OPTION, encode_option(Option(self._option_sent, options)), now)
 
     # what packets bring (called by inbound.py)
 
@@ -210,14 +210,14 @@ class Connection:
             self.receiver.insert((1 << 32) + packet.sequence, packet.attempt, packet.type, b"", None, now)
             if self.receiver.window.discarding:
                 self.sender.window.close_received = (1 << 32) + packet.sequence
-            self.sender.window.peer_edge = max(self.sender.window.peer_edge, accepted.window)
+            self.sender.window.peer_edge = accepted.window  # the early allowance was no window of the peer (3.6)
             self.learn(accepted.options)
             self.apply(Input.ANSWERED, now)
             held, self.held_packets = self.held_packets, []
             for early in held:
                 self.owner.receive(self, early, now)
-        elif self.suspended_since_us != NEVER_US and accepted.resumed:
-            self.resume(now)
+        elif self.suspended_since_us != NEVER_US:
+            self.resume(now)  # it came over a bound route, whether it says "resumed" or is the first one again
         elif self.state is not State.CLOSED:
             self.receiver.insert(sequence, packet.attempt, packet.type, b"", None, now)
 
@@ -228,8 +228,13 @@ class Connection:
             reason = RejectReason(rejected.reason) if known else RejectReason.REFUSED
             self.owner.emit(Refused(self.id, reason, rejected.text))
             self.apply(Input.REJECTED, now)
-        elif self.suspended_since_us != NEVER_US and rejected.reason not in (RejectReason.BUSY, RejectReason.TIMED_OUT):
+        elif self.suspended_since_us != NEVER_US and rejected.reason in (RejectReason.GONE, RejectReason.DENIED):
             self.fail(LostReason.GONE, None, now, rejected.text)
+
+    def replaced(self, other_id: int, now: int) -> None:
+        """A second acceptor took our CONNECT, which the first must have died for: both streams are over."""
+        self.owner.send_abort(self.id, other_id)
+        self.fail(LostReason.GONE, None, now, "another endpoint answered in place of the peer")
 
     def acknowledged(self, ack: Ack, now: int) -> bool:
         """An ACK; False if it is malformed."""
@@ -246,6 +251,7 @@ class Connection:
             self._unflushed = False
             self.owner.emit(Flushed(self.id))
         if unwrap(ack.cumulative, window.next_sequence) >= window.close_sequence:
+            window.close_sequence = NO_EDGE  # once: a later ACK says the same (1.7)
             self.apply(Input.CLOSE_ACKED, now)
         return True
 
@@ -270,8 +276,7 @@ class Connection:
         if options.packet_bytes_max is not None:
             self.outbound.peer_packet_bytes_max = max(options.packet_bytes_max, PACKET_PAYLOAD_MIN + HEADER_SIZE)
         if options.user_timeout_ms:
-            timeout_us = min(options.user_timeout_ms * 1000, self.owner.config.user_timeout_us)
-            self.liveness.user_timeout_us = max(timeout_us, SECOND_US)
+            self.liveness.limit(max(SECOND_US, min(options.user_timeout_ms * 1000, self.owner.config.user_timeout_us)))
         if options.pull_interval_ms is not None:
             self._peer_pull_interval_us = min(options.pull_interval_ms * 1000, BACKOFF_MAX_US)
         self._add_pull_intervals()
@@ -288,7 +293,6 @@ class Connection:
             return
         self.suspended_since_us = now
         self.sender.suspend()
-        self.liveness.watch(now)
         if self.identity.initiator:
             self.outbound.open_now(now)
 
@@ -296,10 +300,11 @@ class Connection:
         """Its CONNECT came again: answer as before; with a resume everything unacknowledged is sent again."""
         if self.state is State.REQUESTED:
             return
-        self.outbound.answer_due = True
-        self.outbound.answer_resumed = resume
         if resume or self.suspended_since_us != NEVER_US:
             self.resume(now)
+        if not self.sender.repeat_first():
+            self.outbound.answer_due = True
+            self.outbound.answer_resumed = resume
 
     def resume(self, now: int) -> None:
         """The route is bound again: both sides resend what is unacknowledged and acknowledge what they have (6.6)."""
@@ -329,20 +334,15 @@ class Connection:
         if timers.due(Timer.USER_TIMEOUT, now) and self.liveness.expired(self._unanswered_since(), now):
             self.fail(LostReason.TIMEOUT, AbortReason.USER_TIMEOUT, now)
 
-    def open_interval_us(self, tries: int) -> int:
-        """How long until CONNECT is repeated (3.1, 6.5)."""
-        if self.identity.peer_id:
-            return RESUME_INTERVAL_US
-        return min(SECOND_US << min(tries, 16), BACKOFF_MAX_US)
-
     def _unanswered_since(self) -> int:
         """Since when the oldest thing is unanswered that the user timeout watches (4.15)."""
         if self.state is State.REQUESTED or self.state is State.DRAIN:
             return NEVER_US
-        since = min(self.suspended_since_us, self.sender.probing_since_us, self.liveness.pinging_since_us)
+        gone_since_us = min(self.suspended_since_us, self.owner.carrier.absent_since_us)
+        since = min(gone_since_us, self.sender.probing_since_us, self.liveness.pinging_since_us)
         if self.state in (State.CONNECTING, State.CLOSED_EARLY):
             return min(since, self.opened_us)
-        return min(since, self.sender.progress_us) if self.sender.window.outstanding else since
+        return min(since, self.sender.waiting_since_us)
 
     def _add_pull_intervals(self) -> None:
         self.sender.rtt.pull_interval_us = self.owner.carrier.pull_interval_us + self._peer_pull_interval_us
@@ -377,6 +377,7 @@ class Connection:
     def junk_send(self) -> None:
         """The peer wants nothing more, or has everything."""
         junked = self.sender.stop()
+        self._unflushed = self._write_refused = False  # a later ACK must claim nothing
         if self.state is State.PEER_CLOSED:
             self.owner.emit(PeerClosed(self.id, junked))
         if junked:

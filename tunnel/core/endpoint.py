@@ -178,11 +178,16 @@ class Endpoint:
         """The relay knows us. When it did not before (`fresh`), no route of ours exists: they are resumed (6.5)."""
         self.carrier.packet_bytes_max = packet_bytes_max
         self.carrier.initial_edge_bytes = initial_edge_bytes
+        self.carrier.absent_since_us = NEVER_US
         if fresh:
             self.acceptor.announce_all()
             for connection in list(self.connections.values()):
                 connection.route_lost(now)
                 self.touch(connection)
+
+    def detached(self, now: int) -> None:
+        """The relay does not know us any more, or cannot be reached: the user timeout runs until `attached` (4.15)."""
+        self.carrier.absent_since_us = min(self.carrier.absent_since_us, now)
 
     def carrier_changed(self, lanes: int, pull_interval_us: int, now: int) -> None:
         """The carrier runs so many exchanges at once, and pulls so often."""
@@ -222,9 +227,15 @@ class Endpoint:
         """Queue a packet that needs no connection."""
         self._batches.add_stray(packet)
 
+    def send_abort(self, own_id: int, peer_id: int) -> None:
+        """Answer a stranger that there is no such connection; only so many such answers wait (3.9)."""
+        payload = encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION))
+        self._batches.add_stray(Packet(PacketType.ABORT, own_id, peer_id, 0, payload), is_answer=True)
+
     def receive(self, connection: Connection, packet: Packet, now: int) -> None:
-        """Let a packet that was held reach its connection."""
-        receive(connection, packet, now)
+        """Let a packet that was held reach its connection, unless one before it has ended that."""
+        if connection.state is not State.CLOSED:
+            receive(connection, packet, now)
 
     def forget(self, connection: Connection, now: int) -> None:
         """The connection has ended: only its id and route key are kept, for a while."""
@@ -282,8 +293,7 @@ class Endpoint:
             own, peer = packet.destination, packet.source
             if packet.type in _BY_SOURCE:
                 own, peer = peer, own
-            payload = encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION))
-            self._batches.add_stray(Packet(PacketType.ABORT, own, peer, 0, payload), is_answer=True)
+            self.send_abort(own, peer)
             self.packets_discarded += 1
         else:
             self.packets_discarded += 1

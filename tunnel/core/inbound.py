@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tunnel.core.constants import EARLY_PACKETS_MAX, HELD_BYTES_MAX
+from tunnel.core.constants import EARLY_PACKETS_MAX, HELD_BYTES_MAX, NEVER_US
 from tunnel.core.events import LostReason
 from tunnel.core.receive_window import Arrival
 from tunnel.core.state import Input, State
 from tunnel.wire import (
+    HEADER_SIZE,
     AbortReason,
     DropReason,
     Packet,
@@ -33,6 +34,7 @@ __all__ = ["receive"]
 PONGS_MAX = 4  # answers that wait; further PINGs are answered by these
 PING_BYTES_MAX = 64  # 1.5
 
+_FAREWELLS = frozenset({int(PacketType.ABORT), int(PacketType.SHUTDOWN)})  # who says only that is no peer (3.5)
 _END_TYPES = frozenset({int(PacketType.FINISH), int(PacketType.CLOSE)})
 
 _LOST_REASONS = {
@@ -59,7 +61,9 @@ def receive(connection: Connection, packet: Packet, now: int) -> None:
                 _hold(connection, packet)
             return
         connection.liveness.heard(now)
-        if connection.state is State.ACCEPTED:
+        if connection.suspended_since_us != NEVER_US and not connection.identity.initiator:
+            connection.resume(now)  # it came over a bound route: what said that there is none is out of date (6.7)
+        if connection.state is State.ACCEPTED and packet.type not in _FAREWELLS:
             connection.apply(Input.PEER_HEARD, now)
     else:
         handler = _FROM_OTHERS.get(packet.type)
@@ -73,6 +77,7 @@ def _hold(connection: Connection, packet: Packet) -> None:
     """Before ACCEPTED what the peer sent after it may already be here: lanes overtake each other (3.7)."""
     held = connection.held_packets
     if len(held) < EARLY_PACKETS_MAX and connection.held_bytes + len(packet.payload) <= HELD_BYTES_MAX:
+        packet.payload = bytes(packet.payload)  # a slice would keep its whole body
         held.append(packet)
         connection.held_bytes += len(packet.payload)
     else:
@@ -80,6 +85,9 @@ def _hold(connection: Connection, packet: Packet) -> None:
 
 
 def _on_sequenced(connection: Connection, packet: Packet, now: int) -> None:
+    if len(packet.payload) + HEADER_SIZE > connection.owner.config.packet_bytes_max:
+        connection.stats.packets_discarded += 1  # 1.3
+        return
     end = None
     if packet.type in _END_TYPES:
         end = decode_end(packet.payload)
@@ -124,10 +132,12 @@ def _on_accepted(connection: Connection, packet: Packet, now: int) -> None:
         accepted is None
         or not identity.initiator
         or accepted.route_key != identity.route_key
-        or (identity.peer_id and identity.peer_id != packet.destination)
         or not packet.destination
     ):
         connection.stats.packets_discarded += 1
+        return
+    if identity.peer_id and identity.peer_id != packet.destination:
+        connection.replaced(packet.destination, now)
         return
     connection.liveness.heard(now)
     connection.answered(accepted, packet, now)
@@ -155,7 +165,7 @@ def _on_shutdown(connection: Connection, packet: Packet, now: int) -> None:
     connection.peer_shut = True
     if connection.state is State.DRAIN:
         connection.apply(Input.SHUTDOWN, now)
-    elif connection.state is not State.PEER_CLOSED:  # there everything has come: only the reader is behind
+    elif not connection.complete:
         connection.fail(LostReason.RESET, None, now, "the peer released the route before the end")
 
 

@@ -7,7 +7,8 @@ __all__ = ["Liveness"]
 
 
 class Liveness:
-    """Both timers are lazy: they are set when they have cause to run, and look at the facts only when they fire."""
+    """Both timers are lazy: they look at the facts only when they fire. The user timeout runs from birth, so that nothing
+    that waits needs to start it: whenever it began to wait, the timer fires in time to see when it is over."""
 
     __slots__ = ("_keepalive_us", "_pings", "_timers", "heard_us", "ping_due", "pinging_since_us", "user_timeout_us")
 
@@ -19,6 +20,7 @@ class Liveness:
         self._keepalive_us = keepalive_us
         self._timers = timers
         self._pings = 0
+        timers.set(Timer.USER_TIMEOUT, now + user_timeout_us)
 
     def heard(self, now: int) -> None:
         """A valid packet of the peer came."""
@@ -47,16 +49,16 @@ class Liveness:
         self.ping_due = True
         self._timers.set(Timer.KEEPALIVE, now + interval_us)
 
-    def watch(self, since_us: int) -> None:
-        """Something has been unanswered since then: the user timeout runs, if it does not run already."""
-        if self._timers.get(Timer.USER_TIMEOUT) == NEVER_US:
-            self._timers.set(Timer.USER_TIMEOUT, since_us + self.user_timeout_us)
+    def limit(self, user_timeout_us: int) -> None:
+        """The smaller value of both sides (4.15), from now on and for what waits already."""
+        shorter_us = self.user_timeout_us - user_timeout_us
+        self.user_timeout_us = user_timeout_us
+        if shorter_us > 0:
+            self._timers.set(Timer.USER_TIMEOUT, self._timers.get(Timer.USER_TIMEOUT) - shorter_us)
 
     def expired(self, since_us: int, now: int) -> bool:
         """USER_TIMEOUT fired and the oldest unanswered thing is `since_us` old (NEVER_US: nothing): is it over?"""
-        if since_us == NEVER_US:
-            return False
-        deadline = since_us + self.user_timeout_us
+        deadline = min(since_us, now) + self.user_timeout_us
         if deadline <= now:
             return True
         self._timers.set(Timer.USER_TIMEOUT, deadline)

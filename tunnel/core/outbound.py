@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunnel.core.constants import NEVER_US, PACKET_PAYLOAD_MAX
+from tunnel.core.constants import (
+    BACKOFF_MAX_US,
+    NEVER_US,
+    PACKET_PAYLOAD_MAX,
+    PACKET_PAYLOAD_MIN,
+    RESUME_INTERVAL_US,
+    SECOND_US,
+)
 from tunnel.core.opening import accepted_packet, accepted_payload, connect_packet
-from tunnel.core.send_window import Segment
+from tunnel.core.send_window import Segment, SegmentState
 from tunnel.core.state import State
 from tunnel.core.timers import Timer
 from tunnel.wire import (
@@ -34,11 +41,11 @@ class Outbound:
         "_answers",
         "_connection",
         "_opens",
+        "_refusal",
         "answer_due",
         "answer_resumed",
         "open_due",
         "peer_packet_bytes_max",
-        "refusal",
     )
 
     def __init__(self, connection: Connection) -> None:
@@ -47,15 +54,24 @@ class Outbound:
         self.answer_due = False  # a repeated CONNECT or a resume wants its ACCEPTED
         self.answer_resumed = False
         self.peer_packet_bytes_max = connection.owner.config.packet_bytes_max
-        self.refusal: tuple[RejectReason, str] | None = None
+        self._refusal: bytes | None = None
         self._opens = 0
         self._answers = 0
 
     def open_now(self, now: int) -> None:
-        """CONNECT leaves with the next batch, and again after a while."""
+        """CONNECT leaves with the next batch, and again after a while (3.1, 6.5)."""
         self.open_due = True
-        interval_us = self._connection.open_interval_us(self._opens)
+        interval_us = min(SECOND_US << min(self._opens, 16), BACKOFF_MAX_US)
+        if self._connection.identity.peer_id:
+            interval_us = RESUME_INTERVAL_US
         self._connection.timers.set(Timer.OPEN, now + interval_us)
+
+    def open_again(self) -> bool:
+        """The CONNECT that left did not arrive (4.10); False when it is not wanted any more."""
+        if self._connection.timers.get(Timer.OPEN) == NEVER_US:
+            return False
+        self.open_due = True
+        return True
 
     def wants_control(self) -> bool:
         """Whether a control packet is due now; a delayed ACK is not."""
@@ -71,10 +87,20 @@ class Outbound:
             or connection.sender.probe_due
         )
 
+    def accepted_waits(self) -> bool:
+        """ACCEPTED is to be sent again: before anything else, since it binds the route (3.2)."""
+        if self._connection.identity.initiator:
+            return False
+        window = self._connection.sender.window
+        first = window.outstanding.get(window.oldest)
+        return first is not None and first.type == _ACCEPTED and first.state is SegmentState.LOST
+
     def take_control(self, now: int) -> list[Packet]:
         """The control packets that are due, with any ACK that is pending; none is due afterwards."""
         connection = self._connection
         packets: list[Packet] = []
+        if connection.state is State.CLOSED:
+            return packets
         if self.open_due:
             packets.append(self._connect_packet())
         if self.answer_due:
@@ -83,7 +109,7 @@ class Outbound:
             packets.append(
                 accepted_packet(connection.identity, self.accepted_payload(resumed=self.answer_resumed), self._answers)
             )
-        if connection.suspended_since_us != NEVER_US or connection.state in (State.REQUESTED, State.CLOSED):
+        if connection.suspended_since_us != NEVER_US or connection.state is State.REQUESTED:
             return packets
         if connection.receiver.may_ack(now):
             packets.append(self._packet(PacketType.ACK, encode_ack(connection.receiver.take_ack(now))))
@@ -93,11 +119,9 @@ class Outbound:
         if connection.liveness.ping_due:
             connection.liveness.ping_due = False
             packets.append(self._packet(PacketType.PING, b""))
-            connection.liveness.watch(now)
         if connection.sender.probe_due:
             connection.sender.probe_due = False
             packets.append(self._packet(PacketType.PROBE, b""))
-            connection.liveness.watch(now)
         return packets
 
     def take_segment(self, payload_max: int, now: int) -> tuple[Segment, Packet] | None:
@@ -105,11 +129,12 @@ class Outbound:
         connection = self._connection
         limit = min(payload_max, PACKET_PAYLOAD_MAX, self.peer_packet_bytes_max - HEADER_SIZE)
         limit = min(limit, connection.owner.carrier.packet_bytes_max - HEADER_SIZE)
+        if not connection.identity.peer_id:
+            limit = min(limit, PACKET_PAYLOAD_MIN)  # early: what the peer takes is not known yet (4.13)
         sender = connection.sender
         segment = sender.take(limit, now)
         if segment is None:
             return None
-        connection.liveness.watch(sender.progress_us)
         identity = connection.identity
         attempt = segment.attempt & 0xFF
         if segment.type == _ACCEPTED:
@@ -135,8 +160,11 @@ class Outbound:
 
     def last_answer(self) -> bytes:
         """What a CONNECT gets that comes after the end: the payload of REJECTED."""
-        reason, text = self.refusal or (RejectReason.GONE, "")
-        return encode_rejected(Rejected(self._connection.identity.route_key, reason, text))
+        return self._refusal or encode_rejected(Rejected(self._connection.identity.route_key, RejectReason.GONE))
+
+    def refuse(self, reason: RejectReason, text: str) -> None:
+        """From now on the answer is this; ValueError when the text does not fit."""
+        self._refusal = encode_rejected(Rejected(self._connection.identity.route_key, reason, text))
 
     def rejection(self) -> Packet:
         """REJECTED with the reason that was given."""

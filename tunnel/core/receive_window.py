@@ -134,7 +134,9 @@ class ReceiveWindow:
         return self._keep_ahead(sequence, packet_type, payload, end)
 
     def _keep_ahead(self, sequence: int, packet_type: int, payload: Buffer, end: End | None) -> Arrival:
-        size = len(payload) if packet_type == PacketType.DATA else 0
+        if packet_type != PacketType.DATA:
+            payload = b""  # what it says was decoded; only the stream is kept
+        size = len(payload)
         limit = self._config.out_of_order_packets_max
         if len(self._ahead) >= limit or sequence - self.next_sequence > 4 * limit:
             return Arrival.REFUSED
@@ -149,8 +151,7 @@ class ReceiveWindow:
     def _take_from_ahead(self) -> bool:
         while (item := self._ahead.pop(self.next_sequence, None)) is not None:
             packet_type, payload, pin, end = item
-            if packet_type == PacketType.DATA:
-                self._ahead_bytes -= len(payload)
+            self._ahead_bytes -= len(payload)
             if not self._append(packet_type, payload, pin, end):
                 return False
         self._ahead_ranges.remove_up_to(self.next_sequence - 1)
@@ -172,6 +173,8 @@ class ReceiveWindow:
 
     def _store(self, payload: Buffer, pin: _Pin | None) -> None:
         size = len(payload)
+        if not size:
+            return  # nobody honest sends it (1.5); an empty chunk would stand before the end of the stream
         self._digest.update(payload)
         self.received_offset += size
         self.buffered_bytes += size
@@ -277,9 +280,8 @@ class ReceiveWindow:
         self._last_pin = None
         self.buffered_bytes = self.pinned_bytes = 0
         if self._ahead:
-            last = max(self._ahead)
-            self.closed = self.closed or any(item[0] is PacketType.CLOSE for item in self._ahead.values())
-            self.next_sequence = last + 1
+            self.closed = self.closed or any(item[0] == PacketType.CLOSE for item in self._ahead.values())
+            self.next_sequence = max(self._ahead) + 1
         self._ahead.clear()
         self._ahead_bytes = 0
         self._ahead_ranges = RangeSet()

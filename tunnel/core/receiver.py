@@ -15,7 +15,17 @@ class Receiver:
     """Call `insert` for each sequenced packet and `take_ack` when a batch leaves. `ack_due` asks for a batch now;
     `ack_pending` only wants to travel with the next one (4.3)."""
 
-    __slots__ = ("_cause", "_last_ack_us", "_stats", "_timers", "_waiting_since_us", "ack_due", "ack_pending", "window")
+    __slots__ = (
+        "_cause",
+        "_last_ack_us",
+        "_newest_us",
+        "_stats",
+        "_timers",
+        "_waiting_since_us",
+        "ack_due",
+        "ack_pending",
+        "window",
+    )
 
     def __init__(self, window: ReceiveWindow, timers: TimerTable, stats: ConnectionStats) -> None:
         self.window = window
@@ -25,6 +35,7 @@ class Receiver:
         self._stats = stats
         self._cause = (0, 0)  # sequence and attempt of the newest packet
         self._waiting_since_us = 0
+        self._newest_us = 0  # when what the next ACK is for came: the delay that it reports is exact (4.5)
         self._last_ack_us = -ACK_SPACING_US
 
     def insert(
@@ -39,6 +50,7 @@ class Receiver:
             self.ack_due = True  # the sender should learn where our window ends
             return arrival
         self._cause = (sequence, attempt)
+        self._newest_us = now
         if not self.ack_pending:
             self.ack_pending = True
             self._waiting_since_us = now
@@ -51,11 +63,16 @@ class Receiver:
             self._timers.set(Timer.ACK_DELAY, self._waiting_since_us + ACK_DELAY_US)
         return arrival
 
+    def opened_by(self, sequence: int, attempt: int) -> None:
+        """CONNECT came: the stream begins behind it, and until then it is the newest packet."""
+        self.window.next_sequence = sequence + 1
+        self._cause = (sequence, attempt)
+
     def owe_ack(self, now: int) -> None:
         """An ACK leaves with the next batch, and one is asked for now."""
         if not self.ack_pending:
             self.ack_pending = True
-            self._waiting_since_us = now
+            self._waiting_since_us = self._newest_us = now
         self.ack_due = True
 
     def handle_timers(self, now: int) -> None:
@@ -77,7 +94,7 @@ class Receiver:
         """The ACK that leaves now; nothing is owed afterwards."""
         window = self.window
         window.advance()
-        delay_us = now - self._waiting_since_us if self.ack_pending else 0
+        delay_us = now - self._newest_us if self.ack_pending else 0
         self.ack_due = self.ack_pending = False
         self._last_ack_us = now
         self._timers.clear(Timer.ACK_DELAY)

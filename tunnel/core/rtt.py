@@ -43,7 +43,7 @@ class RttEstimator:
     def base_rto_us(self) -> int:
         """RTO before any doubling (4.6)."""
         if not self.srtt_us:
-            return RTO_INITIAL_US + self.pull_interval_us
+            return min(RTO_INITIAL_US + self.pull_interval_us, BACKOFF_MAX_US)
         rto_us = self.srtt_us + max(4 * self.variance_us, VARIANCE_MIN_US) + ACK_DELAY_US + self.pull_interval_us
         return min(max(rto_us, RTO_MIN_US), BACKOFF_MAX_US)
 

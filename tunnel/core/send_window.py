@@ -174,16 +174,11 @@ class SendWindow:
         """FINISH or CLOSE after everything written; nothing may be written afterwards."""
         self._ends.append(packet_type)
 
-    def open_with(self, packet_type: int, payload: bytes) -> Segment:
-        """Give the first number to a packet that carries no bytes of the stream (ACCEPTED, 3.5); it is to be sent."""
+    def insert(self, packet_type: int, payload: bytes) -> None:
+        """Number a packet that carries no bytes now, to be sent before what has no number yet (ACCEPTED, OPTION)."""
         segment = self._number(packet_type, payload, 0)
         segment.attempt = -1
         self.lose(segment, "")
-        return segment
-
-    def insert(self, packet_type: int, payload: bytes) -> None:
-        """Number a packet that carries no bytes now (OPTION, 2.7); it is to be sent."""
-        self.open_with(packet_type, payload)
 
     # transmission
 
@@ -292,7 +287,7 @@ class SendWindow:
     def junk(self) -> int:
         """Drop everything unsent and unacknowledged (5.3, 5.4); how many bytes of the stream that were."""
         junked = self.unacknowledged_bytes
-        self.written_bytes = self.acknowledged_offset = self.sent_offset
+        self.written_bytes = self.sent_offset = self.acknowledged_offset
         self._pending.clear()
         self._ends.clear()
         self._lost.clear()

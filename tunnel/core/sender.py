@@ -8,7 +8,7 @@ from tunnel.core.send_window import Segment, SegmentState, SendWindow
 from tunnel.core.stats import ConnectionStats
 from tunnel.core.timers import Timer, TimerTable
 from tunnel.traces.record import TraceCause
-from tunnel.wire import Ack, unwrap
+from tunnel.wire import Ack, Buffer, PacketType, unwrap
 
 __all__ = ["Sender"]
 
@@ -24,7 +24,7 @@ class Sender:
         self.stopped = False
         self.probe_due = False
         self.probing_since_us = NEVER_US  # the first unanswered window probe
-        self.progress_us = 0  # the last time that something new was acknowledged, or became outstanding
+        self.progress_us = 0  # the last time that something new was acknowledged, or began to wait
         self._timers = timers
         self._carrier = carrier
         self._stats = stats
@@ -39,7 +39,35 @@ class Sender:
         """Whether `take` has something to give, in a large enough batch."""
         return not self.suspended and not self._held_back and self.window.sendable()
 
+    @property
+    def waiting_since_us(self) -> int:
+        """Since when nothing has become of what waits or is unacknowledged (4.15). NEVER_US: there is no such thing, or
+        the peer has no room, and window probes tell whether it is there."""
+        return NEVER_US if self.window.idle or self.window.blocked else self.progress_us
+
     # what the connection tells
+
+    def write(self, data: Buffer, now: int) -> int:
+        """Take bytes of the stream; how many."""
+        self._begin_wait(now)
+        taken = self.window.write(data)
+        if self.window.blocked:
+            self.arm(now)  # nothing is in flight whose acknowledgement would
+        return taken
+
+    def end(self, packet_type: int, now: int) -> None:
+        """FINISH or CLOSE after everything written."""
+        self._begin_wait(now)
+        self.window.end(packet_type)
+
+    def insert(self, packet_type: int, payload: bytes, now: int) -> None:
+        """A sequenced packet without bytes of the stream, before everything that has no number yet."""
+        self._begin_wait(now)
+        self.window.insert(packet_type, payload)
+
+    def _begin_wait(self, now: int) -> None:
+        if self.window.idle or self.window.blocked:
+            self.progress_us = now
 
     def take(self, size_max: int, now: int) -> Segment | None:
         """The next segment for a batch; it counts as carried."""
@@ -104,6 +132,15 @@ class Sender:
         if attempt == segment.attempt and segment.state is SegmentState.CARRIED and not self.stopped:
             self.window.lose(segment, TraceCause.BATCH_GIVEN_UP)
 
+    def repeat_first(self) -> bool:
+        """ACCEPTED is wanted again; False when it is acknowledged, so that its number cannot be sent again."""
+        first = self.window.outstanding.get(self.window.oldest)
+        if first is None or first.type != PacketType.ACCEPTED:
+            return False
+        if first.state < SegmentState.LOST:
+            self._lose(first, TraceCause.HANDSHAKE_TIMEOUT)
+        return True
+
     def dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
         """The relay names what it dropped: lost for certain. It leaves when the relay has room (2.9, 4.10)."""
         window = self.window
@@ -112,7 +149,7 @@ class Sender:
             segment = window.outstanding[sequence]
             if segment.state < SegmentState.LOST:
                 self._lose(segment, TraceCause.DROPPED_BY_RELAY)
-        if room_bytes == 0:
+        if room_bytes == 0 and window.outstanding and not self.suspended:
             self._held_back = True
             self._timers.set(Timer.RETRANSMIT, now + self.rtt.rto_us())
         else:
@@ -132,6 +169,7 @@ class Sender:
         ranges = [(unwrap(first, near), unwrap(last, near)) for first, last in ack.ranges] if ack.ranges else []
         echoed = window.outstanding.get(unwrap(ack.echo_sequence, near))
         fresh_echo = echoed is not None and echoed.state is not SegmentState.ACKNOWLEDGED
+        was_blocked = window.blocked
         newly = window.acknowledge(cumulative, ranges)
         if newly is None:
             return None
@@ -146,7 +184,11 @@ class Sender:
             self.rtt.progressed()
             self._tail_probed = False
             self._held_back = False
-        if window.open_peer_window(cumulative, ack.window) or newly:
+        if window.open_peer_window(cumulative, ack.window):
+            self._probes = 0
+            if was_blocked:
+                self.progress_us = now
+        elif newly:
             self._probes = 0
         self.probing_since_us = NEVER_US
         self._detect_losses(now)
@@ -249,6 +291,8 @@ class Sender:
             self._timers.set(Timer.WINDOW_PROBE, now + min(interval_us, 60_000_000))
 
     def _detect_losses(self, now: int) -> None:
+        if self.suspended or not self.rtt.srtt_us:
+            return  # no RTT to wait for: RTO decides
         patience_us = self.rtt.latest_us + self.rtt.reorder_window_us(self._carrier.lanes)
         lost, due = self._loss.lost(now, patience_us)
         for segment in lost:

@@ -48,7 +48,7 @@ class LaneConfig:
         if not 1 <= self.lanes_start <= self.lanes_max <= _LANES_LIMIT:
             raise ValueError(f"lanes must satisfy 1 <= lanes_start <= lanes_max <= {_LANES_LIMIT}")
         if not EXCHANGE_BYTES + 2 * HEADER_SIZE <= self.body_bytes_min <= self.body_bytes_start <= self.body_bytes_max:
-            raise ValueError("bodies must satisfy 120 <= body_bytes_min <= body_bytes_start <= body_bytes_max")
+            raise ValueError("bodies must satisfy 116 <= body_bytes_min <= body_bytes_start <= body_bytes_max")
         if not self.body_bytes_min <= self.answer_bytes_max < 2**32 or self.body_bytes_max >= 2**32:
             raise ValueError("answer_bytes_max must be at least body_bytes_min, and both largest bodies below 2**32")
         if not 0 < self.hold_us_min <= self.hold_us <= _MILLISECONDS_LIMIT_US:

@@ -6,7 +6,7 @@ import msgspec
 
 from tunnel.exchange.config import SECOND_US
 from tunnel.exchange.events import Request
-from tunnel.wire import Attach, Buffer, Exchange, encode_envelope
+from tunnel.wire import Answer, Attach, Buffer, Exchange, encode_envelope
 
 __all__ = ["ATTACH_LANE", "Attempt", "Flight", "repeat_delay"]
 
@@ -14,9 +14,10 @@ ATTACH_LANE = -1
 
 _MASK_FAILURES = 2  # 7.9: the second failure of the same body masks it
 _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9
-# On a path so slow that repeats come before the answer does, the oldest attempt is the one that will be answered. Later
-# ones make room for each other, until it is as old as the longest deadline.
-_ELDER_US = 30 * SECOND_US
+# On a path so slow that repeats come before the answer does, the oldest attempt is the one that will be answered: later
+# ones make room for each other. It may be dead, too; so it is given up at this age, the one after it at twice that, ...
+_ELDER_US_MIN = 8 * SECOND_US
+_ELDER_US_MAX = 30 * SECOND_US  # the longest deadline (7.8)
 
 
 class Attempt(msgspec.Struct):
@@ -35,10 +36,21 @@ def repeat_delay(longest_us: int, random: Random) -> int:
 
 
 class Flight:
-    """A body that is sent until it is answered. It never gives up; its owner may."""
+    """A body that is sent until it is answered. It never gives up; its owner may.
+
+    `wait_us` is the deadline of the first attempt, `repeat_us` the longest time between repeats; if `repeat_us_max` is
+    larger it doubles up to that.
+    """
 
     def __init__(
-        self, message: Attach | Exchange, now: int, *, wait_us: int, repeat_us: int, attempts_max: int
+        self,
+        message: Attach | Exchange,
+        now: int,
+        *,
+        wait_us: int,
+        repeat_us: int,
+        attempts_max: int,
+        repeat_us_max: int = 0,
     ) -> None:
         self.lane = message.lane if isinstance(message, Exchange) else ATTACH_LANE
         self.number = message.number if isinstance(message, Exchange) else message.generation
@@ -51,11 +63,14 @@ class Flight:
         self.failures = 0
         self.last = ""  # failure, in words
         self.proven = False  # the first repeat did not wait for the deadline
+        self.silent = False  # an attempt got no answer in time
         self.first_failure_us = 0  # age of the first attempt when it failed
         self.attempts: list[Attempt] = []  # open ones, oldest first
         self._message = message
         self._wait_us = wait_us
         self._repeat_us = repeat_us
+        self._repeat_us_max = max(repeat_us, repeat_us_max)
+        self._elder_us = _ELDER_US_MIN
         self._attempts_max = attempts_max
         self._body: list[Buffer] = encode_envelope(message)
         self.body_bytes = sum(map(len, self._body))
@@ -66,7 +81,7 @@ class Flight:
         if self.failures >= _MASK_FAILURES:
             self._body = encode_envelope(self._message, mask=random.getrandbits(8) or 1)
         self.attempts.append(Attempt(request_id, now, self.sent))
-        self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
+        self.next_us = now + (self._next_repeat(random) if self.sent else self._wait_us)
         request = Request(request_id, self._body, self.lane, self.number, self.pull, self.sent, self.next_us)
         self.sent += 1
         return request, evicted
@@ -86,7 +101,7 @@ class Flight:
         attempt = self.attempts[-1]
         if attempt.overdue or attempt.repeat != self.sent - 1:
             return False
-        attempt.overdue = True
+        attempt.overdue = self.silent = True
         self._count(attempt, f"no answer within {(now - attempt.sent_us) / SECOND_US:.1f} s", now)
         return True
 
@@ -96,6 +111,10 @@ class Flight:
         if self.sent == 1 and repeat_us < self.next_us:
             self.next_us = repeat_us
             self.proven = True
+
+    def answers(self, answer: Answer) -> bool:
+        """Whether this is the answer to it (7.5)."""
+        return answer.lane == self.lane and answer.number == self.number
 
     def take(self, request_id: int) -> Attempt:
         """Close the open attempt with this id."""
@@ -110,8 +129,16 @@ class Flight:
         if attempt.repeat == 0:
             self.first_failure_us = now - attempt.sent_us
 
+    def _next_repeat(self, random: Random) -> int:
+        delay_us = repeat_delay(self._repeat_us, random)
+        self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
+        return delay_us
+
     def _evict(self, now: int) -> int | None:
+        """Make room for an attempt: the id of the one that goes."""
         if len(self.attempts) < self._attempts_max:
             return None
-        elder_stays = self._attempts_max > 1 and now - self.attempts[0].sent_us < _ELDER_US
-        return self.attempts.pop(1 if elder_stays else 0).request_id
+        if self._attempts_max > 1 and now - self.attempts[0].sent_us < self._elder_us:
+            return self.attempts.pop(1).request_id
+        self._elder_us = min(2 * self._elder_us, _ELDER_US_MAX)
+        return self.attempts.pop(0).request_id

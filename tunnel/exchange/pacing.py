@@ -1,7 +1,7 @@
 """Pacing without an estimator: body sizes, the number of lanes and the hold, each learned and allowed to grow again.
 
-What is under way is lanes times body. Both grow while they are the limit and exchanges take hardly longer than the round
-trip; that they take longer shows a queue, and a queue is what interactive streams suffer from.
+What is under way is lanes times body. Both grow while they are the limit and exchanges take hardly longer than the
+round trip; that they take longer shows a queue, and a queue is what interactive streams suffer from.
 """
 
 from tunnel.exchange.config import KIB, MILLISECOND_US, SECOND_US
@@ -22,8 +22,8 @@ class BodyLimit:
 
     def __init__(self, start_bytes: int, bytes_min: int, bytes_max: int) -> None:
         self.limit_bytes = start_bytes
-        self._bytes_min = bytes_min
-        self._bytes_max = bytes_max
+        self._own_bytes_min = self._bytes_min = bytes_min
+        self._own_bytes_max = self._bytes_max = bytes_max
         self._changed_us = -1  # exchanges sent before tell nothing about the present limit
         self._refused_bytes = 0  # answered 413; 0: never
         self._refused_until_us = 0
@@ -31,8 +31,8 @@ class BodyLimit:
 
     def bound(self, bytes_max: int) -> None:
         """The relay takes no more than this."""
-        self._bytes_max = max(1, bytes_max)
-        self._bytes_min = min(self._bytes_min, self._bytes_max)
+        self._bytes_max = min(self._own_bytes_max, max(1, bytes_max))
+        self._bytes_min = min(self._own_bytes_min, self._bytes_max)
         self.limit_bytes = min(self.limit_bytes, self._bytes_max)
 
     def is_full(self, body_bytes: int) -> bool:
@@ -77,17 +77,17 @@ class LaneCount:
 
     def __init__(self, start: int, most: int, *, adapt: bool) -> None:
         self.count = start
+        self.most = most
         self._start = start
-        self._most = most
+        self._own_most = most
         self._adapt = adapt
         self._changed_us = -1
         self._failed_us = -1
 
     def bound(self, most: int) -> None:
         """The relay allows no more than this."""
-        self._most = max(1, most)
-        self._start = min(self._start, self._most)
-        self.count = min(self.count, self._most)
+        self.most = min(self._own_most, max(1, most))
+        self.count = min(max(self.count, self._start), self.most)
 
     def failed(self, now: int) -> None:
         """An exchange failed."""
@@ -96,7 +96,7 @@ class LaneCount:
     def pressed(self, sent_us: int, extra_us: int, round_trip_us: int, now: int) -> bool:
         """A full body that may not grow, sent at `sent_us`, took so much longer than the round trip. Returns whether
         there is a lane more: as long as what is under way does not fill the round trip, and nothing fails."""
-        if not self._adapt or self.count >= self._most or sent_us < max(self._changed_us, self._failed_us + 1):
+        if not self._adapt or self.count >= self.most or sent_us < max(self._changed_us, self._failed_us + 1):
             return False
         if extra_us >= _GROW_EXTRA_US + round_trip_us // 2:
             return False
@@ -118,17 +118,17 @@ class HoldLimit:
 
     def __init__(self, hold_us: int, hold_us_min: int) -> None:
         self.hold_us = hold_us
-        self._hold_us_min = hold_us_min
-        self._hold_us_max = hold_us
+        self._own_hold_us_min = self._hold_us_min = hold_us_min
+        self._own_hold_us_max = self._hold_us_max = hold_us
         self._cut_us = 0  # age at the last cut, 0 for none
         self._successes = 0
         self._successes_needed = _HOLD_SUCCESSES
 
     def bound(self, hold_us_max: int) -> None:
         """The relay holds no longer than this."""
-        self._hold_us_max = min(self._hold_us_max, hold_us_max)
-        self._hold_us_min = min(self._hold_us_min, self._hold_us_max)
-        self.hold_us = min(self.hold_us, self._hold_us_max)
+        self._hold_us_max = min(self._own_hold_us_max, hold_us_max)
+        self._hold_us_min = min(self._own_hold_us_min, self._hold_us_max)
+        self.hold_us = max(self._hold_us_min, min(self.hold_us, self._hold_us_max))
 
     def endured(self, age_us: int) -> None:
         """A pull was answered after this time, at its first attempt."""

@@ -16,13 +16,17 @@ _unpack_size = struct.Struct("!4xI").unpack_from  # behind version and type (1.1
 class PieceAssembler:
     """The packet of which some pieces are here. Its own size field says where it ends, and is checked first."""
 
-    __slots__ = ("_pieces", "_size", "held_bytes", "packet_bytes_max")
+    __slots__ = ("_held", "_size", "packet_bytes_max")
 
     def __init__(self, packet_bytes_max: int) -> None:
         self.packet_bytes_max = packet_bytes_max
-        self.held_bytes = 0
-        self._pieces: list[Buffer] = []
+        self._held = bytearray()  # copied: each piece would keep a body alive, and it may be one byte of it
         self._size = 0  # of the whole packet, 0 while nothing is held
+
+    @property
+    def held_bytes(self) -> int:
+        """Of a packet of which pieces are missing."""
+        return len(self._held)
 
     def feed(
         self, message: Exchange | Answer, parse: Callable[[Buffer], tuple[list[Parsed], Discarded | None]]
@@ -58,12 +62,11 @@ class PieceAssembler:
             if not HEADER_SIZE <= size <= self.packet_bytes_max:
                 return None, Discarded(bad_size=1, bytes=len(piece))
             self._size = size
-        self._pieces.append(piece)
-        self.held_bytes += len(piece)
+        self._held += piece
         if self.held_bytes < self._size:
             return None, discarded
         # What runs past the end of the packet is left for the parser of the packet to count.
-        packet = b"".join(self._pieces)
+        packet = bytes(self._held)
         self._forget()
         return packet, discarded
 
@@ -76,8 +79,8 @@ class PieceAssembler:
         return discarded
 
     def _forget(self) -> None:
-        self._pieces = []
-        self.held_bytes = self._size = 0
+        self._held = bytearray()
+        self._size = 0
 
 
 def _truncated(discarded: Discarded | None, size: int) -> Discarded | None:

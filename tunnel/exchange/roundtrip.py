@@ -49,8 +49,7 @@ class RoundTrip:
         """How long an answer may be under way that the relay is known to have sent (7.7)."""
         return _GRACE_US + self.srtt_us // 4
 
-    @property
-    def repeat_us(self) -> int:
-        """The longest time between two repeats (7.8); no shorter than an exchange takes, or no attempt would live to
-        see its answer."""
-        return max(_REPEAT_US, self.srtt_us)
+    def repeat_us(self, attempts: int) -> int:
+        """The longest time between two repeats (7.8), of which so many may be open at once. Each must live to see its
+        answer, which may take a round trip and as many as a new connection through proxies and TLS needs."""
+        return max(_REPEAT_US, 4 * self.srtt_us // max(1, attempts - 1))

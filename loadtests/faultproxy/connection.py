@@ -1,0 +1,89 @@
+"""A client's connection: its exchanges one after the other, and its end."""
+
+import asyncio
+import contextlib
+
+import h11
+
+from loadtests.faultproxy.answers import send_status
+from loadtests.faultproxy.context import Context, Upstream
+from loadtests.faultproxy.exchange import Exchange
+from loadtests.faultproxy.faults import FaultKind, plan_exchange
+from loadtests.faultproxy.http import ClientError, HttpSide
+from loadtests.faultproxy.options import IdleCut
+from loadtests.faultproxy.responder import ConnectionOver
+from loadtests.faultproxy.stream import Stream
+from tunnel.traces.record import TraceFault
+
+__all__ = ["serve_connection"]
+
+
+async def serve_connection(context: Context, stream: Stream) -> None:
+    """Serve it until it ends; close it then."""
+    context.counts.connections += 1
+    client, upstream = HttpSide(stream, h11.SERVER), Upstream(context)
+    idle = None if context.options.idle_cut is None else _IdleWatch(context, stream, context.options.idle_cut)
+    try:
+        await _serve(context, client, upstream)
+    except ConnectionOver:
+        pass
+    except ClientError as error:
+        if error.status and client.h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            context.counts.bad_requests += 1
+            with contextlib.suppress(ClientError):
+                await send_status(client, b"GET", error.status, "not understood")
+    finally:
+        if idle is not None:
+            idle.stop()
+        upstream.close()
+        stream.close()
+
+
+async def _serve(context: Context, client: HttpSide, upstream: Upstream) -> None:
+    while isinstance(request := await client.next_event(), h11.Request):
+        number = context.next_exchange()
+        exchange = Exchange(context, client, upstream, request, plan_exchange(context.options, number))
+        await exchange.run()
+        if client.stream.is_muted:
+            with contextlib.suppress(ConnectionError):
+                await client.stream.swallow()
+            return
+        if client.h11.our_state is not h11.DONE or client.h11.their_state is not h11.DONE:
+            return
+        client.h11.start_next_cycle()
+
+
+class _IdleWatch:
+    """Cut the connection when no byte moved for too long. While the gate is shut nothing is cut: it would be seen."""
+
+    def __init__(self, context: Context, stream: Stream, option: IdleCut) -> None:
+        self._context = context
+        self._stream = stream
+        self._option = option
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._arm()
+        self._is_over = False
+
+    def _arm(self) -> asyncio.TimerHandle:
+        return self._loop.call_at(self._stream.moved_at + self._option.after_us / 1e6, self._due)
+
+    def _due(self) -> None:
+        if self._loop.time() < self._stream.moved_at + self._option.after_us / 1e6:
+            self._timer = self._arm()
+        else:
+            self._stream.gate.call(self._cut)
+
+    def _cut(self) -> None:
+        if self._is_over or self._stream.has_ended:
+            return
+        silent = "silent" if self._option.silent else ""
+        self._context.recorder.fault(FaultKind.IDLE_CUT, TraceFault.CONNECTION_RESET, text=silent)
+        if self._option.silent:
+            self._stream.mute()
+        else:
+            self._stream.reset()
+
+    def stop(self) -> None:
+        """The connection is closed by somebody else."""
+        self._is_over = True
+        self._timer.cancel()

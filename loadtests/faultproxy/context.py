@@ -1,0 +1,104 @@
+"""What all connections of one proxy share, and the connections upstream."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import h11
+
+from loadtests.faultproxy.gate import Gate, Gates
+from loadtests.faultproxy.http import HttpSide, Target
+from loadtests.faultproxy.options import FaultProxyOptions
+from loadtests.faultproxy.recorder import Recorder
+from loadtests.faultproxy.stream import Stream
+
+__all__ = ["Context", "Upstream"]
+
+# Of all bodies kept for late duplicates; what would exceed it is not duplicated.
+COPIES_BYTES_MAX = 256 * 1024 * 1024
+
+
+class Context:
+    """One proxy's options, counters, gates, open streams and running tasks."""
+
+    def __init__(self, options: FaultProxyOptions, recorder: Recorder) -> None:
+        self.options = options
+        self.recorder = recorder
+        self.counts = recorder.counts
+        self.gates = Gates(recorder)
+        self.copies_room_bytes = COPIES_BYTES_MAX
+        self._streams: dict[Stream, None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def next_exchange(self) -> int:
+        """The number of an exchange whose head has just come: from 1, over all connections."""
+        self.counts.exchanges += 1
+        return self.counts.exchanges
+
+    def new_stream(self, gate: Gate, on_made: Callable[[Stream], None] | None = None) -> Stream:
+        """A stream that close() closes."""
+
+        def made(stream: Stream) -> None:
+            self._streams[stream] = None
+            stream.on_closed = lambda: self._streams.pop(stream, None)
+            if on_made is not None:
+                on_made(stream)
+
+        return Stream(gate, made)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it until close()."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def dial(self, target: Target) -> Stream:
+        """A new connection upstream. Raise OSError, and count it, when there is none to be had."""
+        try:
+            _, stream = await asyncio.get_running_loop().create_connection(
+                lambda: self.new_stream(self.gates.response), *target
+            )
+        except OSError:
+            self.counts.upstream_errors += 1
+            raise
+        return stream
+
+    async def close(self) -> None:
+        """End every task and connection, and wait until they are gone."""
+        while self._tasks or self._streams:  # one that was just accepted comes late
+            tasks, streams = list(self._tasks), list(self._streams)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for stream in streams:
+                stream.abort()
+            for stream in streams:
+                await stream.wait_closed()
+
+
+class Upstream:
+    """The connection upstream that belongs to one client connection: one for each target, the last one is kept.
+
+    It is not shared: then a request can meet a connection that is just being closed exactly when it would without us.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._target: Target | None = None
+        self._side: HttpSide | None = None
+
+    async def get(self, target: Target) -> HttpSide:
+        """A side that is ready for a request. Raise OSError when there is no connection to be had."""
+        if self._side is not None and self._side.can_go_on and self._target == target:
+            self._side.h11.start_next_cycle()
+            return self._side
+        self.close()
+        self._side = HttpSide(await self._context.dial(target), h11.CLIENT)
+        self._target = target
+        return self._side
+
+    def close(self) -> None:
+        """Close what there is."""
+        if self._side is not None:
+            self._side.stream.close()
+            self._side = None

@@ -1,0 +1,99 @@
+"""The proxy: a listener, its connections, its blackholes."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from loadtests.faultproxy.connection import serve_connection
+from loadtests.faultproxy.context import Context
+from loadtests.faultproxy.faults import FaultKind
+from loadtests.faultproxy.options import FaultProxyOptions
+from loadtests.faultproxy.recorder import Counts, Recorder
+from loadtests.faultproxy.stream import Stream
+from tunnel.traces.record import TraceFault, TraceSink
+
+__all__ = ["FaultProxy"]
+
+# So long a new connection may wait for the end of the old one to be seen, under one_connection: a client that closes
+# one and opens another at once does both before the proxy looks.
+ONE_CONNECTION_GRACE_S = 0.1
+
+
+class FaultProxy:
+    """A proxy in this event loop: `async with FaultProxy(options) as proxy: ... proxy.url ... proxy.counts`."""
+
+    def __init__(self, options: FaultProxyOptions, *, trace: TraceSink | None = None) -> None:
+        self._options = options
+        self._recorder = Recorder(options.node, trace)
+        self._context: Context | None = None
+        self._server: asyncio.Server | None = None
+        self._alone = asyncio.Lock()  # held by the client's connection, under one_connection
+
+    @property
+    def counts(self) -> Counts:
+        """What was seen and done so far; also after the end."""
+        return self._recorder.counts
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        assert self._server is not None, "the proxy is not running"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    @property
+    def url(self) -> str:
+        """What clients take for the origin, or for their proxy."""
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def blackhole(self, side: str = "") -> "contextlib.AbstractContextManager[None]":
+        """For the length of a `with` block, no byte passes: of requests, of responses or, by default, of both."""
+        assert self._context is not None, "the proxy is not running"
+        return self._context.gates.blackhole(side)
+
+    async def __aenter__(self) -> Self:
+        """Listen. Raise OSError when that is not possible."""
+        self._context = Context(self._options, self._recorder)
+        host, port = self._options.listen
+        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
+        if self._options.blackhole is not None:
+            self._context.spawn(self._context.gates.run(self._options.blackhole))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every connection, at once; duplicates that are due later are not sent."""
+        assert self._server is not None
+        assert self._context is not None
+        self._server.close()
+        await self._context.close()
+        await self._server.wait_closed()
+
+    def _accept(self) -> Stream:
+        assert self._context is not None
+        return self._context.new_stream(self._context.gates.request, self._connected)
+
+    def _connected(self, stream: Stream) -> None:
+        assert self._context is not None
+        serve = self._serve_alone if self._options.one_connection else self._serve
+        self._context.spawn(serve(stream))
+
+    async def _serve(self, stream: Stream) -> None:
+        assert self._context is not None
+        await serve_connection(self._context, stream)
+
+    async def _serve_alone(self, stream: Stream) -> None:
+        try:
+            async with asyncio.timeout(ONE_CONNECTION_GRACE_S):
+                await self._alone.acquire()
+        except TimeoutError:
+            self._recorder.fault(FaultKind.ONE_CONNECTION, TraceFault.CONNECTION_REFUSED)
+            stream.reset()
+            return
+        try:
+            await self._serve(stream)
+        finally:
+            self._alone.release()

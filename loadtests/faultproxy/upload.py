@@ -1,0 +1,111 @@
+"""The request's way up: its body, its limit, its duplicates."""
+
+import asyncio
+import contextlib
+
+import h11
+
+from loadtests.faultproxy.context import Context
+from loadtests.faultproxy.duplicates import Duplicator
+from loadtests.faultproxy.faults import ExchangePlan, Side
+from loadtests.faultproxy.http import ClientError, HttpSide, Target, UpstreamError
+from loadtests.faultproxy.mangle import Mangler
+from loadtests.faultproxy.marks import mark_flips, mark_truncation
+from loadtests.faultproxy.sources import DelayLine, Source
+from loadtests.faultproxy.stream import Stream
+
+__all__ = ["Upload"]
+
+
+class Upload:
+    """Move one request upstream. What upstream does not take is read from the client all the same, and discarded."""
+
+    def __init__(
+        self,
+        context: Context,
+        client: Stream,
+        side: HttpSide,
+        target: Target,
+        head: h11.Request,
+        source: Source,
+        mangler: Mangler,
+        plan: ExchangePlan,
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._side = side
+        self._head = head
+        self._source = source
+        self._mangler = mangler
+        self._plan = plan
+        self._limit_bytes = context.options.limit_bytes
+        self._is_deaf = False  # upstream takes no more
+        self._duplicator = Duplicator(context, target, head, plan)
+        self.is_over = False  # the client left, or the plan broke the connection: nobody is to be answered
+        self.exceeded_bytes = 0  # the size at which a body without a length was seen to exceed the limit
+
+    async def run(self) -> None:
+        """Until the whole request has been read. Raise ClientError when it has no end."""
+        try:
+            await self._send(self._head)
+            if self._mangler.length is None and self._plan.request.delay_us:
+                async with DelayLine(self._source, self._plan.request.delay_us) as source:
+                    await self._move(source)
+            else:
+                await self._move(self._source)
+        except ClientError:
+            self._leave()
+            raise
+        if not self.is_over:
+            self._client.when_ended(self._leave)
+
+    async def finish(self, task: "asyncio.Future[None]") -> None:
+        """Let the rest of the request go nowhere, and wait for its end."""
+        self._is_deaf = True
+        await task
+
+    def _leave(self) -> None:
+        # What was sent still arrives: a client's end takes back nothing.
+        self.is_over = True
+        self._side.stream.close()
+
+    async def _send(self, event: h11.Event) -> None:
+        if not self._is_deaf:
+            with contextlib.suppress(UpstreamError):  # its answer, if there is one, says more
+                await self._side.send(event)
+                return
+            self._is_deaf = True
+
+    async def _move(self, source: Source) -> None:
+        size, is_short = 0, self._truncated()
+        while not self.is_over and (piece := await source()) is not None:
+            size += len(piece)
+            self._context.counts.request_bytes += len(piece)
+            if self._limit_bytes is not None and size > self._limit_bytes:
+                self._exceed(size)
+            elif not is_short:
+                if not self._mangler.is_harmless:
+                    piece = self._mangler.feed(piece)
+                    mark_flips(self._context.recorder, self._mangler, self._plan.number, Side.REQUEST)
+                if piece:
+                    self._duplicator.keep(piece)
+                    await self._send(h11.Data(data=piece))
+                is_short = self._truncated()
+        if not self.is_over and not self.exceeded_bytes:
+            await self._send(h11.EndOfMessage())
+            self._duplicator.send()
+
+    def _exceed(self, size: int) -> None:
+        if not self.exceeded_bytes:
+            self.exceeded_bytes = size
+            self._is_deaf = True
+            self._side.stream.abort()
+
+    def _truncated(self) -> bool:
+        """Whether the plan cuts the body here."""
+        if not self._mangler.ended:
+            return False
+        mark_truncation(self._context.recorder, self._mangler, self._plan.number, Side.REQUEST)
+        if self._mangler.breaks:
+            self._leave()
+        return True

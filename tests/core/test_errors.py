@@ -1,0 +1,11 @@
+"""What callers may catch."""
+
+import pytest
+
+from tunnel.core.errors import LocalProtocolError, PeerClosedError, TunnelError
+
+
+@pytest.mark.parametrize("error", [LocalProtocolError, PeerClosedError])
+def test_one_base_catches_all(error: type[TunnelError]) -> None:
+    with pytest.raises(TunnelError, match="why"):
+        raise error("why")

@@ -1,0 +1,399 @@
+"""What each type of packet does, and what is discarded (3.7, 3.8)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.solo import PEER, SERVICE, TARGET, Solo
+from tunnel.core import (
+    Closed,
+    Connected,
+    EndpointConfig,
+    Incoming,
+    Lost,
+    LostReason,
+    PeerClosed,
+    PeerFinished,
+    Readable,
+    Refused,
+    State,
+)
+from tunnel.core.constants import NEVER_US, SECOND_US
+from tunnel.wire import (
+    Abort,
+    AbortReason,
+    Accepted,
+    Ack,
+    Dropped,
+    DropReason,
+    Edge,
+    Options,
+    Packet,
+    PacketType,
+    Rejected,
+    RejectReason,
+    decode_abort,
+    encode_abort,
+    encode_accepted,
+    encode_ack,
+    encode_dropped,
+    encode_edge,
+    encode_rejected,
+    wrap,
+)
+
+DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
+QUIET = (PacketType.PING, PacketType.SHUTDOWN)  # nothing in these can be malformed
+JUNK = b"\xff" * 7
+
+
+def dropped(reason: int, first: int = 0, last: int = 0, limit: int = 0) -> bytes:
+    return encode_dropped(Dropped(reason, first, last, limit))
+
+
+# who may speak
+
+
+@pytest.mark.parametrize("packet_type", [*PacketType, 200])
+def test_a_stranger_changes_nothing(packet_type: int) -> None:  # 3.8
+    solo = Solo().opened()
+    stranger = Packet(packet_type, PEER + 1, solo.connection.id, 0, b"")
+    solo.receive(stranger)
+    assert solo.connection.state is State.OPEN
+    assert solo.events() == []
+    assert solo.connection.stats.packets_discarded + solo.endpoint.packets_discarded == 1
+
+
+@pytest.mark.parametrize("packet_type", [DATA, CLOSE, FINISH, ACK, PacketType.ABORT, PacketType.OPTION, *QUIET])
+def test_what_comes_before_accepted_is_held(packet_type: PacketType) -> None:  # 3.7
+    solo = Solo().connect()
+    solo.say(packet_type, b"x", number=0)
+    assert (len(solo.connection.held_packets), solo.connection.held_bytes) == (1, 1)
+    assert solo.connection.state is State.CONNECTING
+    solo.answer()
+    assert solo.connection.held_packets == []
+    assert solo.connection.stats.packets_discarded == (1 if packet_type not in (DATA, *QUIET) else 0)
+
+
+def test_what_is_held_is_bounded_and_does_not_pin_its_body() -> None:  # 3.7
+    solo = Solo().connect()
+    solo.say(DATA, bytes(200_000), number=0)
+    solo.say(DATA, bytes(100_000), number=1)
+    assert solo.connection.held_bytes == 200_000
+    assert isinstance(solo.connection.held_packets[0].payload, bytes)
+    for number in range(1, 70):
+        solo.say(DATA, b"x", number=number)
+    assert len(solo.connection.held_packets) == 64
+    assert solo.connection.stats.packets_discarded == 7
+    solo.answer()
+    assert solo.connection.snapshot().bytes_received == 200_063
+
+
+def test_nothing_that_was_held_reaches_a_connection_that_has_ended() -> None:
+    solo = Solo().connect()
+    solo.say(DATA, b"abc", number=0)
+    solo.say(PacketType.ABORT, encode_abort(Abort(AbortReason.GONE, "text")))
+    solo.say(DATA, b"def", number=1)
+    solo.answer()
+    identity = solo.connection.id
+    assert solo.events() == [Connected(identity), Readable(identity), Lost(identity, LostReason.GONE, "text")]
+
+
+@pytest.mark.parametrize("packet_type", sorted(set(PacketType) - {PacketType.CONNECT, PacketType.LISTEN_STATE}))
+def test_malformed_packets_are_counted(packet_type: PacketType) -> None:  # 3.8
+    solo = Solo().opened()
+    if packet_type in (PacketType.DROPPED, PacketType.EDGE, PacketType.REJECTED):
+        solo.relay(packet_type, JUNK)
+    elif packet_type == PacketType.ACCEPTED:
+        solo.receive(Packet(packet_type, solo.connection.id, PEER, 0, JUNK))
+    else:
+        solo.say(packet_type, JUNK * 10, number=0)
+    meaningless = {DATA, PacketType.SHUTDOWN, PacketType.NOOP, PacketType.PING, PacketType.PONG, PacketType.PROBE}
+    expected = 0 if packet_type in meaningless else 1
+    assert solo.connection.stats.packets_discarded + solo.endpoint.packets_discarded == expected
+
+
+# openings
+
+
+def wrong_answers(solo: Solo) -> list[Packet]:
+    own = solo.connection.id
+    other = encode_accepted(Accepted(bytes(16), False, 1000))
+    right = encode_accepted(Accepted(solo.route_key, False, 1000))
+    rejected = encode_rejected(Rejected(bytes(16), RejectReason.GONE))
+    return [
+        Packet(PacketType.ACCEPTED, own, PEER, 0, JUNK),
+        Packet(PacketType.ACCEPTED, own, PEER, 0, other),
+        Packet(PacketType.ACCEPTED, own, 0, 0, right),
+        Packet(PacketType.REJECTED, own, 0, 0, JUNK),
+        Packet(PacketType.REJECTED, own, 0, 0, rejected),
+    ]
+
+
+def test_an_answer_must_echo_the_route_key() -> None:  # 3.8
+    solo = Solo().connect()
+    solo.receive(*wrong_answers(solo))
+    assert solo.connection.state is State.CONNECTING
+    assert solo.connection.stats.packets_discarded == 5
+
+
+def test_an_acceptor_takes_no_answers() -> None:
+    solo = Solo().served()
+    own = solo.connection.id
+    solo.receive(
+        Packet(PacketType.ACCEPTED, own, PEER, 0, encode_accepted(Accepted(solo.route_key, False, 1000))),
+        Packet(PacketType.REJECTED, own, 0, 0, encode_rejected(Rejected(solo.route_key, RejectReason.GONE))),
+    )
+    assert solo.connection.stats.packets_discarded == 2
+    assert solo.connection.state is State.OPEN
+
+
+def test_a_second_acceptor_ends_both_streams() -> None:
+    solo = Solo().opened()
+    payload = encode_accepted(Accepted(solo.route_key, False, 1000))
+    solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 0, payload))
+    assert solo.event(Lost).reason is LostReason.GONE
+    (packet,) = solo.out()
+    assert (packet.type, packet.destination) == (PacketType.ABORT, PEER + 1)
+
+
+def test_rejected_is_told_with_its_reason() -> None:
+    solo = Solo().connect()
+    payload = encode_rejected(Rejected(solo.route_key, 999, "text"))
+    solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, payload))
+    assert solo.event(Refused) == Refused(solo.connection.id, RejectReason.REFUSED, "text")
+    assert solo.connection.state is State.CLOSED
+
+
+def test_the_first_packet_of_the_initiator_shows_the_connection() -> None:  # 3.5
+    solo = Solo()
+    solo.endpoint.listen("s", 4, solo.now)
+    solo.request(SERVICE)
+    solo.say(PacketType.NOOP)
+    assert isinstance(solo.event(Incoming), Incoming)
+
+
+# the stream
+
+
+def test_data_become_readable_once() -> None:
+    solo = Solo().opened()
+    solo.data(0, b"abc")
+    solo.data(1, b"def")
+    assert solo.event(Readable) == Readable(solo.connection.id)
+    assert solo.connection.read(10, solo.now) == b"abcdef"
+    solo.data(2, b"ghi")
+    assert isinstance(solo.event(Readable), Readable)
+
+
+def test_a_stream_that_does_not_match_its_digest_is_an_error_to_both() -> None:  # 5.1
+    solo = Solo().opened()
+    solo.data(0, b"abc")
+    solo.events()
+    solo.stream = b"abd"
+    solo.end(1, FINISH)
+    assert solo.event(Lost) == Lost(solo.connection.id, LostReason.INTEGRITY, "")
+    (packet,) = solo.out()
+    abort = decode_abort(packet.payload)
+    assert abort is not None
+    assert abort.reason == AbortReason.INTEGRITY
+    assert not solo.connection.at_eof
+
+
+def test_what_is_refused_or_known_changes_nothing() -> None:
+    config = EndpointConfig(window_bytes_min=10, window_bytes_start=10, window_bytes_max=10)
+    solo = Solo(config).opened()
+    solo.say(DATA, bytes(11), number=0)
+    solo.say(DATA, bytes(10), number=0)
+    solo.events()
+    solo.say(DATA, bytes(10), number=0)
+    stats = solo.connection.stats
+    assert (stats.packets_discarded, stats.packets_duplicate, solo.events()) == (1, 1, [])
+
+
+def test_a_packet_larger_than_we_take_is_discarded() -> None:  # 1.3
+    solo = Solo(EndpointConfig(packet_bytes_max=1048)).opened()
+    solo.say(DATA, bytes(1025), number=0)
+    assert solo.connection.stats.packets_discarded == 1
+    solo.say(DATA, bytes(1024), number=0)
+    assert solo.event(Readable) == Readable(solo.connection.id)
+
+
+def test_an_option_counts_only_when_it_is_newer() -> None:  # 2.7
+    solo = Solo().opened()
+    rtt = solo.connection.sender.rtt
+    solo.option(0, 2, Options(pull_interval_ms=3000))
+    assert rtt.pull_interval_us == 3 * SECOND_US
+    solo.option(1, 2, Options(pull_interval_ms=1000))
+    solo.option(0, 2, Options(pull_interval_ms=1000))
+    assert rtt.pull_interval_us == 3 * SECOND_US
+    solo.option(2, 3, Options(packet_bytes_max=5000))
+    assert rtt.pull_interval_us == 3 * SECOND_US
+    assert solo.connection.outbound.peer_packet_bytes_max == 5000
+    solo.option(3, 4, Options(packet_bytes_max=1))
+    assert solo.connection.outbound.peer_packet_bytes_max == 1048  # 4.13
+    assert solo.acked().cumulative == wrap(solo.connection.receiver.window.next_sequence - 1)
+
+
+def test_an_ack_of_what_was_never_sent_is_counted() -> None:  # 4.4
+    solo = Solo().opened()
+    ack = Ack(wrap(solo.connection.sender.window.next_sequence), 0, 0, 0, 0)
+    solo.say(ACK, encode_ack(ack))
+    assert solo.connection.stats.packets_discarded == 1
+
+
+# control
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (AbortReason.APPLICATION, LostReason.RESET),
+        (AbortReason.USER_TIMEOUT, LostReason.TIMEOUT),
+        (AbortReason.INTEGRITY, LostReason.INTEGRITY),
+        (AbortReason.NO_SUCH_CONNECTION, LostReason.UNKNOWN),
+        (AbortReason.PROTOCOL, LostReason.PROTOCOL),
+        (AbortReason.GONE, LostReason.GONE),
+        (AbortReason.SHUTTING_DOWN, LostReason.SHUTDOWN),
+        (999, LostReason.RESET),
+    ],
+)
+def test_abort_ends_at_once_and_is_not_answered(reason: int, expected: LostReason) -> None:  # 5.8
+    solo = Solo().opened()
+    solo.say(PacketType.ABORT, encode_abort(Abort(reason, "text")))
+    assert solo.event(Lost) == Lost(solo.connection.id, expected, "text")
+    assert solo.out() == []
+    solo.say(PacketType.ABORT, encode_abort(Abort(reason, "text")))
+    assert solo.out() == []
+
+
+def to_connecting(solo: Solo) -> None:
+    solo.connect()
+    solo.say(PacketType.SHUTDOWN)
+    solo.answer()
+
+
+def to_requested(solo: Solo) -> None:
+    solo.request(TARGET)
+    solo.say(PacketType.SHUTDOWN)
+
+
+def to_open(solo: Solo) -> None:
+    solo.opened().say(PacketType.SHUTDOWN)
+
+
+def to_closing(solo: Solo) -> None:
+    solo.opened().connection.close(solo.now)
+    solo.say(PacketType.SHUTDOWN)
+
+
+def to_closed_with_a_gap(solo: Solo) -> None:
+    solo.opened()
+    solo.stream = b"abc"
+    solo.end(1)
+    solo.say(PacketType.SHUTDOWN)
+
+
+@pytest.mark.parametrize("reach", [to_connecting, to_requested, to_open, to_closing, to_closed_with_a_gap])
+def test_shutdown_before_the_end_is_a_reset(reach: Callable[[Solo], None]) -> None:  # 5.7
+    solo = Solo()
+    reach(solo)
+    (lost,) = [event for event in solo.events() if isinstance(event, Lost)]
+    assert lost.reason is LostReason.RESET
+    assert solo.connection.state is State.CLOSED
+    assert not solo.connection.at_eof
+
+
+def test_shutdown_while_the_reader_is_behind_is_remembered() -> None:  # 5.7
+    solo = Solo().opened()
+    solo.data(0, b"abc")
+    solo.end(1)
+    solo.say(PacketType.SHUTDOWN)
+    assert solo.connection.state is State.PEER_CLOSED
+    assert solo.connection.read(10, solo.now) == b"abc"
+    assert solo.connection.state is State.CLOSED
+    kinds = [type(event) for event in solo.events()]
+    assert kinds == [Readable, PeerClosed, PeerFinished, Closed]
+
+
+def test_shutdown_after_the_end_frees_everything() -> None:  # 5.7
+    solo = Solo().opened()
+    solo.end(0)
+    assert solo.connection.state is State.DRAIN
+    solo.out()
+    solo.say(PacketType.SHUTDOWN)
+    assert solo.connection.state is State.CLOSED
+    assert solo.types() == [PacketType.SHUTDOWN]
+    assert solo.endpoint.connections == {}
+
+
+def test_pings_are_answered_with_their_bytes_but_not_without_end() -> None:  # 1.5
+    solo = Solo().opened()
+    solo.say(PacketType.PING, bytes(65))
+    assert solo.out() == []
+    for number in range(9):
+        solo.say(PacketType.PING, bytes([number]) * 64)
+    pongs = [packet for packet in solo.out() if packet.type == PacketType.PONG]
+    assert [bytes(pong.payload) for pong in pongs] == [bytes([number]) * 64 for number in range(4)]
+
+
+def test_a_probe_is_answered_with_an_ack() -> None:  # 4.12
+    solo = Solo().opened()
+    solo.say(PacketType.PROBE)
+    assert solo.acked().window == 256 * 1024
+
+
+def test_pong_and_noop_are_only_heard() -> None:
+    solo = Solo().opened()
+    for packet_type in (PacketType.PONG, PacketType.NOOP):
+        solo.now += 1000
+        solo.say(packet_type)
+        assert solo.connection.liveness.heard_us == solo.now
+    assert solo.out() == []
+
+
+# the relay
+
+
+def test_dropped_packets_are_sent_again() -> None:  # 2.9
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    (packet,) = solo.out()
+    solo.relay(PacketType.DROPPED, dropped(DropReason.FULL, packet.sequence, packet.sequence, 5000))
+    (again,) = solo.out()
+    assert (again.sequence, again.attempt, again.payload) == (packet.sequence, 1, packet.payload)
+    assert solo.connection.stats.resent_by_cause == {"dropped_by_relay": 1}
+
+
+@pytest.mark.parametrize(
+    ("reason", "lost", "tells"),
+    [(DropReason.GONE, LostReason.GONE, False), (DropReason.TOO_LARGE, LostReason.PROTOCOL, True)],
+)
+def test_the_relay_may_end_a_connection(reason: DropReason, lost: LostReason, tells: bool) -> None:  # 6.4, 2.9
+    solo = Solo().opened()
+    solo.relay(PacketType.DROPPED, dropped(reason))
+    assert solo.event(Lost).reason is lost
+    assert solo.types() == ([PacketType.ABORT] if tells else [])
+
+
+def test_no_route_suspends_and_the_peers_word_resumes_an_acceptor() -> None:  # 6.7
+    solo = Solo().served()
+    solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
+    assert solo.connection.suspended_since_us == solo.now
+    solo.connection.write(b"abc", solo.now)
+    assert solo.out() == []
+    solo.say(PacketType.NOOP)
+    assert solo.connection.suspended_since_us == NEVER_US
+    assert DATA in solo.types()
+    initiator = Solo().opened()
+    initiator.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
+    initiator.say(PacketType.NOOP)
+    assert initiator.connection.suspended_since_us == initiator.now  # it waits for its answer
+
+
+def test_the_relays_edge_is_kept() -> None:  # 2.10
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    (packet,) = solo.out()
+    solo.relay(PacketType.EDGE, encode_edge(Edge(packet.sequence, 777)))
+    assert solo.connection.snapshot().edge_bytes == 777

@@ -1,0 +1,169 @@
+"""What leaves a connection: openings, answers, control packets, segments."""
+
+import pytest
+
+from tests.core.solo import MS, PEER, TARGET, Solo
+from tunnel.core import EndpointConfig, State
+from tunnel.core.constants import SECOND_US
+from tunnel.wire import (
+    Dropped,
+    DropReason,
+    Options,
+    PacketType,
+    RejectReason,
+    decode_accepted,
+    decode_connect,
+    decode_rejected,
+    encode_dropped,
+)
+
+ACCEPTED, ACK, CONNECT, DATA = PacketType.ACCEPTED, PacketType.ACK, PacketType.CONNECT, PacketType.DATA
+PING, PONG, PROBE = PacketType.PING, PacketType.PONG, PacketType.PROBE
+NO_ROUTE = encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0))
+
+
+def test_connect_is_repeated_after_one_two_four_seconds_each_with_the_next_attempt() -> None:  # 3.1
+    solo = Solo(EndpointConfig(user_timeout_us=600 * SECOND_US)).connect()
+    gaps = []
+    for attempt in range(1, 9):
+        before = solo.now
+        while not solo.endpoint.wants_batch():
+            solo.wait((solo.endpoint.next_timeout() or 0) - solo.now)
+        (packet,) = solo.out()
+        assert (packet.type, packet.attempt) == (CONNECT, attempt)
+        gaps.append((solo.now - before) // SECOND_US)
+    assert gaps == [1, 2, 4, 8, 16, 32, 60, 60]
+    solo.answer()
+    assert solo.types() == [ACK]  # at once (3.5)
+    assert solo.connection.state is State.OPEN
+
+
+def test_resume_is_asked_for_every_second() -> None:  # 6.5
+    solo = Solo().opened()
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    for attempt in range(1, 6):
+        (packet,) = solo.out()
+        connect = decode_connect(packet.payload)
+        assert connect is not None
+        assert connect.resume
+        assert (packet.destination, packet.attempt) == (PEER, attempt)
+        solo.wait(SECOND_US)
+    solo.answer(resumed=True)
+    assert solo.types() == [ACK]  # 6.6; the CONNECT that was due is not
+
+
+def test_control_packets_leave_together_with_the_ack_that_waits() -> None:
+    solo = Solo().opened()
+    solo.wait(MS)  # since the last ACK
+    solo.data(0)
+    assert not solo.endpoint.wants_batch()
+    solo.say(PING, b"a")
+    solo.say(PING, b"b")
+    packets = solo.out()
+    assert [packet.type for packet in packets] == [ACK, PONG, PONG]
+    assert [bytes(packet.payload) for packet in packets[1:]] == [b"a", b"b"]
+    assert all((packet.source, packet.destination) == (solo.connection.id, PEER) for packet in packets)
+    assert solo.out() == []
+
+
+def test_ping_and_probe() -> None:  # 4.12, 4.16
+    solo = Solo().opened()
+    solo.ack(window=0)
+    connection = solo.connection
+    connection.sender.window.peer_edge = 0
+    connection.write(b"x", solo.now)
+    solo.wait(SECOND_US)
+    assert solo.types() == [PROBE]
+    solo.ack(window=0)
+    connection.liveness.ping_due = True
+    solo.endpoint.touch(connection)
+    assert solo.types() == [PING]
+    assert not connection.liveness.ping_due
+
+
+def test_nothing_but_openings_leaves_while_the_route_is_gone() -> None:  # 6.5
+    solo = Solo().served()
+    solo.data(1)
+    solo.say(PING, b"a")
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    assert solo.out() == []
+    assert not solo.endpoint.wants_batch()
+    solo.request(resume=True, destination=solo.connection.id)
+    assert solo.types() == [ACCEPTED, ACK, PONG]
+
+
+def test_a_request_that_is_not_answered_says_nothing() -> None:
+    solo = Solo()
+    solo.request()
+    solo.data(0)
+    solo.say(PING, b"a")
+    assert solo.out() == []
+    solo.endpoint.accept(solo.connection.id, solo.now)
+    assert sorted(solo.types()) == [ACCEPTED, ACK, PONG]
+
+
+def test_an_ended_connection_takes_back_what_it_wanted_to_say() -> None:
+    solo = Solo()
+    connection = solo.endpoint.connect(TARGET, solo.now)
+    connection.abort(solo.now)
+    assert solo.out() == []
+
+
+def test_segments_are_no_larger_than_anybody_takes() -> None:  # 4.13
+    solo = Solo().connect()
+    solo.answer(Options(packet_bytes_max=5000))
+    solo.out()
+    solo.connection.write(bytes(20_000), solo.now)
+    assert [packet.size for packet in solo.out()] == [5000, 5000, 5000, 5000, 96 + 24]
+    solo.endpoint.attached(False, 3000, 1 << 30, solo.now)
+    solo.connection.write(bytes(6_000), solo.now)
+    assert [packet.size for packet in solo.out()] == [3000, 3000, 48 + 24]
+
+
+def test_a_repeated_connect_is_answered_even_when_accepted_is_acknowledged() -> None:  # 3.3
+    solo = Solo().served()
+    solo.request()
+    (packet,) = solo.out()
+    accepted = decode_accepted(packet.payload)
+    assert (packet.type, packet.attempt) == (ACCEPTED, 1)
+    assert accepted is not None
+    assert not accepted.resumed
+
+
+def test_accepted_goes_before_everything_that_needs_the_route() -> None:  # 3.2
+    solo = Solo()
+    solo.request()
+    solo.data(0)
+    solo.endpoint.accept(solo.connection.id, solo.now)
+    solo.connection.write(b"first", solo.now)
+    assert solo.types() == [ACCEPTED, ACK, DATA]
+    assert not solo.connection.outbound.accepted_waits()
+    initiator = Solo().opened()
+    assert not initiator.connection.outbound.accepted_waits()
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_the_last_answer(refused: bool) -> None:  # 3.3
+    solo = Solo()
+    solo.request()
+    if refused:
+        solo.endpoint.refuse(solo.connection.id, RejectReason.UNREACHABLE, "no way", solo.now)
+        (packet,) = solo.out()
+        assert (packet.type, packet.source, packet.destination) == (PacketType.REJECTED, PEER, 0)
+        payload = packet.payload
+    else:
+        payload = solo.connection.outbound.last_answer()
+    rejected = decode_rejected(payload)
+    assert rejected is not None
+    assert (rejected.reason, rejected.text) == (
+        (RejectReason.UNREACHABLE, "no way") if refused else (RejectReason.GONE, "")
+    )
+
+
+def test_the_delay_of_an_ack_is_not_asked_for() -> None:  # 4.3
+    solo = Solo().opened()
+    solo.data(0)
+    assert not solo.connection.outbound.wants_control()
+    solo.wait(25 * MS)
+    assert solo.connection.outbound.wants_control()
+    assert solo.acked().delay_us == 25 * MS

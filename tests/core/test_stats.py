@@ -1,0 +1,10 @@
+"""Counters start at nothing and are not shared."""
+
+from tunnel.core.stats import ConnectionStats
+
+
+def test_two_connections_count_apart() -> None:
+    first, second = ConnectionStats(), ConnectionStats()
+    first.resent_by_cause["x"] = 1
+    first.packets_sent += 1
+    assert second == ConnectionStats()

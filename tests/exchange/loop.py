@@ -1,0 +1,369 @@
+"""Lanes against a small relay of ServedLanes, on a virtual clock; tests say what becomes of each request."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from tunnel.exchange import (
+    Abandoned,
+    AttachedEvent,
+    BatchDone,
+    LaneConfig,
+    LaneEvent,
+    Lanes,
+    PacketsReceived,
+    Reply,
+    Request,
+    ServedLane,
+    ServedLimits,
+)
+from tunnel.wire import (
+    HTTP_STATUS,
+    Attach,
+    Attached,
+    Buffer,
+    Exchange,
+    Frame,
+    Packet,
+    PacketType,
+    Status,
+    StatusCode,
+    attachment_id,
+    decode_envelope,
+    encode_envelope,
+    frame_of,
+)
+
+__all__ = ["SECRET", "Fate", "Loop", "MemoryOutbox", "Relay", "data_frame", "data_packet"]
+
+SECRET = bytes(range(32))
+
+
+def data_packet(name: int, size: int = 8) -> Packet:
+    """A packet that can be told from others by its sequence number."""
+    return Packet(PacketType.DATA, 1, 2, name, bytes([name % 251]) * size)
+
+
+def data_frame(name: int, size: int = 8) -> Frame:
+    return frame_of(data_packet(name, size))
+
+
+class MemoryOutbox:
+    """What waits, first in first out."""
+
+    def __init__(self, frames: list[Frame] | None = None) -> None:
+        self.frames = deque(frames or [])
+
+    def take(self, limit_bytes: int) -> list[Frame]:
+        taken: list[Frame] = []
+        size = 0
+        while self.frames and (not taken or size + self.frames[0].size <= limit_bytes):
+            size += self.frames[0].size
+            taken.append(self.frames.popleft())
+            if size > limit_bytes:
+                break
+        return taken
+
+    def put_back(self, frames: list[Frame]) -> None:
+        self.frames.extendleft(reversed(frames))
+
+    def waits(self) -> bool:
+        return bool(self.frames)
+
+
+class Relay:
+    """One attachment's relay. It routes nothing: what comes up is kept, what goes down is given by the test."""
+
+    def __init__(self, random: Random, lanes: int = 8, answer_bytes_max: int = 2**20, **limits: int) -> None:
+        self.limits = ServedLimits(lanes=lanes, answer_bytes_max=answer_bytes_max)
+        self.attached_limits = {"body_bytes_max": 2**20, "hold_ms_max": 15_000, "pull_interval_ms": 0} | limits
+        self.outbox = MemoryOutbox()
+        self.received: list[tuple[int, int]] = []  # lane, name of the packet
+        self.attachments: dict[bytes, int] = {}  # id -> generation
+        self.replies: list[tuple[int, int, list[Buffer]]] = []  # handle, status, body
+        self.lanes: dict[int, ServedLane] = {}
+        self._random = random
+        self.epoch = random.getrandbits(64)
+
+    def restart(self) -> None:
+        """Everything is forgotten, but for what the test put into the outbox."""
+        for lane in self.lanes.values():
+            lane.close()
+        self.lanes = {}
+        self.attachments = {}
+        self.epoch = self._random.getrandbits(64)
+
+    def request(self, handle: int, body: Buffer, now: int) -> None:
+        match decode_envelope(body):
+            case Attach() as attach:
+                self._attach(handle, attach)
+            case Exchange() as exchange:
+                self._exchange(handle, exchange, now)
+            case _:
+                self._refuse(handle, StatusCode.CORRUPT)
+
+    def give(self, frames: list[Frame]) -> None:
+        """These wait for the endpoint."""
+        self.outbox.frames.extend(frames)
+        for lane in sorted((lane for lane in self.lanes.values() if lane.parked is not None), key=parked_at):
+            self._send(lane.wake())
+
+    def handle_timeout(self, now: int) -> None:
+        for lane in self.lanes.values():
+            self._send(lane.expire(now))
+
+    def next_timeout(self) -> int | None:
+        return min((lane.parked_until_us for lane in self.lanes.values() if lane.parked is not None), default=None)
+
+    def _attach(self, handle: int, attach: Attach) -> None:
+        identity = attachment_id(attach.secret)
+        known = self.attachments.get(identity)
+        if known is not None and attach.generation < known:
+            return self._refuse(handle, StatusCode.STALE)
+        if attach.generation != known:
+            for lane in self.lanes.values():
+                for reply in lane.close():
+                    self._send(reply)
+            self.lanes = {}
+            self.attachments[identity] = attach.generation
+        message = Attached(
+            attachment_id=identity,
+            epoch=self.epoch,
+            generation=attach.generation,
+            fresh=known is None,
+            packet_bytes_max=2**20,
+            initial_edge_bytes=65536,
+            lanes=self.limits.lanes,
+            **self.attached_limits,
+        )
+        self.replies.append((handle, 200, encode_envelope(message)))
+        return None
+
+    def _exchange(self, handle: int, exchange: Exchange, now: int) -> None:
+        if exchange.epoch != self.epoch or self.attachments.get(exchange.attachment_id) != exchange.generation:
+            return self._refuse(handle, StatusCode.UNKNOWN)
+        if exchange.lane not in self.lanes:
+            self.lanes[exchange.lane] = ServedLane(exchange.lane, self.outbox, self._evidence, self.limits)
+        lane = self.lanes[exchange.lane]
+        arrival = lane.receive(exchange, handle)
+        for reply in arrival.replies:
+            self._send(reply)
+        if arrival.applies:
+            self.received += [(exchange.lane, frame.sequence) for frame in arrival.frames]
+            self._send(lane.answer(now))
+        return None
+
+    def _evidence(self) -> list[tuple[int, int]]:
+        return [(lane.lane, lane.answered) for lane in self.lanes.values()]
+
+    def _send(self, reply: Reply | None) -> None:
+        if reply is not None:
+            self.replies.append((reply.handle, 200, encode_envelope(reply.answer)))
+
+    def _refuse(self, handle: int, code: StatusCode) -> None:
+        self.replies.append((handle, HTTP_STATUS[code], encode_envelope(Status(code))))
+
+
+def damaged(body: bytes, damage: int) -> bytes:
+    if damage <= 0:
+        return body[: len(body) + max(damage, -len(body))]
+    changed = bytearray(body)
+    changed[-1 - damage // 8 % len(body)] ^= 1 << damage % 8
+    return bytes(changed)
+
+
+def parked_at(lane: ServedLane) -> int:
+    return lane.parked_at_us
+
+
+@dataclass
+class Fate:
+    """What becomes of one attempt."""
+
+    request_lost: bool = False
+    response_lost: bool = False
+    reported: bool = False
+    """The endpoint is told of the loss, as by a reset."""
+    copies: tuple[int, ...] = ()
+    """After so many microseconds the relay gets the request again; the answers lead nowhere."""
+    delay_us: int = 0
+    request_damage: int = 0
+    """A bit to flip, counted from the end, or bytes to cut off (negative); 0: none."""
+    response_damage: int = 0
+    status: int = 0
+    """Someone else answers with this status, and the relay sees nothing."""
+    body: bytes = b"<html>"
+    retry_after_us: int = 0
+
+
+@dataclass
+class Loop:
+    """The endpoint with a queue of packets to push, the path, the relay."""
+
+    config: LaneConfig = field(default_factory=LaneConfig)
+    fate: Callable[[Request, int], Fate] = lambda request, now: Fate()
+    one_way_us: int = 10_000
+    bytes_per_second: int = 0
+    seed: int = 1
+    relay: Relay = field(default_factory=lambda: Relay(Random(2)))
+    now: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.lanes = Lanes(self.config, SECRET, self.random)
+        self.queue: deque[Packet] = deque()
+        self.requests: list[tuple[int, Request]] = []
+        self.events: list[tuple[int, LaneEvent]] = []
+        self.delivered: list[int] = []
+        self.pushed: dict[int, tuple[int, list[int]]] = {}  # token -> number of requests before, names
+        self.tokens = 0
+        self.waiting: dict[int, tuple[int, Fate]] = {}  # handle -> request id
+        self._handles = 0
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self._up_free_us = self._down_free_us = 0
+
+    # what tests ask
+
+    def told(self, kind: type) -> list[LaneEvent]:
+        return [event for _, event in self.events if isinstance(event, kind)]
+
+    def ok(self) -> list[int]:
+        return [event.token for _, event in self.events if isinstance(event, BatchDone) and event.ok]
+
+    def in_flight(self, *, pull: bool) -> int:
+        return sum(flight.pull == pull for flight in self.lanes._set.flights())
+
+    # time
+
+    def at(self, time_us: int, action: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (max(time_us, self.now), self._order, action))
+
+    def run(self, until_us: int) -> None:
+        """Go on until then."""
+        self.pump()
+        while True:
+            times = [t for t in (self.lanes.next_timeout(), self.relay.next_timeout()) if t is not None]
+            if self._heap:
+                times.append(self._heap[0][0])
+            if not times or min(times) > until_us:
+                self.now = until_us
+                return
+            assert min(times) > self.now or self._heap, "something is due for ever"
+            self.now = max(self.now, min(times))
+            while self._heap and self._heap[0][0] <= self.now:
+                heapq.heappop(self._heap)[2]()
+            self.lanes.handle_timeout(self.now)
+            self.relay.handle_timeout(self.now)
+            self.pump()
+
+    def until(self, condition: Callable[[], bool], limit_us: int) -> int:
+        """Go on in steps of a millisecond until it holds; the time."""
+        while not condition():
+            assert self.now < limit_us, "never"
+            self.run(self.now + 1000)
+        return self.now
+
+    def pump(self) -> None:
+        """Drain in the documented order."""
+        while self._respond() | self._push() | self._send() | self._tell():
+            pass
+        due_us = self.lanes.next_timeout()
+        assert due_us is None or due_us > self.now, "something that was due is left"
+
+    def _push(self) -> bool:
+        moved = False
+        while self.queue and (room := self.lanes.room(self.now)):
+            batch = [self.queue.popleft()]
+            size = batch[0].size
+            while self.queue and size + self.queue[0].size <= room:
+                size += self.queue[0].size
+                batch.append(self.queue.popleft())
+            self.tokens += 1
+            self.pushed[self.tokens] = (len(self.requests), [packet.sequence for packet in batch])
+            self.lanes.push(batch, self.tokens, self.now)
+            moved = True
+        return moved
+
+    def _send(self) -> bool:
+        moved = False
+        while (request := self.lanes.poll_request(self.now)) is not None:
+            self.requests.append((self.now, request))
+            self._travel(request, self.fate(request, self.now))
+            moved = True
+        return moved
+
+    def _tell(self) -> bool:
+        moved = False
+        while (event := self.lanes.poll_event()) is not None:
+            self.events.append((self.now, event))
+            if isinstance(event, PacketsReceived):
+                self.delivered += [packet.sequence for packet in event.packets]
+            moved = True
+        return moved
+
+    # the path
+
+    def _travel(self, request: Request, fate: Fate) -> None:
+        self._handles += 1
+        handle = self._handles
+        body = b"".join(request.body)
+        round_trip_us = 2 * self.one_way_us
+        if fate.status:
+            status, answer, retry_us = fate.status, fate.body, fate.retry_after_us
+            self.at(self.now + round_trip_us, lambda: self._answer(request.id, status, answer, retry_us))
+            return
+        self._up_free_us = max(self.now, self._up_free_us) + self._transfer_us(len(body))
+        arrive_us = self._up_free_us + self.one_way_us + fate.delay_us
+        self.waiting[handle] = request.id, fate
+        if not fate.request_lost:
+            arriving = damaged(body, fate.request_damage)
+            self.at(arrive_us, lambda: self.relay.request(handle, arriving, self.now))
+        elif fate.reported:
+            self.at(self.now + round_trip_us, lambda: self.lanes.failed(request.id, self.now))
+        for delay_us in fate.copies:
+            self.at(arrive_us + delay_us, lambda: self.relay.request(-1, body, self.now))
+
+    def _respond(self) -> bool:
+        replies, self.relay.replies = self.relay.replies, []
+        for handle, status, buffers in replies:
+            found = self.waiting.pop(handle, None)
+            if found is None:
+                continue
+            request_id, fate = found
+            body = damaged(b"".join(buffers), fate.response_damage)
+            self._down_free_us = max(self.now, self._down_free_us) + self._transfer_us(len(body))
+            at_us = self._down_free_us + self.one_way_us
+            if not fate.response_lost:
+                self.at(at_us, self._answering(request_id, status, body))
+            elif fate.reported:
+                self.at(at_us, self._failing(request_id))
+        return bool(replies)
+
+    def _answering(self, request_id: int, status: int, body: bytes) -> Callable[[], None]:
+        return lambda: self._answer(request_id, status, body, 0)
+
+    def _failing(self, request_id: int) -> Callable[[], None]:
+        return lambda: self.lanes.failed(request_id, self.now)
+
+    def _answer(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
+        self.lanes.answered(request_id, status, body, retry_after_us, self.now)
+
+    def _transfer_us(self, size: int) -> int:
+        return size * 1_000_000 // self.bytes_per_second if self.bytes_per_second else 0
+
+
+def attempts_of(loop: Loop) -> Iterator[tuple[int, Request]]:
+    """Every request but those of ATTACH, with the time at which it left."""
+    return ((time_us, request) for time_us, request in loop.requests if request.lane >= 0)
+
+
+def attached_times(loop: Loop) -> list[int]:
+    return [time_us for time_us, event in loop.events if isinstance(event, AttachedEvent)]
+
+
+def abandoned(loop: Loop) -> list[int]:
+    return [event.request_id for _, event in loop.events if isinstance(event, Abandoned)]

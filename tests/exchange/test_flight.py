@@ -1,0 +1,194 @@
+"""One body: attempts, silence, repeats and masks (7.5, 7.8, 7.9)."""
+
+from random import Random
+
+import pytest
+
+from tests.exchange.loop import SECRET
+from tunnel.exchange.events import Request
+from tunnel.exchange.flight import ATTACH_LANE, Flight, repeat_delay
+from tunnel.wire import Answer, Attach, Exchange, decode_envelope
+
+MS = 1_000
+SECOND = 1_000_000
+PULL = Exchange(bytes(16), 1, 1, lane=3, number=9, serial_received=4, hold_ms=2000, answer_bytes_max=65536, pull=True)
+
+
+class Sender:
+    """A flight and the requests it made."""
+
+    def __init__(self, attempts_max: int = 3, wait_us: int = 500 * MS) -> None:
+        self.random = Random(1)
+        self.flight = Flight(PULL, 0, wait_us=wait_us, repeat_us=SECOND, attempts_max=attempts_max)
+        self.requests: list[Request] = []
+
+    def send(self, now: int) -> int | None:
+        """Send; the id of the attempt that was evicted."""
+        assert self.flight.next_us <= now
+        request, evicted = self.flight.send(len(self.requests) + 1, now, self.random)
+        self.requests.append(request)
+        return evicted
+
+    def bodies(self) -> list[bytes]:
+        return [b"".join(request.body) for request in self.requests]
+
+
+def test_repeats_are_three_quarters_to_a_whole_second_apart() -> None:
+    random = Random(2)
+    delays = [repeat_delay(SECOND, random) for _ in range(1000)]
+    assert min(delays) >= 750 * MS
+    assert max(delays) <= SECOND
+    assert max(delays) - min(delays) > 200 * MS
+
+
+def test_the_first_attempt_leaves_at_once_and_waits_for_its_deadline() -> None:
+    sender = Sender()
+    sender.send(0)
+    (request,) = sender.requests
+    assert (request.id, request.lane, request.number, request.pull, request.repeat) == (1, 3, 9, True, 0)
+    assert request.deadline_us == sender.flight.next_us == 500 * MS
+    assert sender.flight.body_bytes == len(sender.bodies()[0])
+
+
+def test_an_attach_is_a_flight_too() -> None:
+    flight = Flight(Attach(SECRET, 7, 0, 65536), 0, wait_us=1, repeat_us=1, attempts_max=1)
+    assert (flight.lane, flight.number, flight.pull, flight.hold_us) == (ATTACH_LANE, 7, False, 0)
+    assert flight.answer_bytes_max == 65536
+
+
+def test_it_is_answered_by_its_lane_and_number_alone() -> None:
+    flight = Sender().flight
+    assert flight.answers(Answer(3, 9, 1))
+    assert not flight.answers(Answer(3, 8, 1))
+    assert not flight.answers(Answer(2, 9, 1))
+
+
+def test_silence_is_told_once_per_attempt() -> None:
+    sender = Sender()
+    flight = sender.flight
+    assert not flight.check_silence(0)  # not sent yet
+    sender.send(0)
+    assert not flight.check_silence(500 * MS - 1)
+    assert flight.check_silence(500 * MS)
+    assert not flight.check_silence(500 * MS)
+    assert (flight.failures, flight.last, flight.first_failure_us) == (1, "no answer within 0.5 s", 500 * MS)
+    sender.send(500 * MS)
+    assert flight.check_silence(2 * SECOND)
+    assert (flight.failures, flight.silent, flight.first_failure_us) == (2, True, 500 * MS)
+
+
+def test_a_newest_attempt_that_failed_is_not_silent() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.send(500 * MS)
+    sender.flight.fail(2, "reset", 0, 600 * MS)
+    assert not sender.flight.check_silence(2 * SECOND)
+    assert sender.flight.failures == 1
+
+
+def test_the_first_repeat_follows_a_failure_at_once_and_later_ones_each_second() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.flight.fail(1, "reset", 0, 30 * MS)
+    assert sender.flight.next_us == 30 * MS
+    sender.send(30 * MS)
+    planned_us = sender.flight.next_us
+    assert 780 * MS <= planned_us <= 1030 * MS
+    sender.flight.fail(2, "reset again", 0, 60 * MS)
+    assert sender.flight.next_us == planned_us
+    assert (sender.flight.failures, sender.flight.last) == (2, "reset again")
+    assert [request.repeat for request in sender.requests] == [0, 1]
+
+
+def test_a_late_failure_of_a_silent_attempt_is_not_counted_twice() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.flight.check_silence(500 * MS)
+    sender.flight.fail(1, "reset", 0, 600 * MS)
+    assert (sender.flight.failures, sender.flight.next_us) == (1, 600 * MS)
+
+
+def test_retry_after_is_obeyed_up_to_half_a_minute() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.flight.fail(1, "HTTP 503", 3 * SECOND, 30 * MS)
+    assert sender.flight.next_us == 3 * SECOND + 30 * MS
+    sender.send(4 * SECOND)
+    sender.flight.fail(2, "HTTP 503", 3600 * SECOND, 5 * SECOND)
+    assert sender.flight.next_us == 35 * SECOND
+
+
+def test_repeats_have_the_same_bytes_and_a_mask_from_the_second_failure_on() -> None:
+    sender = Sender()
+    now = 0
+    for request_id in range(1, 5):
+        sender.send(now)
+        now = max(sender.flight.next_us, now + MS)
+        sender.flight.fail(request_id, "reset", 0, now)
+        now = sender.flight.next_us
+    bodies = sender.bodies()
+    assert bodies[0] == bodies[1]
+    assert len({*bodies}) == 3  # two masks
+    assert [body[6] & 1 for body in bodies] == [0, 0, 1, 1]
+    messages = [decode_envelope(body) for body in bodies]
+    assert all(message == messages[0] for message in messages)
+
+
+def test_evidence_brings_the_first_repeat_forward() -> None:
+    flight = Sender().flight
+    flight.prove(5)
+    assert not flight.proven  # nothing was sent yet
+    sender = Sender()
+    sender.send(0)
+    sender.flight.prove(600 * MS)
+    assert (sender.flight.next_us, sender.flight.proven) == (500 * MS, False)
+    sender.flight.prove(80 * MS)
+    assert (sender.flight.next_us, sender.flight.proven) == (80 * MS, True)
+    sender.send(80 * MS)
+    planned_us = sender.flight.next_us
+    sender.flight.prove(90 * MS)
+    assert sender.flight.next_us == planned_us
+
+
+def test_the_oldest_attempt_stays_for_slow_paths_and_the_newer_make_room() -> None:
+    sender = Sender()
+    evicted = [sender.send(second * SECOND) for second in range(7)]
+    assert evicted == [None, None, None, 2, 3, 4, 5]
+    assert [attempt.request_id for attempt in sender.flight.attempts] == [1, 6, 7]
+
+
+def test_the_oldest_attempt_may_be_dead_and_goes_in_its_turn_each_later_than_the_one_before() -> None:
+    sender = Sender()
+    ages, sent_us = [], {}
+    for second in range(200):
+        sent_us[second + 1] = second
+        oldest = sender.flight.attempts[0].request_id if sender.flight.attempts else 0
+        if sender.send(second * SECOND) == oldest:
+            ages.append(second - sent_us[oldest])
+    assert ages[:5] == [8, 16, 30, 30, 30]
+
+
+def test_repeats_become_rare_only_if_they_may() -> None:
+    flight = Flight(PULL, 0, wait_us=SECOND, repeat_us=SECOND, repeat_us_max=8 * SECOND, attempts_max=1)
+    random = Random(1)
+    waits = []
+    for request_id in range(1, 8):
+        now = flight.next_us
+        flight.send(request_id, now, random)
+        waits.append(flight.next_us - now)
+    longest = [SECOND * factor for factor in (1, 1, 2, 4, 8, 8, 8)]
+    assert waits[0] == SECOND
+    assert all(most * 3 // 4 <= wait <= most for wait, most in zip(waits, longest, strict=True))
+
+
+def test_with_one_connection_the_old_attempt_goes_first() -> None:
+    sender = Sender(attempts_max=1)
+    assert [sender.send(second * SECOND) for second in range(3)] == [None, 1, 2]
+
+
+def test_an_attempt_that_is_not_open_cannot_be_taken() -> None:
+    sender = Sender()
+    sender.send(0)
+    assert sender.flight.take(1).repeat == 0
+    with pytest.raises(ValueError, match="not an open attempt"):
+        sender.flight.take(1)

@@ -1,0 +1,378 @@
+"""The dialing half as a whole, against served lanes: attaching, pushing, pulling, repeating (sections 6 and 7)."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from tests.exchange.loop import SECRET, Fate, Loop, Relay, abandoned, attached_times, data_frame, data_packet
+from tunnel.exchange import (
+    Abandoned,
+    AttachedEvent,
+    BatchDone,
+    Detached,
+    LaneConfig,
+    Lanes,
+    LanesChanged,
+    PacketsReceived,
+    Recovered,
+    Refused,
+    Request,
+    Troubled,
+)
+from tunnel.wire import EXCHANGE_BYTES, Answer, Attached, Message, Status, StatusCode, attachment_id, encode_envelope
+
+KIB = 1024
+MS = 1_000
+SECOND = 1_000_000
+STEADY = LaneConfig(adapt_lanes=False)
+
+
+def encoded(message: Message) -> bytes:
+    return b"".join(encode_envelope(message))
+
+
+def status(code: StatusCode, retry_after_ms: int = 0) -> bytes:
+    return encoded(Status(code, retry_after_ms, "text"))
+
+
+def pushes(*fates: Fate) -> Callable[[Request, int], Fate]:
+    """These for the first attempts of pushes, one after the other; all else is well."""
+    left = list(fates)
+
+    def fate(request: Request, now: int) -> Fate:
+        return left.pop(0) if left and request.lane >= 0 and not request.pull else Fate()
+
+    return fate
+
+
+def attached_loop(config: LaneConfig = STEADY, relay: Relay | None = None, packets: int = 0) -> Loop:
+    """A loop that has attached (after 20 ms), with that many small packets to push."""
+    loop = Loop(config, relay=relay or Relay(Random(2)))
+    loop.run(30 * MS)
+    loop.queue.extend(data_packet(name) for name in range(1, packets + 1))
+    return loop
+
+
+def received(loop: Loop) -> list[int]:
+    return [name for _, name in loop.relay.received]
+
+
+def push_times(loop: Loop) -> list[int]:
+    return [time_us for time_us, request in loop.requests if request.lane >= 0 and not request.pull]
+
+
+# attaching
+
+
+def test_it_attaches_first() -> None:
+    loop = Loop(STEADY)
+    lanes = loop.lanes
+    assert lanes.next_timeout() == 0
+    loop.run(10 * MS)
+    assert [(request.lane, request.number, request.pull) for _, request in loop.requests] == [(-1, 1, False)]
+    assert (lanes.attached, lanes.epoch, lanes.room(0)) == (False, 0, 0)
+    with pytest.raises(ValueError, match="no lane is free"):
+        lanes.push([data_packet(1)], 1, 0)
+    loop.run(25 * MS)
+    assert (lanes.attached, lanes.epoch, lanes.generation) == (True, loop.relay.epoch, 1)
+    assert lanes.attachment_id == attachment_id(SECRET)
+    assert [event for _, event in loop.events] == [
+        AttachedEvent(loop.relay.epoch, True, 2**20, 65536, 0),
+        LanesChanged(2, 0),
+    ]
+    assert (lanes.lane_count, lanes.pull_interval_us, lanes.srtt_us) == (2, 0, 20 * MS)
+    assert (lanes.body_bytes, lanes.answer_bytes, lanes.hold_us) == (64 * KIB, 64 * KIB, 15 * SECOND)
+    assert lanes.room(0) == 64 * KIB - EXCHANGE_BYTES
+
+
+def test_attach_is_repeated_like_any_other_and_answered_once() -> None:
+    loop = Loop(STEADY, lambda request, now: Fate(request_lost=now < 3 * SECOND))
+    loop.run(5 * SECOND)
+    times = [time_us for time_us, request in loop.requests if request.lane < 0]
+    assert times[1] == SECOND
+    assert all(750 * MS <= later - sooner <= SECOND for sooner, later in pairwise(times[1:]))
+    assert len(attached_times(loop)) == 1
+    assert attached_times(loop)[0] <= 4 * SECOND + 20 * MS
+
+
+@pytest.mark.parametrize("code", [StatusCode.UNKNOWN, StatusCode.STALE])
+def test_a_relay_that_forgot_us_is_attached_to_again(code: StatusCode) -> None:
+    loop = attached_loop(packets=1)
+    loop.relay.restart()
+    if code is StatusCode.STALE:
+        loop.fate = pushes(Fate(status=409, body=status(code)))
+    loop.run(2 * SECOND)
+    kinds = [type(event) for _, event in loop.events if not isinstance(event, Abandoned)]
+    assert kinds[2:6] == [BatchDone, Detached, AttachedEvent, LanesChanged]
+    assert loop.told(BatchDone) == [BatchDone(1, ok=False)]
+    assert loop.lanes.generation == (2 if code is StatusCode.UNKNOWN else 3)
+    # The first ATTACH left at 0: not again within three quarters of a second.
+    assert 750 * MS <= attached_times(loop)[1] - 20 * MS <= SECOND
+    loop.queue.append(data_packet(9))
+    loop.run(loop.now + 100 * MS)
+    assert received(loop) == [9]
+
+
+def test_a_higher_generation_than_ours_is_outbid() -> None:
+    relay = Relay(Random(2))
+    relay.attachments[attachment_id(SECRET)] = 5
+    loop = Loop(STEADY, relay=relay)
+    loop.run(10 * SECOND)
+    assert loop.lanes.generation == 7
+    assert [event for _, event in loop.events if not isinstance(event, AttachedEvent | LanesChanged)] == []
+
+
+def test_when_no_generation_is_left_it_ends() -> None:
+    relay = Relay(Random(2))
+    relay.attachments[attachment_id(SECRET)] = 2**32
+    loop = Loop(STEADY, relay=relay)
+    loop.run(60 * SECOND)
+    (refused,) = loop.told(Refused)
+    assert isinstance(refused, Refused)
+    assert "generation" in refused.text
+
+
+def test_an_attach_answered_with_unknown_is_repeated() -> None:
+    loop = Loop(STEADY, lambda request, now: Fate(status=404 if now == 0 else 0, body=status(StatusCode.UNKNOWN)))
+    loop.run(SECOND)
+    assert loop.lanes.generation == 1
+    assert loop.lanes.attached
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        encoded(Answer(0, 1, 1)),
+        encoded(Attached(bytes(16), 1, 1, True, 1, 1, 1, 0, 1, 1)),
+        encoded(Attached(attachment_id(SECRET), 1, 9, True, 1, 1, 1, 0, 1, 1)),
+    ],
+)
+def test_the_answer_to_something_else_is_a_failure(body: bytes) -> None:
+    loop = Loop(STEADY, lambda request, now: Fate(status=200 if now == 0 else 0, body=body))
+    loop.run(SECOND)
+    assert [time_us for time_us, request in loop.requests if request.lane < 0] == [0, 20 * MS]
+    assert loop.lanes.epoch == loop.relay.epoch
+
+
+def test_a_version_that_we_did_not_offer_is_fatal() -> None:
+    body = encoded(Attached(attachment_id(SECRET), 1, 1, True, 1, 1, 1, 0, 1, 1, version=2))
+    loop = Loop(STEADY, lambda request, now: Fate(status=200, body=body))
+    loop.run(SECOND)
+    assert len(loop.told(Refused)) == len(loop.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [(401, b"<html>"), (403, status(StatusCode.DENIED)), (302, b""), (400, status(StatusCode.MALFORMED))],
+)
+def test_what_is_fatal_ends_everything(code: int, body: bytes) -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes(Fate(status=code, body=body))
+    loop.run(60 * SECOND)
+    kinds = [type(event) for _, event in loop.events if not isinstance(event, Abandoned)]
+    assert kinds[2:] == [BatchDone, Detached, Refused]
+    (refused,) = loop.told(Refused)
+    assert isinstance(refused, Refused)
+    assert refused.status == code
+    assert loop.told(BatchDone) == [BatchDone(1, ok=False)]
+    assert (loop.lanes.attached, loop.lanes.next_timeout(), loop.lanes.poll_request(loop.now)) == (False, None, None)
+    assert loop.lanes.room(loop.now) == 0
+
+
+# pushing
+
+
+def test_a_push_is_received_once_and_receipted_before_what_came_with_it() -> None:
+    loop = attached_loop(packets=3)
+    loop.lanes.set_pulling(False)
+    loop.relay.outbox.frames.append(data_frame(50))
+    loop.run(100 * MS)
+    assert received(loop) == [1, 2, 3]
+    assert loop.told(BatchDone) == [BatchDone(1, ok=True)]
+    assert [packet.sequence for event in loop.told(PacketsReceived) for packet in event.packets] == [50]  # type: ignore[union-attr]
+    kinds = [type(event) for _, event in loop.events]
+    assert kinds.index(BatchDone) < kinds.index(PacketsReceived)
+
+
+def test_a_batch_must_fit_and_must_not_be_empty() -> None:
+    lanes = attached_loop().lanes
+    with pytest.raises(ValueError, match="at least one packet"):
+        lanes.push([], 1, 0)
+    with pytest.raises(ValueError, match="does not fit the room"):
+        lanes.push([data_packet(1, 40_000)] * 2, 1, 0)
+
+
+def test_the_last_idle_lane_is_left_to_the_pull() -> None:
+    loop = attached_loop()
+    lanes = loop.lanes
+    assert loop.in_flight(pull=True) == 1
+    lanes.push([data_packet(1)], 1, loop.now)
+    assert lanes.room(loop.now) == 0
+    for flight in list(lanes._set.flights()):
+        if flight.pull:
+            lanes._set.lanes[flight.lane].flight = None
+    assert lanes.room(loop.now) == 0
+    lanes.set_pulling(False)
+    assert lanes.room(loop.now) > 0
+
+
+def test_a_packet_larger_than_the_body_goes_in_pieces() -> None:
+    loop = attached_loop(LaneConfig(adapt_lanes=False, body_bytes_max=64 * KIB))
+    loop.queue.append(data_packet(1, 150_000))
+    loop.queue.append(data_packet(2))
+    loop.run(200 * MS)
+    assert received(loop) == [1, 2]
+    assert loop.ok() == [1, 2]
+    numbers = [(request.lane, request.number) for _, request in loop.requests if request.lane >= 0 and not request.pull]
+    assert len(numbers) == 4
+    assert len({lane for lane, _ in numbers[:3]}) == 1
+
+
+# repeats
+
+
+def test_a_reported_failure_is_repeated_at_once_on_a_new_connection() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes(Fate(request_lost=True, reported=True))
+    start_us = loop.now
+    loop.run(SECOND)
+    assert push_times(loop) == [start_us, start_us + 20 * MS]
+    assert [request.repeat for _, request in loop.requests if request.lane >= 0 and not request.pull] == [0, 1]
+    assert received(loop) == [1]
+    assert loop.ok() == [1]
+
+
+def test_silence_is_repeated_at_the_deadline_and_then_each_second() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes(*[Fate(request_lost=True)] * 4)
+    start_us = loop.now
+    loop.run(10 * SECOND)
+    times = push_times(loop)
+    assert times[1] == start_us + 500 * MS
+    assert [750 * MS <= later - sooner <= SECOND for sooner, later in pairwise(times[1:])] == [True] * 3
+    assert received(loop) == [1]
+    # The oldest attempt and the newest ones are open; the others made room, and the answer abandons the rest.
+    assert len(abandoned(loop)) == 4 + 1  # and the pull from before is doubted
+
+
+def test_a_lost_answer_is_not_applied_twice() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes(Fate(response_lost=True), Fate(response_lost=True, reported=True))
+    loop.run(3 * SECOND)
+    assert received(loop) == [1]
+    assert loop.ok() == [1]
+
+
+def test_the_late_answer_of_an_older_attempt_is_taken_and_the_newer_abandoned() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes(Fate(delay_us=600 * MS), Fate(delay_us=600 * MS))
+    loop.run(3 * SECOND)
+    (_, first), (_, second) = [item for item in loop.requests if item[1].lane >= 0 and not item[1].pull]
+    assert abandoned(loop) == [second.id]
+    assert loop.ok() == [1]
+    before = len(loop.events)
+    loop.lanes.answered(second.id, 200, b"", 0, loop.now)
+    loop.lanes.failed(first.id, loop.now)
+    assert len(loop.events) == before
+    assert loop.lanes.poll_event() is None
+
+
+def test_evidence_of_a_sibling_does_not_wait_for_the_deadline() -> None:
+    loop = attached_loop(LaneConfig(adapt_lanes=False, lanes_start=3), packets=1)
+    loop.fate = pushes(Fate(response_lost=True))
+    start_us = loop.now
+    loop.run(start_us + 30 * MS)
+    loop.queue.append(data_packet(2))
+    loop.run(SECOND)
+    # Its answer came 20 ms after it was pushed: the grace of 50 ms and a quarter of the round trip begins.
+    assert push_times(loop) == [start_us, start_us + 30 * MS, start_us + 50 * MS + 55 * MS]
+
+
+def test_pulls_from_before_a_silence_are_repeated_after_it() -> None:
+    loop = attached_loop(packets=1)
+    loop.run(loop.now + 3500 * MS)  # the hold has grown to 4 s
+    sent_us = max(time_us for time_us, request in loop.requests if request.pull)
+    loop.fate = pushes(Fate(request_lost=True))
+    loop.queue.append(data_packet(2))
+    loop.run(loop.now + SECOND)
+    times = [time_us for time_us, request in loop.requests if request.pull and time_us > sent_us]
+    assert times[0] == loop.now - SECOND + 500 * MS + 20 * MS + 55 * MS
+
+
+def test_retry_after_is_obeyed() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes(
+        Fate(status=503, retry_after_us=3 * SECOND), Fate(status=503, body=status(StatusCode.BUSY, 2000))
+    )
+    start_us = loop.now
+    loop.run(10 * SECOND)
+    first, second, third = push_times(loop)
+    assert second - first == 3 * SECOND + 20 * MS
+    assert third - second == 2 * SECOND + 20 * MS
+    assert first == start_us
+
+
+def test_trouble_is_told_at_the_third_failure_and_its_end_too() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes(*[Fate(status=502, body=b"<h1>Bad gateway</h1>")] * 4)
+    loop.lanes.set_pulling(False)  # what is held is doubted, and heard, when its deadline passes
+    loop.run(10 * SECOND)
+    told = [event for _, event in loop.events if isinstance(event, Troubled | Recovered)]
+    assert told == [Troubled(3, "HTTP 502, no magic: something else answered: <h1>Bad gateway</h1>"), Recovered()]
+    assert received(loop) == [1]
+
+
+# 413
+
+
+def test_413_gives_the_batch_up_and_halves_the_body() -> None:
+    loop = attached_loop()
+    loop.fate = pushes(Fate(status=413))
+    loop.queue.append(data_packet(1, 60_000))
+    loop.run(SECOND)
+    assert loop.told(BatchDone) == [BatchDone(1, ok=False)]
+    assert loop.lanes.body_bytes == (60_000 + 24 + EXCHANGE_BYTES) // 2
+    loop.queue.append(data_packet(1, 20_000))
+    loop.run(2 * SECOND)
+    assert received(loop) == [1]
+    numbers = [request.number for _, request in loop.requests if request.lane >= 0 and not request.pull]
+    assert numbers == [1, 2]
+
+
+@pytest.mark.parametrize("pull", [True, False])
+def test_413_of_a_small_body_is_a_failure_like_others(pull: bool) -> None:
+    loop = attached_loop(packets=1)
+    left = [Fate(status=413)]
+    loop.fate = lambda request, now: left.pop() if left and request.pull == pull else Fate()
+    loop.run(3 * SECOND)
+    assert loop.ok() == [1]
+    assert loop.lanes.body_bytes == 64 * KIB
+    assert max(request.repeat for _, request in loop.requests) == 1 + pull
+
+
+# the end of a generation
+
+
+def test_used_up_numbers_begin_a_new_generation() -> None:
+    loop = attached_loop(packets=1)
+    for lane in loop.lanes._set.lanes:
+        if lane.flight is None:
+            lane.number = 2**32 - 2**16 - 1
+    loop.run(3 * SECOND)
+    assert loop.lanes.generation == 2
+    assert loop.ok() == [1]
+    loop.queue.append(data_packet(2))
+    loop.run(4 * SECOND)
+    assert received(loop) == [1, 2]
+
+
+def test_attaching_again_on_demand() -> None:
+    loop = Loop(STEADY)
+    assert isinstance(Lanes(STEADY, SECRET, Random(1)).poll_request(0), Request)
+    loop.run(30 * MS)
+    loop.lanes.attach_again()
+    assert not loop.lanes.attached
+    loop.run(2 * SECOND)
+    assert (loop.lanes.attached, loop.lanes.generation) == (True, 2)

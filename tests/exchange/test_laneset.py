@@ -1,0 +1,55 @@
+"""The lanes together: which is idle, and what one answer says about the others (7.7)."""
+
+from random import Random
+
+from tunnel.exchange.flight import Flight
+from tunnel.exchange.laneset import LaneSet
+from tunnel.wire import Answer, Exchange
+
+SECOND = 1_000_000
+
+
+def flying(lanes: LaneSet, index: int, number: int, *, sent_us: int | None = 0, hold_ms: int = 0) -> Flight:
+    exchange = Exchange(bytes(16), 1, 1, index, number, 0, hold_ms, 65536, pull=hold_ms > 0)
+    flight = Flight(exchange, sent_us or 0, wait_us=9 * SECOND, repeat_us=SECOND, attempts_max=3)
+    if sent_us is not None:
+        flight.send(index, sent_us, Random(1))
+    lanes.lanes[index].flight = flight
+    return flight
+
+
+def test_the_first_idle_lane_is_taken_but_for_one_that_owes_a_confirmation() -> None:
+    lanes = LaneSet(4, 4096, 0)
+    assert lanes.idle(4) is lanes.lanes[0]
+    lanes.lanes[2].owes = lanes.lanes[3].owes = True
+    assert lanes.idle(4) is lanes.lanes[2]
+    assert lanes.idle(2) is lanes.lanes[0]
+    assert lanes.idle(0) is None
+    flying(lanes, 2, 1)
+    assert lanes.idle(3) is lanes.lanes[0]
+    assert [lanes.idle_count(count) for count in range(5)] == [0, 1, 2, 2, 3]
+
+
+def test_pulls_are_counted() -> None:
+    lanes = LaneSet(4, 4096, 0)
+    flights = [flying(lanes, 0, 1), flying(lanes, 2, 1, hold_ms=1000)]
+    assert list(lanes.flights()) == flights
+    assert lanes.pulls_out() == 1
+
+
+def test_evidence_brings_forward_what_was_answered_and_nothing_else() -> None:
+    lanes = LaneSet(4, 4096, 0)
+    answered, waiting = flying(lanes, 0, 5), flying(lanes, 1, 5)
+    lanes.use_evidence(Answer(3, 1, 1, evidence=[(0, 5), (1, 4), (2, 9), (200, 1)]), 80_000)
+    assert (answered.next_us, answered.proven) == (80_000, True)
+    assert not waiting.proven
+
+
+def test_pulls_held_since_before_the_silence_are_doubted() -> None:
+    lanes = LaneSet(4, 4096, 0)
+    before = flying(lanes, 0, 1, sent_us=10, hold_ms=1000)
+    after = flying(lanes, 1, 1, sent_us=500, hold_ms=1000)
+    push = flying(lanes, 2, 1, sent_us=10)
+    unsent = flying(lanes, 3, 1, sent_us=None, hold_ms=1000)
+    lanes.doubt_pulls(400, 80_000)
+    assert [flight.proven for flight in (before, after, push, unsent)] == [True, False, False, False]

@@ -1,0 +1,137 @@
+"""Both halves of a link (section 8)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunnel.exchange.link import LinkState
+from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, encode_link_header
+
+MS = 1_000
+
+
+def joined(buffers: list[Buffer]) -> bytes:
+    return b"".join(buffers)
+
+
+def batch(number: int, payload: bytes = b"", received: int = 0) -> bytes:
+    return encode_link_header(LinkHeader(number, received, len(payload))) + payload
+
+
+@given(
+    st.lists(st.binary(max_size=60), max_size=12),
+    st.lists(st.integers(1, 50), min_size=1, max_size=20),
+)
+def test_batches_arrive_whole_and_in_order_however_they_are_cut(payloads: list[bytes], portions: list[int]) -> None:
+    ours, theirs = LinkState(), LinkState()
+    stream = b"".join(joined(ours.send([payload], token)) for token, payload in enumerate(payloads))
+    got: list[bytes] = []
+    offset = 0
+    for index in range(len(stream) + 1):
+        size = portions[index % len(portions)]
+        got += map(bytes, theirs.receive(stream[offset : offset + size], 0).batches)
+        offset += size
+    assert got == payloads
+    assert not theirs.closed
+    receipts = ours.receive(joined(theirs.handle_timeout(25 * MS)), 0).receipts
+    assert receipts == list(range(len(payloads)))
+    assert (ours.unreceipted, ours.unreceipted_bytes) == ([], 0)
+
+
+def test_a_batch_that_came_in_one_portion_is_not_copied() -> None:
+    data = batch(1, b"payload")
+    (got,) = LinkState().receive(data, 0).batches
+    assert isinstance(got, memoryview)
+    assert got.obj is data
+
+
+def test_buffers_that_leave_are_not_copied() -> None:
+    payload = bytes(100)
+    header, same = LinkState().send([payload], 1)
+    assert len(header) == LINK_HEADER_SIZE
+    assert same is payload
+
+
+def test_every_batch_carries_the_receipt() -> None:
+    ours, theirs = LinkState(), LinkState()
+    theirs.receive(joined(ours.send([b"abc"], 7)), 0)
+    assert (ours.unreceipted, ours.unreceipted_bytes) == ([7], 3)
+    found = ours.receive(joined(theirs.send([b"x"], 8)), 5 * MS)
+    assert (found.receipts, list(map(bytes, found.batches))) == ([7], [b"x"])
+    assert theirs.next_timeout() is None
+
+
+def test_a_lone_receipt_leaves_at_the_latest_25_ms_after_a_batch() -> None:
+    theirs = LinkState()
+    assert theirs.handle_timeout(0) == []
+    theirs.receive(batch(1, b"a"), 100)
+    theirs.receive(batch(2, b"b"), 10 * MS)
+    assert theirs.next_timeout() == 25 * MS + 100
+    assert theirs.handle_timeout(25 * MS) == []
+    assert joined(theirs.handle_timeout(25 * MS + 100)) == batch(0, received=2)
+    assert theirs.next_timeout() is None
+
+
+def test_a_lone_receipt_is_not_receipted_itself() -> None:
+    ours = LinkState()
+    ours.send([b"a"], 1)
+    assert ours.receive(batch(0, received=1), 0).receipts == [1]
+    assert ours.next_timeout() is None
+
+
+def test_after_many_bytes_the_receipt_does_not_wait() -> None:
+    theirs = LinkState()
+    theirs.receive(batch(1, bytes(256 * 1024)), 7)
+    assert theirs.next_timeout() == 7
+
+
+def test_an_empty_batch_counts() -> None:
+    theirs = LinkState()
+    assert theirs.receive(batch(1), 0).batches == [b""]
+    assert joined(theirs.handle_timeout(25 * MS)) == batch(0, received=1)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: example\r\n", "not ours"),
+        (batch(1, b"a")[:23] + b"\xff", "damaged"),
+        (batch(2), "batch 2 is not the next one, 1"),
+        (batch(1, bytes(101)), "a batch of 101 bytes is above the limit of 100"),
+        (batch(0, b"a"), "batch 0 is not the next one"),
+        (batch(1, received=1), "a receipt for batch 1 of 0"),
+    ],
+)
+def test_what_closes_a_link(data: bytes, why: str) -> None:
+    link = LinkState(length_max=100)
+    found = link.receive(data + batch(1, b"unheard"), 0)
+    assert (found.batches, found.receipts) == ([], [])
+    assert why in link.closed
+    assert link.receive(batch(1, b"unheard"), 0).batches == []
+    with pytest.raises(ValueError, match="the link is closed"):
+        link.send([b"a"], 1)
+
+
+def test_a_receipt_that_goes_back_closes_the_link() -> None:
+    link = LinkState()
+    link.send([b"a"], 1)
+    link.receive(batch(0, received=1), 0)
+    link.receive(batch(0, received=0), 0)
+    assert link.closed == "a receipt for batch 0 of 1"
+
+
+def test_a_closed_link_names_what_is_given_up_and_says_nothing_more() -> None:
+    link = LinkState()
+    for token in (1, 2, 3):
+        link.send([b"a"], token)
+    link.receive(batch(1, b"a", received=1) + b"x" * 24, 0)
+    assert link.closed
+    assert link.unreceipted == [2, 3]
+    assert link.handle_timeout(25 * MS) == []
+
+
+def test_a_link_ends_when_its_numbers_are_used_up() -> None:
+    link = LinkState()
+    link._sent = 2**32 - 2
+    assert joined(link.send([b"a"], 1)) == batch(2**32 - 1, b"a")
+    assert link.closed == "its numbers are used up"

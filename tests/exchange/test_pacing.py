@@ -1,0 +1,216 @@
+"""Sizes, lanes and holds: how they grow, how they shrink, and that they grow again."""
+
+import pytest
+
+from tunnel.exchange.pacing import BodyLimit, HoldLimit, LaneCount
+
+KIB = 1024
+MS = 1_000
+SECOND = 1_000_000
+
+
+def body() -> BodyLimit:
+    return BodyLimit(64 * KIB, 16 * KIB, 1024 * KIB)
+
+
+# bodies
+
+
+def test_a_body_doubles_while_it_is_the_limit_and_exchanges_are_quick() -> None:
+    limit = body()
+    for now in range(1, 10):
+        limit.answered(now - 1, 99 * MS, now)
+    assert limit.limit_bytes == 1024 * KIB
+
+
+def test_full_is_three_quarters() -> None:
+    limit = body()
+    assert limit.is_full(48 * KIB)
+    assert not limit.is_full(48 * KIB - 1)
+
+
+def test_between_the_two_bounds_only_lanes_may_grow() -> None:
+    limit = body()
+    assert limit.answered(0, 100 * MS, 1)
+    assert limit.answered(0, 500 * MS, 1)
+    assert limit.limit_bytes == 64 * KIB
+
+
+def test_a_body_halves_when_exchanges_take_long_but_not_below_the_least() -> None:
+    limit = body()
+    for now in range(1, 10):
+        assert not limit.answered(now - 1, 501 * MS, now)
+    assert limit.limit_bytes == 16 * KIB
+
+
+def test_exchanges_sent_before_a_change_do_not_count() -> None:
+    limit = body()
+    assert not limit.answered(0, 0, 10)
+    assert not limit.answered(9, 0, 11)
+    assert limit.limit_bytes == 128 * KIB
+
+
+def test_a_body_that_may_not_grow_asks_for_lanes() -> None:
+    limit = BodyLimit(64 * KIB, 16 * KIB, 64 * KIB)
+    assert limit.answered(0, 0, 1)
+    assert limit.limit_bytes == 64 * KIB
+
+
+def test_413_halves_the_size_that_was_refused_however_often_it_is_told() -> None:
+    limit = body()
+    assert [limit.refused(64 * KIB, 1) for _ in range(3)] == [True] * 3
+    assert limit.limit_bytes == 32 * KIB
+    assert limit.refused(17 * KIB, 2)
+    assert limit.limit_bytes == 16 * KIB
+
+
+def test_at_the_floor_413_cannot_be_helped() -> None:
+    limit = body()
+    assert not limit.refused(16 * KIB, 1)
+    assert limit.limit_bytes == 64 * KIB
+
+
+def test_a_refused_size_is_tried_again_later_and_each_time_later_still() -> None:
+    limit = body()
+    limit.refused(64 * KIB, 0)
+    assert limit.answered(1, 0, 30 * SECOND - 1)
+    assert limit.limit_bytes == 32 * KIB
+    assert not limit.answered(1, 0, 30 * SECOND)
+    assert limit.limit_bytes == 64 * KIB
+    limit.refused(64 * KIB, 31 * SECOND)
+    assert limit.answered(31 * SECOND, 0, 90 * SECOND)
+    assert not limit.answered(31 * SECOND, 0, 91 * SECOND)
+    assert limit.limit_bytes == 64 * KIB
+
+
+def test_below_a_refused_size_a_body_grows_as_ever() -> None:
+    limit = body()
+    limit.refused(1024 * KIB, 0)
+    limit.answered(0, 0, 1)
+    assert limit.limit_bytes == 128 * KIB
+
+
+def test_the_relay_bounds_a_body_and_may_allow_more_the_next_time() -> None:
+    limit = body()
+    limit.bound(8 * KIB)
+    assert limit.limit_bytes == 8 * KIB
+    limit.bound(1 << 30)
+    for now in range(1, 10):
+        limit.answered(now - 1, 0, now)
+    assert limit.limit_bytes == 1024 * KIB
+
+
+# lanes
+
+
+def test_a_lane_is_added_while_what_is_under_way_does_not_fill_the_round_trip() -> None:
+    lanes = LaneCount(2, 8, adapt=True)
+    assert not lanes.pressed(0, 150 * MS, 100 * MS, 1)
+    assert lanes.pressed(0, 149 * MS, 100 * MS, 1)
+    assert lanes.count == 3
+
+
+def test_one_at_a_time_and_none_while_something_fails() -> None:
+    lanes = LaneCount(2, 8, adapt=True)
+    assert lanes.pressed(0, 0, 0, 10)
+    assert not lanes.pressed(9, 0, 0, 11)
+    lanes.failed(20)
+    assert not lanes.pressed(20, 0, 0, 21)
+    assert lanes.pressed(21, 0, 0, 22)
+
+
+@pytest.mark.parametrize("lanes", [LaneCount(2, 2, adapt=True), LaneCount(2, 8, adapt=False)])
+def test_no_lane_beyond_the_most_or_without_leave(lanes: LaneCount) -> None:
+    assert not lanes.pressed(0, 0, 0, 1)
+
+
+def test_lanes_beyond_the_first_are_given_back_when_idle() -> None:
+    lanes = LaneCount(2, 8, adapt=True)
+    assert lanes.idle_until_us(7) is None
+    lanes.pressed(0, 0, 0, 1)
+    assert lanes.idle_until_us(7) == 5 * SECOND + 7
+    lanes.give_back()
+    assert lanes.idle_until_us(7) is None
+
+
+def test_the_relay_bounds_lanes_and_may_allow_more_the_next_time() -> None:
+    lanes = LaneCount(4, 8, adapt=True)
+    lanes.bound(0)
+    assert (lanes.count, lanes.most) == (1, 1)
+    lanes.bound(100)
+    assert (lanes.count, lanes.most) == (4, 8)
+
+
+# holds
+
+
+def hold() -> HoldLimit:
+    return HoldLimit(15 * SECOND, 2 * SECOND)
+
+
+def test_two_cuts_at_a_similar_age_halve_the_hold() -> None:
+    limit = hold()
+    limit.cut(10 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+    limit.cut(11 * SECOND)
+    assert limit.hold_us == 7_500_000
+
+
+def test_cuts_at_different_ages_are_accidents() -> None:
+    limit = hold()
+    for age in (4, 9, 14, 5):
+        limit.cut(age * SECOND)
+    assert limit.hold_us == 15 * SECOND
+
+
+def test_a_cut_before_the_shortest_hold_says_nothing() -> None:
+    limit = hold()
+    limit.cut(SECOND)
+    limit.cut(SECOND)
+    assert limit.hold_us == 15 * SECOND
+
+
+def test_holds_do_not_shrink_below_the_least() -> None:
+    limit = hold()
+    for _ in range(20):
+        limit.cut(2 * SECOND)
+    assert limit.hold_us == 2 * SECOND
+
+
+def test_a_hold_endured_in_between_clears_the_suspicion() -> None:
+    limit = hold()
+    limit.cut(10 * SECOND)
+    limit.endured(7 * SECOND)
+    assert limit._cut_us
+    limit.endured(10 * SECOND)
+    limit.cut(10 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+
+
+def test_a_hold_grows_back_carefully() -> None:
+    limit = hold()
+    grown = []
+    for _ in range(3):
+        limit.cut(10 * SECOND)
+        limit.cut(10 * SECOND)
+        count = 0
+        while limit.hold_us < 15 * SECOND:
+            limit.endured(SECOND)  # too short to count
+            limit.endured(limit.hold_us)
+            count += 1
+        grown.append(count)
+    assert grown == [4, 8, 16]
+    for _ in range(100):
+        limit.endured(15 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+
+
+def test_the_relay_bounds_the_hold_and_may_allow_more_the_next_time() -> None:
+    limit = hold()
+    limit.bound(0)
+    assert limit.hold_us == 0
+    limit.bound(60 * SECOND)
+    assert limit.hold_us == 2 * SECOND
+    for _ in range(100):
+        limit.endured(limit.hold_us)
+    assert limit.hold_us == 15 * SECOND

@@ -1,0 +1,149 @@
+"""When to pull, how many at once, with which hold (7.4)."""
+
+import pytest
+
+from tunnel.exchange.pulls import NEVER_US, Pulled, PullMode, PullPolicy
+
+MS = 1_000
+SECOND = 1_000_000
+HOLD_US = 15 * SECOND
+
+
+def policy(interval_us: int = 0, *, can_hold: bool = True) -> PullPolicy:
+    pulls = PullPolicy(SECOND)
+    pulls.configure(interval_us, can_hold=can_hold)
+    return pulls
+
+
+def pulled(
+    *,
+    pull: bool = True,
+    empty: bool = True,
+    more: bool = False,
+    hold_us: int = 0,
+    took_us: int = 10 * MS,
+    repeated: bool = False,
+) -> Pulled:
+    return Pulled(pull, empty, more, hold_us, took_us, repeated)
+
+
+def test_the_mode_follows_from_interval_and_path() -> None:
+    assert policy().mode is PullMode.HOLDING
+    assert policy(can_hold=False).mode is PullMode.POLLING
+    assert policy(SECOND).mode is PullMode.INTERVAL
+
+
+@pytest.mark.parametrize("pulls", [policy(), policy(can_hold=False), policy(SECOND)])
+def test_while_more_waits_all_lanes_but_one_pull_at_once_without_a_hold(pulls: PullPolicy) -> None:
+    pulls.answered(pulled(empty=False, more=True), 100)
+    assert [pulls.due_us(out, 4) for out in range(4)] == [0, 0, 0, NEVER_US]
+    assert [pulls.due_us(out, 1) for out in range(2)] == [0, NEVER_US]
+    assert pulls.started(HOLD_US, 100) == 0
+    pulls.answered(pulled(), 200)
+    assert not pulls.hungry
+
+
+# holding
+
+
+def test_one_pull_is_always_out() -> None:
+    pulls = policy()
+    assert pulls.due_us(0, 4) == 0
+    assert pulls.due_us(1, 4) == NEVER_US
+
+
+def test_two_are_out_while_packets_flow_if_lanes_allow() -> None:
+    pulls = policy()
+    pulls.answered(pulled(empty=False), 100)
+    assert pulls.due_us(1, 3) == 0
+    assert pulls.due_us(2, 3) == NEVER_US
+    assert pulls.due_us(1, 2) == NEVER_US
+    pulls.answered(pulled(pull=False), 150)
+    assert pulls.due_us(1, 3) == 0
+    pulls.answered(pulled(hold_us=SECOND, took_us=SECOND), 200)
+    assert pulls.due_us(1, 3) == NEVER_US
+
+
+def test_holds_double_while_nothing_comes_and_are_short_after_packets() -> None:
+    pulls = policy()
+    holds = []
+    for _ in range(6):
+        hold_us = pulls.started(HOLD_US, 0)
+        holds.append(hold_us // SECOND)
+        pulls.answered(pulled(hold_us=hold_us, took_us=hold_us), 0)
+    assert holds == [1, 2, 4, 8, 15, 15]
+    pulls.answered(pulled(pull=False, empty=False), 0)
+    assert pulls.started(HOLD_US, 0) == SECOND
+    assert pulls.started(500 * MS, 0) == 500 * MS
+
+
+def test_who_does_not_hold_is_not_asked_again_and_again() -> None:
+    pulls = policy()
+    due = []
+    for _ in range(7):
+        pulls.answered(pulled(hold_us=SECOND, took_us=10 * MS), 0)
+        due.append(pulls.due_us(0, 2) // MS)
+    assert due == [50, 100, 200, 400, 800, 1000, 1000]
+    pulls.answered(pulled(hold_us=SECOND, took_us=SECOND), 0)
+    assert pulls.due_us(0, 2) == 0
+    pulls.answered(pulled(hold_us=SECOND, took_us=10 * MS), 0)
+    assert pulls.due_us(0, 2) == 50 * MS
+    pulls.answered(pulled(empty=False), 0)
+    assert pulls.due_us(0, 2) == 0
+
+
+def test_an_empty_answer_to_a_repeat_or_without_a_hold_is_no_sign_of_that() -> None:
+    pulls = policy()
+    pulls.answered(pulled(hold_us=SECOND, repeated=True), 0)
+    pulls.answered(pulled(), 0)
+    assert pulls.due_us(0, 2) == 0
+    assert pulls.started(HOLD_US, 0) == SECOND
+
+
+# polling
+
+
+def test_polls_follow_packets_at_once_and_become_rare_when_nothing_comes() -> None:
+    pulls = policy(can_hold=False)
+    assert pulls.due_us(0, 1) == 0
+    assert pulls.started(HOLD_US, 0) == 0
+    due = []
+    for _ in range(7):
+        pulls.answered(pulled(), 5)
+        due.append((pulls.due_us(0, 1) - 5) // MS)
+    assert due == [50, 100, 200, 400, 800, 1000, 1000]
+    pulls.answered(pulled(empty=False), 7)
+    assert pulls.due_us(0, 1) == 7
+    pulls.answered(pulled(), 8)
+    assert pulls.due_us(0, 1) == 8 + 50 * MS
+
+
+def test_a_push_brings_the_next_poll_forward() -> None:
+    pulls = policy(can_hold=False)
+    for _ in range(7):
+        pulls.answered(pulled(), 0)
+    pulls.answered(pulled(pull=False), 100 * MS)
+    assert pulls.due_us(0, 1) == 150 * MS
+    pulls.answered(pulled(pull=False), 120 * MS)
+    assert pulls.due_us(0, 1) == 150 * MS
+
+
+# interval
+
+
+def test_pulls_come_at_their_interval() -> None:
+    pulls = policy(SECOND)
+    assert pulls.due_us(0, 4) == 0
+    assert pulls.started(HOLD_US, 7) == 0
+    pulls.answered(pulled(empty=False), 20 * MS)
+    assert pulls.due_us(0, 4) == SECOND + 7
+    assert pulls.due_us(1, 4) == NEVER_US
+
+
+def test_configuring_starts_anew() -> None:
+    pulls = policy(SECOND)
+    pulls.started(HOLD_US, 7)
+    pulls.answered(pulled(more=True, empty=False), 8)
+    pulls.configure(0, can_hold=True)
+    assert (pulls.mode, pulls.hungry, pulls.interval_us) == (PullMode.HOLDING, False, 0)
+    assert pulls.due_us(0, 2) == 0

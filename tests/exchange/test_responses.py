@@ -1,0 +1,85 @@
+"""What HTTP responses mean (7.9, 7.10)."""
+
+import pytest
+
+from tunnel.exchange.responses import Verdict, judge
+from tunnel.wire import HTTP_STATUS, Answer, Attach, Attached, Message, Status, StatusCode, checksum, encode_envelope
+
+
+def encoded(message: Message) -> bytes:
+    return b"".join(encode_envelope(message))
+
+
+CODES = {
+    StatusCode.UNKNOWN: Verdict.UNKNOWN,
+    StatusCode.CORRUPT: Verdict.REPEAT,
+    StatusCode.STALE: Verdict.STALE,
+    StatusCode.TOO_LARGE: Verdict.TOO_LARGE,
+    StatusCode.BUSY: Verdict.REPEAT,
+    StatusCode.NOT_AUTHORISED: Verdict.FATAL,
+    StatusCode.DENIED: Verdict.FATAL,
+    StatusCode.MALFORMED: Verdict.FATAL,
+}
+
+
+@pytest.mark.parametrize("code", StatusCode)
+def test_every_code_of_the_relay_has_its_meaning(code: StatusCode) -> None:
+    outcome = judge(HTTP_STATUS[code], encoded(Status(code, 1500, "why")), 0)
+    assert outcome.verdict is CODES[code]
+    assert outcome.text.endswith("from the relay: why")
+    assert (outcome.code, outcome.retry_after_us) == (code, 1_500_000)
+
+
+def test_the_longer_wait_is_obeyed() -> None:
+    assert judge(503, encoded(Status(StatusCode.BUSY, 1500)), 2_000_000).retry_after_us == 2_000_000
+
+
+def test_a_code_of_a_later_version_is_judged_by_its_status() -> None:
+    assert judge(413, encoded(Status(99)), 0).verdict is Verdict.TOO_LARGE
+    assert judge(500, encoded(Status(99)), 0).verdict is Verdict.REPEAT
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 401, 403, 407, 415])
+def test_these_are_fatal_whoever_says_so(status: int) -> None:
+    assert judge(status, b"", 0).verdict is Verdict.FATAL
+
+
+def test_413_of_a_proxy_shrinks() -> None:
+    assert judge(413, b"<html>too large</html>", 0).verdict is Verdict.TOO_LARGE
+
+
+@pytest.mark.parametrize("status", [200, 204, 400, 404, 405, 408, 425, 429, 451, 500, 502, 503, 504])
+def test_everything_else_without_our_magic_is_repeated(status: int) -> None:
+    outcome = judge(status, b"<html>\n\x1b[2J please  sign in</html>", 7)
+    assert outcome.verdict is Verdict.REPEAT
+    assert outcome.text == f"HTTP {status}, no magic: something else answered: <html> [2J please sign in</html>"
+    assert outcome.retry_after_us == 7
+
+
+def test_an_empty_body_is_named() -> None:
+    assert judge(502, b"", 0).text.endswith("an empty body")
+
+
+def test_answers_are_handed_on() -> None:
+    assert judge(200, encoded(Answer(1, 2, 3)), 0).verdict is Verdict.ANSWER
+    attached = Attached(bytes(16), 1, 1, True, 1, 1, 1, 0, 1, 1)
+    assert judge(200, encoded(attached), 0).message == attached
+
+
+def test_a_damaged_answer_is_repeated() -> None:
+    body = bytearray(encoded(Answer(1, 2, 3)))
+    body[-1] ^= 1
+    assert judge(200, body, 0).verdict is Verdict.REPEAT
+    assert judge(200, body[:20], 0).text == "HTTP 200, shorter than it says"
+
+
+def test_our_own_request_sent_back_is_repeated() -> None:
+    outcome = judge(200, encoded(Attach(bytes(32), 1, 0, 1)), 0)
+    assert (outcome.verdict, outcome.text) == (Verdict.REPEAT, "HTTP 200, a request instead of an answer")
+
+
+def test_another_version_is_fatal() -> None:
+    body = bytearray(encoded(Answer(1, 2, 3)))
+    body[4] = 2
+    body[12:16] = checksum(body[:12], bytes(4), body[16:]).to_bytes(4, "big")
+    assert judge(200, body, 0).verdict is Verdict.FATAL

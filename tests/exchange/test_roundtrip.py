@@ -1,0 +1,45 @@
+"""Times of exchanges, and the deadlines that follow (7.7, 7.8)."""
+
+from tunnel.exchange.roundtrip import RoundTrip
+
+MS = 1_000
+SECOND = 1_000_000
+
+
+def after(*samples: int) -> RoundTrip:
+    trip = RoundTrip()
+    for index, took_us in enumerate(samples):
+        trip.sample(took_us, index * SECOND)
+    return trip
+
+
+def test_before_the_first_sample() -> None:
+    trip = RoundTrip()
+    assert (trip.srtt_us, trip.least_us) == (0, 0)
+    assert (trip.deadline_us, trip.grace_us, trip.repeat_us(3)) == (SECOND, 50 * MS, SECOND)
+
+
+def test_the_first_sample_is_taken_whole_and_later_ones_by_an_eighth() -> None:
+    assert after(80 * MS).srtt_us == 80 * MS
+    assert after(80 * MS, 160 * MS).srtt_us == 90 * MS
+    assert after(0).srtt_us == 1
+
+
+def test_deadlines_are_four_times_the_smoothed_time_within_bounds() -> None:
+    assert after(10 * MS).deadline_us == 500 * MS
+    assert after(200 * MS).deadline_us == 800 * MS
+    assert after(20 * SECOND).deadline_us == 30 * SECOND
+
+
+def test_grace_and_repeats_follow() -> None:
+    assert after(200 * MS).grace_us == 100 * MS
+    assert after(200 * MS).repeat_us(3) == SECOND
+    assert [after(3 * SECOND).repeat_us(attempts) // SECOND for attempts in (1, 2, 3, 8)] == [12, 12, 6, 1]
+
+
+def test_the_least_time_forgets_after_one_to_two_minutes() -> None:
+    trip = RoundTrip()
+    trip.sample(50 * MS, 0)
+    for second in range(1, 130):
+        trip.sample(100 * MS, second * SECOND)
+        assert trip.least_us == (50 * MS if second < 120 else 100 * MS)

@@ -1,0 +1,114 @@
+"""After the chaos everybody behaves: what is still connected must then deliver everything, in bounded steps."""
+
+from tests.fuzz.connection_checks import check_world
+from tests.fuzz.connection_ops import SERVICE
+from tests.fuzz.connection_world import Session, World
+from tests.fuzz.peer import Role
+from tunnel.core.constants import NEVER_US
+from tunnel.core.errors import LocalProtocolError
+from tunnel.core.state import State
+from tunnel.wire import (
+    Accepted,
+    Connect,
+    Edge,
+    Options,
+    Packet,
+    PacketType,
+    Target,
+    TargetKind,
+    encode_accepted,
+    encode_ack,
+    encode_connect,
+    encode_edge,
+    wrap,
+)
+
+__all__ = ["settle"]
+
+ROUNDS_MAX = 250
+WINDOW = 1 << 20
+SEGMENTS_PER_ROUND = 16
+BATCH_BYTES = 1 << 18
+
+
+def settle(world: World) -> None:
+    """Raise AssertionError if a connection between honest sides stands still."""
+    world.flush()
+    while world.batches:
+        token, _ = world.batches.pop()
+        world.endpoint.batch_done(token, True, world.now)
+        world.events()
+    waiting = _waiting(world)
+    for _ in range(ROUNDS_MAX):
+        if not waiting:
+            return
+        for session in waiting:
+            _behave(world, session)
+        world.flush()
+        for session in waiting:
+            while not session.closed and session.ended is None and world.read(session, WINDOW):
+                pass
+        while world.take_batch(BATCH_BYTES, arrives=True):
+            world.endpoint.batch_done(world.batches.pop()[0], True, world.now)
+            world.events()
+        check_world(world)
+        world.now += 1_000
+        deadline = world.endpoint.next_timeout()
+        if deadline is not None and not world.endpoint.wants_batch():
+            world.now = max(world.now, min(deadline, world.now + 1_000_000))
+        world.endpoint.handle_timeout(world.now)
+        world.events()
+        waiting = _waiting(world)
+    raise AssertionError("stands still: " + "; ".join(map(_describe, waiting)))
+
+
+def _waiting(world: World) -> list[Session]:
+    return [session for session in world.live() if not _complete(session)]
+
+
+def _complete(session: Session) -> bool:
+    """Everything written has come, and everything that the peer wrote was read; or nobody can promise that."""
+    peer, connection = session.peer, session.connection
+    if peer.lied or peer.lied_acks or peer.rejected or session.ended is not None:
+        return True
+    sent = not connection.unacknowledged_bytes and connection.sender.window.idle
+    read = session.closed or session.read_bytes == peer.sent_bytes
+    ended = session.closed or session.finished or not peer.finished
+    return sent and read and ended and connection.state is not State.REQUESTED
+
+
+def _behave(world: World, session: Session) -> None:
+    """The application, the relay and the peer do what they owe."""
+    connection, peer = session.connection, session.peer
+    if connection.state is State.REQUESTED:
+        try:
+            connection.accept(world.now)
+        except LocalProtocolError:
+            raise AssertionError("accept() is refused to a connection that was requested") from None
+    suspended = connection.suspended_since_us != NEVER_US
+    if peer.role is Role.ACCEPTOR and (suspended or connection.state in (State.CONNECTING, State.CLOSED_EARLY)):
+        peer.furthest = max(peer.furthest, WINDOW)
+        accepted = Accepted(peer.route_key, suspended, WINDOW)
+        world.send(peer, PacketType.ACCEPTED, encode_accepted(accepted), peer.first)
+    elif suspended:
+        connect = Connect(peer.route_key, True, Target(TargetKind.SERVICE, SERVICE), WINDOW, Options(user=peer.user))
+        packet = Packet(PacketType.CONNECT, peer.own_id, connection.id, wrap(peer.first), encode_connect(connect))
+        world.inbox.append((packet, peer))
+    begin = max(0, peer.acknowledged - peer.first)
+    for index in range(begin, min(begin + SEGMENTS_PER_ROUND, len(peer.segments))):
+        world.send_segment(peer, index)
+    if peer.base:
+        edge = Edge(wrap(peer.newest), WINDOW)
+        world.inbox.append((Packet(PacketType.EDGE, 0, connection.id, 0, encode_edge(edge)), None))
+        world.send(peer, PacketType.ACK, encode_ack(peer.honest_ack(WINDOW, 0)))
+
+
+def _describe(session: Session) -> str:
+    connection, peer = session.connection, session.peer
+    window = connection.sender.window
+    numbered = peer.newest - peer.base + 1
+    return (
+        f"{connection.state.name}, wrote {session.written_bytes}, unacknowledged {connection.unacknowledged_bytes}, "
+        f"in flight {len(window.outstanding)}, peer has {peer.in_order - peer.base + 1} of {numbered}; "
+        f"read {session.read_bytes} of {peer.sent_bytes}, suspended {connection.suspended_since_us != NEVER_US}"
+    )

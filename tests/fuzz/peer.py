@@ -1,0 +1,181 @@
+"""The other side of one connection, as the fuzzer plays it, and what it knows for certain.
+
+It remembers what it was sent and checks it (the same number is always the same bytes, bytes come in the order in which
+they were written), and cuts its own stream into numbered packets that may be sent in any order and any number of times.
+"""
+
+import enum
+from random import Random
+
+from xxhash import xxh3_128_digest
+
+from tunnel.wire import Ack, End, Packet, PacketType, encode_end, unwrap, wrap
+
+__all__ = ["BLOB", "Peer", "Role"]
+
+BLOB = Random(20).randbytes(1 << 20)  # both streams are slices of it, each from its own place
+EARLY_BYTES = 64 * 1024  # 3.6
+_ENDS = (PacketType.FINISH, PacketType.CLOSE)
+_UNNUMBERED_IN_STREAM = (PacketType.ACCEPTED, PacketType.OPTION)
+
+
+class Role(enum.Enum):
+    """What the peer is, seen from the endpoint under test."""
+
+    INITIATOR = "initiator"
+    ACCEPTOR = "acceptor"
+
+
+class Peer:
+    """Ids as on the wire, sequence numbers unbounded. `theirs` is the endpoint's side, `ours` the peer's."""
+
+    def __init__(self, role: Role, own_id: int, route_key: bytes, first: int, number: int, user: str = "") -> None:
+        self.role = role
+        self.number = number
+        self.user = user
+        self.own_id = own_id
+        self.their_id = 0  # the endpoint's id of the connection, once known
+        self.route_key = route_key
+        self.first = (1 << 32) + first % (1 << 32)  # CONNECT or ACCEPTED
+        self.lied = False  # other bytes under a used number, or a wrong end: then only the digest can be trusted
+        self.lied_acks = False  # acknowledged what never came
+        self.rejected = False
+        # our stream
+        self.start = (number * 7919) % 4096
+        self.sent_bytes = 0
+        self.segments: list[tuple[int, int, bytes]] = []  # sequence, type, payload
+        self.ends: list[tuple[int, bytes]] = []  # length and digest of every end that was ever sent
+        self.finished = False
+        self.acknowledged = self.first - 1  # by the endpoint
+        self.delivered = {self.first}  # numbers that were handed to the endpoint
+        # their stream
+        self.base = 0  # their first number, unbounded; 0: nothing came
+        self.numbered: dict[int, tuple[int, bytes]] = {}
+        self.offsets: dict[int, int] = {}  # where the stream stands behind each number
+        self.newest = 0
+        self.their_bytes = 0
+        self.received: set[int] = set()
+        self.in_order = 0
+        self.furthest = EARLY_BYTES if role is Role.ACCEPTOR else 0  # window edge ever given
+        self.vouched = 0  # bytes that some valid acknowledgement covered
+        self.their_close = 0  # its number
+        self.close_vouched = False
+        self.echo = (0, 0)
+
+    def again(self) -> "Peer":
+        """The same peer as it was in the beginning."""
+        return Peer(self.role, self.own_id, self.route_key, self.first, self.number, self.user)
+
+    # our stream
+
+    def next_sequence(self) -> int:
+        """The number that the next new packet takes."""
+        return self.first + 1 + len(self.segments)
+
+    def say(self, size: int) -> None:
+        """Write some more bytes and number them."""
+        if not self.finished and self.sent_bytes + size <= len(BLOB) - 4096 and size:
+            begin = self.start + self.sent_bytes
+            self.segments.append((self.next_sequence(), PacketType.DATA, BLOB[begin : begin + size]))
+            self.sent_bytes += size
+
+    def option(self, payload: bytes) -> None:
+        """Number an OPTION."""
+        self.segments.append((self.next_sequence(), PacketType.OPTION, payload))
+
+    def end(self, kind: int, received: int | None) -> None:
+        """FINISH or CLOSE, once each and in this order, with the right length and digest."""
+        if any(segment[1] in (kind, PacketType.CLOSE) for segment in self.segments):
+            return
+        digest = xxh3_128_digest(self.stream())
+        self.ends.append((self.sent_bytes, digest))
+        payload = encode_end(End(self.sent_bytes, digest, None if received is None else wrap(received)))
+        self.segments.append((self.next_sequence(), kind, payload))
+        self.finished = True
+
+    def stream(self) -> bytes:
+        """Every byte of ours so far."""
+        return BLOB[self.start : self.start + self.sent_bytes]
+
+    @property
+    def closed(self) -> bool:
+        """Our CLOSE has a number."""
+        return any(segment[1] == PacketType.CLOSE for segment in self.segments)
+
+    # their stream
+
+    def emitted(self, packet: Packet, written: bytes, size_max: int) -> None:
+        """The endpoint put this sequenced packet into a batch."""
+        kind, payload = packet.type, bytes(packet.payload)
+        if not self.base:
+            accepted = kind == PacketType.ACCEPTED
+            self.base = (1 << 32) + packet.sequence + (0 if accepted or kind != PacketType.CONNECT else 1)
+            self.newest = self.in_order = self.base - 1
+            self.offsets[self.newest] = 0
+        if kind == PacketType.CONNECT:
+            assert unwrap(packet.sequence, self.base) == self.base - 1, "CONNECT has another number than the first"
+            return
+        sequence = unwrap(packet.sequence, self.newest)
+        known = self.numbered.get(sequence)
+        if known is not None:
+            assert known[0] == kind, f"number {sequence} was a {known[0]}, now a {kind}"
+            assert kind == PacketType.ACCEPTED or known[1] == payload, f"number {sequence} has other bytes than before"
+            return
+        assert sequence == self.newest + 1, f"number {sequence} follows {self.newest}"
+        self.newest = sequence
+        self.numbered[sequence] = (kind, payload)
+        if kind == PacketType.DATA:
+            begin = self.their_bytes
+            self.their_bytes += len(payload)
+            assert payload, "DATA without a byte"
+            assert payload == written[begin : self.their_bytes], "other bytes than were written"
+            assert len(payload) <= size_max, f"{len(payload)} bytes in a packet, at most {size_max}"
+            assert self.their_bytes <= self.furthest, f"{self.their_bytes} bytes sent, a window up to {self.furthest}"
+        elif kind in _ENDS:
+            right = encode_end(End(len(written), xxh3_128_digest(written)))
+            assert payload[: len(right)] == right, "length or digest of the end is not that of what was written"
+            if kind == PacketType.CLOSE:
+                self.their_close = sequence
+        else:
+            assert kind in _UNNUMBERED_IN_STREAM, f"a packet of type {kind} took a number"
+        self.offsets[sequence] = self.their_bytes
+
+    def arrived(self, packet: Packet) -> None:
+        """That packet came through."""
+        if packet.type == PacketType.CONNECT:
+            return
+        sequence = unwrap(packet.sequence, self.newest)
+        self.received.add(sequence)
+        self.echo = (packet.sequence, packet.attempt)
+        while self.in_order + 1 in self.received:
+            self.in_order += 1
+
+    def missing(self) -> bool:
+        """Something that was numbered and seen has not come."""
+        return self.in_order < self.newest
+
+    def honest_ack(self, window: int, delay_us: int) -> Ack:
+        """An ACK of what has come; the other side's own numbers if nothing has."""
+        beyond = sorted(number for number in self.received if number > self.in_order)
+        ranges: list[tuple[int, int]] = []
+        for number in beyond:
+            if ranges and ranges[-1][1] == number - 1:
+                ranges[-1] = (ranges[-1][0], number)
+            else:
+                ranges.append((number, number))
+        wired = [(wrap(first), wrap(last)) for first, last in reversed(ranges[-32:])]
+        return Ack(wrap(self.in_order), window, delay_us, *self.echo, wired)
+
+    def vouch(self, cumulative: int, window: int | None) -> None:
+        """The endpoint is told (validly) that everything up to a number has come."""
+        known = min(cumulative, self.newest)
+        if known < self.base - 1:
+            return
+        offset = self.offsets.get(known, 0)
+        self.vouched = max(self.vouched, offset)
+        if window is not None:
+            self.furthest = max(self.furthest, offset + window)
+        if self.their_close and cumulative >= self.their_close:
+            self.close_vouched = True
+        if cumulative > self.in_order:
+            self.lied_acks = True

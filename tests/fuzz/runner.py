@@ -1,0 +1,137 @@
+"""Runs a target in a process of its own and reads what it reports."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.fuzz.corpus import committed
+from tests.fuzz.registry import TARGETS
+from tests.fuzz.worker import CRASHED
+
+__all__ = ["CRASHES", "HEADINGS", "Result", "choose_engine", "parse_libfuzzer", "run_target"]
+
+CORPORA = Path("build/fuzz/corpus")  # grows from run to run; git ignores build/
+CRASHES = Path("build/fuzz/crashes")
+HEADINGS = (
+    f"{'target':<12}",
+    f"{'executions':>11}",
+    f"{'per second':>11}",
+    f"{'edges':>6}",
+    f"{'features':>9}",
+    f"{'corpus':>7}",
+    " verdict",
+)
+_GRACE_S = 60  # for the start, and for the last input
+_TROUBLE_LINES = 40
+
+_STATUS = re.compile(r"^#(\d+)\s+\w+\s+cov: (\d+) ft: (\d+) corp: (\d+)/", re.MULTILINE)
+_FINAL = {
+    "executions": re.compile(r"^stat::number_of_executed_units: *(\d+)", re.MULTILINE),
+    "per_second": re.compile(r"^stat::average_exec_per_sec: *(\d+)", re.MULTILINE),
+}
+_SAVED = re.compile(r"Test unit written to (\S+)")
+
+
+class Result(msgspec.Struct):
+    """What came of fuzzing one target. None: the engine does not know."""
+
+    name: str
+    engine: str
+    executions: int = 0
+    per_second: int = 0
+    edges: int | None = None
+    features: int | None = None
+    corpus: int | None = None
+    verdict: str = "ok"
+    crashed: bool = False
+    trouble: str = ""
+    saved: str = ""
+
+    @property
+    def repeat_command(self) -> str:
+        """What runs the crashing input again."""
+        return f"python -m tests.fuzz --repeat {self.saved}" if self.saved else "nothing was saved"
+
+    def line(self) -> str:
+        """One row of the table."""
+        cells = [f"{self.name:<12}", f"{self.executions:>11}", f"{self.per_second:>11}"]
+        for number, width in ((self.edges, 6), (self.features, 9), (self.corpus, 7)):
+            cells.append(f"{'-' if number is None else number:>{width}}")
+        return " ".join((*cells, f" {self.verdict}"))
+
+    def as_json(self) -> dict[str, Any]:
+        """The row for programs."""
+        return {**msgspec.structs.asdict(self), "repeat": self.repeat_command if self.crashed else ""}
+
+
+def choose_engine(by_chance: bool) -> tuple[str, str]:
+    """The engine, and what to tell about the choice."""
+    if by_chance:
+        return "random", "seeded random inputs, as asked; nothing guides them"
+    if importlib.util.find_spec("atheris") is None:
+        return "random", "atheris is not installed here: seeded random inputs instead, which nothing guides"
+    return "atheris", ""
+
+
+def parse_libfuzzer(result: Result, report: str) -> None:
+    """Fill in the numbers of a libFuzzer report."""
+    rows = _STATUS.findall(report)
+    if rows:
+        result.executions, result.edges, result.features, result.corpus = map(int, rows[-1])
+    for field, pattern in _FINAL.items():
+        found = pattern.findall(report)
+        if found:
+            setattr(result, field, int(found[-1]))
+    saved = _SAVED.findall(report)
+    if saved:
+        result.saved = saved[-1]
+
+
+def run_target(name: str, engine: str, seconds: int) -> Result:
+    """Fuzz one target; never raises for what the target does."""
+    result = Result(name, engine)
+    corpus, crashes = CORPORA / name, CRASHES / name
+    for folder in (corpus, crashes):
+        folder.mkdir(parents=True, exist_ok=True)
+    for seed, raw in committed(TARGETS[name]).items():
+        (corpus / f"committed-{seed}").write_bytes(raw)
+    before = {path.name for path in crashes.iterdir()}
+    command = [sys.executable, "-m", "tests.fuzz.worker", name, engine, str(seconds), str(corpus), str(crashes)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=seconds + _GRACE_S, check=False)
+    except subprocess.TimeoutExpired:
+        result.verdict, result.crashed = "HANGS", True
+        return result
+    report = done.stderr.decode(errors="replace")
+    if engine == "atheris":
+        parse_libfuzzer(result, report)
+    else:
+        _parse_counts(result, done.stdout.decode(errors="replace"))
+    if done.returncode != 0:
+        result.crashed = True
+        result.verdict = "CRASH" if done.returncode == CRASHED else f"FAILED with exit code {done.returncode}"
+        result.trouble = _trouble(report)
+        new = sorted(path.name for path in crashes.iterdir() if path.name not in before)
+        result.saved = result.saved or (str(crashes / new[0]) if new else "")
+    return result
+
+
+def _parse_counts(result: Result, output: str) -> None:
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if lines:
+        counts = json.loads(lines[-1])
+        result.executions, result.per_second = counts["executions"], counts["per_second"]
+
+
+def _trouble(report: str) -> str:
+    """The traceback out of a report full of progress."""
+    lines = [line for line in report.splitlines() if not line.startswith(("#", "stat::", "INFO:"))]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback") or "Uncaught" in line]
+    lines = lines[starts[0] :] if starts else lines
+    return "\n".join(lines[:_TROUBLE_LINES])

@@ -1,0 +1,82 @@
+"""One target in a process of its own: `python -m tests.fuzz.worker TARGET ENGINE SECONDS CORPUS CRASHES`.
+
+The engine "atheris" fuzzes by coverage and reports on standard error, as libFuzzer does. The engine "random" runs
+seeded random inputs and writes one line of JSON. Either leaves a crashing input in the folder CRASHES and exits with
+CRASHED.
+"""
+
+import hashlib
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+
+__all__ = ["CRASHED", "fuzz_by_chance", "fuzz_by_coverage", "main"]
+
+CRASHED = 77  # libFuzzer's exit code for a crash
+_UNIT_TIMEOUT_S = 10  # one input that takes longer is a hang
+_MEMORY_MB = 1024  # of the process
+
+
+def fuzz_by_coverage(name: str, seconds: int, corpus: Path, crashes: Path) -> None:
+    """Does not return: libFuzzer ends the process."""
+    import atheris
+
+    with atheris.instrument_imports(include=["tunnel", "servlet"]):
+        from tests.fuzz.registry import TARGETS
+    target = TARGETS[name]
+    arguments = [
+        sys.argv[0],
+        f"-max_total_time={seconds}",
+        f"-max_len={target.size_max}",
+        "-print_final_stats=1",
+        "-reload=0",
+        f"-timeout={_UNIT_TIMEOUT_S}",
+        f"-rss_limit_mb={_MEMORY_MB}",
+        f"-artifact_prefix={crashes}/",
+        str(corpus),
+    ]
+    atheris.Setup(arguments, target.run)
+    atheris.Fuzz()
+
+
+def fuzz_by_chance(name: str, seconds: int, crashes: Path) -> int:
+    """Rounds of random inputs until the time is over; the exit code."""
+    from tests.fuzz.corpus import committed, random_inputs
+    from tests.fuzz.registry import TARGETS
+
+    target = TARGETS[name]
+    deadline = time.monotonic() + seconds
+    executions, seed = 0, 0
+    started = time.monotonic()
+    inputs = iter(committed(target).values())
+    code = 0
+    while not code and time.monotonic() < deadline:
+        for data in inputs:
+            executions += 1
+            try:
+                target.run(data)
+            except Exception:
+                traceback.print_exc()
+                (crashes / f"crash-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
+                code = CRASHED
+            if code or time.monotonic() >= deadline:
+                break
+        seed += 1
+        inputs = random_inputs(target, seed, 1000)
+    rate = executions / max(0.001, time.monotonic() - started)
+    print(json.dumps({"executions": executions, "per_second": round(rate), "rounds": seed}))
+    return code
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    name, engine, seconds, corpus, crashes = arguments
+    if engine == "atheris":
+        fuzz_by_coverage(name, int(seconds), Path(corpus), Path(crashes))
+    return fuzz_by_chance(name, int(seconds), Path(crashes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,181 @@
+"""An Upgrade makes a tunnel of raw bytes, which is hurt as bodies are."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from loadtests.faultproxy import Delay, Drop, Flip, Html, IdleCut, Truncate
+from tests.loadtests.faultproxy.rig import Client, Received, Rig, in_loop, reset
+
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\nX-More: 1\r\n\r\n"
+
+
+async def switching(request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Speak echo after a switch; say hello with the head, and bye at the end."""
+    if request.headers.get("upgrade") != "echo":
+        writer.write(b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n")
+        return
+    writer.write(SWITCH + b"hello ")
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.write(b" bye")
+    writer.close()
+
+
+async def upgrade(rig: Rig, *, more: bytes = b"") -> Client:
+    client = await rig.connect()
+    head = b"GET /link HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n"
+    await client.send(head + more)
+    return client
+
+
+async def upgraded(rig: Rig, *, more: bytes = b"") -> Client:
+    client = await upgrade(rig, more=more)
+    answer = await client.answer()
+    assert answer.status == 101
+    assert answer.headers == {"x-more": "1", "upgrade": "echo", "connection": "Upgrade"}
+    return client
+
+
+@in_loop
+@pytest.mark.parametrize("options", [{}, {"buffer": True}, {"duplicate": 1.0}, {"limit_bytes": 1}])
+async def test_bytes_pass_both_ways(options: dict[str, Any]) -> None:
+    async with Rig(switching, **options) as rig:
+        client = await upgraded(rig, more=b"early ")
+        data = bytes(range(256)) * 4096
+        sending = asyncio.ensure_future(client.send(data))
+        assert await client.reader.readexactly(12 + len(data)) == b"hello early " + data
+        await sending
+        client.writer.write_eof()
+        assert await client.ended() == b" bye"
+        assert (rig.proxy.counts.tunnels, len(rig.origin.received)) == (1, 1)
+        assert rig.origin.received[0].headers["connection"] == "Upgrade"
+        assert rig.records == []
+
+
+@in_loop
+async def test_an_upgrade_may_be_refused() -> None:
+    async with Rig() as rig:
+        client = await upgrade(rig)
+        assert (await client.answer()).body == b"nothing"
+        assert (await client.post(b"http")).body == b"http"
+
+
+@in_loop
+async def test_an_upgrade_may_be_stripped() -> None:
+    async with Rig(switching, no_upgrade=True) as rig:
+        client = await upgrade(rig)
+        assert (await client.answer()).status == 426
+        assert set(rig.origin.received[0].headers) == {"host"}
+
+
+@in_loop
+async def test_upstream_ends_first() -> None:
+    async def brief(_: Received, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(SWITCH + b"that is all")
+        writer.close()
+
+    async with Rig(brief) as rig:
+        client = await upgraded(rig)
+        assert await client.ended() == b"that is all"
+
+
+@in_loop
+async def test_upstream_resets() -> None:
+    async def rude(_: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(SWITCH)
+        await reader.readexactly(1)
+        reset(writer)
+
+    async with Rig(rude) as rig:
+        client = await upgraded(rig)
+        await client.send(b"x")
+        assert await client.ended() is None
+
+
+@in_loop
+async def test_what_befalls_the_switch() -> None:
+    async with Rig(switching, drop_response=Drop(1)) as rig:
+        assert await (await upgrade(rig)).ended() == b""
+        assert rig.faults == [("response_lost", 1, "drop_response")]
+    async with Rig(switching, html=Html(1, after=True)) as rig:
+        answer = await (await upgrade(rig)).answer()
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+
+
+@in_loop
+async def test_a_delayed_tunnel_keeps_its_bytes_and_their_order() -> None:
+    async with Rig(switching, delay=Delay(2_000)) as rig:
+        client = await upgraded(rig)
+        assert await client.reader.readexactly(6) == b"hello "
+        data = bytes(range(256)) * 40_000  # more than may be on its way
+        sending = asyncio.ensure_future(client.send(data))
+        assert await client.reader.readexactly(len(data)) == data
+        await sending
+        client.writer.write_eof()
+        assert await client.ended() == b" bye"
+        assert rig.faults == [("request_delayed", 1, "delay request"), ("response_delayed", 1, "delay response")]
+        assert [record.latency_us for record in rig.records] == [2_000, 2_000]
+
+
+@in_loop
+async def test_an_error_is_delayed_as_well() -> None:
+    async with Rig(switching, delay=Delay(2_000)) as rig:
+        client = await upgraded(rig)
+        client.writer.transport.abort()
+        await rig.turns()
+        assert rig.proxy.counts.tunnels == 1
+
+
+@in_loop
+@pytest.mark.parametrize(("side", "cause"), [("request", "request_truncated"), ("response", "response_truncated")])
+async def test_a_tunnel_is_cut(side: str, cause: str) -> None:
+    async with Rig(switching, truncate=Truncate(1, side, "short")) as rig:
+        client = await upgraded(rig)
+        data = bytes(range(256)) * 4096  # as long as a place can be
+        sending = asyncio.ensure_future(client.send(data))
+        got = await client.ended() or b""
+        await asyncio.gather(sending, return_exceptions=True)
+        (record,) = rig.records
+        assert (record.cause, record.text) == (cause, f"truncate {side} cut")
+        assert (b"hello " + data).startswith(got)
+        assert len(got) <= len(data)
+        assert side == "request" or len(got) == record.size_bytes
+
+
+@in_loop
+async def test_bits_of_a_tunnel_flip() -> None:
+    async with Rig(switching, flip=Flip(1, "response", 64)) as rig:
+        client = await upgraded(rig)
+        data = bytes(1 << 20)
+        sending = asyncio.ensure_future(client.send(data))
+        got = await client.reader.readexactly(len(data))
+        await sending
+        flipped = sum((a ^ b).bit_count() for a, b in zip(got, b"hello " + data, strict=False))
+        (record,) = rig.records
+        assert record.cause == "response_corrupted"
+        assert 1 <= flipped <= record.count <= 64
+
+
+@in_loop
+async def test_an_idle_tunnel_is_cut() -> None:
+    async with Rig(switching, idle_cut=IdleCut(20_000)) as rig:
+        client = await upgraded(rig)
+        assert await client.ended() is None
+        assert rig.faults == [("connection_reset", 0, "idle_cut")]
+
+
+@in_loop
+async def test_a_blackhole_holds_the_bytes_of_a_tunnel() -> None:
+    async with Rig(switching) as rig:
+        client = await upgraded(rig)
+        assert await client.reader.readexactly(6) == b"hello "
+        reading = asyncio.ensure_future(client.reader.readexactly(6))
+        with rig.proxy.blackhole():
+            await client.send(b"behind")
+            await rig.turns()
+            assert not reading.done()
+        assert await reading == b"behind"
+        assert rig.faults == [("blackhole", 0, "blackhole both"), ("faults_healed", 0, "blackhole both")]

@@ -1,0 +1,70 @@
+"""Queues and mailboxes without a switch around them."""
+
+from __future__ import annotations
+
+from servlet.budget import Budget
+from servlet.mailbox import Mailbox
+from servlet.route_queue import RouteQueue
+from servlet.stats import Counters
+from servlet.switch_config import SwitchConfig
+from tests.servlet.support import SETTINGS
+from tunnel.wire import Frame, Packet, frame_of, parse_packets
+
+KIB = 1 << 10
+
+
+class Box:
+    """A mailbox with its budget, and how often it has called."""
+
+    def __init__(self, *, bytes_max: int = 1 << 20, **settings: int) -> None:
+        self.config = SwitchConfig(**{**SETTINGS, "reserved_bytes": 4 * KIB, **settings})
+        self.counters = Counters()
+        self.budget = Budget(bytes_max, self.config.pool_bytes(bytes_max))
+        self.calls = 0
+        self.mailbox = Mailbox(self.budget, self.config, self.counters, self._call)
+        # Where notices about what comes from nobody in particular go.
+        self._elsewhere = Mailbox(Budget(1 << 30, 1 << 30), self.config, Counters(), lambda: None)
+
+    def _call(self) -> None:
+        self.calls += 1
+
+    def queue(self, own_id: int, *, start: int = 100) -> RouteQueue:
+        """A queue in use; its sequence numbers start behind `start`."""
+        queue = self.mailbox.open(own_id)
+        assert queue is not None
+        back = self._elsewhere.open(own_id)
+        assert back is not None
+        queue.back = back
+        queue.ledger.start_at(start)
+        self.mailbox.adopt(queue, own_id)
+        return queue
+
+    def pair(self, own_id: int, back: Box, back_id: int) -> tuple[RouteQueue, RouteQueue]:
+        """Both directions of a route: what waits here, what waits there."""
+        here, there = self.queue(own_id), back.queue(back_id)
+        here.back, there.back = there, here
+        return here, there
+
+    def take(self, limit: int = 1 << 20) -> list[Packet]:
+        """What leaves next, as packets; it is confirmed at once."""
+        frames = self.mailbox.take(limit)
+        self.mailbox.confirmed(frames)
+        return packets(frames)
+
+
+def packets(frames: list[Frame]) -> list[Packet]:
+    parsed, discarded = parse_packets(b"".join(frame.data for frame in frames))
+    assert discarded is None
+    return parsed
+
+
+def put(box: Box, queue: RouteQueue, *found: Packet) -> list[bool]:
+    return [box.mailbox.put(queue, frame_of(packet)) for packet in found]
+
+
+def put_control(box: Box, queue: RouteQueue, *found: Packet) -> list[bool]:
+    return [box.mailbox.put_control(queue, frame_of(packet)) for packet in found]
+
+
+def sequences(found: list[Packet]) -> list[int]:
+    return [packet.sequence for packet in found]

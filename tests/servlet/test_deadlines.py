@@ -1,0 +1,110 @@
+"""The heap of timers: O(1) to ask, nothing forgotten, nothing kept for ever."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servlet.deadlines import Deadline, Deadlines
+
+
+def timers(count: int) -> tuple[Deadlines, list[Deadline], list[tuple[int, int]]]:
+    fired: list[tuple[int, int]] = []
+
+    def note(number: int) -> Deadline:
+        return Deadline(lambda now: fired.append((number, now)))
+
+    return Deadlines(), [note(number) for number in range(count)], fired
+
+
+def fire(deadlines: Deadlines, now: int) -> None:
+    for deadline in deadlines.expired(now):
+        deadline.fire(now)
+
+
+def test_they_fire_in_order_and_once() -> None:
+    deadlines, (first, second, third), fired = timers(3)
+    deadlines.set(third, 30)
+    deadlines.set(first, 10)
+    deadlines.set(second, 10)
+    assert deadlines.next_timeout() == 10
+    fire(deadlines, 9)
+    assert fired == []
+    fire(deadlines, 40)
+    fire(deadlines, 40)
+    assert fired == [(0, 40), (1, 40), (2, 40)]
+    assert deadlines.next_timeout() is None
+
+
+def test_one_that_is_put_off_fires_at_the_later_time() -> None:
+    deadlines, (timer,), fired = timers(1)
+    deadlines.set(timer, 10)
+    deadlines.set(timer, 20)
+    assert deadlines.next_timeout() == 10
+    fire(deadlines, 15)
+    assert fired == []
+    assert deadlines.next_timeout() == 20
+    fire(deadlines, 20)
+    assert fired == [(0, 20)]
+
+
+def test_one_that_is_advanced_fires_at_the_earlier_time_alone() -> None:
+    deadlines, (timer,), fired = timers(1)
+    deadlines.set(timer, 20)
+    deadlines.set(timer, 10)
+    assert deadlines.next_timeout() == 10
+    fire(deadlines, 30)
+    assert fired == [(0, 30)]
+    assert len(deadlines) == 0
+
+
+def test_one_that_is_cleared_does_not_fire_and_may_be_set_again() -> None:
+    deadlines, (timer,), fired = timers(1)
+    deadlines.clear(timer)
+    deadlines.set(timer, 10)
+    deadlines.clear(timer)
+    deadlines.clear(timer)
+    fire(deadlines, 10)
+    assert fired == []
+    deadlines.set(timer, 20)
+    deadlines.clear(timer)
+    deadlines.set(timer, 25)
+    fire(deadlines, 25)
+    assert fired == [(0, 25)]
+
+
+def test_stale_entries_do_not_pile_up() -> None:
+    deadlines, many, fired = timers(1000)
+    for number, timer in enumerate(many):
+        deadlines.set(timer, 2000)
+        deadlines.set(timer, 1000 + number)
+        if number % 2:
+            deadlines.clear(timer)
+    for timer in many[::2][10:]:
+        deadlines.clear(timer)
+    assert len(deadlines) < 100
+    assert deadlines.next_timeout() == 1000
+    deadlines.set(many[1], 1001)
+    fire(deadlines, 5000)
+    assert [number for number, _ in fired] == [0, 1, *range(2, 20, 2)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(1, 50)), st.booleans()), max_size=60))
+def test_every_timer_fires_when_it_is_due(steps: list[tuple[int, int | None, bool]]) -> None:
+    deadlines, many, fired = timers(6)
+    due: dict[int, int] = {}
+    now = 0
+    for number, delay, passes in steps:
+        if delay is None:
+            deadlines.clear(many[number])
+            due.pop(number, None)
+        else:
+            deadlines.set(many[number], now + delay)
+            due[number] = now + delay
+        now += passes * 7
+        expected = sorted(number for number, time in due.items() if time <= now)
+        fire(deadlines, now)
+        assert sorted(number for number, _ in fired) == expected
+        for number in expected:
+            del due[number]
+        fired.clear()
+        asked = deadlines.next_timeout()
+        assert not due or (asked is not None and now < asked <= min(due.values()))

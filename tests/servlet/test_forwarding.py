@@ -1,0 +1,268 @@
+"""The data path, and what is not simply forwarded (6.7, 9.1, 9.5)."""
+
+from tests.servlet.support import (
+    DATABASE,
+    SECOND,
+    Peer,
+    Relay,
+    accepted,
+    bound,
+    client_and_exit,
+    connect,
+    control,
+    data,
+    frames_of,
+    key,
+    kinds,
+    listen_state,
+    of_kind,
+    option,
+    read_dropped,
+)
+from tunnel.traces.record import TraceEvent, TraceReason
+from tunnel.wire import Dropped, DropReason, Option, Options, Packet, PacketType, decode_option
+
+ACK, ABORT, SHUTDOWN = PacketType.ACK, PacketType.ABORT, PacketType.SHUTDOWN
+
+
+def test_9_1_packets_go_to_whoever_the_route_is_bound_to() -> None:
+    client, exit_ = bound(Relay())
+    assert client.push(data(11, 22, 101), control(ACK, 11, 22)) == []
+    found = exit_.push(data(22, 11, 501))
+    assert [(packet.type, packet.source, packet.destination) for packet in found] == [
+        (ACK, 11, 22), (PacketType.DATA, 11, 22)
+    ]  # fmt: skip
+    assert kinds(client.push()) == ["DATA"]
+
+
+def test_1_4_types_and_versions_that_are_not_known_are_forwarded() -> None:
+    client, exit_ = bound(Relay())
+    client.push(Packet(200, 11, 22, 7, b"new", version=9))
+    assert [(packet.type, packet.version) for packet in exit_.push()] == [(200, 9)]
+
+
+def test_9_1_the_destination_must_be_the_one_bound() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    assert client.push(data(11, 23, 101), control(ACK, 11, 23)) == []
+    exit_.push(data(22, 0, 501), data(22, 12, 501))
+    assert exit_.push() == client.push() == []
+    assert relay.counters.packets_misaddressed == 4
+
+
+def test_9_1_the_source_must_be_of_the_attachment_that_sends() -> None:
+    client, exit_ = bound(Relay())
+    thief = Peer(client.relay, seed=8).attached()
+    assert [read_dropped(packet).reason for packet in thief.push(data(11, 22, 101))] == [DropReason.NO_ROUTE]
+    assert exit_.push() == []
+
+
+def test_6_7_data_without_a_route_is_answered_once_for_each_id() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    found = client.push(data(5, 6, 1), data(5, 6, 2), control(ACK, 7, 8), control(PacketType.PING, 5, 6))
+    assert [(packet.destination, read_dropped(packet)) for packet in found] == [
+        (5, Dropped(DropReason.NO_ROUTE, 0, 0, 0)),
+        (7, Dropped(DropReason.NO_ROUTE, 0, 0, 0)),
+    ]
+    assert relay.counters.packets_without_route == 4
+
+
+def test_6_7_what_ends_or_answers_needs_no_answer() -> None:
+    client = Peer(Relay()).attached()
+    types = (SHUTDOWN, ABORT, PacketType.PONG, PacketType.NOOP, PacketType.REJECTED)
+    assert client.push(*(control(kind, 5, 6) for kind in types), data(0, 6, 1)) == []
+
+
+def test_9_1_edge_and_dropped_from_endpoints_are_not_forwarded() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    client.push(control(PacketType.EDGE, 11, 22, bytes(8)), control(PacketType.DROPPED, 11, 22, bytes(16)))
+    client.push(control(PacketType.NOOP, 11, 22))
+    assert exit_.push() == []
+    assert relay.counters.packets_invalid == 2
+
+
+def test_2_9_what_is_larger_than_announced_is_dropped_and_named() -> None:
+    relay = Relay(packet_bytes_max=1000, trace=True)
+    client, exit_ = bound(relay)
+    large = control(PacketType.FINISH, 11, 22, bytes(2000), 103)
+    found = client.push(data(11, 22, 101, bytes(976)), data(11, 22, 102, bytes(977)), large)
+    assert [read_dropped(packet) for packet in found] == [Dropped(DropReason.TOO_LARGE, 102, 102, 1000)]
+    assert kinds(exit_.push(data(22, 11, 501, bytes(977)))) == ["DROPPED", "DATA"]
+    assert relay.counters.packets_too_large == 3
+    assert relay.records[-1].reason == TraceReason.TOO_LARGE
+
+
+def test_3_6_early_data_that_is_too_large_is_named_as_well() -> None:
+    client, _ = client_and_exit(Relay(packet_bytes_max=1000))
+    found = client.push(connect(11), data(11, 0, 101, bytes(977)))
+    assert [read_dropped(packet).reason for packet in found] == [DropReason.TOO_LARGE]
+
+
+def test_6_6_while_a_resume_is_under_way_what_comes_is_lost_in_silence() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    exit_ = Peer(relay, "exits", 2, is_exit=True)
+    client.push(connect(11, resume=True, destination=22, endpoint_id=exit_.identity))
+    assert client.push(data(11, 22, 200), data(11, 0, 201, bytes(1 << 19))) == []
+    exit_.attached()
+    assert client.push(data(11, 22, 202)) == []
+    exit_.push()
+    assert exit_.push(accepted(11, 22, resumed=True)) == []
+    assert relay.counters.packets_misaddressed == 0
+
+
+def test_9_3_a_drop_is_traced() -> None:
+    relay = Relay(trace=True, route_bytes_max=16 << 10)
+    client, _ = bound(relay)
+    client.push(*(data(11, 22, 101 + number, bytes(10_000)) for number in range(2)))
+    dropped = [record for record in relay.records if record.event == TraceEvent.PACKET_DROPPED]
+    assert [(record.sequence, record.reason) for record in dropped] == [(102, TraceReason.FULL)]
+    client.push(data(5, 6, 7))
+    assert relay.records[-1].reason == TraceReason.NO_ROUTE
+
+
+def test_3_6_data_before_accepted_is_held() -> None:
+    client, exit_ = client_and_exit(Relay())
+    client.push(connect(11), data(11, 0, 101))
+    exit_.push()
+    assert [(packet.destination, packet.sequence) for packet in exit_.push(accepted(11, 22))] == [(22, 101)]
+
+
+def test_3_6_data_that_overtakes_its_connect_does_not_look_like_a_lost_route() -> None:
+    client = Peer(Relay()).attached()
+    assert client.push(data(11, 0, 101)) == []
+
+
+def test_3_5_data_that_overtakes_its_accepted_does_not_look_like_a_lost_route() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    other = Peer(relay, user="bob", seed=7).attached()
+    client.push(connect(11))
+    other.push(connect(11, route_key=key(99)))
+    exit_.push()
+    assert exit_.push(data(22, 11, 501), lane=1) == []
+    exit_.push(accepted(11, 22))
+    assert exit_.push(data(23, 11, 501), lane=1) == []
+    exit_.push(accepted(11, 23, route_key=key(99)))
+    assert kinds(client.push()) == kinds(other.push()) == ["ACCEPTED"]
+    assert kinds(exit_.push(data(24, 11, 501))) == ["DROPPED"]
+
+
+def test_2_8_listen_state_is_for_the_relay() -> None:
+    relay = Relay(may_listen=lambda user, name: name == "fine")
+    client = Peer(relay).attached()
+    assert client.listen("fine") == []
+    assert kinds(client.listen("other")) == ["LISTEN_STATE"]
+
+
+def test_9_5_shutdown_is_forwarded_and_the_second_releases_the_route() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    client.push(control(SHUTDOWN, 11, 22))
+    assert relay.switch.stats().bytes_reserved == 0
+    assert kinds(exit_.push(control(SHUTDOWN, 22, 11))) == ["SHUTDOWN"]
+    assert kinds(client.push()) == ["SHUTDOWN"]
+    assert relay.switch.stats().routes == 0
+    assert kinds(client.push(data(11, 22, 101))) == ["DROPPED"]
+
+
+def test_9_5_the_route_is_released_sixty_seconds_after_the_first_shutdown() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    client.push(control(SHUTDOWN, 11, 22))
+    relay.advance(30 * SECOND)
+    client.push(control(SHUTDOWN, 11, 22), data(11, 22, 101))
+    assert kinds(exit_.push()) == ["SHUTDOWN", "DATA"]
+    relay.advance(31 * SECOND)
+    assert relay.switch.stats().routes == 0
+
+
+def test_5_8_abort_ends_the_route_like_shutdown() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    client.push(control(ABORT, 11, 22, bytes(4)))
+    assert kinds(exit_.push()) == ["ABORT"]
+    relay.advance(61 * SECOND)
+    assert relay.switch.stats().routes == 0
+
+
+def test_3_6_what_ends_a_connection_before_accepted_is_held_too() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11), control(ABORT, 11, 0, bytes(4)))
+    assert kinds(exit_.push()) == ["CONNECT"]
+    found = exit_.push(accepted(11, 22))
+    assert [(packet.type, packet.destination) for packet in found] == [(ABORT, 22)]
+    client.push(control(ABORT, 11, 0, bytes(4)))
+    assert kinds(exit_.push()) == ["ABORT"]
+    relay.advance(61 * SECOND)
+    assert relay.switch.stats().routes == 0
+
+
+def test_2_7_the_relay_settles_the_pull_interval_and_says_so() -> None:
+    client = Peer(Relay(pull_interval_us_max=SECOND)).attached()
+
+    def settled(packets: list[Packet]) -> list[Option | None]:
+        return [decode_option(packet.payload) for packet in of_kind(packets, PacketType.OPTION)]
+
+    assert settled(client.push(option(3, pull_interval_ms=200))) == [Option(3, Options(pull_interval_ms=200))]
+    assert settled(client.push(option(2, pull_interval_ms=900))) == []
+    assert settled(client.push(option(3, pull_interval_ms=900))) == [Option(3, Options(pull_interval_ms=200))]
+    assert settled(client.push(option(4, pull_interval_ms=5000))) == [Option(4, Options(pull_interval_ms=1000))]
+    assert settled(client.push(option(5))) == [Option(5, Options(pull_interval_ms=1000))]
+
+
+def test_2_7_on_a_connection_option_is_forwarded_in_its_place() -> None:
+    client, exit_ = bound(Relay())
+    client.push(control(PacketType.OPTION, 11, 22, bytes(4), 102), data(11, 22, 101))
+    assert kinds(exit_.push()) == ["DATA", "OPTION"]
+
+
+def test_malformed_packets_for_the_relay_are_counted() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    strange = Packet(PacketType.LISTEN_STATE, 1, 0, 0, listen_state().payload)
+    assert client.push(control(PacketType.OPTION, 0, 0, b"x"), control(PacketType.LISTEN_STATE, 0, 0), strange) == []
+    assert relay.counters.packets_invalid == 3
+
+
+def test_the_packet_filter_loses_packets_in_silence() -> None:
+    relay = Relay(packet_filter=lambda frame: frame.sequence != 102)
+    client, exit_ = bound(relay)
+    assert client.push(*(data(11, 22, sequence) for sequence in (101, 102, 103))) == []
+    assert [packet.sequence for packet in exit_.push()] == [101, 103]
+    assert relay.counters.packets_filtered == 1
+
+
+def test_only_so_many_packets_of_a_body_are_looked_at() -> None:
+    relay = Relay(packets_per_body_max=2)
+    client, exit_ = bound(relay)
+    client.push(*(data(11, 22, sequence) for sequence in (101, 102, 103)))
+    assert [packet.sequence for packet in exit_.push()] == [101, 102]
+    assert relay.counters.packets_too_many == 1
+
+
+def test_an_endpoint_may_be_connected_with_itself() -> None:
+    relay = Relay()
+    peer = Peer(relay, is_exit=True).attached()
+    assert kinds(peer.push(connect(11, target=DATABASE))) == ["CONNECT"]
+    assert kinds(peer.push(accepted(11, 22))) == ["ACCEPTED"]
+    found = peer.push(data(11, 22, 101), data(22, 11, 501))
+    assert sorted((packet.source, packet.destination) for packet in found) == [(11, 22), (22, 11)]
+    relay.advance(301 * SECOND)
+    assert relay.switch.stats().attachments == 0
+
+
+def test_what_was_counted() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    before = relay.counters
+    client.push(data(11, 22, 101, bytes(100)))
+    exit_.push()
+    after = relay.counters
+    assert after.packets_received - before.packets_received == 1
+    assert after.bytes_received - before.bytes_received == 124
+    assert after.bytes_sent - before.bytes_sent == 124
+    assert frames_of() == []

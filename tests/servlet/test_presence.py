@@ -1,0 +1,228 @@
+"""ATTACH, generations, names, replacement, expiry (section 6, 9.6)."""
+
+from tests.servlet.support import (
+    SECOND,
+    Peer,
+    Relay,
+    accepted,
+    bound,
+    client_and_exit,
+    connect,
+    data,
+    key,
+    kinds,
+    read_dropped,
+    read_rejected,
+)
+from tunnel.traces.record import TraceEvent, TraceReason
+from tunnel.wire import Attached, DropReason, RejectReason, Status, StatusCode
+
+
+def code(answer: Attached | Status) -> int:
+    assert isinstance(answer, Status)
+    return answer.code
+
+
+def test_6_3_attached_tells_epoch_limits_and_whether_it_is_fresh() -> None:
+    relay = Relay(pull_interval_us_max=2 * SECOND)
+    peer = Peer(relay)
+    answer = peer.attach(pull_interval_ms=9000)
+    assert answer == Attached(
+        attachment_id=peer.identity,
+        epoch=relay.switch.epoch,
+        generation=1,
+        fresh=True,
+        body_bytes_max=relay.config.body_bytes_max,
+        packet_bytes_max=relay.config.packet_bytes_max,
+        hold_ms_max=30_000,
+        pull_interval_ms=2000,
+        initial_edge_bytes=relay.config.initial_edge_bytes,
+        lanes=8,
+        version=1,
+    )
+
+
+def test_6_3_each_life_of_the_relay_has_its_epoch() -> None:
+    relay = Relay()
+    assert 0 < relay.switch.epoch < 1 << 64
+
+
+def test_6_2_an_equal_generation_is_answered_as_before() -> None:
+    relay = Relay()
+    peer = Peer(relay)
+    assert peer.attach() == peer.attach()
+    assert relay.switch.stats().attachments == relay.counters.attaches_fresh == 1
+
+
+def test_6_2_a_lower_generation_is_stale() -> None:
+    peer = Peer(Relay(), generation=5).attached()
+    assert code(peer.attach(generation=4)) == StatusCode.STALE
+
+
+def test_6_2_a_higher_generation_starts_all_lanes_anew() -> None:
+    client, exit_ = bound(Relay())
+    client.push(data(11, 22, 101), data(11, 22, 102))
+    lost = exit_.send()
+    held = exit_.pull(lane=1)
+    answer = exit_.attach(generation=2)
+    assert isinstance(answer, Attached)
+    assert not answer.fresh
+    assert exit_.relay.message(held).number == 1
+    assert [packet.sequence for packet in exit_.push()] == [101, 102]
+    assert lost in exit_.relay.responses
+
+
+def test_6_2_routes_outlive_a_generation() -> None:
+    client, exit_ = bound(Relay())
+    client.attach(generation=7)
+    client.push(data(11, 22, 101))
+    assert kinds(exit_.push()) == ["DATA"]
+
+
+def test_6_1_an_id_belongs_to_the_user_who_came_first() -> None:
+    relay = Relay()
+    Peer(relay).attached()
+    thief = Peer(relay, user="eve")
+    assert thief.attach(generation=9) == Status(StatusCode.UNKNOWN)
+    assert relay.switch.stats().users == 1
+
+
+def test_7_11_versions_must_meet() -> None:
+    assert code(Peer(Relay()).attach(versions=(2, 3))) == StatusCode.MALFORMED
+    assert isinstance(Peer(Relay()).attach(versions=(0, 9)), Attached)
+
+
+def test_attachments_are_limited_for_each_user_and_in_all() -> None:
+    relay = Relay(attachments_per_user_max=1, attachments_max=2)
+    Peer(relay).attached()
+    busy = Peer(relay, seed=2).attach()
+    assert code(busy) == StatusCode.BUSY
+    assert isinstance(busy, Status)
+    assert busy.retry_after_ms > 0
+    Peer(relay, user="bob", seed=3).attached()
+    assert code(Peer(relay, user="eve", seed=4).attach()) == StatusCode.BUSY
+
+
+def test_6_4_a_new_id_under_the_same_name_replaces_the_older() -> None:
+    relay = Relay(attachments_per_user_max=1, trace=True)
+    client = Peer(relay).attached()
+    first = Peer(relay, "exits", 2, "exit", is_exit=True).attached()
+    client.push(connect(11), connect(12))
+    client.push(connect(13, resume=True, destination=5, endpoint_id=first.identity))
+    assert len(first.push()) == 3
+    held = first.pull(lane=1)
+    second = Peer(relay, "exits", 3, "exit", is_exit=True).attached()
+    assert first.status(held).code == StatusCode.UNKNOWN
+    assert [read_rejected(packet).reason for packet in client.push()] == [RejectReason.GONE] * 3
+    assert relay.counters.attachments_replaced == 1
+    assert first.status(first.send()).code == StatusCode.UNKNOWN
+    client.push(connect(14))
+    assert kinds(second.push()) == ["CONNECT"]
+    gone = [record for record in relay.records if record.event == TraceEvent.DETACHED]
+    assert [record.reason for record in gone] == [TraceReason.GONE]
+
+
+def test_6_4_the_other_sides_of_its_routes_are_told_gone() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    exit_.attach(generation=2, name="exit")
+    client.push(connect(11))
+    exit_.push()
+    exit_.push(accepted(11, 22))
+    client.push()
+    Peer(relay, "exits", 3, "exit", is_exit=True).attached()
+    (packet,) = client.push()
+    assert (packet.destination, read_dropped(packet).reason) == (11, DropReason.GONE)
+
+
+def test_6_4_resumes_that_wait_for_a_replaced_endpoint_are_refused() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    first = Peer(relay, "exits", 2, "exit", is_exit=True)
+    client.push(connect(11, resume=True, destination=5, endpoint_id=first.identity))
+    relay.advance(4 * SECOND)
+    assert client.push() == []
+    first.attached()
+    client.push(connect(12, resume=True, destination=6, endpoint_id=first.identity))
+    Peer(relay, "exits", 3, "exit", is_exit=True).attached()
+    assert [read_rejected(packet).route_key for packet in client.push()] == [key(11), key(12)]
+
+
+def test_6_4_the_name_of_another_user_is_another_name() -> None:
+    relay = Relay()
+    Peer(relay, "ann", 2, "exit").attached()
+    Peer(relay, "bob", 3, "exit").attached()
+    Peer(relay, "bob", 4).attached()
+    Peer(relay, "bob", 5).attached()
+    assert relay.switch.stats().attachments == 4
+
+
+def test_6_4_a_replaced_endpoint_does_not_take_its_name_back() -> None:
+    relay = Relay()
+    first = Peer(relay, "exits", 2, "exit").attached()
+    second = Peer(relay, "exits", 3, "exit").attached()
+    assert code(first.attach(generation=2)) == StatusCode.DENIED
+    relay.advance(299 * SECOND)
+    second.push()
+    relay.advance(2 * SECOND)
+    assert isinstance(first.attach(generation=2), Attached)
+
+
+def test_6_4_a_name_may_change_with_the_generation() -> None:
+    relay = Relay()
+    first, other = Peer(relay, seed=2, name="one").attached(), Peer(relay, seed=3, name="two").attached()
+    first.attach(generation=2, name="two")
+    assert other.status(other.send()).code == StatusCode.UNKNOWN
+    Peer(relay, seed=4, name="one").attached()
+    assert relay.switch.stats().attachments == 2
+
+
+def test_9_6_a_silent_attachment_is_forgotten() -> None:
+    relay = Relay(trace=True)
+    client, exit_ = bound(relay)
+    exit_.push(data(22, 11, 501))
+    relay.advance(200 * SECOND)
+    client.push()
+    relay.advance(99 * SECOND)
+    assert relay.switch.stats().attachments == 2
+    relay.advance(2 * SECOND)
+    assert relay.switch.stats().attachments == relay.counters.attachments_expired == 1
+    assert exit_.status(exit_.send()).code == StatusCode.UNKNOWN
+    assert [read_dropped(packet).reason for packet in client.push()] == [DropReason.NO_ROUTE]
+    assert [record.event for record in relay.records[-2:]] == [TraceEvent.ROUTE_RELEASED, TraceEvent.DETACHED]
+    relay.advance(400 * SECOND)
+    stats = relay.switch.stats()
+    assert [stats.users, stats.attachments, stats.routes, stats.bytes_held, stats.bytes_reserved] == [0] * 5
+
+
+def test_9_6_what_waits_for_a_forgotten_acceptor_is_refused() -> None:
+    relay = Relay(pending_timeout_us=1000 * SECOND)
+    client, _ = client_and_exit(relay)
+    relay.advance(200 * SECOND)
+    client.push(connect(11))
+    relay.advance(101 * SECOND)
+    assert [read_rejected(packet).reason for packet in client.push()] == [RejectReason.GONE]
+
+
+def test_9_6_what_a_forgotten_initiator_asked_for_is_forgotten() -> None:
+    relay = Relay(pending_timeout_us=1000 * SECOND)
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11))
+    relay.advance(200 * SECOND)
+    exit_.pull(lane=1)
+    relay.advance(101 * SECOND)
+    assert relay.switch.stats().routes == 0
+    assert exit_.push() == []
+
+
+def test_9_6_a_link_keeps_an_attachment() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
+    relay.advance(1000 * SECOND)
+    assert relay.switch.stats().attachments == 1
+    relay.switch.link_closed(1, relay.now)
+    relay.advance(299 * SECOND)
+    assert relay.switch.stats().attachments == 1
+    relay.advance(2 * SECOND)
+    assert relay.switch.stats().attachments == 0

@@ -1,0 +1,235 @@
+"""Routes in numbers: limits that linger, releases that leave nothing behind (9.5)."""
+
+from tests.servlet.support import (
+    REPORTS,
+    SECOND,
+    Peer,
+    Relay,
+    accepted,
+    bind,
+    client_and_exit,
+    connect,
+    control,
+    data,
+    key,
+    kinds,
+    read_dropped,
+    read_rejected,
+)
+from tunnel.traces.record import TraceEvent
+from tunnel.wire import DropReason, Packet, PacketType, RejectReason
+
+SHUTDOWN = PacketType.SHUTDOWN
+
+
+def test_9_5_a_route_that_ends_makes_room_for_another_at_once() -> None:
+    relay = Relay(routes_per_attachment_max=1)
+    client, exit_ = client_and_exit(relay)
+    for number in range(1, 4):
+        bind(client, exit_, number, 100 + number)
+        client.push(control(SHUTDOWN, number, 100 + number))
+        exit_.push()
+    assert relay.switch.stats().routes == 3
+
+
+def test_9_5_only_so_many_routes_wait_for_the_second_shutdown() -> None:
+    relay = Relay(lingering_per_attachment_max=2)
+    client, exit_ = client_and_exit(relay)
+    for number in range(1, 5):
+        bind(client, exit_, number, 100 + number)
+        client.push(control(SHUTDOWN, number, 100 + number))
+        exit_.push()
+    assert relay.switch.stats().routes == 2
+    assert kinds(exit_.push(data(101, 1, 5))) == ["DROPPED"]
+    assert exit_.push(data(104, 4, 5)) == []
+
+
+def test_9_5_those_that_got_it_do_not_count() -> None:
+    relay = Relay(lingering_per_attachment_max=2)
+    client, exit_ = client_and_exit(relay)
+    for number in range(1, 6):
+        bind(client, exit_, number, 100 + number)
+        client.push(control(SHUTDOWN, number, 100 + number))
+        exit_.push()
+        if number < 4:
+            exit_.push(control(SHUTDOWN, 100 + number, number))
+            client.push()
+    assert relay.switch.stats().routes == 2
+    relay.advance(61 * SECOND)
+    assert relay.switch.stats().routes == 0
+
+
+def test_9_2_every_route_reserves_on_both_sides_and_has_one_timer() -> None:
+    relay = Relay(
+        process_bytes_max=1 << 30,
+        mailbox_bytes_max=1 << 28,
+        exit_mailbox_bytes_max=1 << 28,
+        user_bytes_max=1 << 29,
+        routes_per_attachment_max=2000,
+    )
+    client, exit_ = client_and_exit(relay)
+    client.push(*map(connect, range(1, 1001)))
+    assert len(exit_.push()) == 1000
+    stats = relay.switch.stats()
+    assert stats.routes == 1000
+    assert stats.timers <= 1010
+    assert stats.bytes_reserved == 2 * 1000 * relay.config.reserved_bytes
+    exit_.push(*(accepted(number, 5000 + number) for number in range(1, 1001)))
+    assert len(client.push()) == 1000
+    assert relay.switch.stats().timers < 100
+
+
+def test_routes_are_traced_when_bound_and_when_released() -> None:
+    relay = Relay(trace=True)
+    client, exit_ = client_and_exit(relay)
+    bind(client, exit_, 11, 22)
+    client.push(control(SHUTDOWN, 11, 22))
+    exit_.push(control(SHUTDOWN, 22, 11))
+    found = [record for record in relay.records if record.event in (TraceEvent.ROUTE_BOUND, TraceEvent.ROUTE_RELEASED)]
+    assert [(record.connection, record.peer) for record in found] == [(11, 22), (11, 22)]
+
+
+def test_9_5_a_route_to_oneself_is_released_once() -> None:
+    relay = Relay()
+    peer = Peer(relay, is_exit=True).attached()
+    peer.push(connect(11), connect(12))
+    relay.advance(59 * SECOND)
+    peer.push()
+    relay.advance(301 * SECOND)
+    assert relay.switch.stats().routes == relay.switch.stats().bytes_held == 0
+
+
+def test_9_5_a_repeated_shutdown_changes_nothing() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    bind(client, exit_, 11, 22)
+    client.push(control(SHUTDOWN, 11, 22))
+    relay.advance(59 * SECOND)
+    client.push(control(SHUTDOWN, 11, 22))
+    assert relay.switch.stats().routes == 1
+    relay.advance(2 * SECOND)
+    assert relay.switch.stats().routes == 0
+
+
+def test_9_6_a_route_to_oneself_is_forgotten_with_both_its_sides() -> None:
+    relay = Relay()
+    peer = Peer(relay, is_exit=True).attached()
+    peer.push(connect(11))
+    peer.push(accepted(11, 22))
+    relay.advance(301 * SECOND)
+    assert relay.switch.stats().routes == relay.switch.stats().attachments == 0
+
+
+def reasons(packets: list[Packet]) -> list[int]:
+    return [read_rejected(packet).reason for packet in packets]
+
+
+def test_3_2_a_route_is_refused_without_room_or_with_a_key_in_use() -> None:
+    relay = Relay(routes_max=2, general_packets_max=1)
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11))
+    other = Peer(relay, seed=5).attached()
+    assert reasons(other.push(connect(12, route_key=key(11)))) == [RejectReason.ID_IN_USE]
+    assert reasons(client.push(connect(12))) == [RejectReason.BUSY]
+    exit_.push()
+    client.push(connect(12))
+    exit_.push()
+    assert reasons(client.push(connect(13))) == [RejectReason.BUSY]
+    relay = Relay(mailbox_bytes_max=24 << 10)
+    client, _ = client_and_exit(relay)
+    assert [reasons(client.push(connect(number))) for number in (11, 12)] == [[], [RejectReason.BUSY]]
+    relay = Relay(exit_mailbox_bytes_max=24 << 10)
+    client, _ = client_and_exit(relay)
+    assert [reasons(client.push(connect(number))) for number in (11, 12)] == [[], [RejectReason.BUSY]]
+
+
+def test_3_3_a_repeated_connect_is_worth_delivering_until_the_route_ends() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11))
+    client.push(connect(11, attempt=1))
+    exit_.push()
+    exit_.push(accepted(11, 22))
+    client.push(connect(11, attempt=2))
+    client.push(control(SHUTDOWN, 11, 22))
+    exit_.push(control(SHUTDOWN, 22, 11))
+    assert exit_.push() == []
+
+
+def test_2_8_a_listener_has_room_again_when_a_connect_was_answered_or_given_up() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    exit_.listen(backlog=1)
+    client.push(connect(11, target=REPORTS))
+    assert reasons(client.push(connect(12, target=REPORTS))) == [RejectReason.BUSY]
+    relay.advance(61 * SECOND)
+    assert reasons(client.push(connect(12, target=REPORTS))) == [RejectReason.TIMED_OUT]
+    assert [packet.source for packet in exit_.push()] == [12]
+
+
+def resume(initiator: int, endpoint: Peer) -> Packet:
+    return connect(initiator, resume=True, destination=22, endpoint_id=endpoint.identity)
+
+
+def test_6_5_resumes_are_parked_handed_and_bound() -> None:
+    relay = Relay(trace=True)
+    client = Peer(relay).attached()
+    exit_ = Peer(relay, "exits", 2, is_exit=True)
+    client.push(resume(11, exit_), resume(12, exit_))
+    relay.advance(3 * SECOND)
+    client.push(resume(11, exit_))
+    relay.advance(3 * SECOND)
+    assert relay.switch.stats().routes_parked == 1
+    exit_.attached()
+    assert [packet.source for packet in exit_.push()] == [11]
+    exit_.push(accepted(11, 22, resumed=True))
+    assert kinds(client.push()) == ["ACCEPTED"]
+    assert relay.records[-1].event == TraceEvent.ROUTE_RESUMED
+
+
+def test_6_5_a_resume_that_nobody_answers_is_forgotten_in_silence() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    client.push(resume(11, exit_))
+    relay.advance(61 * SECOND)
+    assert client.push() == []
+    assert relay.switch.stats().routes == 0
+
+
+def test_6_5_a_resume_outlives_the_expiry_of_its_acceptor_and_not_its_replacement() -> None:
+    relay = Relay(pending_timeout_us=1000 * SECOND)
+    client, exit_ = client_and_exit(relay)
+    relay.advance(200 * SECOND)
+    client.push(resume(11, exit_))
+    relay.advance(101 * SECOND)
+    assert client.push() == []
+    named = Peer(relay, "exits", 3, "exit", is_exit=True).attached()
+    client.push(resume(11, named))
+    Peer(relay, "exits", 4, "exit", is_exit=True).attached()
+    assert reasons(client.push()) == [RejectReason.GONE]
+
+
+def test_9_6_both_sides_of_a_route_may_vanish() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    bind(client, exit_, 11, 22)
+    relay.advance(250 * SECOND)
+    client.push(connect(12))
+    relay.advance(51 * SECOND)
+    found = client.push()
+    assert kinds(found) == ["DROPPED", "REJECTED"]
+    assert read_dropped(found[0]).reason == DropReason.NO_ROUTE
+    relay.advance(301 * SECOND)
+    assert relay.switch.stats().routes == 0
+
+
+def test_9_6_a_route_is_forgotten_with_its_initiator() -> None:
+    relay = Relay(pending_timeout_us=1000 * SECOND)
+    client, exit_ = client_and_exit(relay)
+    bind(client, exit_, 11, 22)
+    client.push(connect(12))
+    relay.advance(200 * SECOND)
+    assert kinds(exit_.push()) == ["CONNECT"]
+    relay.advance(101 * SECOND)
+    assert kinds(exit_.push()) == ["DROPPED"]
+    assert relay.switch.stats().routes == 0

@@ -1,0 +1,30 @@
+"""Settings that contradict each other are refused when they are made."""
+
+import pytest
+
+from servlet.switch_config import SwitchConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"lanes_max": 0}, "lanes_max must be at least 1"),
+        ({"packet_bytes_max": 1 << 30}, "PROTOCOL 1.3"),
+        ({"pull_interval_us_min": 5, "pull_interval_us_max": 4}, "smallest pull interval"),
+        ({"pull_interval_us_min": -1}, "smallest pull interval"),
+        ({"route_bytes_max": 1000}, "less than is reserved"),
+        ({"mailbox_bytes_max": 16 << 10}, "even one route"),
+        ({"process_bytes_max": 32 << 10}, "even one route"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, int], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        SwitchConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_the_defaults_fit_together() -> None:
+    config = SwitchConfig()
+    assert config.pool_bytes(config.exit_mailbox_bytes_max) >= config.routes_max * config.reserved_bytes
+    assert config.pool_bytes(config.process_bytes_max) >= 2 * config.routes_max * config.reserved_bytes
+    assert config.pool_bytes(config.mailbox_bytes_max) >= config.routes_per_attachment_max * config.reserved_bytes
+    assert config.pool_bytes(config.user_bytes_max) >= config.routes_per_user_max * config.reserved_bytes

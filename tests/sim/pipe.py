@@ -1,0 +1,71 @@
+"""One direction of a TCP connection: bytes in order, in time, until it is cut."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tests.sim.clock import SECOND, Alarm, Clock
+
+__all__ = ["Pipe"]
+
+
+class Pipe:
+    """`write` at one end, `deliver` is called at the other. `stalled_until` says how long nothing gets through."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        latency_us: int,
+        bytes_per_second: int,
+        deliver: Callable[[bytes], None],
+        stalled_until: Callable[[], int],
+    ) -> None:
+        self._clock = clock
+        self._latency_us = latency_us
+        self._bytes_per_second = bytes_per_second
+        self._deliver = deliver
+        self._stalled_until = stalled_until
+        self._free_us = 0
+        self._under_way: deque[tuple[int, bytes]] = deque()
+        self._alarm: Alarm | None = None
+
+    def backlog_bytes(self) -> int:
+        """Written and not yet sent: what TCP_NOTSENT_LOWAT bounds."""
+        return max(0, self._free_us - self._clock.now_us) * self._bytes_per_second // SECOND
+
+    def write(self, data: bytes) -> None:
+        self._free_us = max(self._clock.now_us, self._free_us) + len(data) * SECOND // self._bytes_per_second
+        self._under_way.append((self._free_us + self._latency_us, data))
+        if self._alarm is None:
+            self._arm()
+
+    def flip(self, position: int, bit: int) -> bool:
+        """Damage what is under way; False if nothing is."""
+        if not self._under_way:
+            return False
+        index = position % len(self._under_way)
+        time_us, data = self._under_way[index]
+        damaged = bytearray(data)
+        damaged[position % len(damaged)] ^= 1 << bit
+        self._under_way[index] = time_us, bytes(damaged)
+        return True
+
+    def cut(self) -> None:
+        """Nothing that is under way arrives."""
+        self._under_way.clear()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _arm(self) -> None:
+        if self._under_way:
+            self._alarm = self._clock.at(max(self._under_way[0][0], self._stalled_until()), self._arrive)
+
+    def _arrive(self) -> None:
+        self._alarm = None
+        if self._stalled_until() <= self._clock.now_us:
+            _, data = self._under_way.popleft()
+            self._deliver(data)
+        if self._alarm is None:
+            self._arm()

@@ -1,0 +1,108 @@
+"""What is learned about the path from each answer: round trip, sizes, lanes, hold, and when to pull."""
+
+import msgspec
+
+from tunnel.exchange.config import SECOND_US, LaneConfig
+from tunnel.exchange.flight import Attempt, Flight
+from tunnel.exchange.pacing import BodyLimit, HoldLimit, LaneCount
+from tunnel.exchange.pulls import Pulled, PullMode, PullPolicy
+from tunnel.exchange.roundtrip import RoundTrip
+from tunnel.wire import EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, Exchange
+
+__all__ = ["Arrived", "Path"]
+
+_HOLD_US_SHORT = SECOND_US  # after packets: a stream whose pull is lost in silence stands still for about that long
+
+_ATTEMPTS_MAX = 3  # open at once per lane: the newest two, and the oldest for slow paths
+_ATTACH_ATTEMPTS_MAX = 8  # of ATTACH, which is small: the round trip may be unknown, and long
+_BLIND_REPEAT_US_MAX = 8 * SECOND_US  # with one connection each attempt ends the one before: they must get longer
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """The answer to a flight, as far as the path is concerned."""
+
+    attempt: Attempt
+    body_bytes: int
+    empty: bool
+    more: bool  # waits at the relay
+
+
+class Path:
+    """What is known of the path survives attaching again."""
+
+    def __init__(self, config: LaneConfig) -> None:
+        most = 1 if config.one_connection else config.lanes_max
+        self._one_connection = config.one_connection
+        self.round_trip = RoundTrip()
+        self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
+        self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
+        answer_bytes = min(config.body_bytes_start, config.answer_bytes_max)
+        self.down = BodyLimit(answer_bytes, config.body_bytes_min, config.answer_bytes_max)
+        self.hold = HoldLimit(config.hold_us, config.hold_us_min)
+        self.pulls = PullPolicy(min(config.hold_us_min, _HOLD_US_SHORT))
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of packets in a request body."""
+        return max(HEADER_SIZE, self.up.limit_bytes - EXCHANGE_BYTES)
+
+    @property
+    def holding(self) -> bool:
+        """Whether one lane is always left to a pull."""
+        return self.pulls.mode is PullMode.HOLDING and self.lanes.count > 1
+
+    def bound(self, attached: Attached) -> None:
+        """Keep to the limits of the relay."""
+        self.lanes.bound(attached.lanes)
+        self.up.bound(attached.body_bytes_max)
+        self.hold.bound(attached.hold_ms_max * 1000)
+        self.settle_interval(attached.pull_interval_ms * 1000)
+
+    def settle_interval(self, interval_us: int) -> None:
+        """Pulls come at this interval; 0: always. They start anew."""
+        # With one lane a response that waits would keep every push waiting.
+        self.pulls.configure(interval_us, can_hold=self.lanes.count > 1 and self.hold.hold_us > 0)
+
+    def flight(self, message: Attach | Exchange, now: int) -> Flight:
+        """Send this, with deadline and repeats as the path asks for (7.8)."""
+        hold_ms = message.hold_ms if isinstance(message, Exchange) else 0
+        attempts_max = _ATTACH_ATTEMPTS_MAX if isinstance(message, Attach) else _ATTEMPTS_MAX
+        if self._one_connection:
+            attempts_max = 1
+        return Flight(
+            message,
+            now,
+            wait_us=self.round_trip.deadline_us + hold_ms * 1000,
+            repeat_us=self.round_trip.repeat_us(attempts_max),
+            repeat_us_max=_BLIND_REPEAT_US_MAX if attempts_max == 1 and not self.round_trip.srtt_us else 0,
+            attempts_max=attempts_max,
+        )
+
+    def answered(self, flight: Flight, arrived: Arrived, now: int) -> bool:
+        """A flight was answered. Returns whether there is a lane more."""
+        took_us = now - arrived.attempt.sent_us
+        first = flight.sent == 1
+        full = arrived.more or arrived.body_bytes * 4 >= flight.answer_bytes_max * 3
+        self.pulls.answered(Pulled(flight.pull, arrived.empty, full, flight.hold_us, took_us, not first), now)
+        if flight.hold_us:
+            self._learn_hold(flight, took_us, first=first)
+            return False
+        self.round_trip.sample(took_us, now)
+        return first and self._learn_sizes(flight, arrived, took_us, now)
+
+    def _learn_hold(self, flight: Flight, took_us: int, *, first: bool) -> None:
+        if first:
+            self.hold.endured(took_us)
+        elif flight.sent == 2 and not flight.proven:
+            # Its first repeat was answered: the path was fine, only the waiting response was cut.
+            self.hold.cut(flight.first_failure_us)
+
+    def _learn_sizes(self, flight: Flight, arrived: Arrived, took_us: int, now: int) -> bool:
+        least_us = self.round_trip.least_us
+        extra_us = took_us - least_us
+        sent_us = arrived.attempt.sent_us
+        pressed = False
+        for limit, body_bytes in ((self.up, flight.body_bytes), (self.down, arrived.body_bytes)):
+            if limit.is_full(body_bytes):
+                pressed |= limit.answered(sent_us, extra_us, now)
+        return pressed and self.lanes.pressed(sent_us, extra_us, least_us, now)
