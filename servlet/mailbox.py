@@ -188,10 +188,10 @@ class Mailbox:
     def _put_back_notice(self, frame: Frame) -> None:
         dropped = decode_dropped(frame.payload) or _NOTHING
         queue = self.queues.get(frame.destination)
-        if queue is None:
-            self.notice(frame.destination, dropped.reason)
-        elif dropped.reason not in _WITHOUT_ROUTE:  # else it has a route again
+        if queue is not None and dropped.reason not in _WITHOUT_ROUTE:
             queue.note_dropped_again(dropped)
+        elif queue is None and dropped.reason in _WITHOUT_ROUTE:
+            self.notice(frame.destination, dropped.reason)
 
     def _put_back_connect(self, frame: Frame) -> None:
         route_key = bytes(frame.payload[:ROUTE_KEY_SIZE])
@@ -276,15 +276,8 @@ class Mailbox:
                 turns.popleft()
                 queue.listed = False
             if queue.edge_is_due():
-                self._announce(queue)
+                queue.announce()
         return size
-
-    def _announce(self, queue: RouteQueue) -> None:
-        """The sender is to hear of its edge; with the newest that there is when it is told."""
-        back = queue.back
-        if not back.edge_due:
-            back.edge_due = True
-            back.attend()
 
 
 def _connect_key(route_key: bytes) -> GeneralKey:

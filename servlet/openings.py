@@ -111,10 +111,14 @@ class Openings:
     # --- inside
 
     def _repeat(self, leg: Leg, connect: Connect, frame: Frame, now: int) -> Refusal | None:
-        """CONNECT of a route that is there: its acceptor answers as it did before (3.3)."""
+        """CONNECT of a route that is there: its acceptor answers as it did before (3.3). It may have to take the repeat
+        for the first one, so that must not ask for anything but what was authorised."""
         route = leg.route
-        if leg is not route.initiator or connect.route_key != route.route_key:
+        named = (connect.route_key, connect.target)
+        if leg is not route.initiator or named != (route.route_key, route.target):
             return RejectReason.ID_IN_USE, "another connection has this id"
+        if route.resume and not connect.resume:
+            return None  # it would open something at an endpoint that was never chosen for that (6.5)
         stamped = _stamp(frame, connect, leg.attachment.account.user)
         if route.state is not RouteState.PARKED:
             self._routes.hand_again(route, stamped)

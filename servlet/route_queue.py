@@ -109,6 +109,10 @@ class RouteQueue:
             return ledger.is_due(self.limit()) or (ledger.is_smaller and not self._keys)
         return ledger.is_smaller and not self._keys
 
+    def is_promised_too_much(self) -> bool:
+        """Whether the initial edge, which the sender believes in, is beyond what may wait (7.12)."""
+        return self.limit() < self._config.initial_edge_bytes
+
     # --- commands
 
     def put(self, frame: Frame) -> bool:
@@ -230,6 +234,12 @@ class RouteQueue:
     def attend(self) -> None:
         """Tell the mailbox that something may wait."""
         self._notify(self)
+
+    def announce(self) -> None:
+        """The sender is to hear of its edge; of the newest that there is when it is told."""
+        if not self.back.edge_due:
+            self.back.edge_due = True
+            self.back.attend()
 
     def note_dropped(self, reason: int, sequence: int, limit: int) -> None:
         """The receiver of this queue is to be told that a packet of its own was dropped (2.9)."""

@@ -57,10 +57,12 @@ class Route:
         "resume",
         "route_key",
         "state",
+        "target",
     )
 
     def __init__(self, connect: Connect, frame: Frame) -> None:
         self.route_key = connect.route_key  # drawn by the initiator (3.1)
+        self.target = connect.target  # what was authorised
         self.resume = connect.resume
         self.endpoint_id = connect.options.endpoint_id or b""  # of the acceptor, if it is a resume
         self.frame: Frame | None = frame  # CONNECT as it is handed on, stamped; None once it is bound
@@ -162,6 +164,10 @@ class RouteTable:
         route.frame = None
         self._context.deadlines.clear(route.deadline)
         acceptor.queue.bind(own_id)
+        if not accepted.resumed:
+            for queue in (acceptor.queue, initiator.queue):
+                if queue.is_promised_too_much():
+                    queue.announce()
         counters = self._context.counters
         counters.routes_bound += 1
         counters.routes_resumed += accepted.resumed

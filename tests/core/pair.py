@@ -1,7 +1,7 @@
 """Two endpoints in memory on a virtual clock, with the least of a relay between them.
 
-Batches are encoded when they leave and parsed when they arrive. A test decides the fate of each (`pair.fate`), and of each
-packet at the relay (`pair.lose`, `pair.hold`); nothing happens by chance unless the test draws it.
+Batches are encoded when they leave and parsed when they arrive. A test decides the fate of each (`pair.fate`), and of
+each packet at the relay (`pair.lose`, `pair.hold`); nothing happens by chance unless the test draws it.
 """
 
 import heapq
@@ -114,7 +114,7 @@ class Side:
 
     def take(self, kind: type[_E]) -> list[_E]:
         """The events of that kind so far; they are removed."""
-        found = [event for event in self.events if isinstance(event, kind)]
+        found: list[_E] = [event for event in self.events if isinstance(event, kind)]
         self.events = [event for event in self.events if not isinstance(event, kind)]
         return found
 
@@ -258,7 +258,7 @@ class Pair:
 
     def _pump(self) -> None:
         for _ in range(SPINS_MAX):
-            if not any([self._send(side) for side in self.sides]):
+            if sum(self._send(side) for side in self.sides) == 0:
                 break
         else:
             raise AssertionError("it sends for ever without the clock going on")

@@ -194,6 +194,10 @@ class Solo:
         assert isinstance(event, kind)
         return event
 
+    def in_state(self, state: State) -> bool:
+        """Whether the connection is there now."""
+        return self.connection.state is state
+
     def wait(self, duration_us: int) -> None:
         """Let time pass, timer by timer; nothing leaves."""
         end = self.now + duration_us

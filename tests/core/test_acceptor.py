@@ -264,9 +264,7 @@ def test_a_resume_of_something_else_is_refused(wrong: str) -> None:  # 6.6
     solo.receive()
     source = PEER + 1 if wrong == "source" else PEER
     destination = own + 1 if wrong == "destination" else own
-    solo.request(
-        SERVICE, BOB if wrong == "user" else None, resume=True, source=source, destination=destination
-    )
+    solo.request(SERVICE, BOB if wrong == "user" else None, resume=True, source=source, destination=destination)
     (packet,) = solo.out()
     rejected = decode_rejected(packet.payload)
     assert (packet.type, packet.source) == (PacketType.REJECTED, source)

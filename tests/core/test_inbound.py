@@ -59,7 +59,7 @@ def test_a_stranger_changes_nothing(packet_type: int) -> None:  # 3.8
     solo = Solo().opened()
     stranger = Packet(packet_type, PEER + 1, solo.connection.id, 0, b"")
     solo.receive(stranger)
-    assert solo.connection.state is State.OPEN
+    assert solo.in_state(State.OPEN)
     assert solo.events() == []
     assert solo.connection.stats.packets_discarded + solo.endpoint.packets_discarded == 1
 
@@ -69,7 +69,7 @@ def test_what_comes_before_accepted_is_held(packet_type: PacketType) -> None:  #
     solo = Solo().connect()
     solo.say(packet_type, b"x", number=0)
     assert (len(solo.connection.held_packets), solo.connection.held_bytes) == (1, 1)
-    assert solo.connection.state is State.CONNECTING
+    assert solo.in_state(State.CONNECTING)
     solo.answer()
     assert solo.connection.held_packets == []
     assert solo.connection.stats.packets_discarded == (1 if packet_type not in (DATA, *QUIET) else 0)
@@ -133,7 +133,7 @@ def wrong_answers(solo: Solo) -> list[Packet]:
 def test_an_answer_must_echo_the_route_key() -> None:  # 3.8
     solo = Solo().connect()
     solo.receive(*wrong_answers(solo))
-    assert solo.connection.state is State.CONNECTING
+    assert solo.in_state(State.CONNECTING)
     assert solo.connection.stats.packets_discarded == 5
 
 
@@ -145,7 +145,7 @@ def test_an_acceptor_takes_no_answers() -> None:
         Packet(PacketType.REJECTED, own, 0, 0, encode_rejected(Rejected(solo.route_key, RejectReason.GONE))),
     )
     assert solo.connection.stats.packets_discarded == 2
-    assert solo.connection.state is State.OPEN
+    assert solo.in_state(State.OPEN)
 
 
 def test_a_second_acceptor_ends_both_streams() -> None:
@@ -162,7 +162,7 @@ def test_rejected_is_told_with_its_reason() -> None:
     payload = encode_rejected(Rejected(solo.route_key, 999, "text"))
     solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, payload))
     assert solo.event(Refused) == Refused(solo.connection.id, RejectReason.REFUSED, "text")
-    assert solo.connection.state is State.CLOSED
+    assert solo.in_state(State.CLOSED)
 
 
 def test_the_first_packet_of_the_initiator_shows_the_connection() -> None:  # 3.5
@@ -300,7 +300,7 @@ def test_shutdown_before_the_end_is_a_reset(reach: Callable[[Solo], None]) -> No
     reach(solo)
     (lost,) = [event for event in solo.events() if isinstance(event, Lost)]
     assert lost.reason is LostReason.RESET
-    assert solo.connection.state is State.CLOSED
+    assert solo.in_state(State.CLOSED)
     assert not solo.connection.at_eof
 
 
@@ -309,9 +309,9 @@ def test_shutdown_while_the_reader_is_behind_is_remembered() -> None:  # 5.7
     solo.data(0, b"abc")
     solo.end(1)
     solo.say(PacketType.SHUTDOWN)
-    assert solo.connection.state is State.PEER_CLOSED
+    assert solo.in_state(State.PEER_CLOSED)
     assert solo.connection.read(10, solo.now) == b"abc"
-    assert solo.connection.state is State.CLOSED
+    assert solo.in_state(State.CLOSED)
     kinds = [type(event) for event in solo.events()]
     assert kinds == [Readable, PeerClosed, PeerFinished, Closed]
 
@@ -319,10 +319,10 @@ def test_shutdown_while_the_reader_is_behind_is_remembered() -> None:  # 5.7
 def test_shutdown_after_the_end_frees_everything() -> None:  # 5.7
     solo = Solo().opened()
     solo.end(0)
-    assert solo.connection.state is State.DRAIN
+    assert solo.in_state(State.DRAIN)
     solo.out()
     solo.say(PacketType.SHUTDOWN)
-    assert solo.connection.state is State.CLOSED
+    assert solo.in_state(State.CLOSED)
     assert solo.types() == [PacketType.SHUTDOWN]
     assert solo.endpoint.connections == {}
 

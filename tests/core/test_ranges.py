@@ -1,5 +1,7 @@
 """The range set against a plain set of numbers."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ def test_it_is_a_set_of_numbers(steps: list[tuple[str, tuple[int, int]]]) -> Non
         assert len(subject) == len(ranges)
         # sorted, disjoint and not adjacent: else two ranges could be one
         assert all(a <= b for a, b in ranges)
-        assert all(before[1] + 1 < after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+        assert all(before[1] + 1 < after[0] for before, after in pairwise(ranges))
         for number in range(75):
             assert (number in subject) == (number in model)
             found = subject.range_of(number)

@@ -1,6 +1,7 @@
 """The receiving half of a stream: order, window, ends, pins and what is announced."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from xxhash import xxh3_128
@@ -20,7 +21,7 @@ def make(config: EndpointConfig = CONFIG, budget_bytes: int = 2**24) -> ReceiveW
     return ReceiveWindow(config, WindowBudget(budget_bytes), FIRST)
 
 
-def small(size_bytes: int, **fields: int) -> ReceiveWindow:
+def small(size_bytes: int, **fields: Any) -> ReceiveWindow:
     """A window of that size which never grows."""
     return make(
         EndpointConfig(

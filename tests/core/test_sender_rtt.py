@@ -1,6 +1,6 @@
 """Clauses 4.5 and 4.9: what an acknowledgement says about the round trip, and which receipts it is measured from."""
 
-from tests.core.sender_bench import FIRST, MS, RTT_US, Bench
+from tests.core.sender_bench import MS, RTT_US, Bench
 from tunnel.core.constants import SECOND_US
 from tunnel.core.send_window import SegmentState
 

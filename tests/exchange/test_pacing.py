@@ -133,6 +133,12 @@ def test_lanes_beyond_the_first_are_given_back_when_idle() -> None:
     assert lanes.idle_until_us(7) is None
 
 
+def test_two_lanes_stay_once_there_are_two() -> None:
+    lanes = LaneCount(1, 8, adapt=True)
+    lanes.pressed(0, 0, 0, 1)
+    assert lanes.idle_until_us(7) is None
+
+
 def test_the_relay_bounds_lanes_and_may_allow_more_the_next_time() -> None:
     lanes = LaneCount(4, 8, adapt=True)
     lanes.bound(0)

@@ -99,6 +99,13 @@ def test_full_pushes_grow_bodies_and_then_lanes() -> None:
     assert (it.up.limit_bytes, it.down.limit_bytes, it.lanes.count) == (128 * KIB, 64 * KIB, 3)
 
 
+def test_with_a_second_lane_pulls_can_be_held() -> None:
+    it = path(LaneConfig(lanes_start=1, body_bytes_max=64 * KIB))
+    modes = [it.pulls.mode]
+    assert answer(it, flight(size=60 * KIB), 10 * MS)
+    assert [*modes, it.pulls.mode] == [PullMode.POLLING, PullMode.HOLDING]
+
+
 def test_full_answers_grow_the_other_direction() -> None:
     it = path()
     answer(it, flight(pull=True), 50 * MS, size=60 * KIB)

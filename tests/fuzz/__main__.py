@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.fuzz.registry import TARGETS
-from tests.fuzz.runner import CRASHES, HEADINGS, Result, choose_engine, run_target
+from tests.fuzz.runner import BUILD, HEADINGS, ROOT, Result, choose_engine, run_target
 
 __all__ = ["main"]
 
@@ -67,7 +67,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--random", action="store_true", help="seeded random inputs, even where atheris is there")
-    parser.add_argument("--repeat", type=Path, metavar="FILE", help=f"run one input, as saved under {CRASHES}")
+    where = BUILD.relative_to(ROOT) / "crashes"
+    parser.add_argument("--repeat", type=Path, metavar="FILE", help=f"run one input, as saved under {where}")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return parser.parse_args(arguments)
 

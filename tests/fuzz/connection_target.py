@@ -97,7 +97,25 @@ def _script(*steps: int | ops.Operation) -> bytes:
 
 
 def _seeds() -> Iterator[tuple[str, bytes]]:
-    yield "a_dial_answered", _script(0, 1, 4, 0)
+    """Short lives that go well, for the fuzzer to spoil."""
+    dialled = (0, 1, 4, 0, 0, 1, 5, 0, 0, 6)  # configuration, ids and numbers, ACCEPTED
+    there = (ops.app_write, 5, ops.carrier_batch, 12, ops.carrier_done, 1, ops.peer_acks, 6, 0, ops.arrive)
+    back = (ops.peer_says, 4, 5, ops.arrive, ops.app_read, 13, ops.carrier_batch, 12, ops.carrier_done, 1)
+    ours = (ops.app_end, 5, ops.carrier_batch, 12, ops.carrier_done, 1, ops.peer_acks, 6, 0, ops.arrive)
+    theirs = (ops.peer_ends, 5, ops.arrive, ops.app_read, 13, ops.carrier_batch, 12, ops.carrier_done, 1)
+    late = (ops.step_time, 1) * 6
+    everything = [step for operation, _ in _WEIGHTED for step in (operation, 1, 5, 1, ops.arrive)]
+    yield "dialled_and_closed", _script(*dialled, *there, *back, *there, *back, *ours, *theirs, *late)
+    yield "closed_by_the_peer", _script(*dialled, *there, *back, *theirs, *late, *ours)
+    yield "finished_first", _script(*dialled, *there, ops.app_end, 0, *there, *back, *theirs)
+    yield "lost_and_resent", _script(*dialled, *there, ops.app_write, 7, ops.carrier_batch, 0, *late, *there, *there)
+    yield "a_route_lost", _script(*dialled, *there, ops.carrier_attached, 1, 2, 6, 0, *there, *back, *late)
+    yield "every_operation", _script(*dialled, *everything)
+    for name, begin, target in (("a_service", 1, 0), ("an_exit", 2, 2)):
+        knocked = (0, 1, begin, 0, target, 0, 1, 1, 5, 0, 6, ops.app_answer, 1, ops.carrier_batch, 12)
+        yield f"{name}_answers", _script(*knocked, *there, *back, *there, *back, *ours, *theirs, *late)
+        yield f"{name}_and_every_operation", _script(*knocked, *there, *everything)
+        yield f"{name}_and_liars", _script(*knocked[:3], 7, *knocked[4:], *there, *everything)
 
 
 CONNECTION_TARGET = Target("connection", run, _seeds, 1024)

@@ -268,7 +268,19 @@ def _script(*steps: int | Operation) -> bytes:
 
 
 def _seeds() -> Iterator[tuple[str, bytes]]:
-    yield "attached", _script(0, 1, 7, 1)
+    turn = (_arrive, 1, _answer, 1, _arrive, 1, _answer, 1)
+    everything = [step for operation, _ in _WEIGHTED for step in (operation, 1, 5, 1, 1, _arrive, 1, _answer, 1)]
+    lies = [step for kind in range(0, 256, 32) for step in (_lie, kind, 41, 1, 2, 0, 1, 0, _push, 0, 4)]
+    yield "attached", _script(0, 1, 7, 1, 1)
+    for config in range(len(_CONFIGS)):
+        traffic = (_push, 0, 4, *turn, _give, 5, *turn, _push, 2, 5, 6, 7, _give, 13, *turn, *turn)
+        yield f"traffic_{config}", _script(config, 1, 7, 1, 1, *traffic, _time, 1, *traffic, _time, 8, *traffic)
+        yield f"every_operation_{config}", _script(config, 1, 7, 1, 1, *everything)
+    yield (
+        "lost",
+        _script(0, 1, 7, 1, 1, _push, 0, 4, _lose, 1, _time, 1, *turn, _push, 0, 4, _lose, 3, _time, 16, *turn),
+    )
+    yield "lies", _script(0, 1, 7, 1, 1, *lies)
 
 
 LANES_TARGET = Target("lanes", run, _seeds, 1024)

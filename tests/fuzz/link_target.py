@@ -17,9 +17,7 @@ __all__ = ["LINK_TARGET"]
 
 OPERATIONS_MAX = 200
 LENGTH_MAX = 100_000
-PARTS_MAX = (
-    2 * LENGTH_MAX // 4096 + 2
-)  # buffers that hold an incomplete batch, however small the portions
+PARTS_MAX = 2 * LENGTH_MAX // 4096 + 2  # buffers that hold an incomplete batch, however small the portions
 _RECEIPT_US = 25_000  # 8.2
 
 

@@ -14,10 +14,12 @@ from tests.fuzz.corpus import committed
 from tests.fuzz.registry import TARGETS
 from tests.fuzz.worker import CRASHED
 
-__all__ = ["CRASHES", "HEADINGS", "Result", "choose_engine", "parse_libfuzzer", "run_target"]
+__all__ = ["BUILD", "HEADINGS", "ROOT", "Result", "choose_engine", "parse_libfuzzer", "run_target"]
 
-CORPORA = Path("build/fuzz/corpus")  # grows from run to run; git ignores build/
-CRASHES = Path("build/fuzz/crashes")
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "fuzz"  # git ignores build/
+"""corpus/TARGET grows from run to run; crashes/TARGET holds what broke something."""
+
 HEADINGS = (
     f"{'target':<12}",
     f"{'executions':>11}",
@@ -56,7 +58,10 @@ class Result(msgspec.Struct):
     @property
     def repeat_command(self) -> str:
         """What runs the crashing input again."""
-        return f"python -m tests.fuzz --repeat {self.saved}" if self.saved else "nothing was saved"
+        if not self.saved:
+            return "nothing was saved"
+        path = Path(self.saved)
+        return f"python -m tests.fuzz --repeat {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}"
 
     def line(self) -> str:
         """One row of the table."""
@@ -93,10 +98,10 @@ def parse_libfuzzer(result: Result, report: str) -> None:
         result.saved = saved[-1]
 
 
-def run_target(name: str, engine: str, seconds: int) -> Result:
+def run_target(name: str, engine: str, seconds: int, build: Path = BUILD) -> Result:
     """Fuzz one target; never raises for what the target does."""
     result = Result(name, engine)
-    corpus, crashes = CORPORA / name, CRASHES / name
+    corpus, crashes = build / "corpus" / name, build / "crashes" / name
     for folder in (corpus, crashes):
         folder.mkdir(parents=True, exist_ok=True)
     for seed, raw in committed(TARGETS[name]).items():
@@ -104,7 +109,7 @@ def run_target(name: str, engine: str, seconds: int) -> Result:
     before = {path.name for path in crashes.iterdir()}
     command = [sys.executable, "-m", "tests.fuzz.worker", name, engine, str(seconds), str(corpus), str(crashes)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds + _GRACE_S, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=seconds + _GRACE_S, cwd=ROOT, check=False)
     except subprocess.TimeoutExpired:
         result.verdict, result.crashed = "HANGS", True
         return result

@@ -220,7 +220,13 @@ def _script(*steps: int | Operation) -> bytes:
 
 
 def _seeds() -> Iterator[tuple[str, bytes]]:
-    yield "a_pull", _script(0, _next, 4, 1, 3)
+    everything = [step for operation, _ in _WEIGHTED for step in (operation, 2, 3, 4, 1, _next, 0, 1, 3)]
+    for limits in range(len(_LIMITS)):
+        yield (
+            f"pulls_{limits}",
+            _script(limits, _next, 4, 1, 3, _give, 1, 5, 6, _next, 4, 1, 3, _again, 0, 1, 3, _wait, 3),
+        )
+        yield f"every_operation_{limits}", _script(limits, *everything, *everything)
 
 
 SERVED_TARGET = Target("served", run, _seeds, 1024)

@@ -16,5 +16,3 @@ class Target:
     """The committed corpus, by name; see seeds.py."""
     size_max: int = 4096
     """Bytes of the longest input; longer ones only make structured targets slow."""
-    instrument: tuple[str, ...] = ("tunnel",)
-    """Packages whose coverage guides the fuzzer."""

@@ -64,7 +64,8 @@ class _Player:
         self._path = script.path
         self._step: Step | None = None
         self._listening = False
-        first = script.steps[0].phrases[0] if script.steps else Phrase("wait")
+        self._first = script.steps[0] if script.steps else None
+        first = Phrase("wait") if self._first is None else self._first.phrases[0]
         try:
             config = configure(first) if first.word == "config" else EndpointConfig()
         except ValueError as error:
@@ -119,7 +120,7 @@ class _Player:
             world.history.append(f"{clock(world.now)}  {phrase}")
             if phrase.word == "open":
                 self._open(phrase, step)
-            elif phrase.word != "config" or step is not self._step or world.tokens or world.parties:
+            elif phrase.word != "config" or step is not self._first:
                 run_command(world, phrase)
             world.settle()
 

@@ -101,6 +101,7 @@ FAULTS = [
     ("open\nreceipt 99\n", "there is no batch 99"),
     ("open\n+2s\n@1s write 1\n", "1s is over: it is 2s"),
     ("config mood=good\n", "unknown settings: mood"),
+    ("open\nconfig keepalive=0\n", "no command config"),
 ]
 
 

@@ -10,6 +10,15 @@ from servlet.switch_config import SwitchConfig
 from tests.servlet.support import SETTINGS
 from tunnel.wire import Frame, Packet, frame_of, parse_packets
 
+__all__ = [
+    "KIB",
+    "Box",
+    "packets",
+    "put",
+    "put_control",
+    "sequences",
+]
+
 KIB = 1 << 10
 
 

@@ -47,6 +47,35 @@ from tunnel.wire import (
     parse_packets,
 )
 
+__all__ = [
+    "DATABASE",
+    "MS",
+    "REPORTS",
+    "SECOND",
+    "SETTINGS",
+    "Peer",
+    "Relay",
+    "accepted",
+    "allow",
+    "bind",
+    "bound",
+    "client_and_exit",
+    "connect",
+    "control",
+    "data",
+    "frames_of",
+    "key",
+    "kinds",
+    "listen_state",
+    "of_kind",
+    "option",
+    "read_connect",
+    "read_dropped",
+    "read_edge",
+    "read_rejected",
+    "rejected",
+]
+
 MS, SECOND = 1_000, 1_000_000
 DATABASE = Target(TargetKind.TCP, "db.internal", 5432)
 REPORTS = Target(TargetKind.SERVICE, "reports")

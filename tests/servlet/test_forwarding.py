@@ -114,7 +114,7 @@ def test_6_6_while_a_resume_is_under_way_what_comes_is_lost_in_silence() -> None
 
 
 def test_9_3_a_drop_is_traced() -> None:
-    relay = Relay(trace=True, route_bytes_max=16 << 10)
+    relay = Relay(trace=True, route_bytes_max=16 << 10, initial_edge_bytes=16 << 10)
     client, _ = bound(relay)
     client.push(*(data(11, 22, 101 + number, bytes(10_000)) for number in range(2)))
     dropped = [record for record in relay.records if record.event == TraceEvent.PACKET_DROPPED]

@@ -149,7 +149,8 @@ class Chaos:
         own = 5 + self.number(20)
         initiator.send(connect(own, route_key=key(100 + self.number(1000)), attempt=self.number(3)), lane=2)
         handle = acceptor.send(lane=2)
-        if isinstance(self.relay.message(handle), Status):
+        message = self.relay.message(handle)
+        if isinstance(message, Status) or message.piece:
             return
         for packet in acceptor.packets(handle):
             if packet.type == PacketType.CONNECT and packet.source >= 5:

@@ -305,6 +305,9 @@ def test_2_9_a_drop_that_was_not_heard_of_is_named_again() -> None:
     taken = box.mailbox.take(100)
     box.mailbox.put_back(taken)
     assert [read_dropped(packet).first for packet in box.take()] == [7]
+    box.mailbox.close(queue)
+    box.mailbox.put_back(taken)
+    assert not box.mailbox.waiting
 
 
 def test_3_6_what_was_held_for_a_route_leaves_when_it_is_bound() -> None:

@@ -337,3 +337,11 @@ def test_9_2_a_small_packet_lets_go_of_the_body_it_came_in() -> None:
     for found in (frame, again):
         box.mailbox.put(queue, found)
         assert isinstance(found.data, bytes)
+
+
+def test_7_12_the_initial_edge_may_promise_more_than_fits() -> None:
+    box = Box(initial_edge_bytes=64 * KIB, bytes_max=256 * KIB)
+    queue = box.queue(22)
+    assert not queue.is_promised_too_much()
+    box.budget.exceed(100 * KIB)
+    assert queue.is_promised_too_much()

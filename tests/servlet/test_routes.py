@@ -14,10 +14,11 @@ from tests.servlet.support import (
     key,
     kinds,
     read_dropped,
+    read_edge,
     read_rejected,
 )
 from tunnel.traces.record import TraceEvent
-from tunnel.wire import DropReason, Packet, PacketType, RejectReason
+from tunnel.wire import DropReason, Edge, Packet, PacketType, RejectReason
 
 SHUTDOWN = PacketType.SHUTDOWN
 
@@ -118,6 +119,17 @@ def test_9_6_a_route_to_oneself_is_forgotten_with_both_its_sides() -> None:
     peer.push(accepted(11, 22))
     relay.advance(301 * SECOND)
     assert relay.switch.stats().routes == relay.switch.stats().attachments == 0
+
+
+def test_7_12_who_was_promised_more_than_fits_hears_so_when_the_route_is_bound() -> None:
+    relay = Relay(route_bytes_max=32 << 10, initial_edge_bytes=64 << 10)
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11, sequence=100))
+    exit_.push()
+    (told,) = exit_.push(accepted(11, 22))
+    assert (told.destination, read_edge(told)) == (22, Edge(500, 32 << 10))
+    told = client.push()[0]
+    assert (told.destination, read_edge(told)) == (11, Edge(100, 32 << 10))
 
 
 def reasons(packets: list[Packet]) -> list[int]:

@@ -66,8 +66,9 @@ def _check_sending(node: Node, connection: Connection) -> None:
         raise Violation(f"{node}, connection {connection.id}: {beyond} bytes sent beyond the peer's window")
     used_before = node.edge_used.get(connection.id, 0)
     if window.edge_used > max(window.edge_bytes, used_before):
-        charged = sum(1 for segment in window.outstanding.values() if segment.charged)
-        if charged > 1:
+        oldest = window.outstanding.get(window.oldest)
+        allowed = oldest.size if oldest is not None and oldest.charged else 0  # 4.11: one packet always
+        if window.edge_used - allowed > max(window.edge_bytes, used_before):
             raise Violation(
                 f"{node}, connection {connection.id}: {window.edge_used} bytes in flight, "
                 f"the relay has room for {window.edge_bytes}"

@@ -54,7 +54,7 @@ class World:
         self.deaths: list[int] = []
         """Nodes that died."""
         self._link_numbers = itertools.count()
-        self._connecting: dict[tuple[int, int], Stream] = {}  # (initiator's node, its connection id)
+        self._by_route_key: dict[bytes, Stream] = {}
         plan = scenario.plan
         seed = scenario.seed
         self.relay = RelayHost(self.clock, plan, stream(seed, "relay"), self._make_switch, self.strike)
@@ -99,7 +99,8 @@ class World:
         while self.open_streams:
             if not self.clock.step(deadline_us):
                 raise Violation("not complete after healing: " + "; ".join(self._unfinished()))
-        self._settle(SETTLING_US)
+            if not self.open_streams:
+                self._settle(SETTLING_US)  # an acceptor may see its connection only now
         for each in self.streams.values():
             judge(each, self._touched_by_death(each))
         if self.scenario.seed % 4 == 0:
@@ -149,7 +150,7 @@ class World:
         party = Party(node, each, True, connection)
         each.initiator = party
         node.parties[connection.id] = party
-        self._connecting[node.index, connection.id] = each
+        self._by_route_key[connection.identity.route_key] = each
         if spec.ending in (Ending.MIDWAY, Ending.ABORT):
             node.later(spec.moment_us, lambda: self._midway(each))
         party.act()
@@ -187,26 +188,24 @@ class World:
             self._accepted(node, connection, each)
 
     def incoming(self, node: Node, event: Incoming) -> None:
-        """A service has a new connection: whose it is, its peer's id says."""
+        """A service has a new connection: whose it is, its route key says."""
         connection = node.endpoint.connections.get(event.connection_id)
         if connection is None:
             return  # it ended before its application saw it
-        for initiator in range(len(self.nodes)):
-            each = self._connecting.get((initiator, connection.identity.peer_id))
-            if each is not None and each.spec.acceptor == node.index:
-                if self._is_current(each, connection):
-                    self._accepted(node, connection, each)
-                else:
-                    connection.abort(node.now_us)
-                return
-        raise Violation(f"{node}: a connection that nobody opened, peer {connection.identity.peer_id}")
+        each = self._by_route_key.get(connection.identity.route_key)
+        if each is None or each.spec.acceptor != node.index:
+            raise Violation(f"{node}: a connection that nobody opened to it, peer {connection.identity.peer_id}")
+        if self._is_current(each, connection):
+            self._accepted(node, connection, each)
+        else:
+            connection.abort(node.now_us)
 
     def _is_current(self, each: Stream, connection: Connection) -> bool:
         """Not of an earlier try, which was refused before its initiator opened another."""
         initiator = each.initiator
         if initiator is None or initiator.outcome is Outcome.REFUSED:
             return False
-        return initiator.connection.id == connection.identity.peer_id
+        return initiator.connection.identity.route_key == connection.identity.route_key
 
     def _accepted(self, node: Node, connection: Connection, each: Stream) -> None:
         if each.acceptor is not None and each.acceptor.outcome is not Outcome.DIED:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tunnel.core.connection import Connection
+from tunnel.core.constants import EARLY_BYTES_MAX
 from tunnel.core.events import ConnectRequested
 from tunnel.core.opening import VERSIONS, Identity, common_version
 from tunnel.core.rest import RouteName
@@ -163,6 +164,7 @@ class Acceptor:
         endpoint.connections[connection.id] = connection
         self._routes[route] = connection
         connection.receiver.opened_by((1 << 32) + packet.sequence, packet.attempt)
+        connection.receiver.window.admit(EARLY_BYTES_MAX)
         connection.sender.window.peer_edge = connect.window
         connection.learn(connect.options)
         if connect.target.kind == TargetKind.SERVICE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from tunnel.core.constants import DRAIN_US
+from tunnel.core.constants import DRAIN_US, NEVER_US
 from tunnel.core.events import Closed, Connected, Event, Incoming
 from tunnel.core.state import Action, Input
 from tunnel.core.timers import Timer
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tunnel.core.connection import Connection
     from tunnel.traces.record import TraceEvent
 
-__all__ = ["ACTIONS", "Owner"]
+__all__ = ["ACTIONS", "Owner", "drain_anew", "drain_over"]
 
 
 class Owner(Protocol):
@@ -116,7 +116,22 @@ def _start_drain(connection: Connection, now: int) -> None:
     if connection.peer_shut:
         connection.apply(Input.SHUTDOWN, now)
         return
+    drain_anew(connection, now)
+
+
+def drain_anew(connection: Connection, now: int) -> None:
+    """Late repeats are acknowledged from now on for the whole time again (5.7)."""
     connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, 2 * connection.sender.rtt.base_rto_us()))
+
+
+def drain_over(connection: Connection, now: int) -> None:
+    """The drain time is over. While the route is gone it goes on, as long as the user timeout: who repeats cannot be
+    heard, and would be left with a timeout although everything was read."""
+    since_us = connection.suspended_since_us
+    if since_us != NEVER_US and now < since_us + connection.liveness.user_timeout_us:
+        drain_anew(connection, now)
+    else:
+        connection.apply(Input.DRAINED, now)
 
 
 def _forget(connection: Connection, now: int) -> None:

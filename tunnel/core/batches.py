@@ -53,7 +53,8 @@ class Batches:
         self._bulk: deque[Connection] = deque()
         self._carried: dict[int, _Carried] = {}
         self._next_token = 1
-        self.watched: list[Connection] = []  # those whose timers changed while a batch was filled
+        self._size_max = 0
+        self._too_large: Connection | None = None  # what it is to send again fits no batch together with anything
 
     # getters
 
@@ -89,18 +90,32 @@ class Batches:
         """What leaves now, at most `size_max` bytes, or one packet that is larger; None when nothing waits."""
         carried = _Carried([], [], [], [])
         packets: list[Packet] = []
-        room = self._fill_control(packets, carried, size_max, now)
+        self._size_max = size_max
         payload_max = min(max(size_max // SHARE, PACKET_PAYLOAD_MIN), PACKET_PAYLOAD_MAX)
-        if self._small:
-            room = self._fill_small(packets, carried, room, payload_max, now)
-        if self._bulk:
-            room = self._fill_bulk(packets, carried, room, payload_max, now)
+        room = size_max
+        if self._too_large is not None:
+            room -= self._fill_alone(self._too_large, packets, carried, size_max, payload_max, now)
+        if not packets:
+            room = self._fill_control(packets, carried, room, now)
+            if self._small:
+                room = self._fill_small(packets, carried, room, payload_max, now)
+            if self._bulk:
+                room = self._fill_bulk(packets, carried, room, payload_max, now)
         if not packets:
             return None
         token = self._next_token
         self._next_token += 1
         self._carried[token] = carried
         return Batch(token, packets, size_max - room)
+
+    def _fill_alone(
+        self, connection: Connection, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int
+    ) -> int:
+        """What is larger than a batch leaves in one of its own, and would wait for ever behind what is always there."""
+        self._too_large = None
+        if not connection.sender.sendable():
+            return 0
+        return self._add_segment(connection, packets, carried, room, payload_max, now)
 
     def _fill_control(self, packets: list[Packet], carried: _Carried, room: int, now: int) -> int:
         while self.strays and (room >= self.strays[0].size or not packets):
@@ -136,8 +151,6 @@ class Batches:
     ) -> int:
         if connection.receiver.may_ack(now):
             carried.acks.append(connection)
-        if connection.timers.earliest < connection.scheduled_us:
-            self.watched.append(connection)
         if connection.outbound.open_due:
             carried.opens.append(connection)
         if connection.outbound.accepted_waits():
@@ -198,13 +211,13 @@ class Batches:
     ) -> int:
         """Bytes added; 0 when the connection has nothing for now, -1 when what it has does not fit any more."""
         fits = room - HEADER_SIZE
-        if packets and connection.sender.window.lost_size() > fits:
+        if packets and (lost_size := connection.sender.window.lost_size()) > fits:
+            if lost_size > self._size_max - HEADER_SIZE:
+                self._too_large = connection
             return -1
         taken = connection.outbound.take_segment(
             min(payload_max, max(fits, PACKET_PAYLOAD_MIN if not packets else 0)), now
         )
-        if connection.timers.earliest < connection.scheduled_us:
-            self.watched.append(connection)
         if taken is None:
             return 0
         segment, packet = taken

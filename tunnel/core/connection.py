@@ -1,10 +1,10 @@
 """One connection: wires the two halves, the state table and the timers together, and is what the application holds.
 
-How to drive it: hand packets in (`inbound.receive`), fire timers (`handle_timeout`), command it (`write`, `read`, `finish`,
-`close`, `abort`), then take what leaves (`take_control`, `take_segment`). Events go to the owner.
+How to drive it: hand packets in (`inbound.receive`), fire timers (`handle_timeout`), command it (`write`, `read`,
+`finish`, `close`, `abort`), then take what leaves (`outbound.py`). Events go to the owner.
 """
 
-from tunnel.core.actions import ACTIONS, Owner
+from tunnel.core.actions import ACTIONS, Owner, drain_anew, drain_over
 from tunnel.core.constants import (
     BACKOFF_MAX_US,
     EARLY_BYTES_MAX,
@@ -136,7 +136,8 @@ class Connection:
             raise LocalProtocolError("write() after finish() or close(), or before accept()")
         taken = self.sender.write(data, now)
         self.stats.bytes_written += taken
-        self._write_refused = taken < len(data)
+        if taken < len(data):
+            self._write_refused = True
         if taken:
             self._unflushed = True
             self.owner.touch(self)
@@ -192,7 +193,7 @@ class Connection:
     def pull_interval_changed(self, now: int) -> None:
         """Our carrier pulls at another rate: the peer's timers depend on it, too (2.7, 4.6)."""
         self._add_pull_intervals()
-        if self.state in (State.ACCEPTED, State.OPEN, State.CLOSING):
+        if self.state in (State.ACCEPTED, State.OPEN):  # later there may be a CLOSE, which nothing may follow
             self._option_sent += 1
             options = Options(pull_interval_ms=self.owner.carrier.pull_interval_us // 1000)
             self.sender.insert(PacketType.OPTION, encode_option(Option(self._option_sent, options)), now)
@@ -218,7 +219,7 @@ class Connection:
                 self.owner.receive(self, early, now)
         elif self.suspended_since_us != NEVER_US:
             self.resume(now)  # it came over a bound route, whether it says "resumed" or is the first one again
-        elif self.state is not State.CLOSED:
+        else:
             self.receiver.insert(sequence, packet.attempt, packet.type, b"", None, now)
 
     def rejected(self, rejected: Rejected, now: int) -> None:
@@ -314,6 +315,8 @@ class Connection:
         self.liveness.heard(now)
         self.sender.resume(self.owner.carrier.initial_edge_bytes, now)
         self.receiver.owe_ack(now)
+        if self.state is State.DRAIN:
+            drain_anew(self, now)
         self.owner.note(self, TraceEvent.ROUTE_RESUMED, now)
 
     # timers
@@ -330,7 +333,7 @@ class Connection:
         if timers.due(Timer.KEEPALIVE, now) and self.state in LIVE and not self.complete:
             self.liveness.handle_keepalive(self.sender.rtt.base_rto_us(), now)
         if timers.due(Timer.DRAIN, now):
-            self.apply(Input.DRAINED, now)
+            drain_over(self, now)
         if timers.due(Timer.USER_TIMEOUT, now) and self.liveness.expired(self._unanswered_since(), now):
             self.fail(LostReason.TIMEOUT, AbortReason.USER_TIMEOUT, now)
 

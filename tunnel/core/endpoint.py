@@ -6,7 +6,7 @@ room, batches (`next_batch`); report each batch (`batch_done`); call `handle_tim
 """
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 
 from tunnel.core.acceptor import Acceptor
@@ -16,6 +16,7 @@ from tunnel.core.carrier_view import CarrierView
 from tunnel.core.config import EndpointConfig
 from tunnel.core.connection import Connection
 from tunnel.core.constants import NEVER_US
+from tunnel.core.errors import LocalProtocolError
 from tunnel.core.events import Event, Incoming
 from tunnel.core.inbound import receive
 from tunnel.core.opening import Identity
@@ -48,12 +49,14 @@ _UNANSWERED = frozenset(
         PacketType.PONG,
     )
 )  # 3.9
+STALE_TIMERS = 4  # times the connections: so many deadlines are kept, so that a sweep costs each of them little
+STALE_TIMERS_MIN = 64
 _CONNECT = int(PacketType.CONNECT)
 _LISTEN_STATE = int(PacketType.LISTEN_STATE)
 
 
 class Endpoint:
-    """Many connections, one timer, one queue of events. With 10,000 idle ones a step costs what the active ones cost."""
+    """Many connections, one timer, one queue of events. With 10,000 idle ones a step costs what the busy ones cost."""
 
     def __init__(
         self,
@@ -129,11 +132,11 @@ class Endpoint:
 
     def accept(self, connection_id: int, now: int) -> None:
         """Answer a ConnectRequested: the target was reached."""
-        self.connections[connection_id].accept(now)
+        self._requested(connection_id).accept(now)
 
     def refuse(self, connection_id: int, reason: RejectReason, text: str, now: int) -> None:
         """Answer a ConnectRequested: the target was not reached."""
-        self.connections[connection_id].refuse(reason, text, now)
+        self._requested(connection_id).refuse(reason, text, now)
 
     def receive_packets(self, packets: list[Packet], now: int) -> None:
         """One batch has come."""
@@ -159,9 +162,6 @@ class Endpoint:
     def next_batch(self, size_max: int, now: int) -> Batch | None:
         """What leaves now: at most `size_max` bytes, or one packet that is larger. None when nothing waits."""
         batch = self._batches.fill(size_max, now)
-        for connection in self._batches.watched:
-            self._schedule(connection)
-        self._batches.watched.clear()
         if batch is not None and self.trace is not None:
             self._trace_batch(batch, now)
         return batch
@@ -276,12 +276,26 @@ class Endpoint:
 
     # helpers
 
+    def _requested(self, connection_id: int) -> Connection:
+        connection = self.connections.get(connection_id)
+        if connection is None:
+            raise LocalProtocolError(f"connection {connection_id} has ended: its Lost may not have been polled yet")
+        return connection
+
     def _schedule(self, connection: Connection) -> None:
         deadline = connection.timers.earliest
         if deadline < connection.scheduled_us and connection.state is not State.CLOSED:
             connection.scheduled_us = deadline
             self._timer_count += 1
             heappush(self._timers, (deadline, self._timer_count, connection))
+            if len(self._timers) > STALE_TIMERS * len(self.connections) + STALE_TIMERS_MIN:
+                self._sweep_timers()
+
+    def _sweep_timers(self) -> None:
+        """Forget the deadlines that sooner ones replaced: a busy connection leaves forty a second behind."""
+        current = [connection for connection in self.connections.values() if connection.scheduled_us != NEVER_US]
+        self._timers[:] = [(connection.scheduled_us, count, connection) for count, connection in enumerate(current)]
+        heapify(self._timers)
 
     def _receive_without_connection(self, packet: Packet, now: int) -> None:
         if packet.type == _CONNECT:

@@ -7,8 +7,8 @@ __all__ = ["Liveness"]
 
 
 class Liveness:
-    """Both timers are lazy: they look at the facts only when they fire. The user timeout runs from birth, so that nothing
-    that waits needs to start it: whenever it began to wait, the timer fires in time to see when it is over."""
+    """Both timers are lazy: they look at the facts only when they fire. The user timeout runs from birth, so that
+    nothing that waits needs to start it: whenever it began to wait, the timer fires in time to see when it is over."""
 
     __slots__ = ("_keepalive_us", "_pings", "_timers", "heard_us", "ping_due", "pinging_since_us", "user_timeout_us")
 

@@ -35,7 +35,7 @@ _ACCEPTED = int(PacketType.ACCEPTED)
 
 
 class Outbound:
-    """Knows which control packets are due. `take_control` and `take_segment` are called only while a batch is filled."""
+    """Knows which control packets are due. `take_control` and `take_segment` are called while a batch is filled."""
 
     __slots__ = (
         "_answers",

@@ -268,6 +268,10 @@ class ReceiveWindow:
             self._granted += granted
             self.size_bytes += granted
 
+    def admit(self, early_bytes: int) -> None:
+        """Take at least so much: the initiator need not know our window before it sends (3.6)."""
+        self.right_edge = self._announced_edge = max(self.right_edge, early_bytes)
+
     def announced(self) -> int:
         """The window that leaves in an ACK now; remembered, for the next update is measured from it."""
         self._announced_edge = self.right_edge

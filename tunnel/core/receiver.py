@@ -86,8 +86,8 @@ class Receiver:
             self.owe_ack(now)
 
     def may_ack(self, now: int) -> bool:
-        """Whether an ACK should travel with the batch that leaves now: what is owed, unless one has just left and nothing
-        asks for it. At thousands of small packets a second that saves the most of their acknowledgements."""
+        """Whether an ACK should travel with the batch that leaves now: what is owed, unless one has just left and
+        nothing asks for it. At thousands of small packets a second that saves the most of their acknowledgements."""
         return self.ack_due or (self.ack_pending and now - self._last_ack_us >= ACK_SPACING_US)
 
     def take_ack(self, now: int) -> Ack:

@@ -14,8 +14,8 @@ __all__ = ["Sender"]
 
 
 class Sender:
-    """Call `carried` for each segment taken, `receipted` or `given_up` when its batch is done, `acknowledge` for each ACK,
-    and `handle_timers` when a timer of the table is due. Suspended, it sends nothing and no timer runs."""
+    """Call `receipted` or `given_up` for each segment taken when its batch is done, `acknowledge` for each ACK, and
+    `handle_timers` when a timer of the table is due. Suspended, it sends nothing and no timer runs."""
 
     def __init__(self, window: SendWindow, timers: TimerTable, stats: ConnectionStats, carrier: CarrierView) -> None:
         self.window = window

@@ -31,8 +31,8 @@ class Timer(enum.IntEnum):
 
 
 class TimerTable:
-    """One deadline per timer. `earliest` is a lower bound of them that costs nothing to keep: a timer that is cleared or
-    moved later leaves it behind, and who wakes up too early calls `next`, which makes it exact again."""
+    """One deadline per timer. `earliest` is a lower bound of them that costs nothing to keep: a timer that is cleared
+    or moved later leaves it behind, and who wakes up too early calls `next`, which makes it exact again."""
 
     __slots__ = ("_deadlines", "earliest")
 

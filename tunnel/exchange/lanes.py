@@ -1,7 +1,9 @@
 """The dialing half of an attachment's lanes: attach, push, pull, repeat, learn (sections 6 and 7).
 
 Whatever was called, drain in this order: `poll_request` until None, `poll_event` until None, then wait for
-`next_timeout`. Push before draining requests, so that batches find the idle lanes before pulls do.
+`next_timeout`. Push before draining requests, so that batches find the idle lanes before pulls do. With
+`one_connection` a repeat takes the place of its lane's request before, whose `Abandoned` follows: close the old
+connection first.
 """
 
 from collections import deque

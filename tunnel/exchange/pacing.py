@@ -105,8 +105,9 @@ class LaneCount:
         return True
 
     def idle_until_us(self, used_us: int) -> int | None:
-        """When the highest lane, last used at `used_us`, is to be given back; None: it stays."""
-        return used_us + _IDLE_US if self.count > self._start else None
+        """When the highest lane, last used at `used_us`, is to be given back; None: it stays. Two stay, however many
+        there were at first: on one alone a pull that is held would bar all pushes."""
+        return used_us + _IDLE_US if self.count > max(2, self._start) else None
 
     def give_back(self) -> None:
         """The highest lane has been idle for long."""

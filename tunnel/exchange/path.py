@@ -105,4 +105,7 @@ class Path:
         for limit, body_bytes in ((self.up, flight.body_bytes), (self.down, arrived.body_bytes)):
             if limit.is_full(body_bytes):
                 pressed |= limit.answered(sent_us, extra_us, now)
-        return pressed and self.lanes.pressed(sent_us, extra_us, least_us, now)
+        more = pressed and self.lanes.pressed(sent_us, extra_us, least_us, now)
+        if more and self.pulls.mode is PullMode.POLLING:
+            self.settle_interval(self.pulls.interval_us)
+        return more

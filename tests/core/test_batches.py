@@ -1,0 +1,318 @@
+"""Clauses 4.13, 4.14 and 4.10: how batches are filled, how they are shared, and what their end means."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.solo import MS, SERVICE, TARGET, Solo
+from tunnel.core import Connection, EndpointConfig
+from tunnel.core.batches import Batch
+from tunnel.wire import Packet, PacketType, RejectReason
+
+DATA, ACK, CLOSE, CONNECT = PacketType.DATA, PacketType.ACK, PacketType.CLOSE, PacketType.CONNECT
+KIB = 1024
+
+
+def many(count: int, config: EndpointConfig | None = None) -> tuple[Solo, list[Connection]]:
+    """An endpoint with so many open connections."""
+    solo = Solo(config)
+    return solo, [solo.opened(TARGET).connection for _ in range(count)]
+
+
+def fill(solo: Solo, size_max: int) -> Batch:
+    batch = solo.endpoint.next_batch(size_max, solo.now)
+    assert batch is not None
+    return batch
+
+
+def shares(packets: list[Packet]) -> dict[int, int]:
+    """Bytes of payload by connection."""
+    found: dict[int, int] = {}
+    for packet in packets:
+        found[packet.source] = found.get(packet.source, 0) + len(packet.payload)
+    return found
+
+
+# sizes
+
+
+def test_a_packet_is_an_eighth_of_its_batch() -> None:  # 4.13
+    solo, (connection,) = many(1)
+    connection.write(bytes(4_000_000), solo.now)
+    for size_max, payload in ((4 * KIB, KIB), (1_000_000, 125_000), (4_000_000, 256 * KIB)):
+        assert len(fill(solo, size_max).packets[0].payload) == payload
+
+
+@given(st.integers(1100, 20_000), st.lists(st.sampled_from([1, 60, 900, 1500, 5000]), min_size=1, max_size=12))
+def test_a_batch_is_no_larger_than_asked_for_and_nothing_is_left_behind(size_max: int, sizes: list[int]) -> None:
+    solo, connections = many(len(sizes))
+    for number, (connection, size) in enumerate(zip(connections, sizes, strict=True)):
+        solo.connection = connection
+        solo.data(0)
+        connection.write(bytes(size), solo.now)
+        if number % 3 == 0:
+            connection.close(solo.now)
+        if number % 3 == 1:
+            solo.say(PacketType.PING, bytes(64))
+    solo.wait(25 * MS)
+    packets: list[Packet] = []
+    while solo.endpoint.wants_batch():
+        batch = fill(solo, size_max)
+        assert batch.size == sum(packet.size for packet in batch.packets)
+        assert batch.size <= size_max
+        packets += batch.packets
+    assert [sum(len(p.payload) for p in packets if p.type == DATA and p.source == c.id) for c in connections] == sizes
+    assert [packet.type for packet in packets].count(ACK) == len(sizes)
+    assert [packet.type for packet in packets].count(CLOSE) == (len(sizes) + 2) // 3
+
+
+def test_one_packet_may_be_larger_than_the_batch() -> None:  # 7.6
+    solo, (connection,) = many(1)
+    connection.write(bytes(50_000), solo.now)
+    batch = fill(solo, 400_000)
+    solo.endpoint.batch_done(batch.token, False, solo.now)
+    batch = fill(solo, 16 * KIB)
+    assert (len(batch.packets), batch.size) == (1, 50_024)
+
+
+def test_a_packet_that_is_too_large_gets_a_batch_of_its_own_however_busy_the_others_are() -> None:
+    solo, (large, busy) = many(2)
+    large.write(bytes(50_000), solo.now)
+    solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
+    found = []
+    for number in range(5):
+        solo.connection = busy
+        solo.say(PacketType.PROBE)
+        busy.write(b"x", solo.now)
+        found.append(fill(solo, 16 * KIB))
+        solo.now += number
+    alone = [batch for batch in found if batch.size > 16 * KIB]
+    assert [len(batch.packets) for batch in alone] == [1]
+    assert sum(len(batch.packets) for batch in found if batch not in alone) >= 4
+
+
+def test_what_is_too_large_waits_for_its_turn_among_much() -> None:
+    solo, (large, busy) = many(2)
+    large.write(bytes(500_000), solo.now)
+    solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
+    busy.write(bytes(100_000), solo.now)
+    sizes = [fill(solo, 16 * KIB).size for _ in range(12)]
+    assert max(sizes) == 50_024
+    assert sum(size <= 16 * KIB for size in sizes) >= 3
+
+
+def test_what_was_too_large_may_have_ended() -> None:
+    solo, (large, other) = many(2)
+    large.write(bytes(50_000), solo.now)
+    solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
+    solo.connection = other
+    solo.say(PacketType.PROBE)
+    assert [packet.type for packet in fill(solo, 16 * KIB).packets] == [ACK]
+    large.abort(solo.now)
+    assert [packet.type for packet in fill(solo, 16 * KIB).packets] == [PacketType.ABORT]
+
+
+def test_strays_leave_as_there_is_room() -> None:
+    solo = Solo()
+    for number in range(65):
+        solo.receive(Packet(DATA, 5, number + 1, 7, b"x"))
+    assert len(fill(solo, 16 * KIB).packets) == 64
+    solo.endpoint.listen("s" * 255, 4, solo.now)
+    solo.endpoint.listen("t" * 255, 4, solo.now)
+    assert [len(fill(solo, 500).packets) for _ in range(2)] == [1, 1]
+
+
+def test_a_long_refusal_leaves_alone_and_stops_nobody() -> None:
+    solo = Solo()
+    solo.request()
+    solo.endpoint.refuse(solo.connection.id, RejectReason.REFUSED, "x" * 60_000, solo.now)
+    batch = fill(solo, 16 * KIB)
+    assert (len(batch.packets), batch.packets[0].type) == (1, PacketType.REJECTED)
+    assert not solo.endpoint.wants_batch()
+
+
+def test_no_crumbs_at_the_end_of_a_batch() -> None:
+    solo, (first, second) = many(2)
+    first.write(bytes(2000), solo.now)
+    second.write(bytes(2000), solo.now)
+    batch = fill(solo, 1048 + 1000 + 87)
+    assert [packet.size for packet in batch.packets] == [1048, 1000]
+    assert solo.endpoint.wants_batch()
+    assert [packet.size for packet in fill(solo, 8 * KIB).packets] == [1048, 1000]
+
+
+# order and fairness
+
+
+def test_control_first_then_little_then_much() -> None:  # 4.14
+    solo, (bulk, little, heard) = many(3)
+    bulk.write(bytes(100_000), solo.now)
+    little.write(bytes(100), solo.now)
+    solo.connection = heard
+    solo.say(PacketType.PROBE)
+    packets = fill(solo, 64 * KIB).packets
+    assert [packet.source for packet in packets[:3]] == [heard.id, little.id, bulk.id]
+
+
+def test_bulk_is_shared_by_turns() -> None:  # 4.14
+    solo, connections = many(4)
+    for connection in connections:
+        connection.write(bytes(200_000), solo.now)
+    packets = [packet for _ in range(8) for packet in fill(solo, 32 * KIB).packets]
+    found = shares(packets)
+    assert len(found) == 4
+    assert max(found.values()) - min(found.values()) <= 2 * 4 * KIB
+
+
+def test_little_that_became_much_takes_its_turn() -> None:
+    solo, (first, second) = many(2)
+    for connection in (first, second):
+        connection.write(bytes(10), solo.now)
+        connection.write(bytes(100_000), solo.now)
+    found = shares(fill(solo, 64 * KIB).packets)
+    assert len(found) == 2
+
+
+def test_much_that_is_sent_again_is_not_little() -> None:  # 4.14: what is lost is to be sent, too
+    solo, (resent, other) = many(2)
+    resent.write(bytes(100_000), solo.now)
+    batches = [fill(solo, 16 * KIB) for _ in range(7)]
+    other.write(bytes(100_000), solo.now)
+    for batch in batches:
+        solo.endpoint.batch_done(batch.token, False, solo.now)
+    found = shares(fill(solo, 32 * KIB).packets)
+    assert found[other.id] > 8 * KIB
+
+
+def test_what_was_sent_too_much_is_waited_for() -> None:
+    solo, (large, other) = many(2)
+    large.write(bytes(200_000), solo.now)
+    lost = fill(solo, 800_000)
+    solo.endpoint.batch_done(lost.token, False, solo.now)
+    other.write(bytes(200_000), solo.now)
+    packets = [packet for _ in range(6) for packet in fill(solo, 64 * KIB).packets]
+    first = next(packet.size for packet in packets if packet.source == large.id)
+    assert first > 64 * KIB
+    assert shares(packets)[other.id] > 100_000
+
+
+def test_a_delayed_ack_travels_along_but_asks_for_nothing() -> None:  # 4.3
+    solo, (quiet, busy) = many(2)
+    solo.wait(MS)
+    solo.connection = quiet
+    solo.data(0)
+    assert not solo.endpoint.wants_batch()
+    assert solo.endpoint.next_batch(64 * KIB, solo.now) is not None  # if someone asks all the same
+    solo.now += MS
+    solo.data(1)
+    busy.write(b"x", solo.now)
+    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [ACK, DATA]
+    assert solo.endpoint.next_batch(64 * KIB, solo.now) is None
+
+
+def test_delayed_acks_wait_for_room_and_for_their_distance() -> None:  # 4.3
+    solo, (one, two, third) = many(3)
+    for connection in (one, two):
+        solo.connection = connection
+        solo.data(0)
+    third.write(bytes(50), solo.now)
+    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]  # they just had one
+    solo.now += MS
+    third.write(bytes(50), solo.now)
+    assert [packet.type for packet in fill(solo, 1024).packets] == [DATA]
+    third.write(bytes(50), solo.now)
+    assert [packet.type for packet in fill(solo, 1060).packets] == [ACK, DATA]
+    solo.connection = two
+    solo.say(PacketType.PROBE)
+    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [ACK]
+    two.write(b"x", solo.now)
+    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]
+
+
+def test_the_ack_of_what_has_ended_is_forgotten() -> None:
+    solo, (one, two) = many(2)
+    solo.connection = one
+    solo.data(0)
+    one.receiver.ack_pending = False
+    two.write(b"x", solo.now)
+    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]
+
+
+# the end of a batch
+
+
+def test_what_no_timer_repeats_is_sent_again_when_a_batch_is_given_up() -> None:  # 4.10
+    solo = Solo()
+    solo.endpoint.listen("s", 4, solo.now)
+    solo.request()
+    solo.endpoint.refuse(solo.connection.id, RejectReason.REFUSED, "", solo.now)
+    assert sorted(packet.type for packet in solo.out(ok=False)) == [PacketType.REJECTED, PacketType.LISTEN_STATE]
+    assert sorted(solo.types()) == [PacketType.REJECTED, PacketType.LISTEN_STATE]
+    solo.opened()
+    solo.say(PacketType.PROBE)
+    assert [packet.type for packet in solo.out(ok=False)] == [ACK]
+    assert solo.types() == [ACK]
+    solo.end(0)
+    solo.say(PacketType.SHUTDOWN)
+    assert [packet.type for packet in solo.out(ok=False)] == [PacketType.SHUTDOWN]
+    assert solo.types() == [PacketType.SHUTDOWN]
+
+
+def test_connect_is_sent_again_at_once_but_only_while_it_is_unanswered() -> None:  # 4.10
+    solo = Solo()
+    solo.connection = solo.endpoint.connect(SERVICE, solo.now)
+    assert [packet.type for packet in solo.out(ok=False)] == [CONNECT]
+    batch = fill(solo, 64 * KIB)
+    assert (batch.packets[0].type, batch.packets[0].attempt) == (CONNECT, 1)
+    solo.connection.abort(solo.now)
+    solo.endpoint.batch_done(batch.token, False, solo.now)
+    assert solo.out() == []
+
+
+def test_answers_to_strangers_are_not_repeated() -> None:  # 3.9
+    solo = Solo()
+    solo.receive(Packet(DATA, 5, 6, 7, b"x"))
+    assert [packet.type for packet in solo.out(ok=False)] == [PacketType.ABORT]
+    assert solo.out() == []
+
+
+def test_the_ack_of_a_connection_that_ended_meanwhile_is_not_owed() -> None:
+    solo = Solo().opened()
+    solo.say(PacketType.PROBE)
+    batch = fill(solo, 64 * KIB)
+    solo.connection.abort(solo.now)
+    solo.out()
+    solo.endpoint.batch_done(batch.token, False, solo.now)
+    assert solo.out() == []
+
+
+def test_strays_are_bounded_but_what_is_up_is_always_said() -> None:
+    solo = Solo(EndpointConfig(connections_max=1))
+    for number in range(2000):
+        solo.route_key = number.to_bytes(16, "big")
+        solo.request(SERVICE)
+    solo.endpoint.listen("s", 4, solo.now)
+    types = solo.types()
+    assert types.count(PacketType.REJECTED) == 1024
+    assert types[-1] == PacketType.LISTEN_STATE
+
+
+def test_a_batch_is_done_once() -> None:
+    solo, (connection,) = many(1)
+    connection.write(b"x", solo.now)
+    batch = fill(solo, 64 * KIB)
+    solo.endpoint.batch_done(batch.token, True, solo.now)
+    solo.endpoint.batch_done(batch.token, False, solo.now)
+    assert not solo.endpoint.wants_batch()
+
+
+def test_accepted_leaves_before_what_needs_the_route_even_when_it_is_sent_again() -> None:  # 3.2
+    solo = Solo()
+    solo.request()
+    solo.data(0)
+    solo.endpoint.accept(solo.connection.id, solo.now)
+    solo.connection.write(bytes(5000), solo.now)
+    batch = fill(solo, 64 * KIB)
+    solo.endpoint.batch_done(batch.token, False, solo.now)
+    again = fill(solo, 64 * KIB)
+    assert [packet.type for packet in batch.packets] == [packet.type for packet in again.packets]
+    assert again.packets[0].type == PacketType.ACCEPTED

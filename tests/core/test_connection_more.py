@@ -1,0 +1,247 @@
+"""More of a connection: writing against a full buffer, closing before the answer, refusals, a reader that is behind."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.solo import MS, SERVICE, Solo
+from tunnel.core import (
+    Closed,
+    Connected,
+    EndpointConfig,
+    Flushed,
+    LocalProtocolError,
+    Lost,
+    LostReason,
+    PeerClosed,
+    PeerFinished,
+    Readable,
+    Refused,
+    State,
+    Writable,
+)
+from tunnel.core.constants import SECOND_US
+from tunnel.wire import (
+    Abort,
+    AbortReason,
+    Dropped,
+    DropReason,
+    Packet,
+    PacketType,
+    Rejected,
+    RejectReason,
+    decode_connect,
+    decode_end,
+    encode_abort,
+    encode_dropped,
+    encode_rejected,
+)
+
+DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
+OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, PacketType.ABORT, PacketType.SHUTDOWN
+NO_ROUTE = encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0))
+TIMEOUT_US = 300 * SECOND_US
+
+
+def payload(packets: list[Packet], packet_type: PacketType) -> bytes:
+    """Of the one packet of that type."""
+    (found,) = [bytes(packet.payload) for packet in packets if packet.type == packet_type]
+    return found
+
+
+def test_writable_is_not_told_for_crumbs() -> None:
+    solo = Solo(EndpointConfig(send_buffer_bytes_max=4096)).opened()
+    connection = solo.connection
+    connection.write(bytes(5000), solo.now)
+    packets = solo.out(size=8192)
+    assert [packet.size for packet in packets] == [1048] * 4
+    solo.ack(3, window=4096)
+    assert solo.events() == [Writable(connection.id)]
+    connection.write(bytes(2000), solo.now)
+    solo.out(size=8192 - 1024)
+    solo.ack(3, window=4096)
+    assert Writable(connection.id) in solo.events()
+
+
+def test_the_send_buffer_follows_the_peers_window_but_not_beyond_our_own_limit() -> None:
+    solo = Solo(EndpointConfig(send_buffer_bytes_max=1000)).opened()
+    window = solo.connection.sender.window
+    solo.ack(window=5000)
+    assert window.buffer_bytes_max == 5000
+    solo.ack(window=2**31)
+    assert window.buffer_bytes_max == 16 * 2**20
+    solo.ack(window=10)
+    assert window.buffer_bytes_max == 1000
+
+
+def test_reading_tells_the_peer_of_room_when_it_is_worth_a_packet() -> None:  # 4.12
+    solo = Solo(EndpointConfig(window_bytes_min=1000, window_bytes_start=1000, window_bytes_max=1000)).opened()
+    solo.data(0, bytes(1000))
+    solo.out()
+    solo.wait(25 * MS)
+    solo.out()
+    solo.connection.read(249, solo.now)
+    assert not solo.endpoint.wants_batch()
+    solo.connection.read(1, solo.now)
+    assert solo.acked().window == 250
+
+
+def test_flushed_follows_the_last_acknowledgement() -> None:
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.out()
+    solo.ack(1)
+    assert solo.events() == []
+    solo.ack()
+    assert solo.events() == [Flushed(solo.connection.id)]
+    solo.ack()
+    assert solo.events() == []
+
+
+def test_the_first_word_of_the_peers_window_counts_from_the_start_of_the_stream() -> None:  # 4.1
+    solo = Solo()
+    solo.connection = solo.endpoint.connect(SERVICE, solo.now)
+    solo.connection.write(bytes(100_000), solo.now)
+    connect = decode_connect(solo.out()[0].payload)
+    assert connect is not None
+    solo.route_key = connect.route_key
+    solo.answer(window=70_000)
+    assert sum(len(packet.payload) for packet in solo.out() if packet.type == DATA) == 70_000 - 64 * 1024
+
+
+@pytest.mark.parametrize("reason", RejectReason)
+def test_a_resume_may_be_refused_for_ever_or_for_now(reason: RejectReason) -> None:  # 6.6
+    solo = Solo().opened()
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    answer = encode_rejected(Rejected(solo.route_key, reason, "text"))
+    solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, answer))
+    if reason in (RejectReason.GONE, RejectReason.DENIED):
+        assert solo.event(Lost) == Lost(solo.connection.id, LostReason.GONE, "text")
+    else:
+        assert solo.events() == []
+        solo.wait(SECOND_US)
+        assert CONNECT in solo.types()
+
+
+@pytest.mark.parametrize(
+    "strike",
+    [
+        lambda solo: solo.say(ABORT, encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION))),
+        lambda solo: solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.GONE, 0, 0, 0))),
+        lambda solo: solo.relay(PacketType.DROPPED, NO_ROUTE),
+        lambda solo: solo.say(SHUTDOWN),
+        lambda solo: solo.endpoint.detached(solo.now),
+        lambda solo: solo.wait(1000 * SECOND_US),
+    ],
+)
+def test_everything_that_came_can_be_read_whatever_happens_to_the_path(strike: Callable[[Solo], None]) -> None:  # 4.2
+    solo = Solo().opened()
+    solo.data(0, b"abc")
+    solo.end(1)
+    solo.out()
+    assert solo.connection.complete
+    strike(solo)
+    solo.wait(1000 * SECOND_US)
+    assert PacketType.PING not in solo.types()
+    assert solo.in_state(State.PEER_CLOSED)
+    assert solo.connection.read(10, solo.now) == b"abc"
+    kinds = [type(event) for event in solo.events()]
+    assert kinds == [Readable, PeerClosed, PeerFinished, Closed]
+    assert solo.connection.at_eof
+
+
+def test_our_close_names_what_we_had_received() -> None:  # 2.5
+    solo = Solo().opened()
+    solo.data(0, b"abc")
+    solo.data(5, b"xyz")
+    solo.connection.close(solo.now)
+    end = decode_end(payload(solo.out(), CLOSE))
+    assert end is not None
+    assert end.received == 2**32 - 1
+    solo.ack()
+    assert solo.events() == [Readable(solo.connection.id), Closed(solo.connection.id)]
+
+
+def test_write_says_how_much_it_took_and_writable_when_a_quarter_is_free() -> None:
+    solo = Solo(EndpointConfig(send_buffer_bytes_max=4000)).opened()
+    connection = solo.connection
+    assert connection.write(bytes(3000), solo.now) == 3000
+    assert connection.write(bytes(3000), solo.now) == 1000
+    assert connection.write(b"x", solo.now) == 0
+    assert connection.write(b"", solo.now) == 0  # asks for nothing, and takes back no promise
+    solo.out(size=8 * 999)
+    connection.sender.window.acknowledge(connection.sender.window.oldest, [])
+    solo.ack(window=0)
+    assert solo.events() == [Writable(connection.id), Flushed(connection.id)]
+    assert connection.unacknowledged_bytes == 0
+    connection.write(b"x", solo.now)
+    solo.out()
+    solo.ack()
+    assert solo.events() == [Flushed(connection.id)]
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+def test_close_before_the_answer_still_delivers(rejected: bool) -> None:  # CLOSED_EARLY
+    solo = Solo().connect()
+    connection = solo.connection
+    connection.write(b"abc", solo.now)
+    connection.close(solo.now)
+    connection.close(solo.now)
+    assert solo.in_state(State.CLOSED_EARLY)
+    with pytest.raises(LocalProtocolError):
+        connection.write(b"x", solo.now)
+    assert solo.types() == [DATA]
+    if rejected:
+        answer = encode_rejected(Rejected(solo.route_key, RejectReason.BUSY, "text"))
+        solo.receive(Packet(PacketType.REJECTED, connection.id, 0, 0, answer))
+        assert solo.event(Refused) == Refused(connection.id, RejectReason.BUSY, "text")
+        return
+    solo.answer()
+    assert solo.in_state(State.CLOSING)
+    packets = solo.out()
+    end = decode_end(payload(packets, CLOSE))
+    assert end is not None
+    assert (end.length, end.received) == (3, 2**32 - 2)  # nothing but ACCEPTED
+    solo.data(0, b"ignored")
+    solo.ack()
+    assert solo.events() == [Connected(connection.id), Flushed(connection.id), Closed(connection.id)]
+
+
+def test_abort_before_the_answer_has_nobody_to_tell() -> None:
+    solo = Solo().connect()
+    solo.connection.abort(solo.now)
+    assert solo.event(Lost).reason is LostReason.ABORTED
+    assert solo.out() == []
+    solo.answer()
+    assert solo.types() == [ABORT]  # 3.9: the acceptor learns that nobody is there
+
+
+# opening
+
+
+def test_silence_is_pinged_and_then_lost() -> None:  # 4.15, 4.16
+    solo = Solo().opened()
+    solo.wait(60 * SECOND_US)
+    assert solo.types() == [PacketType.PING]
+    solo.wait(300 * SECOND_US - 1)
+    assert solo.events() == []
+    solo.wait(1)
+    assert solo.event(Lost).reason is LostReason.TIMEOUT
+    assert payload(solo.out(), ABORT) == encode_abort(Abort(AbortReason.USER_TIMEOUT))
+
+
+def test_abort_by_this_side_ends_it_even_then() -> None:
+    solo = Solo().opened()
+    solo.data(0, b"abc")
+    solo.end(1)
+    solo.connection.abort(solo.now)
+    assert solo.in_state(State.CLOSED)
+    assert LostReason.ABORTED in [event.reason for event in solo.events() if isinstance(event, Lost)]
+
+
+def test_losing_the_route_twice_is_losing_it_once() -> None:
+    solo = Solo().opened()
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    solo.wait(5 * SECOND_US)
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    assert solo.connection.suspended_since_us == solo.now - 5 * SECOND_US

@@ -1,0 +1,291 @@
+"""Many connections behind one door: who gets what, timers, traces, the relay's coming and going."""
+
+from random import Random
+
+import pytest
+
+from tests.core.pair import Pair
+from tests.core.solo import FIRST, KEY, MS, PEER, SERVICE, TARGET, Solo
+from tunnel.core import Endpoint, EndpointConfig, LocalProtocolError, Lost, LostReason, State
+from tunnel.core.constants import NEVER_US, SECOND_US
+from tunnel.traces.record import TraceEvent, TraceRecord
+from tunnel.wire import (
+    AbortReason,
+    Accepted,
+    Packet,
+    PacketType,
+    RejectReason,
+    decode_abort,
+    encode_accepted,
+    encode_edge,
+)
+from tunnel.wire.control import Edge
+
+DATA, ACK, ABORT = PacketType.DATA, PacketType.ACK, PacketType.ABORT
+SILENT = (
+    PacketType.ABORT,
+    PacketType.REJECTED,
+    PacketType.SHUTDOWN,
+    PacketType.DROPPED,
+    PacketType.EDGE,
+    PacketType.NOOP,
+    PacketType.PONG,
+)
+
+
+# demultiplexing
+
+
+@pytest.mark.parametrize("packet_type", sorted(set(PacketType) - {PacketType.CONNECT, PacketType.LISTEN_STATE}))
+def test_packets_for_nobody_are_answered_unless_that_would_never_end(packet_type: PacketType) -> None:  # 3.9
+    solo = Solo()
+    solo.receive(Packet(packet_type, PEER, 99, 5, b""))
+    answers = solo.out()
+    assert solo.endpoint.packets_discarded == 1
+    if packet_type in SILENT:
+        assert answers == []
+        return
+    (answer,) = answers
+    abort = decode_abort(answer.payload)
+    assert abort is not None
+    assert (answer.type, abort.reason) == (ABORT, AbortReason.NO_SUCH_CONNECTION)
+    # ACCEPTED alone has the ids the other way round (2.2)
+    ids = (PEER, 99) if packet_type == PacketType.ACCEPTED else (99, PEER)
+    assert (answer.source, answer.destination) == ids
+
+
+def test_answers_to_strangers_are_bounded() -> None:  # 3.9
+    solo = Solo()
+    for _ in range(2):
+        solo.receive(*[Packet(DATA, PEER, number, 5, b"x") for number in range(1, 100)])
+        assert len(solo.out()) == 64
+
+
+def test_packets_without_destination_or_of_another_version_are_counted() -> None:  # 1.4
+    solo = Solo().opened()
+    solo.receive(Packet(DATA, PEER, 0, 5, b"x"))
+    other = solo.packet(DATA, b"x", number=0)
+    other.version = 2
+    solo.receive(other)
+    assert solo.endpoint.packets_discarded == 2
+    assert (solo.out(), solo.events()) == ([], [])
+
+
+def test_one_batch_may_concern_many() -> None:
+    solo = Solo()
+    connections = [solo.opened(TARGET).connection for _ in range(3)]
+    packets = []
+    for connection in connections:
+        solo.connection = connection
+        packets += [solo.packet(DATA, b"abc", number=0), solo.packet(DATA, b"def", number=1)]
+    solo.receive(*packets)
+    assert [bytes(connection.read(9, solo.now)) for connection in connections] == [b"abcdef"] * 3
+    solo.wait(25 * MS)
+    assert solo.types() == [ACK] * 3
+
+
+def test_a_connection_that_ends_within_a_batch_takes_no_more_of_it() -> None:
+    solo = Solo().opened()
+    solo.receive(solo.packet(PacketType.SHUTDOWN), solo.packet(DATA, b"x", number=0))
+    assert solo.event(Lost).reason is LostReason.RESET
+    assert solo.types() == [ABORT]
+
+
+def test_ids_are_not_drawn_again_while_they_rest() -> None:  # 3.1
+    class Repeating(Random):
+        drawn = 0
+
+        def getrandbits(self, k: int, /) -> int:
+            self.drawn += 1
+            return [0, 7, 7, 8][min(self.drawn - 1, 3)] if k == 32 else 1
+
+    endpoint = Endpoint(EndpointConfig(), Repeating())
+    assert endpoint.new_id() == 7
+    endpoint.rest.add(7, ("", b""), b"", 0)
+    assert endpoint.new_id() == 8
+
+
+def test_commands_about_a_request_that_has_ended_are_errors_of_the_caller() -> None:
+    solo = Solo()
+    solo.request()
+    solo.say(PacketType.SHUTDOWN)
+    with pytest.raises(LocalProtocolError, match="ended"):
+        solo.endpoint.accept(solo.connection.id, solo.now)
+    with pytest.raises(LocalProtocolError, match="ended"):
+        solo.endpoint.refuse(solo.connection.id, RejectReason.REFUSED, "", solo.now)
+
+
+def test_requests_and_services() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 8, solo.now)
+    solo.endpoint.unlisten("s", solo.now)
+    solo.request(SERVICE)
+    solo.request(TARGET)
+    solo.endpoint.refuse(solo.connection.id, RejectReason.REFUSED, "", solo.now)
+    expected = [PacketType.LISTEN_STATE] * 2 + [PacketType.REJECTED] * 2
+    assert solo.types() == expected
+
+
+def test_what_was_held_reaches_a_connection_only_while_it_lives() -> None:  # 3.7
+    solo = Solo().connect()
+    solo.data(0)
+    solo.say(PacketType.SHUTDOWN)
+    solo.data(1)
+    solo.answer()
+    assert solo.connection.receiver.window.received_offset == 1
+
+
+# the carrier
+
+
+def test_a_new_relay_makes_initiators_resume() -> None:  # 6.5
+    solo = Solo().opened()
+    initiator = solo.connection
+    solo.route_key = KEY
+    solo.served()
+    acceptor = solo.connection
+    solo.endpoint.attached(True, 1 << 20, 5000, solo.now)
+    assert initiator.suspended_since_us == acceptor.suspended_since_us == solo.now
+    types = solo.types()
+    assert types.count(PacketType.CONNECT) == 1
+    assert PacketType.LISTEN_STATE in types
+    assert solo.endpoint.carrier.initial_edge_bytes == 5000
+
+
+def test_the_same_relay_again_changes_nothing() -> None:
+    solo = Solo().opened()
+    solo.endpoint.attached(False, 1 << 20, 5000, solo.now)
+    assert solo.connection.suspended_since_us == NEVER_US
+    assert solo.out() == []
+
+
+def test_without_a_relay_the_user_timeout_runs() -> None:  # 4.15
+    solo = Solo(EndpointConfig(keepalive_us=0)).opened()
+    solo.wait(400 * SECOND_US)
+    solo.endpoint.detached(solo.now)
+    solo.wait(299 * SECOND_US)
+    solo.endpoint.detached(solo.now)  # still
+    solo.endpoint.attached(False, 1 << 20, 5000, solo.now)
+    solo.endpoint.detached(solo.now)
+    solo.wait(300 * SECOND_US - 1)
+    assert solo.events() == []
+    solo.wait(1)
+    assert solo.event(Lost).reason is LostReason.TIMEOUT
+
+
+def test_the_carrier_may_change_its_lanes_and_its_pulls() -> None:
+    solo = Solo().opened()
+    solo.endpoint.carrier_changed(4, 0, solo.now)
+    assert solo.out() == []
+    assert solo.endpoint.carrier.lanes == 4
+    solo.endpoint.carrier_changed(4, 2 * SECOND_US, solo.now)
+    assert solo.types() == [PacketType.OPTION]
+
+
+def test_an_unknown_token_is_ignored() -> None:
+    solo = Solo().opened()
+    solo.endpoint.batch_done(999, True, solo.now)
+    assert solo.endpoint.next_batch(1 << 16, solo.now) is None
+
+
+def test_a_batch_given_up_is_sent_again_and_timers_are_kept() -> None:  # 4.10
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    (packet,) = solo.out(ok=False)
+    (again,) = solo.out()
+    assert (again.sequence, again.attempt) == (packet.sequence, 1)
+    assert solo.endpoint.next_timeout() == solo.now + SECOND_US  # RTO, from the receipt
+
+
+# time
+
+
+def test_an_early_or_late_call_is_harmless() -> None:
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.out()
+    for now in (solo.now, solo.now + 1, solo.now + 999_999):
+        solo.endpoint.handle_timeout(now)
+        assert not solo.endpoint.wants_batch()
+    solo.now += 1000 * SECOND_US
+    solo.endpoint.handle_timeout(solo.now)
+    timeout = solo.endpoint.next_timeout()
+    assert timeout is None or timeout > solo.now
+
+
+def test_without_connections_there_is_no_timeout() -> None:
+    solo = Solo()
+    assert solo.endpoint.next_timeout() is None
+    solo.opened().connection.abort(solo.now)
+    assert solo.endpoint.next_timeout() is None
+    assert solo.endpoint.connections == {}
+
+
+def test_what_timers_cost_in_memory_depends_on_the_connections_alone() -> None:
+    solo = Solo().opened()
+    for number in range(2_000):  # each delays an ACK: a deadline that is sooner than all others, then gone
+        solo.data(number)
+        solo.wait(25 * MS)
+        solo.out()
+        solo.connection.read(10, solo.now)
+    assert len(solo.endpoint._timers) < 100
+    assert solo.endpoint.next_timeout() is not None
+
+
+def test_timers_of_many_connections_survive_the_sweep() -> None:
+    pair = Pair()
+    opened = [pair.open() for _ in range(20)]
+    for _ in range(30):
+        for connection, _ in opened[:4]:
+            connection.write(b"x", pair.now)
+        pair.run(100 * MS)
+        for _, served in opened:
+            served.read(10, pair.now)
+    pair.run(61 * SECOND_US)
+    assert len(pair.a.of_type(PacketType.PING)) + len(pair.a.of_type(PacketType.PONG)) >= 20
+    assert all(connection.state is State.OPEN for connection, _ in opened)
+
+
+# traces
+
+
+def test_traces_tell_what_happened() -> None:
+    records: list[TraceRecord] = []
+    solo = Solo(trace=records.append).opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.out()
+    solo.wait(SECOND_US)
+    solo.out()
+    solo.connection.abort(solo.now)
+    solo.out()
+    assert {record.node for record in records} == {"solo"}
+    events = [record.event for record in records]
+    assert events.count(TraceEvent.CONNECTION_STATE_UPDATED) == 2
+    received = [record for record in records if record.event == TraceEvent.PACKET_RECEIVED]
+    assert [record.packet_type for record in received] == [PacketType.ACCEPTED]
+    sent = [record for record in records if record.event == TraceEvent.PACKET_SENT]
+    assert [record.packet_type for record in sent] == [PacketType.CONNECT, ACK, DATA, DATA]
+    assert [record.cause for record in sent] == ["", "", "", "retransmit_timeout"]
+    assert {record.connection for record in records} == {solo.connection.id}
+    assert records[-1].text == "closed"
+
+
+def test_traces_of_an_acceptor_and_of_what_is_gone() -> None:
+    records: list[TraceRecord] = []
+    solo = Solo(EndpointConfig(exit=True), trace=records.append)
+    solo.request()
+    solo.endpoint.accept(solo.connection.id, solo.now)
+    solo.wait(SECOND_US)
+    accepted = [packet for packet in solo.out() if packet.type == PacketType.ACCEPTED]
+    assert len(accepted) == 1
+    sent = [record for record in records if record.event == TraceEvent.PACKET_SENT]
+    assert [(record.packet_type, record.connection) for record in sent] == [(PacketType.ACCEPTED, solo.connection.id)]
+    window = solo.connection.sender.window
+    window.outstanding.clear()
+    solo.request()  # wanted again when it is acknowledged already
+    solo.out()
+    assert records[-1].cause == ""
+    own = solo.connection.id
+    solo.receive(Packet(PacketType.EDGE, 0, own, 0, encode_edge(Edge(FIRST % 2**32, 5))))
+    solo.receive(Packet(PacketType.ACCEPTED, 1234, 5, 0, encode_accepted(Accepted(KEY, False, 5))))
+    assert solo.types() == [ABORT]

@@ -1,0 +1,118 @@
+"""The target `switch`: bodies and packets of several users, good, wrong and hostile, at one relay."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from servlet.switch_config import SwitchConfig
+from tests.fuzz import switch_ops as ops
+from tests.fuzz.draw import Draw
+from tests.fuzz.switch_world import SwitchWorld
+from tests.fuzz.target import Target as FuzzTarget
+from tunnel.wire import Target, TargetKind
+
+__all__ = ["SWITCH_TARGET"]
+
+OPERATIONS_MAX = 250
+CHECK_EVERY = 4  # operations: a recount of everything costs more than what is counted
+_SMALL = SwitchConfig(
+    body_bytes_max=200_000,
+    packet_bytes_max=80_000,
+    packets_per_body_max=64,
+    lanes_max=3,
+    attachments_max=5,
+    attachments_per_user_max=2,
+    links_per_attachment_max=2,
+    names_per_attachment_max=2,
+    replaced_max=2,
+    routes_max=6,
+    routes_per_user_max=4,
+    routes_per_attachment_max=3,
+    lingering_per_attachment_max=2,
+    reserved_bytes=4096,
+    early_bytes_max=8192,
+    route_bytes_max=65_536,
+    control_bytes_max=2048,
+    initial_edge_bytes=16_384,
+    mailbox_bytes_max=150_000,
+    exit_mailbox_bytes_max=200_000,
+    user_bytes_max=250_000,
+    process_bytes_max=500_000,
+    general_packets_max=8,
+    notices_max=4,
+    unreceipted_bytes_max=100_000,
+)
+_CONFIGS = (_SMALL, SwitchConfig())
+_WEIGHTED: tuple[tuple[ops.Operation, int], ...] = (
+    (ops.exchange, 14),
+    (ops.data, 10),
+    (ops.connect, 6),
+    (ops.accept, 6),
+    (ops.control, 5),
+    (ops.listen, 3),
+    (ops.step_time, 4),
+    (ops.attach, 3),
+    (ops.link, 4),
+    (ops.odd_exchange, 3),
+    (ops.wild_packet, 2),
+    (ops.wild_body, 1),
+    (ops.gone, 1),
+    (ops.settings, 1),
+    (ops.piece, 1),
+)
+# A byte chooses by its lower six bits. New operations take places of old ones: saved inputs keep their meaning.
+OPERATIONS: tuple[ops.Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
+
+
+def run(data: bytes) -> None:
+    """One life of a relay."""
+    draw = Draw(data)
+    config, seed, begin = _CONFIGS[draw.byte() % len(_CONFIGS)], draw.byte(), draw.byte()
+    world = SwitchWorld(draw, config, Random(seed))
+    for party in world.parties:
+        if begin >= 0b1110_0000 or not begin >> party.number & 1:
+            ops.attach_as(world, party, "")
+    if begin >= 0b1110_0000:
+        _open_routes(world)
+    world.check()
+    for number in range(OPERATIONS_MAX):
+        if not draw.more:
+            break
+        OPERATIONS[draw.byte() % len(OPERATIONS)](world)
+        if not number % CHECK_EVERY:
+            world.check()
+    world.check()
+    world.now += 1_000_000_000  # everything ends some time
+    for _ in range(3):
+        world.switch.handle_timeout(world.now)
+        world.collect()
+        world.now += 1_000_000_000
+    world.check()
+    stats = world.switch.stats()
+    assert not world.open, "requests that nobody will answer"
+    linked = sum(bool(party.links) for party in world.parties)
+    assert stats.attachments <= linked, "attachments that nobody uses"
+
+
+def _open_routes(world: SwitchWorld) -> None:
+    """Two routes, of different users, whose ids are the same numbers."""
+    alice, _, bob, eve, exit_party = world.parties
+    ops.route(world, alice, bob, Target(TargetKind.SERVICE, "reports"), b"a" * 16)
+    ops.route(world, eve, exit_party, Target(TargetKind.TCP, "reports", 80), b"e" * 16)
+    assert world.switch.stats().routes_bound == 2
+
+
+def _script(*steps: int | Callable[[SwitchWorld], None]) -> bytes:
+    return bytes(step if isinstance(step, int) else OPERATIONS.index(step) for step in steps)
+
+
+def _seeds() -> Iterator[tuple[str, bytes]]:
+    everything = [step for operation, _ in _WEIGHTED for step in (operation, 1, 4, 1, 4, 2, 4, ops.exchange, 2, 4)]
+    yield "all_attached", _script(0, 1, 0)
+    yield "every_operation", _script(0, 1, 0, *everything)
+    yield "two_routes", _script(0, 1, 224)
+    data = (ops.data, 0, 5, 1, 1, 1, 1, 1, 0, ops.exchange, 0, 4, ops.exchange, 2, 5)
+    yield "data_on_a_route", _script(0, 1, 224, *data, *data)
+    yield "every_operation_with_routes", _script(1, 1, 224, *everything)
+
+
+SWITCH_TARGET = FuzzTarget("switch", run, _seeds, 1024)

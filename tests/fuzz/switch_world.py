@@ -1,0 +1,199 @@
+"""The relay's switch among the endpoints of several users, all of them out of bytes.
+
+Every packet with a payload of its own is marked with who sent it. Whoever gets one checks that the two were brought
+together by a CONNECT of one side and an ACCEPTED of the other, and by nothing else.
+"""
+
+import struct
+from random import Random
+
+import msgspec
+
+from servlet.policy import Decision, Deny, Hand, HandTo
+from servlet.switch import Response, Switch
+from servlet.switch_config import SwitchConfig
+from tests.fuzz.draw import Draw
+from tunnel.wire import (
+    HTTP_STATUS,
+    Answer,
+    Attached,
+    Frame,
+    PacketType,
+    Status,
+    Target,
+    TargetKind,
+    attachment_id,
+    decode_accepted,
+    decode_connect,
+    decode_envelope,
+    parse_frames,
+)
+
+__all__ = ["FORBIDDEN", "MARK", "NAMES", "Party", "SwitchWorld"]
+
+MARK = struct.Struct("!4sBII")  # magic, number of the sender, source, destination
+_MAGIC = b"mark"
+FORBIDDEN = "forbidden"
+NAMES = ("reports", "backups", "news", FORBIDDEN)
+TIMERS_MIN = 256
+TIMERS_PER_THING = 8  # entries of the heap for each attachment and route, stale ones included
+
+_FROM_RELAY = (PacketType.DROPPED, PacketType.EDGE, PacketType.LISTEN_STATE)
+_ROUTED = (PacketType.DATA, PacketType.ACK, PacketType.PING, PacketType.PONG, PacketType.PROBE, PacketType.SHUTDOWN)
+
+
+def authorise(user: str, target: Target) -> Decision:
+    """Who may reach what."""
+    if target.host == FORBIDDEN:
+        return Deny(text="no")
+    return Hand(HandTo.SERVICE if target.kind is TargetKind.SERVICE else HandTo.EXIT)
+
+
+def may_listen(user: str, name: str) -> bool:
+    """Who may listen for what."""
+    return name != FORBIDDEN
+
+
+class Party:
+    """One endpoint, as far as the relay can tell."""
+
+    def __init__(self, number: int, user: str, *, is_exit: bool) -> None:
+        self.number = number
+        self.user = user
+        self.is_exit = is_exit
+        self.secret = bytes([number + 1]) * 32
+        self.identity = attachment_id(self.secret)
+        self.generation = 1
+        self.epoch = 0
+        self.numbers: dict[int, int] = {}  # by lane, of the newest exchange
+        self.serials: dict[int, int] = {}  # by lane, received
+        self.outbox: list[bytes] = []  # packets that leave with the next exchange
+        self.asked: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it sent
+        self.handed: list[tuple[bytes, int]] = []  # and of every one that it was given
+        self.ids: list[int] = []  # its own, of connections
+        self.peers: list[int] = []  # ids of others that it has seen
+        self.links: list[int] = []
+        self.names: list[str] = []  # of services that it ever listened for
+
+
+class SwitchWorld:
+    """`open` is the HTTP exchanges that are not answered: handle, whose, the lane, and the limit of the answer."""
+
+    def __init__(self, draw: Draw, config: SwitchConfig, random: Random) -> None:
+        self.draw = draw
+        self.config = config
+        self.now = 1_000_000
+        self.switch = Switch(config, random, authorise, may_listen=may_listen)
+        users = ("alice", "alice", "bob", "eve", "exit")
+        self.parties = [Party(number, user, is_exit=user == "exit") for number, user in enumerate(users)]
+        self.open: dict[int, tuple[Party, int, int]] = {}
+        self.pairs: set[tuple[int, int, int, int]] = set()  # party and id of both sides that may speak to each other
+        self.handle = 0
+        self.links = 0
+
+    # requests
+
+    def request(
+        self, party: Party, body: bytes, lane: int = -1, limit: int = 1 << 32, whose: Party | None = None
+    ) -> None:
+        """A body of the party arrives; it is answered now or later. `whose`: the endpoint that it names."""
+        self.handle += 1
+        self.open[self.handle] = whose or party, lane, limit
+        self.switch.request(self.handle, party.user, body, self.now, is_exit=party.is_exit)
+        self.collect()
+
+    def collect(self) -> None:
+        """Take what the switch has to say."""
+        while (response := self.switch.poll_response()) is not None:
+            party, lane, limit = self.open.pop(response.handle)  # KeyError: answered twice, or after it was gone
+            self._answered(party, lane, limit, response)
+        while (link := self.switch.poll_link_ready()) is not None:
+            owner = next((party for party in self.parties if link in party.links), None)
+            while owner is not None and (frames := self.switch.poll_link(link, 1 << 16, self.now)):
+                self._received(owner, frames)
+        while (link := self.switch.poll_link_end()) is not None:
+            for party in self.parties:
+                party.links = [own for own in party.links if own != link]
+
+    def _answered(self, party: Party, lane: int, limit: int, response: Response) -> None:
+        body = b"".join(response.body)
+        message = decode_envelope(body)
+        if isinstance(message, Status):
+            assert response.status == HTTP_STATUS[message.code]
+            return
+        assert response.status == 200
+        if isinstance(message, Attached):
+            assert message.attachment_id == party.identity
+            party.epoch, party.generation = message.epoch, message.generation
+            return
+        assert isinstance(message, Answer), message
+        assert message.lane == lane
+        assert len(body) <= max(limit, 16 + 16 + 6 * self.config.lanes_max), f"{len(body)} bytes, {limit} asked for"
+        party.serials[lane] = message.serial
+        if not message.piece:
+            frames, discarded = parse_frames(message.data)
+            assert discarded is None
+            self._received(party, frames)
+
+    # packets
+
+    def accepted(self, party: Party, payload: bytes, source: int, destination: int) -> None:
+        """The party sends ACCEPTED. If it was given that CONNECT, whoever sent it may be connected with it."""
+        accepted = decode_accepted(payload)
+        if accepted is None or (accepted.route_key, source) not in party.handed:
+            return
+        for asker in self.parties:
+            if (accepted.route_key, source) in asker.asked:
+                self.pairs.add((asker.number, source, party.number, destination))
+                self.pairs.add((party.number, destination, asker.number, source))
+
+    def _received(self, party: Party, frames: list[Frame]) -> None:
+        for frame in frames:
+            if frame.type == PacketType.CONNECT:
+                self._received_connect(party, frame)
+            elif frame.type == PacketType.ACCEPTED:
+                assert frame.source in party.ids, "ACCEPTED for an id that is not the receiver's"
+                party.peers.append(frame.destination)
+            elif frame.type == PacketType.REJECTED:
+                assert frame.source in party.ids, "REJECTED for an id that is not the receiver's"
+            elif frame.type not in _FROM_RELAY and (frame.source or frame.destination):
+                self._received_routed(party, frame)
+
+    def _received_connect(self, party: Party, frame: Frame) -> None:
+        connect = decode_connect(frame.payload)
+        assert connect is not None
+        named = (connect.route_key, frame.source)
+        askers = [asker for asker in self.parties if named in asker.asked and asker.user == connect.options.user]
+        assert askers, f"CONNECT of {connect.options.user}, who never sent it"
+        assert connect.target.host != FORBIDDEN, "CONNECT to what is forbidden"
+        if not connect.resume:
+            listens = connect.target.kind is TargetKind.SERVICE and connect.target.host in party.names
+            assert party.is_exit or listens, f"CONNECT to {connect.target} for who never offered that"
+        party.handed.append(named)
+        party.peers.append(frame.source)
+
+    def _received_routed(self, party: Party, frame: Frame) -> None:
+        whose = [pair[0] for pair in self.pairs if pair[1:] == (frame.source, party.number, frame.destination)]
+        assert whose, f"type {frame.type} from {frame.source} to {frame.destination}, whom nobody brought together"
+        payload = bytes(frame.payload)
+        if len(payload) >= MARK.size and payload[:4] == _MAGIC and frame.type in _ROUTED:
+            _, sender, source, _ = MARK.unpack_from(payload)
+            assert sender in whose, f"a packet of party {sender} crossed to {party.number}"
+            assert source == frame.source, "a packet under another id than it was sent with"
+
+    # what must hold
+
+    def check(self) -> None:
+        """Raise AssertionError for the first promise that does not hold."""
+        switch, config = self.switch, self.config
+        switch.check_invariants()
+        stats = switch.stats()
+        assert stats.bytes_held <= config.process_bytes_max
+        assert stats.attachments <= config.attachments_max
+        assert stats.routes <= config.routes_max
+        things = stats.attachments + stats.routes
+        assert stats.timers <= TIMERS_MIN + TIMERS_PER_THING * things, f"{stats.timers} timers for {things} things"
+        assert set(self.open) == set(switch._held), "a request that is neither answered nor held"
+        assert stats.parked_pulls == len(switch._held)
+        counts = msgspec.structs.asdict(stats.counters)
+        assert min(counts.values()) >= 0

@@ -1,0 +1,137 @@
+"""Every target over the committed inputs and over seeded random ones, without a fuzzer; and the tools around them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fuzz import corpus
+from tests.fuzz.__main__ import main
+from tests.fuzz.registry import TARGETS
+from tests.fuzz.runner import Result, choose_engine, parse_libfuzzer, run_target
+from tests.fuzz.target import Target
+from tests.fuzz.worker import CRASHED, fuzz_by_chance
+
+RANDOM_INPUTS = 200
+
+COMMITTED = [
+    pytest.param(target, raw, id=f"{target.name}-{name}")
+    for target in TARGETS.values()
+    for name, raw in corpus.committed(target).items()
+]
+
+
+@pytest.mark.parametrize(("target", "raw"), COMMITTED)
+def test_committed_inputs_break_nothing(target: Target, raw: bytes) -> None:
+    target.run(raw)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_random_inputs_break_nothing(name: str) -> None:
+    for data in corpus.random_inputs(TARGETS[name], seed=1, count=RANDOM_INPUTS):
+        try:
+            TARGETS[name].run(data)
+        except Exception as error:
+            error.add_note(f"the input: {data.hex()}")
+            raise
+
+
+# the corpus
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_every_target_has_seeds_of_its_size(target: Target) -> None:
+    seeds = corpus.read(target, corpus.SEEDS)
+    assert seeds
+    assert all(len(raw) <= target.size_max for raw in corpus.committed(target).values())
+
+
+def test_the_seeds_are_written_and_read_again(tmp_path: Path) -> None:
+    said: list[object] = []
+    assert corpus.main(["--write"], tmp_path, said.append) == 0
+    assert said == [f"written: {name}" for name in TARGETS]
+    for target in TARGETS.values():
+        assert corpus.read(target, tmp_path) == dict(target.seeds())
+    assert corpus.main([], tmp_path, said.append) == 0
+    (tmp_path / "ack.txt").write_text("# nothing\n")
+    assert corpus.main([], tmp_path, said.append) == 1
+    assert said[-1] == "differs: ack"
+    assert corpus.main(["--help"], tmp_path, said.append) == 2
+
+
+def test_random_inputs_depend_on_the_seed_alone() -> None:
+    target = TARGETS["packets"]
+    first = list(corpus.random_inputs(target, 3, 50))
+    assert first == list(corpus.random_inputs(target, 3, 50))
+    assert first != list(corpus.random_inputs(target, 4, 50))
+    assert len({corpus.mutated(b"abc", Random(seed)) for seed in range(50)}) > 40
+
+
+# the tools
+
+
+def no_seeds() -> Iterator[tuple[str, bytes]]:
+    yield from ()
+
+
+def breaks_on_long(data: bytes) -> None:
+    assert len(data) < 5, "too long"
+
+
+def test_a_crash_by_chance_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz_by_chance(Target("breaks", breaks_on_long, no_seeds), 60, tmp_path) == CRASHED
+    (saved,) = tmp_path.iterdir()
+    with pytest.raises(AssertionError):
+        breaks_on_long(saved.read_bytes())
+    out, err = capsys.readouterr()
+    assert json.loads(out)["executions"] >= 1
+    assert "too long" in err
+
+
+def test_a_worker_reports_what_it_did(tmp_path: Path) -> None:
+    result = run_target("ack", "random", 1, tmp_path)
+    assert not result.crashed
+    assert result.verdict == "ok"
+    assert result.executions > 100
+    assert "ack" in result.line()
+    assert result.as_json()["repeat"] == ""
+    assert {path.name for path in (tmp_path / "corpus" / "ack").iterdir()} == {
+        f"committed-{name}" for name in corpus.committed(TARGETS["ack"])
+    }
+
+
+REPORT = """#2\tINITED cov: 9 ft: 9 corp: 1/1b exec/s: 0 rss: 50Mb
+#757092\tDONE   cov: 22 ft: 62 corp: 15/1767b lim: 4096 exec/s: 126182 rss: 50Mb
+stat::number_of_executed_units: 757093
+stat::average_exec_per_sec:     126182
+artifact_prefix='x/'; Test unit written to x/crash-1
+"""
+
+
+def test_a_report_of_libfuzzer_is_read() -> None:
+    result = Result("ack", "atheris")
+    parse_libfuzzer(result, REPORT)
+    assert (result.executions, result.per_second) == (757093, 126182)
+    assert (result.edges, result.features, result.corpus) == (22, 62, 15)
+    assert result.repeat_command == "python -m tests.fuzz --repeat x/crash-1"
+    nothing = Result("ack", "atheris")
+    parse_libfuzzer(nothing, "")
+    assert (nothing.edges, nothing.repeat_command) == (None, "nothing was saved")
+
+
+def test_the_engine_is_named_when_it_is_not_the_usual_one() -> None:
+    assert choose_engine(by_chance=True)[0] == "random"
+    assert "seeded random inputs" in choose_engine(by_chance=True)[1]
+
+
+def test_an_input_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "ack"
+    folder.mkdir()
+    (folder / "input").write_bytes(b"abc")
+    assert main(["--repeat", str(folder / "input")]) == 0
+    assert "breaks nothing" in capsys.readouterr().out
+    assert main(["--repeat", str(folder / "input"), "--target", "link"]) == 0
+    assert main(["--repeat", str(tmp_path / "input")]) == 2
+    assert main(["--target", "nonsense"]) == 2
