@@ -94,6 +94,8 @@ class Attachment:
         self.number = number  # in the order of arrival
         self.account = account
         self.name = ""
+        self.claim = ""  # the name that it takes when it is heard
+        self.is_heard = False  # it made an exchange or a link: its ATTACH was no late copy of a dead endpoint's
         self.is_exit = is_exit
         self.is_awake = False  # in the list of those who are to be given something
         self.is_gone = False

@@ -48,9 +48,12 @@ class Openings:
         self._routes = routes
         self._services = services
         self._authorise = authorise
+        self._settled_us: int | None = None  # until then services and exits may still be attaching
 
     def attached(self, attachment: Attachment, now: int) -> None:
         """A new attachment: resumes may have waited for it (6.5)."""
+        if self._settled_us is None:
+            self._settled_us = now + self._context.config.settle_us
         for route in self._routes.unpark(attachment.identity):
             self._hand_resume(route, attachment, now)
 
@@ -175,6 +178,8 @@ class Openings:
                 return None
             refusal = reason, "another connection has this route key" if reason is RejectReason.ID_IN_USE else "full"
         self._routes.release(route, now)
+        if refusal is nobody and (self._settled_us is None or now < self._settled_us):
+            return None  # they may be about to attach again, like everybody: the initiator asks again in a second
         return refusal
 
     def _take_turn(self, acceptor: Attachment, listener: Listener | None) -> None:

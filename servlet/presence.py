@@ -77,6 +77,13 @@ class Presence:
             self._renew(attachment, message, now, fresh=False)
         return attachment.attached
 
+    def heard(self, attachment: Attachment, now: int) -> None:
+        """Its first exchange or link. Only now it takes its name from whoever has it, and his work: an ATTACH that a
+        proxy delivers a minute late may be that of an endpoint which is long dead (6.4)."""
+        attachment.is_heard = True
+        if attachment.claim != attachment.name:
+            self._take_name(attachment, now)
+
     def remove(self, attachment: Attachment, reason: DropReason, now: int) -> None:
         """End it: whoever it was connected with is told `reason`."""
         self._context.deadlines.clear(attachment.expiry)
@@ -98,7 +105,6 @@ class Presence:
             return Status(StatusCode.DENIED, text="a newer endpoint has this name")
         if self._registry.named(user, message.name) is None and not self._registry.has_room(user):
             return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "no more attachments")
-        self._replace(user, message.name, None, now)
         attachment = self._registry.add(identity, user, is_exit=is_exit)
         attachment.last_seen_us = now
         attachment.expiry = Deadline(partial(self._expire, attachment))
@@ -112,8 +118,10 @@ class Presence:
     def _renew(self, attachment: Attachment, message: Attach, now: int, *, fresh: bool) -> None:
         """Start a generation (6.2)."""
         config, user = self._context.config, attachment.account.user
-        self._replace(user, message.name, attachment, now)
-        self._registry.rename(attachment, message.name)
+        holder = self._registry.named(user, message.name)
+        attachment.claim = message.name
+        if attachment.is_heard or holder is None or holder is attachment:
+            self._take_name(attachment, now)
         attachment.set_pull_interval(message.pull_interval_ms)
         attached = Attached(
             attachment_id=attachment.identity,
@@ -131,6 +139,11 @@ class Presence:
         for reply in attachment.renew(attached, message.body_bytes_max):
             self._ways.send(reply)
         self._context.trace(TraceEvent.ATTACHED, now, text=user)
+
+    def _take_name(self, attachment: Attachment, now: int) -> None:
+        self._replace(attachment.account.user, attachment.claim, attachment, now)
+        self._registry.rename(attachment, attachment.claim)
+        self._registry.serve(attachment)
 
     def _replace(self, user: str, name: str, by: Attachment | None, now: int) -> None:
         """Whoever had the name is no more (6.4)."""

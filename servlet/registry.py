@@ -45,16 +45,19 @@ class Registry:
         self._number += 1
         attachment = Attachment(identity, self._number, account, self._context, is_exit=is_exit)
         self.by_id[identity] = attachment
-        if is_exit:
-            self.exits.append(attachment)
         return attachment
+
+    def serve(self, attachment: Attachment) -> None:
+        """It has its name: from now on an exit gets connections."""
+        if attachment.is_exit and attachment not in self.exits:
+            self.exits.append(attachment)
 
     def remove(self, attachment: Attachment) -> None:
         """It is no more; its routes have been released."""
         attachment.is_gone = True
         attachment.mailbox.budget.close()
         del self.by_id[attachment.identity]
-        if attachment.is_exit:
+        if attachment in self.exits:
             self.exits.remove(attachment)
         account = attachment.account
         if self._names.get((account.user, attachment.name)) is attachment:

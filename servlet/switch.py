@@ -185,6 +185,8 @@ class Switch:
         if len(attachment.links) >= self.config.links_per_attachment_max:
             return False
         attachment.last_seen_us = now
+        if not attachment.is_heard:
+            self._presence.heard(attachment, now)
         self._context.counters.links_opened += 1
         served = attachment.links[link] = ServedLink(link)
         self._links[link] = attachment, served
@@ -295,6 +297,8 @@ class Switch:
         if exchange.piece and not attachment.mailbox.budget.admits(len(exchange.data)):
             return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "no room for a part of a packet")
         attachment.last_seen_us = now
+        if not attachment.is_heard:
+            self._presence.heard(attachment, now)
         if exchange.pull and attachment.links:
             attachment.distrust_links(now)
         lane, outbox = attachment.lane(exchange.lane)

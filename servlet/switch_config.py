@@ -54,6 +54,9 @@ class SwitchConfig:
     """A CONNECT that was handed on is answered by then, or REJECTED(timed out)."""
     park_us: int = 5 * SECOND
     """How long a resume waits for the endpoint it names (6.5)."""
+    settle_us: int = 5 * SECOND
+    """After the first endpoint has attached, so long nobody is told that a service or exit is not there: everybody who
+    was attached to the relay before this one is on the way back."""
     linger_us: int = 60 * SECOND
     """A route is released so long after the first SHUTDOWN (9.5)."""
     lingering_per_attachment_max: int = 1024
@@ -87,7 +90,14 @@ class SwitchConfig:
     """Of the deficit round robin."""
 
     def __post_init__(self) -> None:
-        zero_allowed = ("node", "hold_us_max", "pull_interval_us_min", "pull_interval_us_max", "replaced_max")
+        zero_allowed = (
+            "node",
+            "hold_us_max",
+            "settle_us",
+            "pull_interval_us_min",
+            "pull_interval_us_max",
+            "replaced_max",
+        )
         for field in fields(self):
             if field.name not in zero_allowed and getattr(self, field.name) < 1:
                 raise ValueError(f"{field.name} must be at least 1, not {getattr(self, field.name)}")

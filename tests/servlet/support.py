@@ -86,6 +86,7 @@ SETTINGS: dict[str, Any] = {
     "exit_mailbox_bytes_max": 1 << 20,
     "route_bytes_max": 512 << 10,
     "initial_edge_bytes": 64 << 10,
+    "settle_us": 0,
 }
 
 
@@ -206,8 +207,10 @@ class Peer:
         return message
 
     def attached(self) -> Peer:
-        """Attach, and be sure of it."""
+        """Attach, and be sure of it: one with a name is heard, so that the name is its own (6.4)."""
         assert isinstance(self.attach(), Attached)
+        if self.name:
+            self.push()
         return self
 
     def send(self, *packets: Packet, lane: int = 0, **changes: Any) -> int:
@@ -358,9 +361,9 @@ def read_edge(packet: Packet) -> Edge:
 # --- scenes
 
 
-def client_and_exit(relay: Relay) -> tuple[Peer, Peer]:
+def client_and_exit(relay: Relay, name: str = "") -> tuple[Peer, Peer]:
     """An endpoint of ann's, and an exit."""
-    return Peer(relay).attached(), Peer(relay, user="exits", seed=2, is_exit=True).attached()
+    return Peer(relay).attached(), Peer(relay, user="exits", seed=2, name=name, is_exit=True).attached()
 
 
 def bound(relay: Relay, initiator: int = 11, acceptor: int = 22) -> tuple[Peer, Peer]:

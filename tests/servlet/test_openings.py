@@ -298,3 +298,13 @@ def test_several_routes_between_two_endpoints_do_not_mix() -> None:
     assert [(packet.destination, packet.payload[0]) for packet in exit_.push()] == [
         (100 + number, number) for number in range(1, 5)
     ]
+
+
+def test_6_5_a_relay_that_has_just_started_refuses_nobody_for_want_of_others() -> None:
+    relay = Relay(settle_us=5 * SECOND)
+    client = Peer(relay).attached()
+    assert client.push(connect(11), connect(12, target=REPORTS)) == []
+    assert relay.switch.stats().routes == 0
+    relay.advance(5 * SECOND)
+    refusals = [read_rejected(packet).reason for packet in client.push(connect(11), connect(12, target=REPORTS))]
+    assert refusals == [RejectReason.UNREACHABLE, RejectReason.NO_SUCH_SERVICE]

@@ -226,3 +226,27 @@ def test_9_6_a_link_keeps_an_attachment() -> None:
     assert relay.switch.stats().attachments == 1
     relay.advance(2 * SECOND)
     assert relay.switch.stats().attachments == 0
+
+
+def test_6_4_a_late_attach_of_a_dead_endpoint_takes_no_name() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay, name="exit")
+    ghost = Peer(relay, "exits", 9, "exit", is_exit=True)
+    assert isinstance(ghost.attach(), Attached)  # and never does anything else
+    client.push(connect(11))
+    assert kinds(exit_.push()) == ["CONNECT"]
+    assert relay.counters.attachments_replaced == 0
+
+
+def test_6_4_an_exchange_or_a_link_takes_the_name() -> None:
+    for by_link in (False, True):
+        relay = Relay()
+        _, exit_ = client_and_exit(relay, name="exit")
+        successor = Peer(relay, "exits", 9, "exit", is_exit=True)
+        assert isinstance(successor.attach(), Attached)
+        if by_link:
+            assert relay.switch.link_opened(1, "exits", successor.identity, successor.epoch, 1, relay.now)
+        else:
+            successor.push()
+        assert relay.counters.attachments_replaced == 1
+        assert exit_.status(exit_.send()).code == StatusCode.UNKNOWN

@@ -35,6 +35,9 @@ def test_an_exit_is_known_as_one_and_answers_for_itself() -> None:
     found, context = registry()
     exit_ = found.add(b"1", "exits", is_exit=True)
     client = found.add(b"2", "exits", is_exit=False)
+    for _ in range(2):
+        found.serve(exit_)
+        found.serve(client)
     assert found.exits == [exit_]
     assert list(exit_.mailbox.budget.levels())[1:] == [context.budget]
     assert list(client.mailbox.budget.levels())[1:] == [client.account.budget, context.budget]
