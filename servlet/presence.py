@@ -74,7 +74,7 @@ class Presence:
         attachment.last_seen_us = now
         if message.generation > attachment.generation:
             self._ways.end_links(attachment)
-            self._renew(attachment, message, now, fresh=False)
+            self._renew(attachment, message, now, fresh=not attachment.is_heard)
         return attachment.attached
 
     def heard(self, attachment: Attachment, now: int) -> None:

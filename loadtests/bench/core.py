@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -165,6 +166,33 @@ def measure(bulk_bytes: int, count: int, runs: int) -> Iterator[Row]:
             yield Row(name, 1 / median, "echoes/s" if "echo" in name else "packets/s", median * 1e6)
 
 
+def stages(count: int) -> Iterator[Row]:
+    """Where the time of a small packet goes: each stage of a 64-byte write, by itself."""
+    pair = _Pair(joined=True)
+    message = bytes(SMALL_BYTES)
+    spent: dict[str, list[int]] = {}
+
+    def timed(name: str, function: Callable[..., Any], *arguments: object) -> Any:
+        start = time.perf_counter_ns()
+        result = function(*arguments)
+        spent.setdefault(name, []).append(time.perf_counter_ns() - start)
+        return result
+
+    for _ in range(count):
+        pair.now += STEP_US
+        timed("write", pair.writer.write, message, pair.now)
+        batch = timed("next_batch", pair.near.next_batch, SMALL_BATCH_BYTES, pair.now)
+        body = b"".join(timed("encode_packets", encode_packets, batch.packets))
+        timed("batch_done", pair.near.batch_done, batch.token, True, pair.now)
+        packets, _ = timed("parse_packets", parse_packets, body)
+        timed("receive_packets", pair.far.receive_packets, packets, pair.now)
+        timed("read", pair.reader.read, SMALL_BYTES, pair.now)
+        pair.exchange(SMALL_BATCH_BYTES)
+    for name, nanoseconds in spent.items():
+        median = statistics.median(nanoseconds) / 1000
+        yield Row(name, 1e6 / median, "calls/s", median)
+
+
 def _processor() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
         if line.startswith("model name"):
@@ -180,9 +208,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bulk-mib", type=int, default=512, help="payload of a bulk run (default 512)")
     parser.add_argument("--count", type=int, default=20_000, help="small packets of a run (default 20000)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each case; the median counts (default 5)")
+    parser.add_argument("--stages", action="store_true", help="say where the time of a small packet goes instead")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args(arguments)
-    rows = list(measure(options.bulk_mib * 1024 * 1024, options.count, options.runs))
+    if options.stages:
+        rows = list(stages(options.count))
+    else:
+        rows = list(measure(options.bulk_mib * 1024 * 1024, options.count, options.runs))
     if options.json:
         print(json.dumps([msgspec.to_builtins(row) for row in rows]))
         return 0

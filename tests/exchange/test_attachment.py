@@ -1,5 +1,7 @@
 """Who we are at the relay (section 6)."""
 
+from msgspec import structs
+
 from tests.exchange.loop import SECRET
 from tunnel.exchange.attachment import Attachment
 from tunnel.exchange.config import LaneConfig
@@ -38,3 +40,12 @@ def test_a_relay_that_knows_a_higher_one_is_outbid_soon() -> None:
     while attachment.renew(outbid=True):
         steps += 1
     assert (attachment.generation, steps) == (2**32 - 1, 31)
+
+
+def test_an_attachment_is_fresh_if_the_relay_says_so_or_has_another_epoch() -> None:  # 6.3
+    attachment = Attachment(SECRET, "", LaneConfig())
+    told = []
+    for epoch, fresh in ((7, True), (7, False), (8, False), (8, True)):
+        assert attachment.accept(structs.replace(answer(), epoch=epoch, fresh=fresh)) == ""
+        told.append(attachment.is_fresh)
+    assert told == [True, False, True, True]

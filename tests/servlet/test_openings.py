@@ -157,6 +157,14 @@ def test_3_3_a_repeated_connect_is_handed_to_the_same_attachment() -> None:
     assert relay.counters.connects == 4
 
 
+def test_3_2_a_repeated_connect_may_not_ask_for_anything_else() -> None:
+    """The acceptor may not have seen the first one: it would take the repeat for it, and dial."""
+    client, exit_ = client_and_exit(Relay())
+    client.push(connect(11))
+    assert reason(client.push(connect(11, target=FORBIDDEN, attempt=1))) == RejectReason.ID_IN_USE
+    assert [read_connect(packet).target for packet in exit_.push()] == [DATABASE]
+
+
 def test_3_2_an_id_that_has_another_route_is_refused() -> None:
     client, exit_ = client_and_exit(Relay())
     client.push(connect(11))

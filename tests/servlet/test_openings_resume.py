@@ -148,3 +148,11 @@ def test_3_2_services_are_handed_to_their_listeners() -> None:
     exit_.push(accepted(12, 22))
     assert kinds(client.push(connect(13, target=REPORTS))) == ["ACCEPTED"]
     assert kinds(exit_.push()) == ["CONNECT"]
+
+
+def test_6_5_a_resume_does_not_become_an_opening() -> None:
+    """It went to the endpoint that it named, whatever the rules would have chosen for a new connection."""
+    client, exit_ = client_and_exit(Relay())
+    client.push(resume(11, 22, exit_))
+    assert client.push(connect(11, attempt=1)) == []
+    assert [read_connect(packet).resume for packet in exit_.push()] == [True]

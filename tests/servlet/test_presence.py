@@ -250,3 +250,16 @@ def test_6_4_an_exchange_or_a_link_takes_the_name() -> None:
             successor.push()
         assert relay.counters.attachments_replaced == 1
         assert exit_.status(exit_.send()).code == StatusCode.UNKNOWN
+
+
+def test_6_3_an_attachment_is_fresh_until_it_is_heard() -> None:
+    relay = Relay()
+    client = Peer(relay)
+    told = []
+    for generation in (1, 2, 3):
+        if generation == 3:
+            client.push()
+        answer = client.attach(generation=generation)
+        assert isinstance(answer, Attached)
+        told.append(answer.fresh)
+    assert told == [True, True, False]

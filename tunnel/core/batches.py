@@ -73,7 +73,7 @@ class Batches:
         if not connection.queued and connection.sender.sendable():
             connection.queued = True
             window = connection.sender.window
-            (self._small if window.pending_bytes < SMALL_BYTES else self._bulk).append(connection)
+            (self._small if window.waiting_bytes < SMALL_BYTES else self._bulk).append(connection)
 
     def add_stray(self, packet: Packet, *, is_answer: bool = False) -> None:
         """A packet without a connection; answers to strangers are bounded (3.9)."""
@@ -165,7 +165,7 @@ class Batches:
             if room < ROOM_MIN:
                 break
             connection = self._small.popleft()
-            if connection.sender.window.pending_bytes >= SMALL_BYTES:
+            if connection.sender.window.waiting_bytes >= SMALL_BYTES:
                 self._bulk.append(connection)
                 continue
             while (size := self._add_segment(connection, packets, carried, room, payload_max, now)) > 0:

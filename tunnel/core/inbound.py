@@ -128,12 +128,7 @@ def _on_ack(connection: Connection, packet: Packet, now: int) -> None:
 def _on_accepted(connection: Connection, packet: Packet, now: int) -> None:
     accepted = decode_accepted(packet.payload)
     identity = connection.identity
-    if (
-        accepted is None
-        or not identity.initiator
-        or accepted.route_key != identity.route_key
-        or not packet.destination
-    ):
+    if accepted is None or not identity.initiator or accepted.route_key != identity.route_key or not packet.destination:
         connection.stats.packets_discarded += 1
         return
     if identity.peer_id and identity.peer_id != packet.destination:

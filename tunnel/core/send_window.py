@@ -102,6 +102,7 @@ class SendWindow:
         self.edge_sequence = first_sequence - 1  # S of 2.10
         self.edge_bytes = NO_EDGE  # B of 2.10
         self.edge_used = 0
+        self.lost_bytes = 0  # to be sent again
         self.ends_held = False  # before ACCEPTED only DATA may leave (3.6)
         self.close_sequence = NO_EDGE  # of our CLOSE, once it has a number
         self.close_received: int | None = None  # what we had received when close() was called (2.5)
@@ -117,6 +118,11 @@ class SendWindow:
     def pending_bytes(self) -> int:
         """Written and never sent."""
         return self.written_bytes - self.sent_offset
+
+    @property
+    def waiting_bytes(self) -> int:
+        """To be sent for the first time, or again."""
+        return self.written_bytes - self.sent_offset + self.lost_bytes
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -198,6 +204,7 @@ class SendWindow:
             if not self._may_resend(segment):
                 return None
             heappop(self._lost)
+            self.lost_bytes -= segment.size
             segment.next_attempt()
         elif self.written_bytes > self.sent_offset:
             size = self._cut_size(size_max)
@@ -219,6 +226,7 @@ class SendWindow:
             return
         segment.state = SegmentState.LOST
         segment.cause = cause
+        self.lost_bytes += segment.size
         self._uncharge(segment)
         heappush(self._lost, segment.sequence)
 
@@ -256,6 +264,8 @@ class SendWindow:
                     newly.append(segment)
 
     def _settle(self, segment: Segment) -> None:
+        if segment.state is SegmentState.LOST:
+            self.lost_bytes -= segment.size
         segment.state = SegmentState.ACKNOWLEDGED
         segment.payload = b""
         self._uncharge(segment)
@@ -294,7 +304,7 @@ class SendWindow:
         self.outstanding.clear()
         self._sacked = RangeSet()
         self.oldest = self.next_sequence
-        self.edge_used = 0
+        self.edge_used = self.lost_bytes = 0
         return junked
 
     # helpers

@@ -15,6 +15,8 @@ class Attachment:
         self.id = attachment_id(secret)
         self.generation = 1
         self.attached: Attached | None = None
+        self.is_fresh = True  # the relay of the present attachment knew nothing of us
+        self._epoch: int | None = None  # of the last relay that we were attached to
         self.pull_interval_us = config.pull_interval_us  # asked for
         self._secret = secret
         self._name = endpoint_name
@@ -38,6 +40,9 @@ class Attachment:
         if message.generation != self.generation:
             return "the answer to an older ATTACH"
         self.attached = message
+        # A late copy of an older ATTACH may have been there first: another epoch is another memory, whatever it says.
+        self.is_fresh = message.fresh or message.epoch != self._epoch
+        self._epoch = message.epoch
         return ""
 
     def renew(self, *, outbid: bool) -> bool:

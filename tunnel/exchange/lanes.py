@@ -372,7 +372,7 @@ class Lanes:
         self._path.bound(message)
         self._set = LaneSet(self._path.lanes.most, self._config.packet_bytes_max, now)
         limits = (message.packet_bytes_max, message.initial_edge_bytes, self.pull_interval_us)
-        self._events.append(AttachedEvent(message.epoch, message.fresh, *limits))
+        self._events.append(AttachedEvent(message.epoch, self._attachment.is_fresh, *limits))
         self._tell_lanes()
 
     def _end(self) -> None:
