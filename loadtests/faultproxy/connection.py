@@ -74,7 +74,7 @@ class _IdleWatch:
             self._stream.gate.call(self._cut)
 
     def _cut(self) -> None:
-        if self._is_over or self._stream.has_ended:
+        if self._is_over or self._stream.is_closed:
             return
         silent = "silent" if self._option.silent else ""
         self._context.recorder.fault(FaultKind.IDLE_CUT, TraceFault.CONNECTION_RESET, text=silent)

@@ -17,7 +17,7 @@ from loadtests.faultproxy.http import (
     wants_upgrade,
 )
 from loadtests.faultproxy.mangle import Mangler
-from loadtests.faultproxy.marks import mark_delay
+from loadtests.faultproxy.marks import mark_delay, mark_limit
 from loadtests.faultproxy.responder import COLLECTED_BYTES_MAX, ConnectionOver, Responder
 from loadtests.faultproxy.sources import collected
 from loadtests.faultproxy.tunnel import run_tunnel
@@ -60,13 +60,6 @@ class Exchange:
         await self._discard()
         await send_status(self._client, self._request.method, status, text)
 
-    async def _refuse_too_large(self, size_bytes: int) -> None:
-        number = self._plan.number
-        self._context.recorder.fault(
-            FaultKind.LIMIT, TraceFault.ANSWER_REPLACED, number, size_bytes=size_bytes, status=413
-        )
-        await self._refuse(413, "too large")
-
     async def _delay_request(self) -> None:
         if delay_us := self._plan.request.delay_us:
             mark_delay(self._context.recorder, delay_us, self._plan.number, Side.REQUEST)
@@ -106,7 +99,8 @@ class Exchange:
         """Pass the request on, and the answer back."""
         options, length, body = self._context.options, body_length(self._request.headers.raw_items()), None
         if options.limit_bytes is not None and length is not None and length > options.limit_bytes:
-            await self._refuse_too_large(length)
+            mark_limit(self._context.recorder, length, self._plan.number)
+            await self._refuse(413, "too large")
             return
         if options.buffer and length != 0:
             body = await self._collect()
@@ -125,7 +119,7 @@ class Exchange:
             self._request, target, path, length=mangler.length, upgrade=upgrade, expect=body is None
         )
         source = self._client.next_piece if body is None else collected(body)
-        upload = Upload(self._context, self._client.stream, side, target, head, source, mangler, self._plan)
+        upload = Upload(self._context, self._client, side, target, head, source, mangler, self._plan)
         await self._converse(side, upload, upgrade)
 
     async def _collect(self) -> bytes | None:
@@ -134,10 +128,10 @@ class Exchange:
         if self._client.h11.they_are_waiting_for_100_continue:
             await self._client.send(h11.InformationalResponse(status_code=100, headers=[]))
         body = await self._client.collect(COLLECTED_BYTES_MAX if limit_bytes is None else limit_bytes)
-        if body is None and limit_bytes is not None:
-            await self._refuse_too_large(limit_bytes)
-        elif body is None:
-            await self._refuse(413, "too large to be buffered")
+        if body is None:
+            if limit_bytes is not None:
+                mark_limit(self._context.recorder, limit_bytes, self._plan.number)
+            await self._refuse(413, "too large")
         return body
 
     async def _converse(self, side: HttpSide, upload: Upload, upgrade: bool) -> None:
@@ -156,12 +150,10 @@ class Exchange:
         """Upstream gave no whole answer: by a plan, by the client or by itself."""
         if upload.is_over:
             raise ConnectionOver from error
-        side.stream.close()
-        await upload.finish(task)
-        if upload.exceeded_bytes:
-            await self._refuse_too_large(upload.exceeded_bytes)
-            return
-        self._context.counts.upstream_errors += 1
+        self._context.counts.upstream_errors += not upload.is_too_large
         if self._responder.has_begun:
             raise ConnectionOver from error
-        await send_status(self._client, self._request.method, 502, "upstream failed")
+        side.stream.close()
+        await upload.finish(task)
+        status, text = (413, "too large") if upload.is_too_large else (502, "upstream failed")
+        await send_status(self._client, self._request.method, status, text)

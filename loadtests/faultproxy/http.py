@@ -14,6 +14,7 @@ __all__ = [
     "SideError",
     "Target",
     "UpstreamError",
+    "authority",
     "body_length",
     "end_to_end",
     "forwarded_request",
@@ -85,8 +86,7 @@ class HttpSide:
         event = await self.next_event()
         if isinstance(event, h11.Data):
             return event.data
-        if not isinstance(event, h11.EndOfMessage):
-            raise self._error("the message has no end")
+        assert isinstance(event, h11.EndOfMessage)  # a message without an end is an error to h11
         return None
 
     async def collect(self, size_max: int) -> bytes | None:
@@ -185,13 +185,12 @@ def forwarded_request(
         headers += [(b"Connection", b"Upgrade"), *((name, value) for name, value in raw if name.lower() == b"upgrade")]
     # An absolute URL overrides Host (RFC 9112, 3.2.2); HTTP/1.0 may lack it.
     if path != request.target or not _values(headers, b"host"):
-        headers = [
-            (b"Host", _authority(target)),
-            *((name, value) for name, value in headers if name.lower() != b"host"),
-        ]
+        others = [(name, value) for name, value in headers if name.lower() != b"host"]
+        headers = [(b"Host", authority(target).encode("latin-1")), *others]
     return h11.Request(method=request.method, target=path, headers=headers)
 
 
-def _authority(target: Target) -> bytes:
+def authority(target: Target) -> str:
+    """Host and port as in a URL."""
     host = f"[{target[0]}]" if ":" in target[0] else target[0]
-    return (host if target[1] == HTTP_PORT else f"{host}:{target[1]}").encode("latin-1")
+    return host if target[1] == HTTP_PORT else f"{host}:{target[1]}"

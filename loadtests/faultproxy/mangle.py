@@ -46,7 +46,7 @@ class Mangler:
         return is_new
 
     def feed(self, piece: bytes) -> bytes:
-        """What to pass on of this piece; empty when nothing is left of it."""
+        """What to pass on of this piece, which is not empty; never call it when `ended`."""
         start, end = self._offset, self._offset + len(piece)
         if self._end is not None and end > self._end:
             end = self._end

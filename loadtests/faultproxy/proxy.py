@@ -8,6 +8,7 @@ from typing import Self
 from loadtests.faultproxy.connection import serve_connection
 from loadtests.faultproxy.context import Context
 from loadtests.faultproxy.faults import FaultKind
+from loadtests.faultproxy.http import authority
 from loadtests.faultproxy.options import FaultProxyOptions
 from loadtests.faultproxy.recorder import Counts, Recorder
 from loadtests.faultproxy.stream import Stream
@@ -45,8 +46,7 @@ class FaultProxy:
     @property
     def url(self) -> str:
         """What clients take for the origin, or for their proxy."""
-        host, port = self.address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://{authority(self.address)}"
 
     def blackhole(self, side: str = "") -> "contextlib.AbstractContextManager[None]":
         """For the length of a `with` block, no byte passes: of requests, of responses or, by default, of both."""

@@ -93,15 +93,19 @@ class Responder:
             event = await side.next_event()
             if isinstance(event, h11.Response):
                 return event
-            if not isinstance(event, h11.InformationalResponse):
-                raise UpstreamError("upstream closed the connection")
+            assert isinstance(event, h11.InformationalResponse)  # an end without an answer is an error to h11
             if event.status_code == SWITCHING:
                 return event
-            if self._plan.fate is Fate.PASSED or event.status_code == 100:
+            if self._wants(event.status_code):
                 headers = end_to_end(event.headers.raw_items())
                 await self._client.send(
                     h11.InformationalResponse(status_code=event.status_code, headers=headers, reason=event.reason)
                 )
+
+    def _wants(self, status: int) -> bool:
+        """Whether the client gets this informational answer (RFC 9110, 15.2)."""
+        is_planned = self._plan.fate is Fate.PASSED or status == 100  # without 100 its body would never come
+        return is_planned and self._client.h11.their_http_version != b"1.0"
 
     async def _switch(self, side: HttpSide, response: h11.InformationalResponse) -> None:
         """Both sides leave HTTP."""
@@ -160,8 +164,6 @@ class Responder:
             if not mangler.is_harmless:
                 piece = mangler.feed(piece)
                 mark_flips(recorder, mangler, number, Side.RESPONSE)
-                if not piece:
-                    continue
             await self._client.send(h11.Data(data=piece))
         if mangler.ended:
             mark_truncation(recorder, mangler, number, Side.RESPONSE)

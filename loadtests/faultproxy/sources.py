@@ -43,9 +43,9 @@ class DelayLine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._filling is not None:
-            self._filling.cancel()
-            await asyncio.gather(self._filling, return_exceptions=True)
+        assert self._filling is not None
+        self._filling.cancel()
+        await asyncio.gather(self._filling, return_exceptions=True)
 
     async def __call__(self) -> bytes | None:
         """The next piece, when it is due; an error of the source is raised when it is due."""

@@ -42,7 +42,7 @@ class Stream(asyncio.Protocol):
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        self._closed = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
 
     # What the event loop calls
 
@@ -71,8 +71,7 @@ class Stream(asyncio.Protocol):
         self._transport = None
         self._end()
         self._wake(self._writer)
-        if not self._closed.done():
-            self._closed.set_result(None)
+        self._closed.set_result(None)
         if self.on_closed is not None:
             self.on_closed()
 
@@ -102,6 +101,11 @@ class Stream(asyncio.Protocol):
     def has_ended(self) -> bool:
         """The peer has ended its direction, or the connection is gone."""
         return self._ended
+
+    @property
+    def is_closed(self) -> bool:
+        """The event loop has let go of it."""
+        return self._closed.done()
 
     @property
     def buffered_bytes(self) -> int:
@@ -165,7 +169,8 @@ class Stream(asyncio.Protocol):
     def _flush(self) -> None:
         if self._small:
             small, self._small = self._small, []
-            if self._transport is not None and not self.is_muted:
+            # It may have been muted, closed or broken since.
+            if self._transport is not None and not self._transport.is_closing() and not self.is_muted:
                 self._transport.write(b"".join(small))
 
     async def drain(self) -> None:
@@ -211,9 +216,8 @@ class Stream(asyncio.Protocol):
     def reset(self) -> None:
         """Close at once, with RST."""
         if self._transport is not None:
-            connection = cast("socket.socket | None", self._transport.get_extra_info("socket"))
-            if connection is not None:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+            connection = cast("socket.socket", self._transport.get_extra_info("socket"))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             self._transport.abort()
 
     async def wait_closed(self) -> None:

@@ -10,9 +10,8 @@ from loadtests.faultproxy.duplicates import Duplicator
 from loadtests.faultproxy.faults import ExchangePlan, Side
 from loadtests.faultproxy.http import ClientError, HttpSide, Target, UpstreamError
 from loadtests.faultproxy.mangle import Mangler
-from loadtests.faultproxy.marks import mark_flips, mark_truncation
+from loadtests.faultproxy.marks import mark_flips, mark_limit, mark_truncation
 from loadtests.faultproxy.sources import DelayLine, Source
-from loadtests.faultproxy.stream import Stream
 
 __all__ = ["Upload"]
 
@@ -23,7 +22,7 @@ class Upload:
     def __init__(
         self,
         context: Context,
-        client: Stream,
+        client: HttpSide,
         side: HttpSide,
         target: Target,
         head: h11.Request,
@@ -42,7 +41,7 @@ class Upload:
         self._is_deaf = False  # upstream takes no more
         self._duplicator = Duplicator(context, target, head, plan)
         self.is_over = False  # the client left, or the plan broke the connection: nobody is to be answered
-        self.exceeded_bytes = 0  # the size at which a body without a length was seen to exceed the limit
+        self.is_too_large = False  # as was seen while it came
 
     async def run(self) -> None:
         """Until the whole request has been read. Raise ClientError when it has no end."""
@@ -57,12 +56,13 @@ class Upload:
             self._leave()
             raise
         if not self.is_over:
-            self._client.when_ended(self._leave)
+            self._client.stream.when_ended(self._leave)
 
     async def finish(self, task: "asyncio.Future[None]") -> None:
-        """Let the rest of the request go nowhere, and wait for its end."""
+        """Let the rest of the request go nowhere, and wait for its end, if the client is going to send it."""
         self._is_deaf = True
-        await task
+        if not self._client.h11.they_are_waiting_for_100_continue:
+            await task
 
     def _leave(self) -> None:
         # What was sent still arrives: a client's end takes back nothing.
@@ -87,18 +87,17 @@ class Upload:
                 if not self._mangler.is_harmless:
                     piece = self._mangler.feed(piece)
                     mark_flips(self._context.recorder, self._mangler, self._plan.number, Side.REQUEST)
-                if piece:
-                    self._duplicator.keep(piece)
-                    await self._send(h11.Data(data=piece))
+                self._duplicator.keep(piece)
+                await self._send(h11.Data(data=piece))
                 is_short = self._truncated()
-        if not self.is_over and not self.exceeded_bytes:
+        if not self.is_over and not self.is_too_large:
             await self._send(h11.EndOfMessage())
             self._duplicator.send()
 
     def _exceed(self, size: int) -> None:
-        if not self.exceeded_bytes:
-            self.exceeded_bytes = size
-            self._is_deaf = True
+        if not self.is_too_large:
+            mark_limit(self._context.recorder, size, self._plan.number)
+            self.is_too_large = self._is_deaf = True
             self._side.stream.abort()
 
     def _truncated(self) -> bool:

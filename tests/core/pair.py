@@ -28,7 +28,7 @@ from tunnel.wire import (
     parse_packets,
 )
 
-__all__ = ["ENDS", "MS", "SERVICE", "TARGET", "Fate", "Pair", "Relay", "Side", "check_connection"]
+__all__ = ["ENDS", "GIVEN_UP", "LOST", "MS", "SERVICE", "TARGET", "Fate", "Pair", "Relay", "Side", "check_connection"]
 
 MS = 1_000
 SERVICE = Target(TargetKind.SERVICE, "s")
@@ -332,6 +332,9 @@ def check_connection(connection: Connection) -> None:
     charged = sum(segment.size for segment in sending.outstanding.values() if segment.charged)
     assert sending.edge_used == charged
     assert all(not item.charged for item in sending.outstanding.values() if item.state >= SegmentState.LOST)
+    assert sending.lost_bytes == sum(
+        item.size for item in sending.outstanding.values() if item.state is SegmentState.LOST
+    )
     assert sending.acknowledged_offset <= sending.sent_offset <= sending.written_bytes
     assert sending.sent_offset <= max(sending.peer_edge, 0)
     assert receiving.pinned_bytes >= 0

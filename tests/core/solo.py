@@ -60,7 +60,7 @@ class Solo:
     def connect(self, target: Target = SERVICE) -> "Solo":
         """CONNECT has left and is not answered."""
         self.connection = self.endpoint.connect(target, self.now)
-        (packet,) = self.out()
+        packet = next(packet for packet in self.out() if packet.source == self.connection.id)
         connect = decode_connect(packet.payload)
         assert connect is not None
         self.route_key = connect.route_key

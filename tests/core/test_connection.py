@@ -106,17 +106,6 @@ def test_abort_ends_both_sides() -> None:  # 5.8
     assert decode_abort(payload(solo.out(), ABORT)) == Abort(AbortReason.SHUTTING_DOWN, "text")
 
 
-def test_abort_after_the_end_is_harmless_to_the_peer() -> None:
-    solo = Solo().opened()
-    solo.end(0)
-    assert solo.in_state(State.DRAIN)
-    solo.out()
-    solo.events()
-    solo.connection.abort(solo.now)
-    assert solo.in_state(State.DRAIN)
-    assert (solo.out(), solo.events()) == ([], [])
-
-
 def test_early_data_leave_with_connect_and_ends_wait() -> None:  # 3.6
     solo = Solo()
     connection = solo.endpoint.connect(SERVICE, solo.now)
@@ -261,6 +250,17 @@ def test_the_smaller_user_timeout_of_both_sides_holds() -> None:  # 4.15
     solo.connection.write(b"x", solo.now)
     solo.wait(10 * SECOND_US)
     assert [event for event in solo.events() if isinstance(event, Lost)]
+
+
+def test_a_resume_starts_the_drain_anew() -> None:  # 5.7
+    solo = Solo().served()
+    solo.end(0)
+    solo.out()
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    solo.wait(30 * SECOND_US)
+    solo.request(SERVICE, resume=True, destination=solo.connection.id)
+    solo.wait(59 * SECOND_US)
+    assert solo.in_state(State.DRAIN)
 
 
 def test_drain_ends_after_a_minute() -> None:  # 5.7

@@ -115,7 +115,7 @@ def test_a_resume_may_be_refused_for_ever_or_for_now(reason: RejectReason) -> No
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     answer = encode_rejected(Rejected(solo.route_key, reason, "text"))
     solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, answer))
-    if reason in (RejectReason.GONE, RejectReason.DENIED):
+    if reason in (RejectReason.GONE, RejectReason.DENIED, RejectReason.FINISHED):
         assert solo.event(Lost) == Lost(solo.connection.id, LostReason.GONE, "text")
     else:
         assert solo.events() == []
@@ -245,3 +245,24 @@ def test_losing_the_route_twice_is_losing_it_once() -> None:
     solo.wait(5 * SECOND_US)
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     assert solo.connection.suspended_since_us == solo.now - 5 * SECOND_US
+
+
+def test_abort_after_the_end_is_harmless_to_the_peer() -> None:
+    solo = Solo().opened()
+    solo.end(0)
+    assert solo.in_state(State.DRAIN)
+    solo.out()
+    solo.events()
+    solo.connection.abort(solo.now)
+    assert solo.in_state(State.DRAIN)
+    assert (solo.out(), solo.events()) == ([], [])
+
+
+def test_nothing_is_numbered_after_close() -> None:
+    """Who discards acknowledges what comes last, and would so acknowledge a CLOSE that it has not seen (5.6)."""
+    solo = Solo().opened()
+    solo.connection.close(solo.now)
+    solo.out()
+    solo.endpoint.carrier_changed(1, 250 * MS, solo.now)
+    assert solo.out() == []
+    assert solo.connection.sender.rtt.pull_interval_us == 250 * MS

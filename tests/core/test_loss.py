@@ -69,3 +69,10 @@ def test_clear() -> None:
     assert len(detector) == 0
     assert detector.newest() is None
     assert first.order == -1
+
+
+def test_everything_may_be_overtaken() -> None:
+    detector = LossDetector()
+    first, second = segments(detector, 0, 0)
+    detector.acknowledged(second)
+    assert detector.lost(PATIENCE_US, PATIENCE_US) == ([first], NEVER_US)

@@ -160,6 +160,23 @@ def test_the_last_answer(refused: bool) -> None:  # 3.3
     )
 
 
+def test_early_packets_are_as_small_as_any_peer_takes() -> None:  # 4.13, 3.6
+    solo = Solo().connect()
+    solo.connection.write(bytes(3000), solo.now)
+    assert [len(packet.payload) for packet in solo.out()] == [1024, 1024, 952]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_connect_that_was_given_up_leaves_again(answered: bool) -> None:  # 4.10
+    solo = Solo().connect()
+    if answered:
+        solo.answer()
+        solo.out()
+    assert solo.connection.outbound.open_again() == (not answered)
+    solo.endpoint.touch(solo.connection)
+    assert solo.types() == ([] if answered else [CONNECT])
+
+
 def test_the_delay_of_an_ack_is_not_asked_for() -> None:  # 4.3
     solo = Solo().opened()
     solo.data(0)

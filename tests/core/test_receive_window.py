@@ -1,53 +1,15 @@
 """The receiving half of a stream: order, window, ends, pins and what is announced."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from xxhash import xxh3_128
 
+from tests.core.receive_bench import CLOSE, FINISH, FIRST, KIB, OPTION, data, end, end_of, make, read_all, small
 from tunnel.core.budget import WindowBudget
 from tunnel.core.config import EndpointConfig
 from tunnel.core.receive_window import Arrival, ReceiveWindow
-from tunnel.wire import Buffer, End, PacketType
-
-DATA, FINISH, CLOSE, OPTION = PacketType.DATA, PacketType.FINISH, PacketType.CLOSE, PacketType.OPTION
-FIRST = 2**32 + 100
-KIB = 1024
-CONFIG = EndpointConfig(window_bytes_start=256 * KIB, window_bytes_min=16 * KIB, window_bytes_max=2**20)
-
-
-def make(config: EndpointConfig = CONFIG, budget_bytes: int = 2**24) -> ReceiveWindow:
-    return ReceiveWindow(config, WindowBudget(budget_bytes), FIRST)
-
-
-def small(size_bytes: int, **fields: Any) -> ReceiveWindow:
-    """A window of that size which never grows."""
-    return make(
-        EndpointConfig(
-            window_bytes_min=size_bytes, window_bytes_start=size_bytes, window_bytes_max=size_bytes, **fields
-        )
-    )
-
-
-def data(window: ReceiveWindow, number: int, payload: Buffer) -> Arrival:
-    return window.insert(FIRST + number, DATA, payload, None)
-
-
-def end_of(stream: bytes) -> End:
-    return End(len(stream), xxh3_128(stream).digest())
-
-
-def end(window: ReceiveWindow, number: int, stream: bytes, packet_type: PacketType = FINISH) -> Arrival:
-    return window.insert(FIRST + number, packet_type, b"", end_of(stream))
-
-
-def read_all(window: ReceiveWindow, size: int = 1 << 30) -> bytes:
-    parts = []
-    while len(part := window.read(size)):
-        parts.append(bytes(part))
-    return b"".join(parts)
-
+from tunnel.wire import End, PacketType
 
 # order
 
@@ -188,6 +150,18 @@ def test_growth_is_granted_by_the_budget_and_given_back() -> None:
     first.discard()
     first.release()
     assert budget.granted_bytes == 0
+
+
+def test_what_an_initiator_may_send_early_fits_any_window() -> None:  # 3.6
+    window = small(100)
+    window.admit(64)
+    assert window.window_bytes == 100
+    window.admit(500)
+    assert window.window_bytes == 500
+    assert data(window, 0, bytes(500)) is Arrival.IN_ORDER
+    window.read(450)
+    assert window.advance()
+    assert window.window_bytes == 50
 
 
 # ends

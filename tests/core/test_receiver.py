@@ -137,3 +137,11 @@ def test_a_probe_is_answered_with_what_is_known() -> None:  # 4.12
     receiver.owe_ack(5)
     assert receiver.ack_due
     assert receiver.take_ack(8).delay_us == 3
+
+
+def test_before_the_first_packet_connect_is_the_newest() -> None:  # 4.3
+    receiver, _ = make()
+    receiver.opened_by(2**32 + 9, 3)
+    receiver.owe_ack(0)
+    ack = receiver.take_ack(0)
+    assert (ack.cumulative, ack.echo_sequence, ack.echo_attempt) == (9, 9, 3)

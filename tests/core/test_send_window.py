@@ -299,6 +299,7 @@ def test_the_oldest_loss_leaves_first_and_with_its_cause() -> None:
         window.lose(segment, "cause")
         window.lose(segment, "other")
     assert window.lost_size() == 1
+    assert (window.lost_bytes, window.waiting_bytes) == (3, 6)
     assert [take(window) for _ in segments] == segments
     assert [(segment.attempt, segment.cause) for segment in segments] == [(1, "cause")] * 3
     assert take(window).attempt == 0
@@ -313,8 +314,11 @@ def test_what_is_acknowledged_is_not_sent_again() -> None:
     assert window.take(BIG) is None
     window.lose(second, "cause")
     assert second.state is SegmentState.ACKNOWLEDGED
+    assert window.lost_bytes == 0
     window.lose(first, "cause")
+    assert window.lost_bytes == 1
     window.acknowledge(FIRST + 1, [])
+    assert window.lost_bytes == 0
     assert not window.sendable()
 
 

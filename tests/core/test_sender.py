@@ -316,3 +316,46 @@ def test_ends_and_options_start_the_wait_too() -> None:  # 4.15
     bench.sender.end(PacketType.FINISH, bench.now)
     assert bench.sender.waiting_since_us == bench.now
     assert bench.carry().type == PacketType.FINISH
+
+
+def test_late_receipts_and_echoes_that_prove_nothing_new() -> None:  # 4.5, 4.9
+    bench = Bench().measured()
+    (segment,) = bench.send(1, receipted=False)
+    bench.sender.given_up(segment, 0)
+    bench.carry()
+    bench.sender.receipted(segment, 0, bench.now)  # it had arrived after all
+    assert segment.state is SegmentState.CARRIED
+    bench.now += 40 * MS
+    for _ in range(2):
+        bench.ack(1, attempt=0)
+    assert bench.sender.rtt.latest_us == 40 * MS
+    assert bench.stats.packets_spurious == 1
+    (other, _) = bench.send(1, 1)
+    bench.ack(1, (3, 3), echo=3, attempt=9)
+    bench.ack(1, (3, 3), echo=3, attempt=0)
+    assert bench.ack(9) is None
+    assert other.state is SegmentState.RECEIPTED
+
+
+def test_an_echo_of_what_is_acknowledged_selectively_already() -> None:
+    bench = Bench().measured()
+    _, second = bench.send(1, 1)
+    bench.fire()
+    assert bench.carry() is second
+    bench.ack(0, (2, 2), echo=2, attempt=1)
+    bench.ack(0, (2, 2), echo=2, attempt=0)
+    assert bench.stats.packets_spurious == 0
+
+
+def test_rto_of_what_is_under_way_again_is_no_rto() -> None:
+    bench = Bench()
+    (segment,) = bench.send(1)
+    bench.sender.dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)
+    bench.sender.dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)
+    bench.sender.arm(bench.now)
+    assert bench.timers.get(Timer.RETRANSMIT) == bench.now + SECOND_US
+    bench.fire()
+    assert bench.carry() is segment
+    bench.timers.set(Timer.RETRANSMIT, bench.now)
+    bench.sender.handle_timers(bench.now)
+    assert bench.sender.rtt.backoff == 0

@@ -7,7 +7,6 @@ from tunnel.core.endpoint import Endpoint
 from tunnel.core.receive_window import ReceiveWindow
 from tunnel.core.send_window import SegmentState, SendWindow
 from tunnel.core.state import State
-from tunnel.core.timers import Timer
 
 __all__ = ["check_world"]
 
@@ -68,7 +67,7 @@ def _check_receiver(connection: Connection, window: ReceiveWindow) -> None:
 def _check_wake_up(endpoint: Endpoint, connection: Connection) -> None:
     """Whoever has something to do is queued for it, or a timer runs."""
     timers, sender = connection.timers, connection.sender
-    deadline = min(timers.get(timer) for timer in Timer)  # timers.next() would put right what may be wrong
+    deadline = min(timers._deadlines)  # timers.next() would put right what may be wrong
     if connection.state is State.REQUESTED:
         return  # the application's turn
     wake_up = endpoint.next_timeout()

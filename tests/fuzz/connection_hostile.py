@@ -131,12 +131,12 @@ def flood(world: World) -> None:
         target = Target(TargetKind.SERVICE, "nobody listens")
         connect = Connect(bytes([100 + draw.below(8)]) * 16, bool(choice & 4), target, 0, Options(user="flood"))
         packet = Packet(kind, 1 + draw.byte(), 0, draw.number(), encode_connect(connect))
-        world.inbox.extend([(packet, None)] * (choice * 4))
+        world.inbox.extend([(packet, None)] * choice)
     elif kind is PacketType.DATA:
         packet = Packet(kind, 1, draw.number(), 0, b"x")
         if packet.destination not in world.sessions:
             world.inbox.extend([(packet, None)] * choice)
     else:
         payload = encode_ack(peer.honest_ack(draw.pick(WINDOWS), 0)) if kind is PacketType.ACK else b""
-        for _ in range(choice * 4 if peer.base else 0):
+        for _ in range(choice if peer.base else 0):
             world.send(peer, kind, payload)

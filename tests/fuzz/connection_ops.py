@@ -225,8 +225,8 @@ def answer(world: World) -> None:
     """ACCEPTED, or rarely REJECTED."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
-    if peer.role is Role.INITIATOR or not peer.their_id:
-        return
+    if peer.role is Role.INITIATOR or not (peer.base or world.hostile):
+        return  # nobody knows the route key before CONNECT has left
     if choice & 15 == 15:
         reason = 1 + draw.below(14)
         rejected = Rejected(peer.route_key, reason, draw.text(100))
@@ -242,8 +242,9 @@ def answer(world: World) -> None:
 def peer_says(world: World) -> None:
     """New bytes of the peer's stream, usually sent at once."""
     peer, size, choice = some_peer(world), world.draw.pick(SIZES), world.draw.byte()
-    config = world.endpoint.config
-    size = min(size, config.packet_bytes_max - HEADER_SIZE, config.window_bytes_min)
+    config, session = world.endpoint.config, world.sessions.get(peer.their_id)
+    window = config.window_bytes_min if session is None else session.connection.receiver.window.size_bytes
+    size = min(size, config.packet_bytes_max - HEADER_SIZE, window)
     for _ in range(1 + (choice & 3)):
         peer.say(size)
         if choice & 12 and peer.segments:

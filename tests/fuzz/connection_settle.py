@@ -25,7 +25,7 @@ from tunnel.wire import (
 
 __all__ = ["settle"]
 
-ROUNDS_MAX = 250
+IDLE_ROUNDS_MAX = 150  # each at most a second, so longer than the longest timer of somebody who waits
 WINDOW = 1 << 20
 SEGMENTS_PER_ROUND = 16
 BATCH_BYTES = 1 << 18
@@ -39,9 +39,8 @@ def settle(world: World) -> None:
         world.endpoint.batch_done(token, True, world.now)
         world.events()
     waiting = _waiting(world)
-    for _ in range(ROUNDS_MAX):
-        if not waiting:
-            return
+    idle, before = 0, _progress(world)
+    while waiting and idle < IDLE_ROUNDS_MAX:
         for session in waiting:
             _behave(world, session)
         world.flush()
@@ -59,7 +58,15 @@ def settle(world: World) -> None:
         world.endpoint.handle_timeout(world.now)
         world.events()
         waiting = _waiting(world)
-    raise AssertionError("stands still: " + "; ".join(map(_describe, waiting)))
+        idle = idle + 1 if _progress(world) == before else 0
+        before = _progress(world)
+    assert not waiting, "stands still: " + "; ".join(map(_describe, waiting))
+
+
+def _progress(world: World) -> list[int]:
+    """Another value whenever something has come through."""
+    peers = [session.peer for session in world.sessions.values()]
+    return [session.read_bytes for session in world.sessions.values()] + [peer.in_order for peer in peers]
 
 
 def _waiting(world: World) -> list[Session]:
@@ -86,7 +93,8 @@ def _behave(world: World, session: Session) -> None:
         except LocalProtocolError:
             raise AssertionError("accept() is refused to a connection that was requested") from None
     suspended = connection.suspended_since_us != NEVER_US
-    if peer.role is Role.ACCEPTOR and (suspended or connection.state in (State.CONNECTING, State.CLOSED_EARLY)):
+    unanswered = peer.base and connection.state in (State.CONNECTING, State.CLOSED_EARLY)
+    if peer.role is Role.ACCEPTOR and (suspended or unanswered):
         peer.furthest = max(peer.furthest, WINDOW)
         accepted = Accepted(peer.route_key, suspended, WINDOW)
         world.send(peer, PacketType.ACCEPTED, encode_accepted(accepted), peer.first)

@@ -27,7 +27,9 @@ from tunnel.wire import (
     Ack,
     Packet,
     PacketType,
+    decode_accepted,
     decode_ack,
+    decode_connect,
     decode_end,
     encode_packets,
     parse_packets,
@@ -149,9 +151,10 @@ class World:
         self.inbox.append((packet, peer))
 
     def send_segment(self, peer: Peer, index: int, attempt: int = 0) -> None:
-        """The peer sends a packet of its stream."""
+        """The peer sends a packet of its stream, if that fits the window or the peer does not care."""
         sequence, kind, payload = peer.segments[index]
-        self.send(peer, kind, payload, sequence, attempt)
+        if self.hostile or kind != PacketType.DATA or peer.fits(index):
+            self.send(peer, kind, payload, sequence, attempt)
 
     def flush(self) -> None:
         """Everything on its way arrives as one body, in the order in which it was sent."""
@@ -232,6 +235,14 @@ class World:
         peer = session.peer
         if packet.type == PacketType.ACCEPTED:
             peer.their_id = own
+        if packet.type == PacketType.ACCEPTED:
+            accepted = decode_accepted(packet.payload)
+            assert accepted is not None
+            peer.granted(peer.first, accepted.window)
+        elif packet.type == PacketType.CONNECT:
+            connect = decode_connect(packet.payload)
+            assert connect is not None
+            peer.granted(peer.first, connect.window)
         if packet.type in _SEQUENCED or packet.type == PacketType.CONNECT:
             outbound = session.connection.outbound
             limit = min(outbound.peer_packet_bytes_max, self.endpoint.carrier.packet_bytes_max)
@@ -240,6 +251,7 @@ class World:
             ack = decode_ack(packet.payload)
             assert ack is not None
             self._check_ack(session, ack)
+            peer.granted(unwrap(ack.cumulative, peer.next_sequence()), ack.window)
 
     def _check_ack(self, session: Session, ack: Ack) -> None:
         """What is acknowledged was delivered (4.2); who has closed may skip gaps (5.6)."""

@@ -156,6 +156,12 @@ class LanesWorld:
             self.answers.append((self.handles[handle], status, b"".join(body)))
         self.relay.replies.clear()
 
+    def progress(self) -> tuple[int, ...]:
+        """Another value whenever something has come through."""
+        outgoing = [served._outgoing_offset for served in self.relay.lanes.values()]
+        pushing = [lane._outgoing_offset for lane in self.lanes._set.lanes]
+        return (len(self.delivered), len(self.relay.received), len(self.pushed), *outgoing, *pushing)
+
     # what must hold
 
     def check(self) -> None:

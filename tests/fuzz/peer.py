@@ -46,6 +46,7 @@ class Peer:
         self.segments: list[tuple[int, int, bytes]] = []  # sequence, type, payload
         self.ends: list[tuple[int, bytes]] = []  # length and digest of every end that was ever sent
         self.finished = False
+        self.edge = 0  # up to here the endpoint has said that it has room
         self.acknowledged = self.first - 1  # by the endpoint
         self.delivered = {self.first}  # numbers that were handed to the endpoint
         # their stream
@@ -78,6 +79,16 @@ class Peer:
             begin = self.start + self.sent_bytes
             self.segments.append((self.next_sequence(), PacketType.DATA, BLOB[begin : begin + size]))
             self.sent_bytes += size
+
+    def granted(self, cumulative: int, window: int) -> None:
+        """The endpoint has room for so many bytes beyond that number."""
+        upto = self.segments[: max(0, cumulative - self.first)]
+        self.edge = max(self.edge, window + sum(len(raw) for _, kind, raw in upto if kind == PacketType.DATA))
+
+    def fits(self, index: int) -> bool:
+        """Whether the endpoint has room for that packet."""
+        upto = self.segments[: index + 1] if index >= 0 else self.segments
+        return self.edge >= sum(len(raw) for _, kind, raw in upto if kind == PacketType.DATA)
 
     def option(self, payload: bytes) -> None:
         """Number an OPTION."""

@@ -113,15 +113,16 @@ def run_target(name: str, engine: str, seconds: int, build: Path = BUILD) -> Res
     except subprocess.TimeoutExpired:
         result.verdict, result.crashed = "HANGS", True
         return result
+    output = done.stdout.decode(errors="replace")  # where atheris writes the traceback
     report = done.stderr.decode(errors="replace")
     if engine == "atheris":
         parse_libfuzzer(result, report)
     else:
-        _parse_counts(result, done.stdout.decode(errors="replace"))
+        _parse_counts(result, output)
     if done.returncode != 0:
         result.crashed = True
         result.verdict = "CRASH" if done.returncode == CRASHED else f"FAILED with exit code {done.returncode}"
-        result.trouble = _trouble(report)
+        result.trouble = _trouble(f"{output}\n{report}")
         new = sorted(path.name for path in crashes.iterdir() if path.name not in before)
         result.saved = result.saved or (str(crashes / new[0]) if new else "")
     return result
@@ -139,4 +140,6 @@ def _trouble(report: str) -> str:
     lines = [line for line in report.splitlines() if not line.startswith(("#", "stat::", "INFO:"))]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback") or "Uncaught" in line]
     lines = lines[starts[0] :] if starts else lines
+    ends = [number for number, line in enumerate(lines) if line.startswith(("WARNING:", "==")) and starts]
+    lines = lines[: ends[0]] if ends else lines
     return "\n".join(lines[:_TROUBLE_LINES])

@@ -6,7 +6,6 @@ from tests.fuzz.checksums import repair_envelope, repair_packets
 from tests.fuzz.draw import SIZES, Draw
 from tests.fuzz.switch_world import MARK, NAMES, Party, SwitchWorld
 from tunnel.wire import (
-    PACKET_SIZE_MAX,
     Accepted,
     Attach,
     Connect,
@@ -56,6 +55,7 @@ Operation = Callable[[SwitchWorld], None]
 
 TIMES_US = (0, 1, 1_000, 100_000, 1_000_000, 5_000_000, 30_000_000, 60_000_000, 301_000_000)
 LIMITS = (1 << 20, 16_384, 2000, 0, 2**32 - 1)
+_GENERATION_MAX = 2**32 - 1  # 7.11
 _SEQUENCES = (0, 1, 2, 3, 40, 2**31 - 1, 2**31, 2**32 - 1)
 
 
@@ -89,7 +89,7 @@ def attach(world: SwitchWorld) -> None:
     """Attach again, under the same, a higher or a lower generation, or with the secret of somebody else."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
-    party.generation = max(1, party.generation + (0, 1, 1, -1)[choice & 3])
+    party.generation = min(_GENERATION_MAX, max(1, party.generation + (0, 1, 1, -1)[choice & 3]))
     name = ("", "", "desk", "other")[choice >> 2 & 3]
     if choice & 16:
         attach_as(world, party, name)
@@ -366,7 +366,7 @@ def settings(world: SwitchWorld) -> None:
     party = _party(world)
     if world.draw.byte() > 240:
         world.switch.drain()
-    elif party.generation < PACKET_SIZE_MAX:
+    elif party.generation < _GENERATION_MAX:
         party.generation += 1
         attach_as(world, party, "")
 

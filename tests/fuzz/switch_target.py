@@ -112,6 +112,45 @@ def _seeds() -> Iterator[tuple[str, bytes]]:
     yield "two_routes", _script(0, 1, 224)
     data = (ops.data, 0, 5, 1, 1, 1, 1, 1, 0, ops.exchange, 0, 4, ops.exchange, 2, 5)
     yield "data_on_a_route", _script(0, 1, 224, *data, *data)
+    flood = [step for number in range(6) for step in (ops.data, 0, 11, 1, 1, 1, number, 0, ops.exchange, 0, 4)]
+    yield "a_full_mailbox", _script(0, 1, 224, *flood, ops.exchange, 2, 5, ops.exchange, 2, 13, *flood)
+    yield "too_large", _script(0, 1, 224, ops.data, 0, 13, 0, 1, 1, 1, 0, ops.exchange, 0, 4)
+    asked = (ops.connect, 0, 13, 1, 1, 0, 2, 0, 1, ops.exchange, 0, 4)
+    back = (ops.attach, 0, 17, ops.attach, 2, 17)
+    resumed = (ops.exchange, 2, 5, ops.accept, 2, 9, 1, 1, 1, 1, 0, 0, ops.exchange, 2, 4, ops.exchange, 0, 5)
+    yield "resumed", _script(0, 1, 224, ops.step_time, 32, *back, *asked, *resumed, *data)
+    yield "resumed_later", _script(0, 1, 224, ops.step_time, 32, *back[:3], *asked, *back[3:], *resumed, *data)
+    drained = (ops.settings, 0, 255, *asked, ops.connect, 0, 0, 3, 3, 1, 0, 0, ops.exchange, 0, 4)
+    yield "shutting_down", _script(0, 1, 224, *drained)
+    ends = (
+        ops.control,
+        0,
+        4,
+        0,
+        0,
+        1,
+        1,
+        0,
+        0,
+        ops.exchange,
+        0,
+        4,
+        ops.control,
+        2,
+        4,
+        0,
+        0,
+        1,
+        1,
+        0,
+        0,
+        ops.exchange,
+        2,
+        4,
+    )
+    yield "both_shut_down", _script(0, 1, 224, *ends, *data)
+    links = (ops.link, 0, 4, ops.link, 2, 4, ops.data, 0, 5, 1, 1, 1, 1, 0, ops.link, 0, 1, ops.link, 2, 2, 1)
+    yield "links", _script(0, 1, 224, *links, *data, ops.link, 2, 3, ops.exchange, 2, 5, *data)
     yield "every_operation_with_routes", _script(1, 1, 224, *everything)
 
 

@@ -103,17 +103,21 @@ class SwitchWorld:
         self.collect()
 
     def collect(self) -> None:
-        """Take what the switch has to say."""
-        while (response := self.switch.poll_response()) is not None:
-            party, lane, limit = self.open.pop(response.handle)  # KeyError: answered twice, or after it was gone
-            self._answered(party, lane, limit, response)
+        """Take what the switch has to say; what a link takes may give the switch more to say."""
+        self._collect_responses()
         while (link := self.switch.poll_link_ready()) is not None:
             owner = next((party for party in self.parties if link in party.links), None)
             while owner is not None and (frames := self.switch.poll_link(link, 1 << 16, self.now)):
                 self._received(owner, frames)
+            self._collect_responses()
         while (link := self.switch.poll_link_end()) is not None:
             for party in self.parties:
                 party.links = [own for own in party.links if own != link]
+
+    def _collect_responses(self) -> None:
+        while (response := self.switch.poll_response()) is not None:
+            party, lane, limit = self.open.pop(response.handle)  # KeyError: answered twice, or after it was gone
+            self._answered(party, lane, limit, response)
 
     def _answered(self, party: Party, lane: int, limit: int, response: Response) -> None:
         body = b"".join(response.body)

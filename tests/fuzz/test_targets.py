@@ -126,6 +126,18 @@ def test_the_engine_is_named_when_it_is_not_the_usual_one() -> None:
     assert "seeded random inputs" in choose_engine(by_chance=True)[1]
 
 
+def test_the_command_reports_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--random", "--seconds", "0", "--target", "link", "--target", "ack"]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "seeded random inputs" in lines[0]
+    assert [line.split()[0] for line in lines[1:]] == ["target", "link", "ack"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["engine"] == "random"
+    assert [target["verdict"] for target in found["targets"]] == ["ok", "ok"]
+
+
 def test_an_input_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "ack"
     folder.mkdir()

@@ -33,7 +33,7 @@ def fuzz_by_coverage(name: str, seconds: int, corpus: Path, crashes: Path) -> No
     target = TARGETS[name]
     arguments = [
         sys.argv[0],
-        f"-max_total_time={seconds}",
+        f"-max_total_time={max(1, seconds)}",  # 0 would be for ever
         f"-max_len={target.size_max}",
         "-print_final_stats=1",
         "-reload=0",

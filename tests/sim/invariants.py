@@ -116,6 +116,9 @@ def check_relay_step(relay: RelayHost) -> None:
     due_us = relay.switch.next_timeout()
     if due_us is not None and due_us < relay.now_us:
         raise Violation(f"relay: its next timeout lies {relay.now_us - due_us} us in the past")
+    budget = relay.switch._context.budget
+    if budget.held > budget.hard_bytes:
+        raise Violation(f"relay: {budget.held} bytes are kept of {budget.hard_bytes}")
     relay.steps_unchecked += 1
     if relay.steps_unchecked > DEEP_EVERY + 2 * len(relay.switch._routes):
         relay.steps_unchecked = 0
@@ -123,7 +126,12 @@ def check_relay_step(relay: RelayHost) -> None:
 
 
 def check_switch(switch: Switch) -> None:
-    """The switch's own invariants."""
+    """The switch's own invariants, and what its lanes may keep: an answer and a packet either way."""
+    limit_bytes = switch.config.body_bytes_max + 2 * switch.config.packet_bytes_max
+    for attachment in switch._registry.by_id.values():
+        for lane, _ in attachment._lanes.values():
+            if lane.held_bytes > limit_bytes:
+                raise Violation(f"relay: lane {lane.lane} of {attachment.name} keeps {lane.held_bytes} bytes")
     try:
         servlet_invariants.check(switch._context, switch._registry, switch._routes)
     except servlet_invariants.InvariantError as error:
@@ -131,19 +139,15 @@ def check_switch(switch: Switch) -> None:
 
 
 def check_quiet(world: World) -> None:
-    """Long after the last stream ended nothing is left of any. What an acceptor accepted for an initiator that was
-    refused, or died, before it heard of it is given up at the user timeout only: those are not counted."""
-    orphans = world.deaths or any(stream.refusals for stream in world.streams.values())
+    """Long after the last stream ended nothing is left of any."""
     for node in world.nodes:
         left = [connection.state for connection in node.endpoint.connections.values()]
-        if orphans:
-            left = [state for state in left if state is not State.ACCEPTED]
         if left:
             states = ", ".join(sorted({state.name for state in left}))
             raise Violation(f"{node}: {len(left)} connections are left ({states})")
-        if not node.endpoint.connections and node.endpoint.budget.granted_bytes:
+        if node.endpoint.budget.granted_bytes:
             raise Violation(f"{node}: {node.endpoint.budget.granted_bytes} bytes of windows were not given back")
     check_switch(world.relay.switch)
     routes = world.relay.switch.stats().routes
-    if routes and not orphans:
+    if routes:
         raise Violation(f"relay: {routes} routes are left")

@@ -12,11 +12,13 @@ from tests.sim.faults import FaultPlan, draw_plan
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.randomness import between, chance, log_between, stream
-from tests.sim.streams import Flow, StreamSpec, draw_streams
+from tests.sim.streams import Flow, StreamSpec, draw_extras, draw_streams
 from tunnel.core import EndpointConfig
 from tunnel.exchange import LaneConfig
 
-__all__ = ["Scenario", "draw_scenario"]
+__all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
+
+DRAW_VERSION = 2  # 2: streams that stay long in states that others pass quickly (draw_extras)
 
 KIB = 1024
 
@@ -48,8 +50,8 @@ class Scenario:
         return lines
 
 
-def draw_scenario(seed: int) -> Scenario:
-    """The scenario of a seed."""
+def draw_scenario(seed: int, version: int = DRAW_VERSION) -> Scenario:
+    """The scenario of a seed. An older version draws what the seed meant when it was written down."""
     random = stream(seed, "scenario")
     initiators = between(random, 1, 2)
     acceptors = 2 if chance(random, 0.3) else 1
@@ -58,6 +60,9 @@ def draw_scenario(seed: int) -> Scenario:
     plan = draw_plan(stream(seed, "plan"), count, range(count), any(node.link for node in nodes))
     pairs = [(one, other) for one in range(initiators) for other in range(initiators, count)]
     streams = draw_streams(stream(seed, "streams"), pairs, plan.end_us)
+    if version >= 2:
+        exits = [index for index, node in enumerate(nodes) if node.endpoint.exit]
+        streams += draw_extras(stream(seed, "extras"), pairs, exits, len(streams), plan.end_us)
     return Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
 
 

@@ -9,7 +9,7 @@ from random import Random
 from tests.sim.clock import MILLISECOND, SECOND
 from tests.sim.randomness import between, chance, log_between, pick, stream
 
-__all__ = ["Ending", "Flow", "StreamSpec", "content", "draw_streams"]
+__all__ = ["Ending", "Flow", "StreamSpec", "content", "draw_extras", "draw_streams"]
 
 
 class Ending(enum.Enum):
@@ -81,6 +81,29 @@ def draw_streams(random: Random, pairs: list[tuple[int, int]], phase_us: int) ->
     count = 1 if style < 0.3 else log_between(random, 2, 12)
     budget = log_between(random, 20_000, 400_000)
     return [_ordinary(random, number, pick(random, pairs), phase_us, budget // count) for number in range(count)]
+
+
+def draw_extras(
+    random: Random, pairs: list[tuple[int, int]], exits: list[int], first: int, phase_us: int
+) -> list[StreamSpec]:
+    """Streams that stay long where others pass quickly: unread behind the peer's CLOSE, and undecided at an exit."""
+    extras = []
+    if chance(random, 0.3):
+        size = log_between(random, 1000, 30_000)
+        stop_us = log_between(random, SECOND, max(2 * SECOND, phase_us))
+        up = Flow(size, read_bytes=size // 2, stop_at=between(random, 0, size - 1), stop_us=stop_us)
+        start_us = between(random, 0, phase_us // 2)
+        pair = pick(random, pairs)
+        extras.append(StreamSpec(first, *pair, up, Flow(), Ending.CLOSE, start_us, label="unread close"))
+    dialled = [pair for pair in pairs if pair[1] in exits]
+    if dialled and chance(random, 0.6):
+        size = log_between(random, 100, 5000)
+        dial_us = log_between(random, SECOND, 20 * SECOND)
+        start_us = between(random, 0, phase_us)
+        flows = Flow(size), Flow(size)
+        pair = pick(random, dialled)
+        extras.append(StreamSpec(first + 1, *pair, *flows, Ending.FINISH, start_us, dial_us=dial_us, label="slow dial"))
+    return extras
 
 
 def _small(random: Random, number: int, pair: tuple[int, int], phase_us: int) -> StreamSpec:

@@ -24,7 +24,7 @@ from tunnel.core import (
 )
 
 if TYPE_CHECKING:
-    from tests.sim.clock import Alarm
+    from tests.sim.clock import Alarm, Clock
 
 __all__ = ["Host", "Outcome", "Party", "Stream"]
 
@@ -42,6 +42,7 @@ class Host(Protocol):
     """What a party needs of the node that it lives on."""
 
     index: int
+    clock: Clock
 
     @property
     def now_us(self) -> int: ...
@@ -89,6 +90,7 @@ class Party:
         self.outcome: Outcome | None = None
         self.reason: LostReason | None = None
         self.text = ""
+        self.ended_us = -1  # of virtual time
         self.connected = not initiator
         self.written = 0
         self.read = 0
@@ -188,6 +190,9 @@ class Party:
         end = self.read + len(data)
         if self._expected[self.read : end] != data:
             raise Violation(f"{self}: bytes {self.read} to {end} are not the ones that were written")
+        writer = self.stream.acceptor if self.initiator else self.stream.initiator
+        if writer is None or writer.written < end:
+            raise Violation(f"{self}: read {end} bytes, more than were written")
         self.read = end
         self.host.moved(self, len(data))
 
@@ -251,6 +256,7 @@ class Party:
 
     def _finish(self, outcome: Outcome, reason: LostReason | None, text: str) -> None:
         self.outcome, self.reason, self.text = outcome, reason, text
+        self.ended_us = self.host.clock.now_us
         self.host.ended(self)
 
     def _wake_at(self, which: int, time_us: int) -> None:

@@ -30,7 +30,7 @@ __all__ = ["World"]
 HEALING_US = 330 * SECOND  # the user timeout and a little: who has lost its peer for good learns it then
 SETTLING_US = 2 * SECOND  # after the last end: what is still under way may not change anything
 REFUSALS_US = 20 * SECOND  # after healing: attachments come back, tell what they listen for, and are found
-QUIET_US = 90 * SECOND  # then every route and connection must be gone (5.7, 9.5)
+QUIET_US = 90 * SECOND  # then every route and connection must be gone (5.7, 9.5) of those whose ends both spoke
 EXIT_PORT = 1000  # plus the number of the stream
 RETRY_US = SECOND
 DENIED_HOST = "denied.example"
@@ -104,8 +104,13 @@ class World:
         for each in self.streams.values():
             judge(each, self._touched_by_death(each))
         if self.scenario.seed % 4 == 0:
-            self._settle(max(0, self.scenario.plan.end_us - self.clock.now_us) + QUIET_US)
+            self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us) + self._quiet_after_us())
             check_quiet(self)
+
+    def _quiet_after_us(self) -> int:
+        """Who waits for a peer that will never come back gives up at the user timeout; else nobody waits so long."""
+        refused = any(each.refusals for each in self.streams.values())
+        return HEALING_US + QUIET_US if self.deaths or self.relay.restarts or refused else QUIET_US
 
     def begin(self) -> None:
         """Start every node; put streams and faults on the calendar."""
@@ -113,6 +118,7 @@ class World:
             node.start()
         for each in self.streams.values():
             self.clock.at(each.spec.start_us, lambda each=each: self._open(each))  # type: ignore[misc]
+        self.clock.at(self.scenario.plan.end_us, self._healed)
         for window in self.scenario.plan.windows:
             self.clock.at(window.start_us, lambda window=window: self._window_begins(window))  # type: ignore[misc]
         for moment in self.scenario.plan.moments:
@@ -270,6 +276,10 @@ class World:
                     text=f"{kind.value} {text}".strip(),
                 )
             )
+
+    def _healed(self) -> None:
+        if self.trace is not None:
+            self.trace(TraceRecord(time_us=self.clock.now_us, node="world", event=TraceEvent.FAULTS_HEALED))
 
     def _window_begins(self, window: Window) -> None:
         self.strike(window.kind, window.node, 0, f"until {window.end_us} us")

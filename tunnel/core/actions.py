@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tunnel.core.connection import Connection
     from tunnel.traces.record import TraceEvent
 
-__all__ = ["ACTIONS", "Owner", "drain_anew", "drain_over"]
+__all__ = ["ACTIONS", "Owner", "all_received", "drain_anew", "drain_over"]
 
 
 class Owner(Protocol):
@@ -110,6 +110,7 @@ def _send_shutdown(connection: Connection, now: int) -> None:
 
 
 def _start_drain(connection: Connection, now: int) -> None:
+    connection.outbound.finished()
     connection.sender.stop()
     connection.timers.clear(Timer.KEEPALIVE)
     connection.receiver.window.discard()
@@ -117,6 +118,13 @@ def _start_drain(connection: Connection, now: int) -> None:
         connection.apply(Input.SHUTDOWN, now)
         return
     drain_anew(connection, now)
+
+
+def all_received(connection: Connection, now: int) -> None:
+    """The peer has ended after our CLOSE came to it: everything arrived, though no ACK said so (5.7)."""
+    window = connection.sender.window
+    window.acknowledge(window.next_sequence - 1, [])
+    connection.apply(Input.CLOSE_ACKED, now)
 
 
 def drain_anew(connection: Connection, now: int) -> None:

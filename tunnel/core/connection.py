@@ -13,7 +13,7 @@ from tunnel.core.constants import (
     SECOND_US,
 )
 from tunnel.core.errors import LocalProtocolError, PeerClosedError
-from tunnel.core.events import Flushed, Lost, LostReason, PeerClosed, PeerFinished, Readable, Refused, Writable
+from tunnel.core.events import Flushed, Lost, LostReason, PeerClosed, PeerFinished, Readable, Writable
 from tunnel.core.liveness import Liveness
 from tunnel.core.opening import Identity
 from tunnel.core.outbound import Outbound
@@ -37,7 +37,6 @@ from tunnel.wire import (
     Options,
     Packet,
     PacketType,
-    Rejected,
     RejectReason,
     encode_abort,
     encode_option,
@@ -76,8 +75,7 @@ class Connection:
         self.loss: tuple[LostReason, str] | None = None  # how it will have ended
         self.finished_writing = False
         self._end_shown = False
-        self._write_refused = False
-        self._unflushed = False
+        self._write_refused = self._unflushed = False
         self._peer_pull_interval_us = 0
         self._option_sent = 0
         self.unseen = not identity.initiator  # the application has not been told of it
@@ -221,16 +219,6 @@ class Connection:
             self.resume(now)  # it came over a bound route, whether it says "resumed" or is the first one again
         else:
             self.receiver.insert(sequence, packet.attempt, packet.type, b"", None, now)
-
-    def rejected(self, rejected: Rejected, now: int) -> None:
-        """REJECTED: of a CONNECT it is final; of a resume only when the other endpoint does not know us."""
-        if self.state in (State.CONNECTING, State.CLOSED_EARLY):
-            known = rejected.reason in RejectReason.__members__.values()
-            reason = RejectReason(rejected.reason) if known else RejectReason.REFUSED
-            self.owner.emit(Refused(self.id, reason, rejected.text))
-            self.apply(Input.REJECTED, now)
-        elif self.suspended_since_us != NEVER_US and rejected.reason in (RejectReason.GONE, RejectReason.DENIED):
-            self.fail(LostReason.GONE, None, now, rejected.text)
 
     def replaced(self, other_id: int, now: int) -> None:
         """A second acceptor took our CONNECT, which the first must have died for: both streams are over."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tunnel.core.actions import all_received
 from tunnel.core.constants import EARLY_PACKETS_MAX, HELD_BYTES_MAX, NEVER_US
-from tunnel.core.events import LostReason
+from tunnel.core.events import LostReason, Refused
 from tunnel.core.receive_window import Arrival
 from tunnel.core.state import Input, State
 from tunnel.wire import (
@@ -15,6 +16,7 @@ from tunnel.wire import (
     DropReason,
     Packet,
     PacketType,
+    RejectReason,
     decode_abort,
     decode_accepted,
     decode_ack,
@@ -144,7 +146,16 @@ def _on_rejected(connection: Connection, packet: Packet, now: int) -> None:
     if rejected is None or not identity.initiator or rejected.route_key != identity.route_key:
         connection.stats.packets_discarded += 1
         return
-    connection.rejected(rejected, now)
+    if connection.state in (State.CONNECTING, State.CLOSED_EARLY):
+        reason = RejectReason(rejected.reason) if rejected.reason in _KNOWN_REFUSALS else RejectReason.REFUSED
+        connection.owner.emit(Refused(connection.id, reason, rejected.text))
+        connection.apply(Input.REJECTED, now)
+    elif connection.suspended_since_us == NEVER_US:
+        return  # out of date
+    elif rejected.reason == RejectReason.FINISHED and connection.state is State.CLOSING:
+        all_received(connection, now)
+    elif rejected.reason in _FINAL_REFUSALS:
+        connection.fail(LostReason.GONE, None, now, rejected.text)
 
 
 def _on_abort(connection: Connection, packet: Packet, now: int) -> None:
@@ -160,6 +171,8 @@ def _on_shutdown(connection: Connection, packet: Packet, now: int) -> None:
     connection.peer_shut = True
     if connection.state is State.DRAIN:
         connection.apply(Input.SHUTDOWN, now)
+    elif connection.state is State.CLOSING:
+        all_received(connection, now)  # else it would not be at its end without a CLOSE of its own
     elif not connection.complete:
         connection.fail(LostReason.RESET, None, now, "the peer released the route before the end")
 
@@ -199,6 +212,8 @@ def _on_edge(connection: Connection, packet: Packet, now: int) -> None:
         connection.sender.edge(edge.sequence, edge.bytes, now)
 
 
+_KNOWN_REFUSALS = frozenset(int(reason) for reason in RejectReason)
+_FINAL_REFUSALS = frozenset({RejectReason.GONE, RejectReason.DENIED, RejectReason.FINISHED})  # of a resume (6.8)
 _KNOWN_ABORTS = frozenset(int(reason) for reason in AbortReason)
 
 _Handler = Callable[["Connection", Packet, int], None]

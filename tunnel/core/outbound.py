@@ -162,6 +162,10 @@ class Outbound:
         """What a CONNECT gets that comes after the end: the payload of REJECTED."""
         return self._refusal or encode_rejected(Rejected(self._connection.identity.route_key, RejectReason.GONE))
 
+    def finished(self) -> None:
+        """Both halves have ended well: who asks later need not think that something is missing."""
+        self.refuse(RejectReason.FINISHED, "")
+
     def refuse(self, reason: RejectReason, text: str) -> None:
         """From now on the answer is this; ValueError when the text does not fit."""
         self._refusal = encode_rejected(Rejected(self._connection.identity.route_key, reason, text))

@@ -93,6 +93,7 @@ class RejectReason(enum.IntEnum):
     ID_IN_USE = 10
     SHUTTING_DOWN = 11
     MALFORMED = 12
+    FINISHED = 13  # the connection ended after everything of both sides had come
 
 
 class Rejected(msgspec.Struct, frozen=True):

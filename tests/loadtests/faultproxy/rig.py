@@ -193,9 +193,10 @@ class Client:
         self.writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Send these bytes."""
+        """Send these bytes. That the connection broke shows where it is read."""
         self.writer.write(data)
-        await self.writer.drain()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.drain()
 
     async def request(self, method: str = "POST", target: str = "/", body: bytes | None = None, **headers: str) -> None:
         """Send a request, with Content-Length if it has a body. Underscores in names of headers stand for hyphens."""
@@ -230,6 +231,11 @@ class Client:
     async def ended(self) -> bytes | None:
         """All that comes until the proxy ends the connection; None when it resets it."""
         return await ended(self.reader)
+
+    async def ended_or_answered(self) -> None:
+        """Wait for the end or for a whole answer, whichever comes."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await self.answer()
 
     async def close(self) -> None:
         """Close it."""

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.loadtests.faultproxy.rig import Client, Handler, Received, Rig, in_loop
+from loadtests.faultproxy.http import authority
+from tests.loadtests.faultproxy.rig import Client, Handler, Received, Rig, in_loop, reset
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 
@@ -30,6 +31,7 @@ async def test_bodies_pass_both_ways_on_one_connection() -> None:
             (LARGE, "origin.test"),
             (b"\0", "origin.test"),
         ]
+        assert rig.proxy.url == "http://{}:{}".format(*rig.proxy.address)
         counts = rig.proxy.counts
         assert (counts.connections, counts.exchanges, rig.origin.connections) == (1, 3, 1)
         assert counts.request_bytes == counts.response_bytes == len(LARGE) + 6
@@ -134,6 +136,16 @@ async def test_a_client_that_is_not_told_to_continue() -> None:
 
 
 @in_loop
+async def test_a_client_that_waits_for_an_upstream_that_fails() -> None:
+    async with Rig(answering("nonsense", close=True)) as rig:
+        client = await rig.connect()
+        await client.request("POST", Expect="100-continue", Content_Length="4")
+        answer = await client.answer()
+        assert (answer.status, answer.headers["connection"]) == (502, "close")
+        assert await client.ended() == b""
+
+
+@in_loop
 async def test_informational_answers_pass() -> None:
     async with Rig(answering("HTTP/1.1 103 Early\nLink: x\n\nHTTP/1.1 200 OK\nContent-Length: 1", b"a")) as rig:
         client = await rig.connect()
@@ -141,6 +153,10 @@ async def test_informational_answers_pass() -> None:
         early = await client.answer()
         assert (early.status, early.headers) == (103, {"link": "x"})
         assert (await client.answer()).body == b"a"
+        await client.close()
+        old = await rig.connect()  # does not know them
+        await old.send(b"GET / HTTP/1.0\r\n\r\n")
+        assert (await old.answer()).status == 200
 
 
 @in_loop
@@ -254,6 +270,44 @@ async def test_a_client_that_leaves_within_its_request() -> None:
 
 
 @in_loop
+async def test_a_client_that_breaks_its_connection() -> None:
+    async def large(_request: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")
+        try:
+            while True:
+                writer.write(LARGE)
+                await writer.drain()
+        except ConnectionError:
+            broken.set()
+
+    broken = asyncio.Event()
+    async with Rig(large) as rig:
+        idle, busy = await rig.connect(), await rig.connect()
+        await idle.send(b"GET")
+        await busy.request("GET")
+        await busy.reader.readexactly(1000)
+        for client in (idle, busy):
+            reset(client.writer)
+        await broken.wait()
+        await rig.turns()
+        assert (rig.proxy.counts.upstream_errors, rig.proxy.counts.bad_requests) == (0, 0)
+
+
+@in_loop
+async def test_an_upstream_that_breaks_its_connection_within_a_request() -> None:
+    async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        reset(writer)
+
+    server = await asyncio.start_server(rude, "127.0.0.1", 0)
+    async with server, Rig(upstream=server.sockets[0].getsockname()) as rig:
+        client = await rig.connect()
+        for count in (1, 2):
+            assert (await client.post(LARGE * 8)).status == 502
+            assert rig.proxy.counts.upstream_errors == count
+
+
+@in_loop
 async def test_upstream_may_close_an_idle_connection() -> None:
     async with Rig(answering("HTTP/1.1 200 OK\nContent-Length: 1", b"a", close=True)) as rig:
         client = await rig.connect()
@@ -303,3 +357,8 @@ async def test_two_lengths_are_one() -> None:
         )
         assert (await client.answer()).body == b"a"
         assert "content-length" not in rig.origin.received[0].headers
+
+
+def test_authorities() -> None:
+    assert authority(("::1", 81)) == "[::1]:81"
+    assert authority(("host.test", 80)) == "host.test"

@@ -142,7 +142,7 @@ async def test_a_tunnel_is_cut(side: str, cause: str) -> None:
         assert (record.cause, record.text) == (cause, f"truncate {side} cut")
         assert (b"hello " + data).startswith(got)
         assert len(got) <= len(data)
-        assert side == "request" or len(got) == record.size_bytes
+        assert side == "request" or len(got) <= record.size_bytes  # less if the end came as RST
 
 
 @in_loop
@@ -153,7 +153,7 @@ async def test_bits_of_a_tunnel_flip() -> None:
         sending = asyncio.ensure_future(client.send(data))
         got = await client.reader.readexactly(len(data))
         await sending
-        flipped = sum((a ^ b).bit_count() for a, b in zip(got, b"hello " + data, strict=False))
+        flipped = (int.from_bytes(got) ^ int.from_bytes((b"hello " + data)[: len(got)])).bit_count()
         (record,) = rig.records
         assert record.cause == "response_corrupted"
         assert 1 <= flipped <= record.count <= 64

@@ -1,0 +1,259 @@
+"""Clauses 3.1 to 3.9 and 6.5 to 6.7 between two endpoints: opening and resuming while packets overtake each other."""
+
+import pytest
+
+from tests.core.pair import GIVEN_UP, LOST, MS, SERVICE, TARGET, Fate, Pair, Side
+from tunnel.core import (
+    Closed,
+    Connected,
+    Connection,
+    ConnectRequested,
+    EndpointConfig,
+    Flushed,
+    Incoming,
+    Lost,
+    LostReason,
+    Refused,
+    State,
+)
+from tunnel.core.constants import NEVER_US, SECOND_US
+from tunnel.wire import Packet, PacketType, RejectReason
+
+EXIT = EndpointConfig(exit=True)
+DATA, ACK, ACCEPTED, CONNECT = PacketType.DATA, PacketType.ACK, PacketType.ACCEPTED, PacketType.CONNECT
+EARLY = bytes(range(256)) * 200  # 50 KiB
+
+
+def requested(pair: Pair) -> tuple[Connection, ConnectRequested]:
+    """A connection with early data, about which the exit is asked."""
+    one = pair.a.endpoint.connect(TARGET, pair.now)
+    one.write(EARLY, pair.now)
+    pair.settle()
+    return one, pair.b.only(ConnectRequested)
+
+
+def read_all(connection: Connection, pair: Pair) -> bytes:
+    parts = []
+    while len(part := connection.read(1 << 20, pair.now)):
+        parts.append(bytes(part))
+        pair.settle()
+    return b"".join(parts)
+
+
+def first_of(packet_type: PacketType) -> "Losing":
+    return Losing(packet_type, 1)
+
+
+class Losing:
+    """Loses the first packets of a type."""
+
+    def __init__(self, packet_type: PacketType, count: int) -> None:
+        self.packet_type = packet_type
+        self.left = count
+
+    def __call__(self, side: Side, packet: Packet) -> bool:
+        if packet.type != self.packet_type or not self.left:
+            return False
+        self.left -= 1
+        return True
+
+
+def test_early_data_are_there_when_the_connection_is() -> None:  # 3.6
+    pair = Pair(EXIT)
+    one, request = requested(pair)
+    assert one.state is State.CONNECTING
+    pair.b.endpoint.accept(request.connection_id, pair.now)
+    pair.settle()
+    other = pair.b.endpoint.connections[request.connection_id]
+    assert read_all(other, pair) == EARLY
+    assert pair.a.only(Connected) == Connected(one.id)
+    assert one.stats.packets_resent == 0
+    pair.run(SECOND_US)
+    assert one.sender.window.idle
+
+
+def test_early_data_of_a_refused_connection_are_gone() -> None:  # 3.6
+    pair = Pair(EXIT)
+    one, request = requested(pair)
+    pair.b.endpoint.refuse(request.connection_id, RejectReason.UNREACHABLE, "text", pair.now)
+    pair.settle()
+    assert pair.a.only(Refused) == Refused(one.id, RejectReason.UNREACHABLE, "text")
+    assert not pair.a.endpoint.connections
+    assert not pair.b.endpoint.connections
+    pair.run(100 * SECOND_US)
+    assert pair.a.types().count(CONNECT) == 1
+
+
+@pytest.mark.parametrize("lost", [CONNECT, ACCEPTED, ACK, DATA])
+@pytest.mark.parametrize("times", [1, 2])
+def test_any_packet_of_the_opening_may_be_lost(lost: PacketType, times: int) -> None:  # 3.1, 3.5
+    pair = Pair()
+    pair.b.endpoint.listen("s", 5, pair.now)
+    pair.lose = Losing(lost, times)
+    one = pair.a.endpoint.connect(SERVICE, pair.now)
+    one.write(EARLY, pair.now)
+    pair.run(30 * SECOND_US)
+    other = pair.b.endpoint.connections[pair.b.only(Incoming).connection_id]
+    assert read_all(other, pair) == EARLY
+    assert len(pair.b.endpoint.connections) == 1
+    other.write(b"answer", pair.now)
+    pair.run(SECOND_US)
+    assert read_all(one, pair) == b"answer"
+
+
+def test_what_overtakes_accepted_is_held_and_not_lost() -> None:  # 3.7
+    pair = Pair(EXIT)
+    one, request = requested(pair)
+    pair.hold = lambda side, packet: packet.type == ACCEPTED
+    pair.relay.answering = False
+    pair.b.endpoint.accept(request.connection_id, pair.now)
+    other = pair.b.endpoint.connections[request.connection_id]
+    other.write(b"speaks first", pair.now)
+    pair.relay.bound["b", other.id] = one.id
+    pair.settle()
+    assert one.state is State.CONNECTING
+    assert len(one.held_packets) > 0
+    pair.hold = lambda side, packet: False
+    pair.release()
+    pair.settle()
+    assert read_all(one, pair) == b"speaks first"
+    assert other.stats.packets_resent == 0
+
+
+def test_a_connect_that_comes_twice_opens_once() -> None:  # 3.3
+    pair = Pair()
+    pair.b.endpoint.listen("s", 5, pair.now)
+    pair.fate = lambda side, packets: Fate((10 * MS, 11 * MS, 3 * SECOND_US))
+    one = pair.a.endpoint.connect(SERVICE, pair.now)
+    pair.run(10 * SECOND_US)
+    assert len(pair.b.take(Incoming)) == 1
+    assert len(pair.a.take(Connected)) == 1
+    assert one.state is State.OPEN
+    one.close(pair.now)
+    pair.run(70 * SECOND_US)
+    assert len(pair.a.take(Closed)) == len(pair.b.take(Closed)) == 1
+    assert pair.b.take(Incoming) == []
+
+
+def test_an_initiator_that_gave_up_leaves_nothing_behind() -> None:  # 3.9
+    pair = Pair(EXIT)
+    one, request = requested(pair)
+    one.abort(pair.now)
+    pair.settle()
+    pair.b.endpoint.accept(request.connection_id, pair.now)
+    pair.settle()
+    assert pair.b.lost() is LostReason.UNKNOWN
+    assert not pair.b.endpoint.connections
+
+
+def test_a_service_may_speak_first_and_is_shown_when_the_initiator_is_heard() -> None:  # 3.5
+    pair = Pair()
+    pair.b.endpoint.listen("s", 5, pair.now)
+    one = pair.a.endpoint.connect(SERVICE, pair.now)
+    pair.run(10 * MS)
+    assert pair.b.take(Incoming) == []
+    pair.settle()
+    other = pair.b.endpoint.connections[pair.b.only(Incoming).connection_id]
+    other.write(b"hello", pair.now)
+    pair.settle()
+    assert read_all(one, pair) == b"hello"
+
+
+# resume
+
+
+@pytest.mark.parametrize("at_us", range(0, 60 * MS, 4 * MS))
+def test_a_resume_with_data_in_flight_both_ways(at_us: int) -> None:  # 6.5, 6.6, 4.10
+    pair = Pair()
+    one, other = pair.open()
+    one.write(EARLY * 4, pair.now)
+    other.write(EARLY * 4, pair.now)
+    pair.run(at_us)
+    pair.restart_relay()
+    pair.run(3 * SECOND_US)
+    assert one.suspended_since_us == other.suspended_since_us == NEVER_US
+    assert read_all(other, pair) == EARLY * 4
+    assert read_all(one, pair) == EARLY * 4
+    pair.run(SECOND_US)
+    assert pair.a.take(Flushed)
+    assert pair.b.take(Flushed)
+    assert not pair.a.take(Lost)
+
+
+@pytest.mark.parametrize("lost", [CONNECT, ACCEPTED, ACK])
+@pytest.mark.parametrize("times", [1, 3])
+def test_any_packet_of_a_resume_may_be_lost(lost: PacketType, times: int) -> None:  # 6.5
+    pair = Pair()
+    one, other = pair.open()
+    pair.lose = Losing(lost, times)
+    pair.restart_relay()
+    one.write(EARLY, pair.now)
+    other.write(EARLY, pair.now)
+    pair.run(20 * SECOND_US)
+    assert read_all(other, pair) == EARLY
+    assert read_all(one, pair) == EARLY
+
+
+def test_data_of_the_acceptor_that_overtake_its_answer_do_not_leave_it_waiting() -> None:  # 6.7
+    pair = Pair()
+    one, other = pair.open()
+    pair.restart_relay()
+    pair.hold = lambda side, packet: packet.type == ACCEPTED
+    other.write(EARLY, pair.now)
+    pair.run(500 * MS)  # its data come to a relay without a route: it is told so, and waits again
+    assert other.suspended_since_us != NEVER_US
+    pair.hold = lambda side, packet: False
+    pair.release()
+    pair.run(2 * SECOND_US)
+    assert read_all(one, pair) == EARLY
+    assert other.suspended_since_us == NEVER_US
+
+
+def test_one_side_alone_may_have_lost_its_route() -> None:  # 6.7
+    pair = Pair()
+    one, other = pair.open()
+    pair.relay.restart()
+    other.write(EARLY, pair.now)
+    pair.run(2 * SECOND_US)
+    assert other.suspended_since_us != NEVER_US  # the acceptor waits
+    assert one.suspended_since_us == NEVER_US
+    one.write(b"x", pair.now)
+    pair.run(2 * SECOND_US)
+    assert read_all(one, pair) == EARLY
+    assert read_all(other, pair) == b"x"
+
+
+def test_an_acceptor_that_restarted_is_the_end() -> None:  # 6.6
+    pair = Pair()
+    one, other = pair.open()
+    other.abort(pair.now)
+    pair.b.frozen = True
+    pair.restart_relay()
+    pair.b.endpoint.next_batch(1 << 16, pair.now)  # its ABORT never leaves
+    pair.b.frozen = False
+    pair.run(2 * SECOND_US)
+    assert pair.a.lost() is LostReason.GONE
+    assert one.state is State.CLOSED
+
+
+def test_batches_given_up_while_opening() -> None:  # 4.10
+    pair = Pair()
+    pair.b.endpoint.listen("s", 5, pair.now)
+    fates = [GIVEN_UP, GIVEN_UP, Fate(), GIVEN_UP, LOST, GIVEN_UP]
+    pair.fate = lambda side, packets: fates.pop(0) if fates else Fate()
+    one = pair.a.endpoint.connect(SERVICE, pair.now)
+    one.write(EARLY, pair.now)
+    pair.run(10 * SECOND_US)
+    other = pair.b.endpoint.connections[pair.b.only(Incoming).connection_id]
+    assert read_all(other, pair) == EARLY
+
+
+def test_a_peer_that_takes_only_small_packets_gets_early_data_too() -> None:  # 4.13, 1.3
+    pair = Pair(EndpointConfig(), EndpointConfig(packet_bytes_max=1048))
+    pair.b.endpoint.listen("s", 5, pair.now)
+    one = pair.a.endpoint.connect(SERVICE, pair.now)
+    one.write(EARLY * 2, pair.now)
+    pair.run(SECOND_US)
+    other = pair.b.endpoint.connections[pair.b.only(Incoming).connection_id]
+    assert read_all(other, pair) == EARLY * 2
+    assert other.stats.packets_discarded == 0

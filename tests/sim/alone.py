@@ -1,0 +1,62 @@
+"""Scenarios made for one purpose: one kind of fault alone, an endpoint that dies, a silence beyond the user timeout."""
+
+from __future__ import annotations
+
+from tests.sim.clock import MILLISECOND, MINUTE, SECOND
+from tests.sim.faults import PHASE_US_MAX, FaultKind, FaultPlan, Moment, Window, plan_of
+from tests.sim.node import NodeSpec
+from tests.sim.path import PathShape
+from tests.sim.randomness import stream
+from tests.sim.scenario import Scenario
+from tests.sim.streams import Ending, Flow, StreamSpec
+from tunnel.core import EndpointConfig
+
+__all__ = ["one_death", "one_kind", "one_silence"]
+
+PHASE_US = 30 * SECOND
+
+
+def one_kind(kind: FaultKind, seed: int) -> Scenario:
+    """A client and a service on lanes, an exit on a link, and nothing but this kind of fault."""
+    plan = plan_of(stream(seed, "alone", kind.name), [kind], PHASE_US, 3, [2])
+    paced = Flow(40_000, write_bytes=1000, write_pause_us=500 * MILLISECOND)
+    streams = (
+        StreamSpec(0, 0, 1, paced, paced, Ending.FINISH, label="both ways"),
+        StreamSpec(1, 0, 2, paced, Flow(size=40_000), Ending.FINISH, echo=True, label="echo"),
+        StreamSpec(2, 0, 2, Flow(60_000, read_bytes=2000, read_pause_us=SECOND), Flow(), Ending.CLOSE, label="one way"),
+        StreamSpec(3, 0, 1, Flow(60_000, stop_at=100, stop_us=20 * SECOND), Flow(9), Ending.FINISH, label="stopped"),
+    )
+    return Scenario(seed, _nodes(link=True), streams, plan)
+
+
+def one_death(node: int, seed: int, absence_us: int) -> Scenario:
+    """The client (0), the service (1) or the exit (2) dies in the middle of four streams; a successor comes."""
+    paced = Flow(40_000, write_bytes=1000, write_pause_us=500 * MILLISECOND)
+    streams = tuple(
+        StreamSpec(number, 0, 1 + number % 2, paced, paced, Ending.FINISH, label="killed") for number in range(4)
+    )
+    moment = Moment(FaultKind.DIED, 5 * SECOND, node, absence_us)
+    return Scenario(seed, _nodes(link=seed % 2 == 0), streams, FaultPlan(end_us=10 * SECOND, moments=(moment,)))
+
+
+def one_silence(length_us: int, user_timeout_us: int) -> Scenario:
+    """The client's path swallows everything for so long."""
+    paced = Flow(40_000, write_bytes=1000, write_pause_us=500 * MILLISECOND)
+    window = Window(FaultKind.BLACKHOLE, 3 * SECOND, 3 * SECOND + length_us, 0)
+    plan = FaultPlan(end_us=window.end_us, windows=(window,))
+    config = EndpointConfig(user_timeout_us=user_timeout_us)
+    return Scenario(1, _nodes(config=config), (StreamSpec(0, 0, 1, paced, paced, label="silenced"),), plan)
+
+
+def _nodes(*, link: bool = False, config: EndpointConfig | None = None) -> tuple[NodeSpec, ...]:
+    endpoint = config or EndpointConfig()
+    far = PathShape(30 * MILLISECOND, 30 * MILLISECOND, 5 * MILLISECOND, 1_000_000)
+    near = PathShape(2 * MILLISECOND, 2 * MILLISECOND, 0, 20_000_000)
+    return (
+        NodeSpec("client", shape=far, endpoint=endpoint),
+        NodeSpec("service", shape=near, endpoint=endpoint, services=("service",)),
+        NodeSpec("exit", shape=near, endpoint=EndpointConfig(exit=True), link=link),
+    )
+
+
+assert PHASE_US < PHASE_US_MAX < 5 * MINUTE

@@ -1,0 +1,42 @@
+"""An endpoint dies: its peers learn it as soon as its successor is there; the user timeout is for those without one."""
+
+import pytest
+
+from tests.sim.alone import one_death, one_silence
+from tests.sim.clock import MINUTE, SECOND
+from tests.sim.workload import Outcome
+from tests.sim.world import World
+from tunnel.core import LostReason
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_peers_of_a_dead_endpoint_learn_it_from_its_successor_at_once(node: int, seed: int) -> None:
+    absence_us = 7 * SECOND
+    world = World(one_death(node, seed, absence_us))
+    world.run()
+    ends_us = [
+        party.ended_us - 5 * SECOND - absence_us
+        for each in world.streams.values()
+        for party in each.parties
+        if party.outcome is Outcome.LOST
+    ]
+    assert len(ends_us) >= 2
+    assert max(ends_us) <= 2 * SECOND
+
+
+def test_a_silence_beyond_the_user_timeout_is_an_error_on_both_sides() -> None:
+    world = World(one_silence(3 * MINUTE, user_timeout_us=MINUTE))
+    world.begin()
+    while world.open_streams and world.clock.step(10 * MINUTE):
+        pass
+    parties = world.streams[0].parties
+    assert [party.outcome for party in parties] == [Outcome.LOST, Outcome.LOST]
+    assert {party.reason for party in parties} <= {LostReason.TIMEOUT, LostReason.UNKNOWN}
+    assert all(party.ended_us <= 2 * MINUTE + 10 * SECOND for party in parties)
+
+
+def test_a_silence_below_the_user_timeout_is_none() -> None:
+    world = World(one_silence(50 * SECOND, user_timeout_us=MINUTE))
+    world.run()
+    assert [party.outcome for party in world.streams[0].parties] == [Outcome.CLEAN, Outcome.CLEAN]

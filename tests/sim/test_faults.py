@@ -1,0 +1,14 @@
+"""Each kind of fault alone: it strikes, and every stream completes all the same."""
+
+import pytest
+
+from tests.sim.alone import one_kind
+from tests.sim.faults import FaultKind
+from tests.sim.runner import run_scenario
+
+
+@pytest.mark.parametrize("kind", FaultKind, ids=lambda kind: kind.name.lower())
+def test_every_stream_survives_one_kind_of_fault_alone(kind: FaultKind) -> None:
+    outcome = run_scenario(one_kind(kind, seed=4))
+    assert not outcome.failure
+    assert outcome.cells[kind.name][""] > 0
