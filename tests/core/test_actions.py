@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.solo import KEY, PEER, SERVICE, TARGET, Solo
 from tunnel.core import Closed, Connected, EndpointConfig, Event, Incoming, Lost, LostReason, State
-from tunnel.core.actions import ACTIONS
+from tunnel.core.actions import ACTIONS, all_received
 from tunnel.core.constants import NEVER_US, SECOND_US
 from tunnel.core.state import Action
 from tunnel.core.timers import Timer
@@ -109,12 +109,10 @@ def test_shutdown_needs_somebody_to_tell() -> None:
     assert alone.out() == []
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_the_drain_lasts_a_minute_or_two_rto(slow: bool) -> None:  # 5.7
-    solo = Solo(EndpointConfig(budget_bytes=1 << 20)).opened()
-    if slow:
-        solo.connection.sender.rtt.sample(50 * SECOND_US)
-    expected = 2 * solo.connection.sender.rtt.base_rto_us() if slow else 60 * SECOND_US
+@pytest.mark.parametrize(("user_timeout_s", "drain_s"), [(10, 60), (300, 300)])
+def test_the_drain_lasts_a_minute_or_the_user_timeout(user_timeout_s: int, drain_s: int) -> None:  # 5.7
+    solo = Solo(EndpointConfig(budget_bytes=1 << 20, user_timeout_us=user_timeout_s * SECOND_US)).opened()
+    expected = drain_s * SECOND_US
     solo.connection.state = State.DRAIN
     act(solo, Action.START_DRAIN)
     assert solo.connection.timers.get(Timer.DRAIN) == solo.now + expected
@@ -155,4 +153,35 @@ def test_the_drain_goes_on_while_the_route_is_gone_as_long_as_the_user_timeout()
     solo.wait(299 * SECOND_US)
     assert solo.in_state(State.DRAIN)
     solo.wait(61 * SECOND_US)
+    assert solo.in_state(State.CLOSED)
+
+
+def test_everything_is_received_when_the_peer_has_ended_without_a_close() -> None:  # 5.7
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.connection.close(solo.now)
+    solo.out()
+    all_received(solo.connection, solo.now)
+    assert solo.in_state(State.DRAIN)
+    assert solo.events() == [Closed(solo.connection.id)]
+
+
+def test_nothing_was_received_that_never_left() -> None:
+    """Only a peer that lies can have ended before our CLOSE came to it."""
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.connection.close(solo.now)
+    all_received(solo.connection, solo.now)
+    assert solo.events() == [Lost(solo.connection.id, LostReason.PEER_CLOSED, "3 bytes were not acknowledged")]
+
+
+def test_a_drain_that_ends_without_a_route_begins_anew() -> None:  # 5.7, 4.15
+    solo = Solo(EndpointConfig(exit=True, user_timeout_us=100 * SECOND_US)).served()
+    solo.end(0)
+    solo.out()
+    solo.wait(90 * SECOND_US)
+    solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0)))
+    solo.wait(99 * SECOND_US)
+    assert solo.in_state(State.DRAIN)
+    solo.wait(101 * SECOND_US)
     assert solo.in_state(State.CLOSED)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.solo import MS, SERVICE, Solo
+from tests.core.solo import MS, SERVICE, TARGET, Solo
 from tunnel.core import (
     Closed,
     Connected,
@@ -266,3 +266,35 @@ def test_nothing_is_numbered_after_close() -> None:
     solo.endpoint.carrier_changed(1, 250 * MS, solo.now)
     assert solo.out() == []
     assert solo.connection.sender.rtt.pull_interval_us == 250 * MS
+
+
+def to_connecting(solo: Solo) -> None:
+    solo.connect()
+    solo.say(SHUTDOWN)
+    solo.answer()
+
+
+def to_requested(solo: Solo) -> None:
+    solo.request(TARGET)
+    solo.say(SHUTDOWN)
+
+
+def to_open(solo: Solo) -> None:
+    solo.opened().say(SHUTDOWN)
+
+
+def to_closed_with_a_gap(solo: Solo) -> None:
+    solo.opened()
+    solo.stream = b"abc"
+    solo.end(1)
+    solo.say(SHUTDOWN)
+
+
+@pytest.mark.parametrize("reach", [to_connecting, to_requested, to_open, to_closed_with_a_gap])
+def test_shutdown_before_the_end_is_a_reset(reach: Callable[[Solo], None]) -> None:  # 5.7
+    solo = Solo()
+    reach(solo)
+    (lost,) = [event for event in solo.events() if isinstance(event, Lost)]
+    assert lost.reason is LostReason.RESET
+    assert solo.in_state(State.CLOSED)
+    assert not solo.connection.at_eof

@@ -1,10 +1,8 @@
 """What each type of packet does, and what is discarded (3.7, 3.8)."""
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.core.solo import PEER, SERVICE, TARGET, Solo
+from tests.core.solo import PEER, SERVICE, Solo
 from tunnel.core import (
     Closed,
     Connected,
@@ -157,6 +155,29 @@ def test_a_second_acceptor_ends_both_streams() -> None:
     assert (packet.type, packet.destination) == (PacketType.ABORT, PEER + 1)
 
 
+@pytest.mark.parametrize("packet_type", [PacketType.REJECTED, PacketType.SHUTDOWN])
+def test_who_is_closing_learns_that_the_other_has_ended_well(packet_type: PacketType) -> None:  # 5.7, 6.8
+    solo = Solo().opened()
+    solo.connection.close(solo.now)
+    solo.out()
+    finished = encode_rejected(Rejected(solo.route_key, RejectReason.FINISHED))
+    rejected = Packet(PacketType.REJECTED, solo.connection.id, 0, 0, finished)
+    solo.receive(rejected)
+    assert solo.events() == []  # nobody has asked
+    solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
+    solo.receive(rejected if packet_type == PacketType.REJECTED else solo.packet(packet_type))
+    assert isinstance(solo.event(Closed), Closed)
+
+
+@pytest.mark.parametrize("reason", [RejectReason.GONE, RejectReason.BUSY])
+def test_a_resume_may_be_refused(reason: RejectReason) -> None:  # 6.8
+    solo = Solo().opened()
+    solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
+    payload = encode_rejected(Rejected(solo.route_key, reason, ""))
+    solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, payload))
+    assert solo.in_state(State.CLOSED) == (reason == RejectReason.GONE)
+
+
 def test_rejected_is_told_with_its_reason() -> None:
     solo = Solo().connect()
     payload = encode_rejected(Rejected(solo.route_key, 999, "text"))
@@ -267,36 +288,10 @@ def test_abort_ends_at_once_and_is_not_answered(reason: int, expected: LostReaso
     assert solo.out() == []
 
 
-def to_connecting(solo: Solo) -> None:
-    solo.connect()
+def test_shutdown_before_the_end_is_a_reset() -> None:  # 5.7
+    solo = Solo().opened()
     solo.say(PacketType.SHUTDOWN)
-    solo.answer()
-
-
-def to_requested(solo: Solo) -> None:
-    solo.request(TARGET)
-    solo.say(PacketType.SHUTDOWN)
-
-
-def to_open(solo: Solo) -> None:
-    solo.opened().say(PacketType.SHUTDOWN)
-
-
-def to_closed_with_a_gap(solo: Solo) -> None:
-    solo.opened()
-    solo.stream = b"abc"
-    solo.end(1)
-    solo.say(PacketType.SHUTDOWN)
-
-
-@pytest.mark.parametrize("reach", [to_connecting, to_requested, to_open, to_closed_with_a_gap])
-def test_shutdown_before_the_end_is_a_reset(reach: Callable[[Solo], None]) -> None:  # 5.7
-    solo = Solo()
-    reach(solo)
-    (lost,) = [event for event in solo.events() if isinstance(event, Lost)]
-    assert lost.reason is LostReason.RESET
-    assert solo.in_state(State.CLOSED)
-    assert not solo.connection.at_eof
+    assert solo.event(Lost).reason is LostReason.RESET
 
 
 def test_shutdown_while_the_reader_is_behind_is_remembered() -> None:  # 5.7

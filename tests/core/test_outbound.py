@@ -184,3 +184,11 @@ def test_the_delay_of_an_ack_is_not_asked_for() -> None:  # 4.3
     solo.wait(25 * MS)
     assert solo.connection.outbound.wants_control()
     assert solo.acked().delay_us == 25 * MS
+
+
+def test_a_resume_after_a_good_end_hears_of_it() -> None:  # 5.7
+    solo = Solo().served()
+    solo.connection.outbound.finished()
+    rejected = decode_rejected(solo.connection.outbound.last_answer())
+    assert rejected is not None
+    assert rejected.reason == RejectReason.FINISHED

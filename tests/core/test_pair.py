@@ -35,7 +35,7 @@ SMALL = EndpointConfig(
 )
 LARGE = EndpointConfig(exit=True)
 FAULTS_US = 20 * SECOND_US
-HEALING_US = 440 * SECOND_US  # a drain without a route lasts as long as the user timeout
+HEALING_US = 760 * SECOND_US  # a drain without a route lasts as long as the user timeout, and then once more
 
 
 @dataclass(slots=True)

@@ -108,9 +108,11 @@ class World:
             check_quiet(self)
 
     def _quiet_after_us(self) -> int:
-        """Who waits for a peer that will never come back gives up at the user timeout; else nobody waits so long."""
+        """Who waits for a peer that will never come back gives up at the user timeout; who only re-acknowledges does so
+        for as long again after a resume."""
         refused = any(each.refusals for each in self.streams.values())
-        return HEALING_US + QUIET_US if self.deaths or self.relay.restarts or refused else QUIET_US
+        rounds = 2 if self.deaths or self.relay.restarts or refused else 1
+        return rounds * HEALING_US + QUIET_US
 
     def begin(self) -> None:
         """Start every node; put streams and faults on the calendar."""

@@ -128,16 +128,16 @@ def all_received(connection: Connection, now: int) -> None:
 
 
 def drain_anew(connection: Connection, now: int) -> None:
-    """Late repeats are acknowledged from now on for the whole time again (5.7)."""
-    connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, 2 * connection.sender.rtt.base_rto_us()))
+    """Late repeats are acknowledged until the peer says SHUTDOWN, or would have given up itself (5.7)."""
+    connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, connection.liveness.user_timeout_us))
 
 
 def drain_over(connection: Connection, now: int) -> None:
     """The drain time is over. While the route is gone it goes on, as long as the user timeout: who repeats cannot be
     heard, and would be left with a timeout although everything was read."""
-    since_us = connection.suspended_since_us
-    if since_us != NEVER_US and now < since_us + connection.liveness.user_timeout_us:
-        drain_anew(connection, now)
+    given_up_us = connection.suspended_since_us + connection.liveness.user_timeout_us
+    if connection.suspended_since_us != NEVER_US and now < given_up_us:
+        connection.timers.set(Timer.DRAIN, given_up_us)
     else:
         connection.apply(Input.DRAINED, now)
 

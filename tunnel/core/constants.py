@@ -39,7 +39,7 @@ EARLY_BYTES_MAX = 64 * 1024  # 3.6: DATA that may precede ACCEPTED
 EARLY_PACKETS_MAX = 64  # 3.7
 HELD_BYTES_MAX = 256 * 1024  # 3.7
 
-DRAIN_US = 60 * SECOND_US  # 5.7: twice the exchange duplicate that proxies were seen to send a minute late
+DRAIN_US = 60 * SECOND_US  # 5.7, at least: proxies were seen to repeat a request a minute late
 TOMBSTONE_US = 4 * 60 * SECOND_US  # 3.1, 3.3: ids and route keys rest that long
 
 PACKET_PAYLOAD_MIN = 1024  # 4.13
