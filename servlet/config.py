@@ -35,6 +35,7 @@ _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _T = TypeVar("_T")
 _PORT_MAX = 65535
+_LIMIT_MAX = 1 << 40
 
 
 class ConfigError(ValueError):
@@ -72,29 +73,30 @@ class ListenAddress(msgspec.Struct, frozen=True):
 class ShellLimits:
     """What the shell around the switch limits. Times in seconds."""
 
-    header_seconds: int = 10
+    header_seconds: float = 10
     """From the first byte of a request, or from connecting, to the end of its headers."""
-    body_seconds: int = 30
+    body_seconds: float = 30
     """From the headers to the end of the body."""
-    keepalive_seconds: int = 75
+    keepalive_seconds: float = 75
     """An idle connection is closed then: later than proxies in front close theirs (nginx: 60)."""
-    link_opening_seconds: int = 10
+    link_opening_seconds: float = 10
     """From the upgrade to the first message on a link."""
     link_batch_bytes_max: int = 4 << 20
     """Largest batch that is taken on a link."""
     auth_failures_per_minute: int = 20
     """Wrong tokens from one address that are answered at once."""
-    dial_seconds: int = 10
+    dial_seconds: float = 10
     """What an exit waits for a target, name resolution included."""
     exit_connections_max: int = 4096
     """Connections of one exit, those that are being dialled included."""
-    drain_seconds: int = 60
+    drain_seconds: float = 60
     """How long SIGTERM waits for connections to end."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            least = 0.001 if name.endswith("_seconds") else 1
+            if not least <= getattr(self, name) <= _LIMIT_MAX:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ class _GrantFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _ConfigFile(msgspec.Struct, forbid_unknown_fields=True):
-    listen: list[str] = ["127.0.0.1:8080"]
+    listen: tuple[str, ...] = ("127.0.0.1:8080",)
     base: str = ""
     admin: str = ""
     exit: Literal["inline", "none"] = "inline"
@@ -233,11 +235,11 @@ def _convert(value: Any, wanted: type[_T], file: str, where: str) -> _T:
     except msgspec.ValidationError as error:
         text = str(error)
     found = _PATH.search(text)
-    key = ".".join(part for part in (where, found[1] if found else "") if part)
+    key = ".".join(part for part in (where, found[1] if found else "") if part).replace(".[", "[")
     text = _PATH.sub("", text)
     unknown = _UNKNOWN.match(text)
     if unknown:
-        known = list(wanted.__struct_fields__) if hasattr(wanted, "__struct_fields__") and not found else []
+        known = [] if found else list(getattr(wanted, "__struct_fields__", ()))
         raise ConfigError(_unknown_key(file, f"{key}.{unknown[1]}".lstrip("."), unknown[1], known))
     raise ConfigError(f"{file}: {key or 'the whole file'}: {text[0].lower()}{text[1:]}".replace("`", ""))
 
@@ -251,8 +253,6 @@ def _unknown_key(file: str, key: str, name: str, known: list[str]) -> str:
 def _checked(check: Any, value: Any, file: str, key: str) -> Any:
     try:
         return check(value)
-    except ConfigError:
-        raise
     except ValueError as error:
         raise ConfigError(": ".join(part for part in (file, key, str(error)) if part)) from None
 
@@ -269,8 +269,10 @@ def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ShellLimit
     for name, value in values.items():
         if name not in of_switch | of_shell:
             raise ConfigError(_unknown_key(file, f"limits.{name}", name, sorted(of_switch | of_shell)))
-        if type(value) is not int:
-            raise ConfigError(f"{file}: limits.{name}: expected a whole number, not {value!r}")
+        if type(value) is not int and not (type(value) is float and name.endswith("_seconds")):
+            raise ConfigError(
+                f"{file}: limits.{name}: expected a {'' if '_sec' in name else 'whole '}number, not {value!r}"
+            )
     try:
         switch = SwitchConfig(**{name: value for name, value in values.items() if name in of_switch})
         limits = ShellLimits(**{name: value for name, value in values.items() if name in of_shell})

@@ -47,6 +47,11 @@ class Policy:
         self._allows_all = allows_all
         self._rulesets: dict[str, Ruleset] = {}
 
+    def widened(self, rules: Iterable[Rule], *, allows_all: bool = False) -> "Policy":
+        """The same with more rules for everyone, or without any."""
+        everyone = msgspec.structs.replace(self._everyone, connect=(*self._everyone.connect, *rules))
+        return Policy(self._users, everyone, resolvable=self._resolvable, allows_all=allows_all)
+
     @property
     def is_empty(self) -> bool:
         """Whether nobody may do anything."""
@@ -89,7 +94,9 @@ class Policy:
         return user == EXIT_USER or any(grant.exit for grant in self._grants(user))
 
     def _allows(self, user: str, what: str, name: str) -> bool:
-        return self._allows_all or any({name, _ANY} & {*getattr(grant, what)} for grant in self._grants(user))
+        return self._allows_all or any(
+            name in names or _ANY in names for names in (getattr(grant, what) for grant in self._grants(user))
+        )
 
     def _grants(self, user: str) -> list[Grant]:
         own = self._users.get(user)

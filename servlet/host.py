@@ -61,6 +61,7 @@ class SwitchHost:
         self._scheduled: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
+        self._drained: asyncio.Future[None] | None = None
 
     # --- requests
 
@@ -140,6 +141,20 @@ class SwitchHost:
         links, self.links = self.links, {}
         for link in links.values():
             link.end("the relay is shutting down")
+        self._look_whether_drained()
+
+    async def drained(self) -> None:
+        """Return when no route is left, or the host is closed."""
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+            self._look_whether_drained()
+        await asyncio.shield(self._drained)
+
+    def _look_whether_drained(self) -> None:
+        if self._drained is None or self._drained.done():
+            return
+        if self.is_closed or not self.switch.stats().routes:
+            self._drained.set_result(None)
 
     # --- the pump
 
@@ -154,6 +169,7 @@ class SwitchHost:
         finally:
             self._pumping = False
         self._arm()
+        self._look_whether_drained()
 
     def _deliver(self) -> bool:
         moved = False

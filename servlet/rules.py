@@ -147,20 +147,18 @@ class Ruleset:
             for rule in self.rules:
                 if rule.covers_port(port) and rule.host == _ANY:
                     return Verdict(True, f"allowed by {rule.text}")
-        where = f"{name} leads to {face}, and that" if name else str(face)
-        what = f"{where} is {found.kind.value}" if found is not None else f"no rule allows {face}:{port}"
-        return Verdict(False, f"{what}; only what lists exactly that allows it" if found is not None else what)
+        where = f"{name} leads to {face}, and no rule allows that" if name else f"no rule allows {face}:{port}"
+        return Verdict(False, where if found is None else f"{where} ({found.kind.value}: it must be listed as such)")
 
 
 def _lists(network: IPNetwork, face: IPAddress, found: Special | None) -> bool:
     """Whether the network lists the address: a special one only if the network lies within its special range."""
     if not is_within(face, network):
         return False
-    return (
-        found is None
-        or int(network.network_address) >= int(found.network.network_address)
-        and (int(network.broadcast_address) <= int(found.network.broadcast_address))
-    )
+    if found is None:
+        return True
+    lowest, highest = int(found.network.network_address), int(found.network.broadcast_address)
+    return lowest <= int(network.network_address) and int(network.broadcast_address) <= highest
 
 
 def _is_localhost(name: str) -> bool:

@@ -1,3 +1,80 @@
-"""Sockets that behave like TCP, over nothing but plain HTTP requests."""
+"""TCP-like sockets over plain HTTP requests. Start with `attach`.
 
-__all__: list[str] = []
+Names are imported when they are used, so that `import tunnel` costs little and needs none of the carriers' libraries.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunnel.attachment import Attachment
+    from tunnel.entry import attach, memory_attach
+    from tunnel.errors import (
+        DeniedError,
+        IntegrityError,
+        LocalProtocolError,
+        LostError,
+        LostReason,
+        NotAuthenticatedError,
+        PeerClosedError,
+        RefusedError,
+        RejectReason,
+        ResetError,
+        TunnelError,
+        UnreachableError,
+    )
+    from tunnel.listener import ExitRequest, Server
+    from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector
+    from tunnel.streams import StreamReader, StreamWriter
+    from tunnel.transport import Transport
+
+__all__ = [
+    "Attachment",
+    "AttachmentStats",
+    "ConnectionListener",
+    "DeniedError",
+    "ErrorListener",
+    "ExitRequest",
+    "IntegrityError",
+    "LocalProtocolError",
+    "LostError",
+    "LostReason",
+    "NotAuthenticatedError",
+    "PeerClosedError",
+    "RefusedError",
+    "RejectReason",
+    "ResetError",
+    "Server",
+    "StatisticsCollector",
+    "StreamReader",
+    "StreamWriter",
+    "Transport",
+    "TunnelError",
+    "UnreachableError",
+    "attach",
+    "memory_attach",
+]
+
+_HOMES = {
+    "attachment": "Attachment",
+    "entry": "attach memory_attach",
+    "errors": "DeniedError IntegrityError LocalProtocolError LostError LostReason NotAuthenticatedError "
+    "PeerClosedError RefusedError RejectReason ResetError TunnelError UnreachableError",
+    "listener": "ExitRequest Server",
+    "status": "AttachmentStats ConnectionListener ErrorListener StatisticsCollector",
+    "streams": "StreamReader StreamWriter",
+    "transport": "Transport",
+}
+_HOME = {name: f"tunnel.{home}" for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tunnel' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

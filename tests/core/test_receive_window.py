@@ -119,6 +119,16 @@ def test_the_window_doubles_when_the_sender_fills_it_and_the_reader_keeps_up() -
     assert sizes == [200, 350, 350, 350, 350, 350]
 
 
+def test_each_doubling_must_be_earned() -> None:
+    window = make(EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=10_000))
+    data(window, 0, bytes(100))
+    for number in range(1, 10):
+        read_all(window)
+        window.advance()
+        data(window, number, bytes(10))
+    assert window.size_bytes == 200
+
+
 def test_it_does_not_grow_for_a_slow_reader_or_a_slow_sender() -> None:
     config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=400)
     slow_reader, slow_sender = make(config), make(config)

@@ -229,7 +229,9 @@ def test_a_suspended_sender_is_silent_and_without_timers() -> None:  # 6.5
 def test_a_stopped_sender_takes_no_news() -> None:  # 5.3
     bench = Bench().measured()
     (segment,) = bench.send(5, receipted=False)
+    bench.sender.probe_due = True
     assert bench.sender.stop() == 5
+    assert not bench.sender.probe_due
     assert bench.timers.next() == NEVER_US
     bench.sender.receipted(segment, 0, bench.now)
     bench.sender.given_up(segment, 0)

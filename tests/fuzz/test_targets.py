@@ -1,6 +1,7 @@
 """Every target over the committed inputs and over seeded random ones, without a fuzzer; and the tools around them."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -121,9 +122,13 @@ def test_a_report_of_libfuzzer_is_read() -> None:
     assert (nothing.edges, nothing.repeat_command) == (None, "nothing was saved")
 
 
-def test_the_engine_is_named_when_it_is_not_the_usual_one() -> None:
+def test_the_engine_is_named_when_it_is_not_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_engine(by_chance=True)[0] == "random"
     assert "seeded random inputs" in choose_engine(by_chance=True)[1]
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    engine, reason = choose_engine(by_chance=False)
+    assert engine == "random"
+    assert reason.startswith("atheris is not installed here: seeded random inputs instead")
 
 
 def test_the_command_reports_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:

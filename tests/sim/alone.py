@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.sim.clock import MILLISECOND, MINUTE, SECOND
 from tests.sim.faults import PHASE_US_MAX, FaultKind, FaultPlan, Moment, Window, plan_of
 from tests.sim.node import NodeSpec
@@ -46,6 +48,12 @@ def one_silence(length_us: int, user_timeout_us: int) -> Scenario:
     plan = FaultPlan(end_us=window.end_us, windows=(window,))
     config = EndpointConfig(user_timeout_us=user_timeout_us)
     return Scenario(1, _nodes(config=config), (StreamSpec(0, 0, 1, paced, paced, label="silenced"),), plan)
+
+
+def one_slow_path(shape: PathShape, size: int) -> Scenario:
+    """One upload, nothing wrong but the path itself."""
+    nodes = (replace(_nodes()[0], shape=shape), *_nodes()[1:])
+    return Scenario(1, nodes, (StreamSpec(0, 0, 1, Flow(size), Flow(), Ending.CLOSE, label="slow path"),), FaultPlan())
 
 
 def _nodes(*, link: bool = False, config: EndpointConfig | None = None) -> tuple[NodeSpec, ...]:

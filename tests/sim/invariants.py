@@ -61,8 +61,14 @@ def _check_connection(node: Node, connection: Connection) -> None:
 def _check_sending(node: Node, connection: Connection) -> None:
     """In flight <= window (3.6: or 64 KiB before any is known) and edge; written bytes <= buffer."""
     window = connection.sender.window
-    if window.sent_offset > max(window.peer_edge, EARLY_BYTES_MAX):
-        beyond = window.sent_offset - window.peer_edge
+    edge = max(window.peer_edge, EARLY_BYTES_MAX)
+    party = node.parties.get(connection.id)
+    peer = party.peer() if party is not None else None
+    if peer is not None and not peer.connection.receiver.window.discarding:
+        # what the reader's side knows, not what the writer's side believes
+        edge = max(min(window.peer_edge, peer.connection.receiver.window.right_edge), EARLY_BYTES_MAX)
+    if window.sent_offset > edge:
+        beyond = window.sent_offset - edge
         raise Violation(f"{node}, connection {connection.id}: {beyond} bytes sent beyond the peer's window")
     used_before = node.edge_used.get(connection.id, 0)
     if window.edge_used > max(window.edge_bytes, used_before):

@@ -158,6 +158,10 @@ class Party:
         if self.outcome is None:
             self.outcome = Outcome.DIED
 
+    def peer(self) -> Party | None:
+        """The other end, if its application has it."""
+        return self.stream.acceptor if self.initiator else self.stream.initiator
+
     def __str__(self) -> str:
         side = "initiator" if self.initiator else "acceptor"
         return f"{self.stream}, {side} at node {self.host.index}"
@@ -190,7 +194,7 @@ class Party:
         end = self.read + len(data)
         if self._expected[self.read : end] != data:
             raise Violation(f"{self}: bytes {self.read} to {end} are not the ones that were written")
-        writer = self.stream.acceptor if self.initiator else self.stream.initiator
+        writer = self.peer()
         if writer is None or writer.written < end:
             raise Violation(f"{self}: read {end} bytes, more than were written")
         self.read = end
@@ -245,7 +249,7 @@ class Party:
         if self.at_end:
             raise Violation(f"{self}: a second end of stream")
         self.at_end = True
-        writer = self.stream.acceptor if self.initiator else self.stream.initiator
+        writer = self.peer()
         if writer is None or not writer.finished or self.read != writer.written:
             written = writer.written if writer else "nobody"
             raise Violation(f"{self}: end of stream after {self.read} bytes, written: {written}")

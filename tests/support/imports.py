@@ -14,7 +14,10 @@ TOP_LEVEL = ("client", "loadtests", "servlet", "tests", "tunnel")
 
 # Files of servlet that may await, open and read the clock. Every other one is sans-I/O.
 # pyproject.toml exempts the same files from ruff's banned-api rule.
-SERVLET_SHELL = frozenset({"servlet.__main__", "servlet.app"})
+SERVLET_SHELL = frozenset(
+    f"servlet.{name}"
+    for name in "__main__ admin app cli commands exit host link relay running server store users_command".split()
+)
 
 # Packages of tunnel, and the one module, that are not part of its public face.
 INSIDE = ("analysis", "carriers", "core", "driver", "exchange", "traces", "wire")

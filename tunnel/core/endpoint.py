@@ -160,7 +160,8 @@ class Endpoint:
             self.touch(connection)
 
     def next_batch(self, size_max: int, now: int) -> Batch | None:
-        """What leaves now: at most `size_max` bytes, or one packet that is larger. None when nothing waits."""
+        """What leaves now: at most `size_max` bytes, or one packet that is larger. None when nothing waits. Below 2 KiB
+        there would be no room for the control packets of a connection, which leave together."""
         batch = self._batches.fill(size_max, now)
         if batch is not None and self.trace is not None:
             self._trace_batch(batch, now)

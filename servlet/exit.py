@@ -1,0 +1,272 @@
+"""The exit: an endpoint that dials TCP targets. Inline in the relay's process, or in its own (`tunnel-relay exit`).
+
+It is the last to check: it resolves a name once, holds each address against the user's rules, and dials one that
+passed, as a literal. ACCEPTED means that the target accepted.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import structlog
+
+from servlet.addresses import IPAddress, faces
+from servlet.grants import EXIT_USER
+from servlet.rules import Ruleset, read_host
+from tunnel import Attachment, ExitRequest, RejectReason, memory_attach
+
+if TYPE_CHECKING:
+    from servlet.relay import Relay
+
+__all__ = ["Dialer", "InlineExit", "Resolve", "resolve"]
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[list[IPAddress]]]
+_log = structlog.get_logger("exit")
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
+_LINGER_S = 2.0  # for what was written to reach its endpoint, when the relay stops
+
+
+async def resolve(host: str, port: int) -> list[IPAddress]:
+    """All addresses of a name, as the system's resolver orders them."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(ip_address(str(address[0]).partition("%")[0]) for *_, address in found))
+
+
+class _Refused(Exception):
+    def __init__(self, reason: RejectReason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.text = text
+
+
+class Dialer:
+    """An exit handler for `tunnel.attach`. `rules_of` gives the rules of the user that the relay stamped."""
+
+    def __init__(
+        self,
+        rules_of: Callable[[str], Ruleset],
+        *,
+        dial_seconds: float = 10.0,
+        connections_max: int = 4096,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self.connections = 0  # being dialled, or open
+        self._open: dict[_Side, None] = {}  # the sides towards the tunnel
+        self._rules_of = rules_of
+        self._dial_seconds = dial_seconds
+        self._connections_max = connections_max
+        self._resolve = resolve
+
+    async def __call__(self, request: ExitRequest) -> None:
+        """Reach the target and join it with the connection, or refuse it with the reason."""
+        if self.connections >= self._connections_max:
+            request.refuse(RejectReason.BUSY, "the exit has no room for another connection")
+            return
+        self.connections += 1
+        joined = False
+        try:
+            target = await self._dial(request)
+            joined = self._join(request, target)
+        except _Refused as refused:
+            _log.info("refused", **_who(request), reason=refused.reason.name, text=refused.text)
+            request.refuse(refused.reason, refused.text)
+        finally:
+            if not joined:
+                self._ended()
+
+    def abort(self) -> None:
+        """End all connections with an error on both sides: a cut must not look like an end."""
+        for side in list(self._open):
+            side.abort_both()
+
+    def _join(self, request: ExitRequest, target: "_Side") -> bool:
+        side = _Side(target, self._ended)
+        try:
+            request.accept(lambda: side)
+        except BaseException:
+            target.abort()  # nobody wants it any more
+            raise
+        self._open[side] = None
+        target.resume_reading()
+        return True
+
+    def _ended(self, side: "_Side | None" = None) -> None:
+        self.connections -= 1
+        if side is not None:
+            self._open.pop(side, None)
+
+    # --- dialling
+
+    async def _dial(self, request: ExitRequest) -> "_Side":
+        """A connection to the target, not read from yet."""
+        host, port = request.target.host, request.target.port
+        rules = self._rules_of(request.user)
+        verdict = rules.check_target(host, port)
+        if not verdict.allowed:
+            raise _Refused(RejectReason.DENIED, verdict.text)
+        try:
+            async with asyncio.timeout(self._dial_seconds):
+                addresses = await self._addresses(request.user, host, port, rules)
+                return await self._connect(request, addresses, port)
+        except TimeoutError:
+            text = f"{host}:{port} did not answer within {self._dial_seconds} s"
+            raise _Refused(RejectReason.TIMED_OUT, text) from None
+
+    async def _addresses(self, user: str, host: str, port: int, rules: Ruleset) -> list[IPAddress]:
+        """Those that may be dialled; never empty."""
+        name = read_host(host)
+        if name is None or not isinstance(name, str):
+            return [ip_address(host)]  # check_target has checked it
+        try:
+            found = await self._resolve(name, port)
+        except OSError:
+            found = []
+        if not found:
+            raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"{name} has no address")
+        verdicts = [(address, rules.check_address(address, port, name)) for address in found]
+        allowed = [address for address, verdict in verdicts if verdict.allowed]
+        if not allowed:
+            # The user learns no inner address of a name.
+            _log.warning("leads_inside", user=user, target=name, text=verdicts[0][1].text)
+            raise _Refused(RejectReason.DENIED, f"{name} leads to no address that may be reached")
+        return allowed
+
+    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> "_Side":
+        """The first that accepts. Each gets an equal share of the time that is left: a dead one costs no more."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._dial_seconds
+        failure: OSError = OSError("no address")
+        for index, address in enumerate(addresses):
+            literal = str(faces(address)[0] if address.version == 6 and address.ipv4_mapped else address)
+            try:
+                async with asyncio.timeout((ends - loop.time()) / (len(addresses) - index)):
+                    _, side = await loop.create_connection(_Side, literal, port)
+            except OSError as error:  # a TimeoutError is one, too
+                failure = error
+                continue
+            _log.info("dialled", **_who(request), address=literal)
+            return side
+        if isinstance(failure, TimeoutError):
+            raise failure
+        if isinstance(failure, ConnectionRefusedError):
+            raise _Refused(RejectReason.REFUSED, f"{request.target.host}:{port} refused the connection")
+        raise _Refused(RejectReason.UNREACHABLE, f"{request.target.host}:{port}: {failure.strerror or failure}")
+
+
+def _who(request: ExitRequest) -> dict[str, str]:
+    return {"user": request.user, "target": f"{request.target.host}:{request.target.port}"}
+
+
+class _Side(asyncio.Protocol):
+    """One end of a joined pair: the TCP target, or the connection through the tunnel.
+
+    What comes from one is written to the other; a full buffer stops the reading on the other side; an end of file is
+    passed on alone; anything else that ends one side ends the other as well, as a reset if it was not clean.
+    """
+
+    def __init__(self, other: "_Side | None" = None, ended: "Callable[[_Side], None] | None" = None) -> None:
+        self._transport: asyncio.Transport
+        self._other = other
+        self._ended = ended
+        self._is_eof = False
+        self._is_lost = False
+        self._is_target = other is None
+        if other is not None:
+            other._other = self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._is_target:
+            self._transport.pause_reading()  # until there is somebody to write to
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        elif self._other is not None and self._other._is_lost:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        other = self._other
+        if other is None or other._is_lost:
+            return
+        other._transport.write(data)
+        if getattr(other._transport, "write_error", None) is not None:
+            self.abort_both()  # nobody reads it any more: the target learns it as from TCP
+
+    def eof_received(self) -> bool:
+        self._is_eof = True
+        other = self._other
+        if other is not None and not other._is_lost:
+            if other._is_eof:
+                other._transport.close()
+                self._transport.close()
+            elif not other._transport.is_closing():
+                other._transport.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        if self._other is not None and not self._other._transport.is_closing():
+            self._other._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._other is not None:
+            self._other.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, if there is anything to read."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        other = self._other
+        if other is not None and not other._is_lost and hasattr(other, "_transport"):
+            if exc is None:
+                other._transport.close()
+            else:
+                other.abort()
+        if self._ended is not None:
+            self._ended(self)
+
+    def abort_both(self) -> None:
+        """End both sides at once, with a reset."""
+        self.abort()
+        if self._other is not None:
+            self._other.abort()
+
+    def abort(self) -> None:
+        """End this side at once, with a reset."""
+        if self._is_target and not self._is_lost:
+            sock = self._transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
+
+
+class InlineExit:
+    """The exit in the relay's process. Its streams end when the relay does."""
+
+    def __init__(self, relay: "Relay") -> None:
+        limits = relay.config.limits
+        self.dialer = Dialer(
+            lambda user: relay.policy.rules_of(user),
+            dial_seconds=limits.dial_seconds,
+            connections_max=limits.exit_connections_max,
+        )
+        self._relay = relay
+        self._attachment: Attachment | None = None
+
+    async def start(self) -> None:
+        """Attach to the relay's switch."""
+        self._attachment = memory_attach(
+            self._relay.host, user=EXIT_USER, name="inline", exit_handler=self.dialer, linger=_LINGER_S
+        )
+        await self._attachment.start()
+
+    async def close(self) -> None:
+        """End all connections."""
+        self.dialer.abort()
+        if self._attachment is not None:
+            await self._attachment.close()

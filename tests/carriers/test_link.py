@@ -1,0 +1,172 @@
+"""The link beside the lanes: got, lost, doubted, refused (section 8)."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
+from tests.support.http_relay import LinkTestRelay
+from tests.support.loops import in_loop, run
+from tests.support.proxies import UpstreamProxy
+from tunnel import Attachment
+from tunnel.carriers.link_io import HELLO_LANE, hello
+from tunnel.wire import Exchange, decode_envelope
+
+TLS = Path(__file__).parent.parent / "support" / "tls"
+
+
+def moved_by(attachment: Attachment) -> str:
+    return attachment.stats().carrier.split()[0]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until it holds; the test's deadline bounds it."""
+    while not condition():  # noqa: ASYNC110 - a link comes and goes without a word to the application
+        await asyncio.sleep(0.001)
+
+
+@in_loop
+async def test_a_link_carries_everything_and_nothing_is_pulled() -> None:
+    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        assert (moved_by(service), moved_by(client)) == ("link", "link")
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        before = relay.requests
+        await ask(reader, writer, noise(2 * MIB))
+        assert relay.requests <= before + 2  # pulls that were held when the link came
+        await end(writer)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_link_over_tls(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(TLS / "server.pem")
+
+    async def main() -> None:
+        ca = str(TLS / "ca.pem")
+        async with (
+            LinkTestRelay(tls=context) as relay,
+            UpstreamProxy() as proxy,
+            relay.attach("ann", ca=ca) as service,
+            relay.attach("bob", ca=ca, proxy=f"http://127.0.0.1:{proxy.port}") as client,
+        ):
+            assert (moved_by(service), moved_by(client)) == ("link", "link")
+            await service.start_server(echo, "echo")
+            reader, writer = await say_and_hear(client)
+            await ask(reader, writer, noise(MIB))
+            await end(writer)
+
+    run(main(), new_loop)
+
+
+@in_loop
+async def test_8_3_a_lost_link_costs_its_streams_nothing() -> None:
+    told: list[str] = []
+
+    class Listener:
+        def read_closed(self, text: str) -> None:
+            told.append(text)
+
+    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        client.add_error_listener(Listener())
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        for number in range(3):
+            asking = asyncio.create_task(ask(reader, writer, noise(3 * MIB, number)))
+            await asyncio.sleep(0)
+            for link in list(relay.host.links.values()):
+                link.end("cut by the test")
+            await asking
+            await until(lambda: moved_by(client) == moved_by(service) == "link")
+        assert len(told) >= 3
+        assert all(text.startswith("the link was lost") for text in told)
+        await end(writer)
+
+
+@in_loop
+async def test_lanes_help_out_while_a_link_is_silent() -> None:
+    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        for link in list(relay.host.links.values()):
+            link._transport.pause_reading()  # type: ignore[attr-defined]
+        await ask(reader, writer, b"are you there?")
+        for link in list(relay.host.links.values()):
+            link._transport.resume_reading()  # type: ignore[attr-defined]
+        await ask(reader, writer, noise(MIB))
+        await end(writer)
+
+
+@in_loop
+async def test_without_a_link_the_lanes_do_it_all() -> None:
+    async with LinkTestRelay() as relay:
+        relay.refuse_links = True
+        async with relay.attach("ann") as service, relay.attach("bob", carrier="auto") as client:
+            assert (moved_by(service), moved_by(client)) == ("poll", "poll")
+            await service.start_server(echo, "echo")
+            reader, writer = await say_and_hear(client)
+            relay.refuse_links = False
+            await until(lambda: moved_by(service) == "link")
+            await ask(reader, writer, noise(MIB))
+            await end(writer)
+        assert relay.links > 2
+
+
+@in_loop
+async def test_a_link_of_an_older_generation_is_refused_and_tried_again() -> None:
+    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        relay.restart()
+        await ask(reader, writer, noise(MIB))
+        await until(lambda: moved_by(client) == moved_by(service) == "link")
+        await end(writer)
+
+
+GREETINGS = {
+    "a page": b"<html>hello",
+    "the end": b"",
+    "too much": b"TUNL\x01\x04\x00\x00\x7f\xff\xff\xff" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("greeting", GREETINGS)
+def test_whatever_answers_a_link_the_lanes_go_on(greeting: str) -> None:
+    class Strange(LinkTestRelay):
+        async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
+            transport.write(GREETINGS[greeting])
+            transport.close()
+
+    async def main() -> None:
+        async with Strange() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+            assert (moved_by(service), moved_by(client)) == ("poll", "poll")
+            await service.start_server(echo, "echo")
+            reader, writer = await say_and_hear(client)
+            await ask(reader, writer, noise(10_000))
+            await end(writer)
+
+    run(main())
+
+
+@in_loop
+async def test_an_attachment_that_ends_while_its_link_opens_leaves_nothing_behind() -> None:
+    class Slow(LinkTestRelay):
+        async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
+            greeted.set_result(None)
+            await asyncio.sleep(0)
+
+    greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async with Slow() as relay, relay.attach("ann", carrier="auto"):
+        await greeted
+
+
+def test_the_greeting_names_the_attachment() -> None:
+    message = decode_envelope(hello(b"i" * 16, 5, 7))
+    assert isinstance(message, Exchange)
+    assert (message.attachment_id, message.epoch, message.generation) == (b"i" * 16, 5, 7)
+    assert (message.lane, message.number, message.data) == (HELLO_LANE, 0, b"")

@@ -1,0 +1,290 @@
+"""What the POST requests are like, and what leads to the relay: repeats, proxies, TLS, tokens (7.5, 7.9)."""
+
+import ssl
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.carriers.harness import ask, echo, end, noise, say_and_hear
+from tests.support.http_relay import HttpTestRelay, token_of
+from tests.support.loops import in_loop
+from tests.support.proxies import UpstreamProxy
+from tests.support.relays import LOSE_RESPONSE, Fault
+from tunnel import DeniedError, NotAuthenticatedError, UnreachableError, attach
+from tunnel.carriers.dialing import Dialing, retry_after_us
+from tunnel.carriers.poll import HttpExchanger
+from tunnel.exchange import LaneConfig, Lanes
+from tunnel.wire import Attach, Exchange, Message
+
+TLS = Path(__file__).parent.parent / "support" / "tls"
+CA = str(TLS / "ca.pem")
+
+
+def server_tls(*, client_certificates: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(TLS / "server.pem")
+    if client_certificates:
+        context.load_verify_locations(CA)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+async def use(relay: HttpTestRelay, **options: object) -> None:
+    """Attach twice and move something."""
+    async with relay.attach("ann", **options) as service, relay.attach("bob", **options) as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        await ask(reader, writer, noise(100_000))
+        await end(writer)
+
+
+# requests
+
+
+@in_loop
+async def test_the_headers_keep_caches_and_compression_away() -> None:
+    async with HttpTestRelay() as relay:
+        await use(relay)
+    _, headers = relay.seen[0]
+    assert headers["Authorization"] == f"Bearer {token_of('ann')}"
+    assert headers["Cache-Control"] == "no-store, no-transform"
+    assert headers["Accept-Encoding"] == "identity"
+    assert headers["Content-Type"] == "application/octet-stream"
+    assert int(headers["Content-Length"]) > 0
+
+
+@in_loop
+async def test_7_5_a_repeat_has_a_connection_of_its_own_and_later_requests_use_it() -> None:
+    lost: list[int] = []
+
+    async with HttpTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+
+        def lose_one_answer(message: Message) -> Fault | None:
+            if isinstance(message, Exchange) and message.number == 3 and not message.pull and not lost:
+                lost.append(len(relay.seen))
+                return LOSE_RESPONSE
+            return None
+
+        relay.fault = lose_one_answer
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        for number in range(8):
+            await ask(reader, writer, noise(1000, number))
+        await end(writer)
+    before = {port for port, _ in relay.seen[: lost[0]]}
+    assert any(port not in before for port, _ in relay.seen[lost[0] :])
+
+
+@pytest.mark.parametrize(
+    ("value", "date", "seconds"),
+    [
+        ("", "", 0),
+        ("7", "", 7),
+        (" 0 ", "", 0),
+        ("-1", "", 0),
+        ("soon", "", 0),
+        ("9" * 20, "", 0),
+        ("Wed, 21 Oct 2015 07:28:30 GMT", "Wed, 21 Oct 2015 07:28:00 GMT", 30),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:28:30 GMT", 0),
+        ("Wed, 21 Oct 2015 07:28:30 GMT", "", 0),
+        ("Wed, 21 Oct 2015 07:28:30 GMT", "today", 0),
+        ("Wed, 21 Oct 2015 07:28:30 -0000", "Wed, 21 Oct 2015 07:28:00 GMT", 0),
+    ],
+)
+def test_7_9_retry_after_as_seconds_and_as_a_date(value: str, date: str, seconds: int) -> None:
+    headers = {name: text for name, text in (("Retry-After", value), ("Date", date)) if text}
+    assert retry_after_us(headers) == seconds * 1_000_000
+
+
+@in_loop
+async def test_a_body_without_end_is_not_read_to_it() -> None:
+    page = Fault(200, b"<html>" + b"x" * (8 << 20))
+    faults = [page]
+    async with HttpTestRelay() as relay:
+        relay.fault = lambda message: faults.pop() if faults else None
+        await use(relay)
+
+
+@in_loop
+async def test_one_connection_is_enough() -> None:
+    config = LaneConfig(lanes_start=1, lanes_max=1, one_connection=True, pull_interval_us=20_000)
+    async with HttpTestRelay() as relay:
+        await use(relay, lanes=config)
+
+
+# who we are
+
+
+@in_loop
+async def test_a_wrong_token_is_told_at_once() -> None:
+    async with HttpTestRelay() as relay:
+        with pytest.raises(NotAuthenticatedError, match="check the token"):
+            async with relay.attach("ann", token="tnl_00000009_nobody"):
+                pass
+
+
+@in_loop
+async def test_a_revoked_token_ends_everything_with_a_reason() -> None:
+    async with HttpTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        server = await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        assert client.refusal is None
+        relay.fault = lambda message: Fault(401, b"go away")
+        with pytest.raises(NotAuthenticatedError, match="go away"):
+            await ask(reader, writer, b"hello")
+        with pytest.raises(NotAuthenticatedError):
+            await client.open_connection("echo")
+        assert not client.is_attached
+        assert isinstance(client.refusal, NotAuthenticatedError)
+        await server.wait_closed()
+        writer.close()
+
+
+@in_loop
+async def test_what_is_denied_and_what_is_no_relay() -> None:
+    for fault, error in ((Fault(403, b"never"), DeniedError), (Fault(415), DeniedError)):
+        async with HttpTestRelay() as relay:
+            relay.fault = lambda message, fault=fault: fault  # type: ignore[misc]
+            with pytest.raises(error):
+                await relay.attach("ann").start()
+
+
+@in_loop
+async def test_the_token_goes_to_no_other_origin() -> None:
+    async with HttpTestRelay() as relay, HttpTestRelay() as other:
+        relay.fault = lambda message: Fault(307, b"", {"Location": f"{other.url}/exchange"})
+        with pytest.raises(UnreachableError, match="HTTP 307"):
+            await relay.attach("ann").start()
+        assert other.seen == []
+
+
+# when nobody answers
+
+
+@in_loop
+async def test_no_relay_at_all() -> None:
+    async with HttpTestRelay() as relay:
+        pass
+    with pytest.raises(UnreachableError, match=r"no relay answers at .*ClientConnectorError.*check the URL"):
+        await relay.attach("ann", attach_timeout=0.3).start()
+
+
+@in_loop
+async def test_a_page_instead_of_a_relay_is_quoted() -> None:
+    async with HttpTestRelay() as relay:
+        relay.fault = lambda message: Fault(200, b"<html>Welcome to our hotel") if isinstance(message, Attach) else None
+        with pytest.raises(UnreachableError, match="Welcome to our hotel"):
+            await relay.attach("ann", attach_timeout=3).start()
+
+
+# TLS
+
+
+@in_loop
+async def test_tls_with_an_own_authority() -> None:
+    async with HttpTestRelay(tls=server_tls()) as relay:
+        await use(relay, ca=CA)
+        with pytest.raises(UnreachableError, match="certificate"):
+            await relay.attach("ann").start()
+
+
+@in_loop
+async def test_client_certificates() -> None:
+    async with HttpTestRelay(tls=server_tls(client_certificates=True)) as relay:
+        await use(relay, ca=CA, cert=str(TLS / "client.pem"))
+
+
+# proxies
+
+
+@in_loop
+async def test_a_proxy_for_plain_http() -> None:
+    async with HttpTestRelay() as relay, UpstreamProxy(user="me:s3cret") as proxy:
+        await use(relay, proxy=f"http://me:s3cret@127.0.0.1:{proxy.port}")
+        assert proxy.heads[0].startswith(f"POST {relay.url}/exchange".encode())
+        with pytest.raises(NotAuthenticatedError, match="proxy"):
+            await relay.attach("ann", proxy=f"127.0.0.1:{proxy.port}").start()
+
+
+@in_loop
+async def test_a_proxy_for_tls_sees_no_token() -> None:
+    async with HttpTestRelay(tls=server_tls()) as relay, UpstreamProxy(user="me:s3cret") as proxy:
+        await use(relay, ca=CA, proxy=f"http://me:s3cret@127.0.0.1:{proxy.port}")
+        assert all(head.startswith(b"CONNECT ") and b"Bearer" not in head for head in proxy.heads)
+        assert all("Proxy-Authorization" not in headers for _, headers in relay.seen)
+        with pytest.raises(NotAuthenticatedError, match="Who are you"):
+            await relay.attach("ann", ca=CA, proxy=f"http://127.0.0.1:{proxy.port}").start()
+
+
+def test_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert Dialing("http://relay").proxy is None
+    monkeypatch.setenv("http_proxy", "http://one:1")
+    monkeypatch.setenv("HTTPS_PROXY", "http://u%40x:p@two:2")
+    monkeypatch.setenv("no_proxy", "inside.example")
+    assert str(Dialing("http://relay").proxy) == "http://one:1"
+    dialing = Dialing("https://relay", token="t")
+    assert str(dialing.proxy) == "http://two:2"
+    assert dialing.proxy_headers == {"Proxy-Authorization": "Basic dUB4OnA="}
+    assert "Proxy-Authorization" not in dialing.headers
+    assert Dialing("https://inside.example").proxy is None
+    assert Dialing("https://relay", proxy=None).proxy is None
+    assert Dialing("https://relay", proxy="").proxy is None
+    assert dialing.description == "https://relay through http://two:2"
+    monkeypatch.setenv("all_proxy", "three:3")
+    monkeypatch.delenv("HTTPS_PROXY")
+    assert str(Dialing("https://relay").proxy) == "http://three:3"
+
+
+# arguments
+
+
+WRONG = [
+    ({"url": "relay.example"}, "write https://HOST"),
+    ({"url": "ftp://relay"}, "write https://HOST"),
+    ({"url": "http://[1"}, "is no URL"),
+    ({"url": "https://me:pw@relay"}, "no user and no password"),
+    ({"url": "https://relay?x=1"}, "no query"),
+    ({"token": "two words"}, "copied whole"),
+    ({"token": ""}, "copied whole"),
+    ({"proxy": "socks5://h:1"}, "not one for HTTP"),
+    ({"ca": "/does/not/exist"}, "ca="),
+    ({"cert": "/does/not/exist"}, "cert="),
+    ({"cert": ("a", "b", "c", "d")}, "cert="),
+    ({"carrier": "pigeon"}, "one of auto, poll, link"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), WRONG)
+def test_wrong_arguments_are_told_at_once(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        attach(**{"url": "https://relay", "proxy": None, **arguments})  # type: ignore[arg-type]
+
+
+def test_a_directory_of_authorities() -> None:
+    assert Dialing("https://relay", proxy=None, ca=str(TLS)).tls is not None
+
+
+@in_loop
+async def test_a_request_that_never_began_leaves_nothing_behind() -> None:
+    class Nobody:
+        def answered(self, *_: object) -> None:
+            raise AssertionError
+
+        def failed(self, *_: object, final: bool = False) -> None:
+            raise AssertionError
+
+        def sent(self, size_bytes: int) -> None:
+            raise AssertionError
+
+    exchanger = HttpExchanger(Dialing("http://127.0.0.1:9", proxy=None), 1 << 20)
+    exchanger.start(Nobody())
+    request = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
+    assert request is not None
+    exchanger.send(request)
+    exchanger.abandon(request.id)
+    exchanger.abandon(request.id)
+    await exchanger.close()

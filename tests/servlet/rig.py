@@ -1,0 +1,158 @@
+"""A real relay on loopback for tests, a client that speaks plain HTTP to it, and bodies to send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from servlet.auth import Key, TokenTable, make_token
+from servlet.config import ListenAddress, RelayConfig, ShellLimits
+from servlet.grants import Grant, Policy
+from servlet.rules import parse_rule
+from servlet.running import RunningRelay
+from servlet.switch_config import SwitchConfig
+from tunnel.wire import (
+    Attach,
+    Exchange,
+    Message,
+    Packet,
+    attachment_id,
+    decode_envelope,
+    encode_envelope,
+    encode_packets,
+)
+
+__all__ = [
+    "ANYWHERE",
+    "KEYS",
+    "LOOPBACK",
+    "TOKENS",
+    "Client",
+    "Reply",
+    "attach_body",
+    "envelope",
+    "exchange_body",
+    "relay",
+    "settings",
+    "until",
+]
+
+LOOPBACK = ListenAddress("127.0.0.1", 0)
+_MADE = {user: make_token(Random(number)) for number, user in enumerate(("ann", "bob", "exits"))}
+TOKENS = {user: token for user, (token, _) in _MADE.items()}
+KEYS: dict[str, list[Key]] = {user: [key] for user, (_, key) in _MADE.items()}
+ANYWHERE = Grant(connect=(parse_rule("127.0.0.0/8:*"), parse_rule("*:*")), services=("*",), listen=("reports",))
+
+
+def settings(
+    *, limits: dict[str, Any] | None = None, switch: dict[str, Any] | None = None, **changes: Any
+) -> RelayConfig:
+    """A configuration in which ann and bob may go anywhere and the user exits is an exit."""
+    config = RelayConfig(
+        listen=(LOOPBACK,),
+        exit="none",
+        tokens=TokenTable(KEYS),
+        policy=Policy({"ann": ANYWHERE, "bob": ANYWHERE, "exits": Grant(exit=True)}),
+        switch=SwitchConfig(**(switch or {})),
+        limits=ShellLimits(**(limits or {})),
+    )
+    return replace(config, **changes)
+
+
+def relay(config: RelayConfig | None = None, **options: Any) -> RunningRelay:
+    """A relay to be entered."""
+    return RunningRelay(config or settings(), **options)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until it holds."""
+    while not condition():  # noqa: ASYNC110 - what is awaited here has no event
+        await asyncio.sleep(0)
+
+
+class Reply:
+    """A whole HTTP response."""
+
+    def __init__(self, status: int, headers: Any, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def message(self) -> Any:
+        """What the envelope says, or what is wrong with it."""
+        return decode_envelope(self.body)
+
+
+class Client:
+    """HTTP as a carrier speaks it, and as it should not."""
+
+    def __init__(self, running: RunningRelay, user: str = "ann", base: str = "") -> None:
+        self.url = f"http://{running.addresses[0]}{base}"
+        self.token = TOKENS.get(user, user)
+        self.epoch = running.relay.host.switch.epoch
+        self.switch = running.relay.host.switch
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.session.close()
+
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        """Any request."""
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.request(method, self.url + path, data=body, headers=names) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def post(self, body: Any, **headers: str) -> Reply:
+        """An exchange."""
+        usual = {"Authorization": f"Bearer {self.token}", "Content_Type": "application/octet-stream"}
+        return await self.ask("POST", "/exchange", body, **{**usual, **headers})
+
+    def post_soon(self, body: bytes) -> asyncio.Task[Reply]:
+        """An exchange whose answer takes time."""
+        return asyncio.get_running_loop().create_task(self.post(body))
+
+    async def parked(self, body: bytes) -> asyncio.Task[Reply]:
+        """A pull that the relay holds."""
+        before = self.switch.stats().parked_pulls
+        pull = self.post_soon(body)
+        await until(lambda: self.switch.stats().parked_pulls > before)
+        return pull
+
+    async def attach(self, seed: int = 1, **changes: Any) -> Any:
+        return (await self.post(attach_body(seed, **changes))).message
+
+
+def envelope(message: Message) -> bytes:
+    return b"".join(encode_envelope(message))
+
+
+def attach_body(seed: int = 1, **changes: Any) -> bytes:
+    fields: dict[str, Any] = {"generation": 1, "pull_interval_ms": 0, "body_bytes_max": 1 << 20}
+    return envelope(Attach(secret=seed.to_bytes(32, "big"), **{**fields, **changes}))
+
+
+def exchange_body(epoch: int, number: int = 0, *packets: Packet, seed: int = 1, **changes: Any) -> bytes:
+    fields: dict[str, Any] = {
+        "attachment_id": attachment_id(seed.to_bytes(32, "big")),
+        "epoch": epoch,
+        "generation": 1,
+        "lane": 0,
+        "number": number,
+        "serial_received": 0,
+        "hold_ms": 10_000,
+        "answer_bytes_max": 1 << 20,
+        "payload": list(encode_packets(packets)),
+    }
+    return envelope(Exchange(**{**fields, **changes}))

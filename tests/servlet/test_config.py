@@ -1,0 +1,193 @@
+"""Configuration: what it means, and how an operator learns what is wrong with it."""
+
+from random import Random
+
+import pytest
+
+from servlet.auth import TokenTable, make_token
+from servlet.config import (
+    ConfigError,
+    ListenAddress,
+    RelayConfig,
+    ShellLimits,
+    parse_address,
+    parse_config,
+    parse_users,
+    render_users,
+    require_safe,
+)
+from servlet.grants import Grant, Policy
+from tunnel.wire import Target, TargetKind
+
+FULL = """
+listen = ["127.0.0.1:8080", "https://[::1]:8443", "http://0.0.0.0:80"]
+base = "/a/b"
+admin = "127.0.0.1:9080"
+exit = "none"
+tokens = "t.toml"
+names_may_resolve_to = ["10.0.0.0/8"]
+trace = "traces"
+
+[tls]
+certificate = "c.pem"
+key = "k.pem"
+
+[everyone]
+services = ["*"]
+
+[users.ann]
+connect = ["db.internal:5432"]
+listen = ["reports"]
+
+[users."b@c"]
+exit = true
+
+[limits]
+body_bytes_max = 65536
+header_seconds = 0.5
+drain_seconds = 7
+"""
+
+
+def test_everything_is_read() -> None:
+    config = parse_config(FULL, "relay.toml")
+    assert config.listen == (
+        ListenAddress("127.0.0.1", 8080),
+        ListenAddress("::1", 8443, tls=True),
+        ListenAddress("0.0.0.0", 80, tls=False),
+    )
+    assert (config.base, config.exit, config.trace, config.tokens_file) == ("/a/b", "none", "traces", "t.toml")
+    assert str(config.admin) == "127.0.0.1:9080"
+    assert config.tls is not None
+    assert (config.tls.certificate, config.tls.key, config.tls.client_ca) == ("c.pem", "k.pem", "")
+    assert config.switch.body_bytes_max == 65536
+    assert (config.limits.header_seconds, config.limits.drain_seconds) == (0.5, 7)
+    policy = config.policy
+    assert policy.rules_of("ann").check_target("db.internal", 5432).allowed
+    assert policy.may_listen("ann", "reports")
+    assert policy.is_exit("b@c")
+    assert not isinstance(policy.authorise("x", Target(TargetKind.SERVICE, "y")), str)
+
+
+def test_an_empty_file_is_the_default() -> None:
+    config = parse_config("", "relay.toml")
+    assert config.listen == RelayConfig().listen
+    assert (config.limits, config.exit, config.tls) == (ShellLimits(), "inline", None)
+
+
+ERRORS = [
+    ("listen = [", "relay.toml: not TOML"),
+    ("lisen = []", "relay.toml: lisen: unknown key; did you mean listen?"),
+    ("xyz = 1", "relay.toml: xyz: unknown key; known are: admin, base"),
+    ("listen = 'x'", "relay.toml: listen: expected array, got str"),
+    ("listen = ['x']", "relay.toml: listen: 'x' is no address: write HOST:PORT"),
+    ("listen = [1]", "relay.toml: listen[0]: expected str, got int"),
+    ("admin = '1:x'", "relay.toml: admin: '1:x' is no address"),
+    ("base = 'x'", "relay.toml: base: 'x' is no path"),
+    ("base = '/x/'", "relay.toml: base: '/x/' is no path"),
+    ("exit = 'maybe'", "relay.toml: exit: invalid enum value 'maybe'"),
+    ("[tls]\nkey = 'k'", "relay.toml: tls: object missing required field certificate"),
+    ("[tls]\nkey = 'k'\ncertificate = 'c'\nca = 'x'", "relay.toml: tls.ca: unknown key; remove it"),
+    ("[users.ann]\nconect = []", "relay.toml: users.ann.conect: unknown key; did you mean connect?"),
+    ("[users.ann]\nconnect = 'x'", "relay.toml: users.ann.connect: expected array, got str"),
+    ("[users.ann]\nconnect = ['x']", "relay.toml: users.ann.connect: 'x' is no rule"),
+    ("[users.ann]\nexit = 1", "relay.toml: users.ann.exit: expected bool, got int"),
+    ("[users]\nann = 1", "relay.toml: users.ann: expected object, got int"),
+    ("[users.'a b']", "relay.toml: users: 'a b' is no user name"),
+    ("[everyone]\nconnect = ['10.0.0.1/8:1']", "did you mean 10.0.0.0/8?"),
+    ("names_may_resolve_to = ['x']", "relay.toml: names_may_resolve_to: 'x' is no network"),
+    ("[limits]\nbody_bytes = 1", "relay.toml: limits.body_bytes: unknown key; did you mean body_bytes_max?"),
+    ("[limits]\nbody_bytes_max = 'x'", "relay.toml: limits.body_bytes_max: expected a whole number, not 'x'"),
+    ("[limits]\nbody_bytes_max = 1.5", "relay.toml: limits.body_bytes_max: expected a whole number, not 1.5"),
+    ("[limits]\nbody_bytes_max = true", "relay.toml: limits.body_bytes_max: expected a whole number, not True"),
+    ("[limits]\nbody_bytes_max = 0", "relay.toml: limits: body_bytes_max must be at least 1, not 0"),
+    ("[limits]\nheader_seconds = 0", "relay.toml: limits: header_seconds must be at least 0.001, not 0"),
+    ("[limits]\nheader_seconds = nan", "relay.toml: limits: header_seconds must be at least 0.001, not nan"),
+    ("[limits]\nheader_seconds = 'x'", "relay.toml: limits.header_seconds: expected a number, not 'x'"),
+    ("[limits]\nnode = 'x'", "relay.toml: limits.node: unknown key"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), ERRORS)
+def test_an_error_names_file_key_and_remedy(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "relay.toml")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "8080", ":8080", "x:", "x:y", "x:65536", "ftp://x:1", "x:-1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_loopback"),
+    [("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("0.0.0.0:1", False), ("relay.example:1", False)],
+)
+def test_loopback_is_known(text: str, is_loopback: bool) -> None:
+    assert parse_address(text).is_loopback is is_loopback
+    assert str(parse_address(text)) == text
+
+
+# --- starting
+
+TOKENS = TokenTable({"ann": [make_token(Random(1))[1]]})
+POLICY = Policy({"ann": Grant(services=("*",))})
+PUBLIC = (ListenAddress("0.0.0.0", 80),)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (RelayConfig(), "tokens.toml: nobody has a token: run `tunnel-relay user add NAME -c r.toml`"),
+        (RelayConfig(tokens=TOKENS), "r.toml: no rule allows anything: add connect"),
+        (RelayConfig(policy=POLICY), "nobody has a token"),
+        (RelayConfig(listen=PUBLIC, is_open=True), "--open: 0.0.0.0:80 can be reached from elsewhere"),
+        (RelayConfig(listen=(ListenAddress("127.0.0.1", 1, tls=True),), is_open=True), "needs a [tls] table"),
+    ],
+)
+def test_it_does_not_start_by_mistake(config: RelayConfig, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_safe(config, "r.toml")
+    assert message in str(caught.value)
+
+
+def test_it_starts_with_tokens_and_rules_or_open_on_loopback() -> None:
+    require_safe(RelayConfig(tokens=TOKENS, policy=POLICY, listen=PUBLIC), "r.toml")
+    require_safe(RelayConfig(is_open=True), "r.toml")
+
+
+# --- tokens
+
+
+def test_users_are_written_and_read() -> None:
+    keys = [make_token(Random(number), "2026-01-02")[1] for number in range(3)]
+    users = {"ann": (keys[0], keys[1]), "b@c": (keys[2],)}
+    text = render_users(users)
+    assert parse_users(text, "t.toml") == users
+    assert "tnl_" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x", "t.toml: not TOML"),
+        ("ann = 1", "t.toml: ann: only `tokens` stands under a user"),
+        ("[ann]\nrole = 1", "t.toml: ann: only `tokens` stands under a user"),
+        ("['a b']", "t.toml: 'a b' is no user name"),
+        ("[ann]\ntokens = 1", "t.toml: ann.tokens: expected array, got int"),
+        ("[ann]\ntokens = [{id = 'x'}]", "t.toml: ann.tokens[0]: object missing required field sha256"),
+        ("[ann]\ntokens = [{id = 'x', sha256 = 'y'}]", "t.toml: ann.tokens[0]: a key id is 8 hex digits"),
+    ],
+)
+def test_a_damaged_token_file_is_explained(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_users(text, "t.toml")
+    assert message in str(caught.value)
+
+
+def test_two_users_with_one_key_are_refused() -> None:
+    key = make_token(Random(1))[1]
+    with pytest.raises(ConfigError, match="two tokens have the key id"):
+        parse_users(render_users({"ann": [key], "bob": [key]}), "t.toml")

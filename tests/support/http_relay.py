@@ -1,0 +1,146 @@
+"""The switch behind aiohttp, as small as it can be, for the tests of carriers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from types import SimpleNamespace
+from typing import Any, cast
+
+from aiohttp import web
+
+from servlet.auth import Identity
+from servlet.host import SwitchHost
+from servlet.link import serve_link
+from servlet.switch_config import SwitchConfig
+from tests.support.relays import TestRelay, authorise, may_listen
+from tunnel import Attachment, attach
+
+__all__ = ["TOKENS", "HttpTestRelay", "LinkTestRelay", "token_of"]
+
+TOKENS = {"tnl_00000001_ann": "ann", "tnl_00000002_bob": "bob", "tnl_00000003_exit": "exit"}
+
+
+def token_of(user: str) -> str:
+    return next(token for token, name in TOKENS.items() if name == user)
+
+
+class HttpTestRelay(TestRelay):
+    """`seen`: connections (by the port they come from) and headers of each POST."""
+
+    kind = "poll"
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.tls = tls
+        self.url = ""
+        self.seen: list[tuple[int, dict[str, str]]] = []
+        # Of a relay's configuration, servlet.link needs no more.
+        self.config = SimpleNamespace(limits=SimpleNamespace(link_batch_bytes_max=4 << 20, link_opening_seconds=10))
+        self.links = 0  # asked for
+        self.refuse_links = False
+        self._open: dict[asyncio.Future[tuple[int, bytes]], web.Request] = {}
+
+    async def __aenter__(self) -> HttpTestRelay:
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_post("/prefix/exchange", self._exchange)
+        app.router.add_get("/prefix/link", self._link, allow_head=False)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self.tls)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/prefix"
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await super().__aexit__(*exception)
+        self._cut()
+        await self._runner.cleanup()
+
+    def make_core(self, config: SwitchConfig) -> SwitchHost:
+        self.host = SwitchHost(config, authorise, may_listen=may_listen)
+        return self.host
+
+    def attach(self, user: str = "ann", **options: Any) -> Attachment:
+        return attach(self.url, **{"token": token_of(user), "proxy": None, "carrier": self.kind, **options})
+
+    def restart(self) -> None:
+        self._cut()
+        super().restart()
+
+    # what servlet.link asks of a relay
+
+    def watch(self, watched: object) -> None:
+        """Tokens are not revoked here."""
+
+    def unwatch(self, watched: object) -> None:
+        """They are not."""
+
+    def _cut(self) -> None:
+        """As a process that dies does."""
+        for link in list(self.host.links.values()):
+            link.end("kill -9")
+        for future, request in list(self._open.items()):
+            future.cancel()
+            abort(request)
+
+    def user(self, request: web.Request) -> str | None:
+        return TOKENS.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
+
+    async def _exchange(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        self.seen.append((request.transport.get_extra_info("peername")[1], dict(request.headers)))
+        body = await request.read()
+        user = self.user(request)
+        if user is None:
+            return web.Response(status=401, text="who are you?")
+        fault = self.judge(body)
+        if fault is not None and not fault.applies:
+            if not fault.status:
+                abort(request)
+            return web.Response(status=fault.status or 500, body=fault.body, headers=fault.headers)
+        future: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+
+        def answered(status: int, answer: bytes) -> None:
+            if not future.done():
+                future.set_result((status, answer))
+
+        self._open[future] = request
+        number = self.core.post(user, body, answered, is_exit=user == "exit")
+        try:
+            status, answer = await future
+        finally:
+            del self._open[future]
+            self.core.gone(number)
+        if fault is not None:
+            abort(request)
+        return web.Response(status=status, body=answer, headers={"Cache-Control": "no-store, no-transform"})
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        user = self.user(request)
+        self.links += 1
+        if user is None or self.refuse_links:
+            return web.Response(status=401 if user is None else 404, text="no link here")
+        if type(self).take_link is HttpTestRelay.take_link:
+            return await serve_link(request, cast(Any, self), Identity(user))
+        response = web.StreamResponse(status=101, headers={"Connection": "Upgrade", "Upgrade": "tunnel-link/1"})
+        response.force_close()
+        await response.prepare(request)
+        assert request.transport is not None
+        await self.take_link(request, request.transport)
+        return response
+
+    async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
+        """Something else than a relay that answers links; overridden."""
+
+
+def abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+class LinkTestRelay(HttpTestRelay):
+    """Its attachments try for a link."""
+
+    kind = "link"

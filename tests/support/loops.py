@@ -1,0 +1,38 @@
+"""Tests that are coroutines: each runs in a loop of its own, and fails for errors that only the loop saw."""
+
+import asyncio
+import functools
+import gc
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+__all__ = ["DEADLINE_S", "in_loop", "run"]
+
+DEADLINE_S = 60  # only a hanging test gets there
+
+P = ParamSpec("P")
+
+
+def run(coroutine: Coroutine[Any, Any, None], new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+    """Run it to its end in a new loop."""
+    problems: list[dict[str, Any]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        async with asyncio.timeout(DEADLINE_S):
+            await coroutine
+        gc.collect()  # what was forgotten speaks up here, not in a later test
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(watched())
+    assert problems == []
+
+
+def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, as one that is not."""
+
+    @functools.wraps(test)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return wrapper

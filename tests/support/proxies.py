@@ -1,0 +1,62 @@
+"""An upstream HTTP proxy, as small as it can be: CONNECT, and plain requests with a whole URL."""
+
+import asyncio
+import base64
+import contextlib
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+__all__ = ["UpstreamProxy"]
+
+
+class UpstreamProxy:
+    """`heads`: the first request of each connection. With `user`, it wants Basic credentials."""
+
+    def __init__(self, *, user: str = "") -> None:
+        self.heads: list[bytes] = []
+        self._credentials = base64.b64encode(user.encode()) if user else b""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._connection(reader, writer))
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.heads.append(head)
+            if self._credentials and b"Proxy-Authorization: Basic " + self._credentials not in head:
+                writer.write(b"HTTP/1.1 407 Who are you\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+                return
+            method, target, _ = head.split(b" ", 2)
+            host, port = urlsplit(target if b"://" in target else b"//" + target).netloc.rsplit(b":", 1)
+            far_reader, far_writer = await asyncio.open_connection(host.decode(), int(port))
+            with contextlib.closing(far_writer):
+                if method == b"CONNECT":
+                    writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+                else:
+                    far_writer.write(head)
+                await asyncio.gather(splice(reader, far_writer), splice(far_reader, writer))
+
+
+async def splice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()

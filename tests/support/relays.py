@@ -1,0 +1,121 @@
+"""Relays for tests: the real switch, in memory or behind a small HTTP server, with faults that a test decides on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from servlet.policy import Decision, Deny, Hand, HandTo
+from servlet.switch import Switch
+from servlet.switch_config import SwitchConfig
+from tunnel import Attachment, memory_attach
+from tunnel.carriers.memory import Answered, MemoryRelay, Relay
+from tunnel.driver import now_us
+from tunnel.wire import Message, Target, TargetKind, decode_envelope
+
+__all__ = ["LOSE_REQUEST", "LOSE_RESPONSE", "Core", "Fault", "MemoryTestRelay", "TestRelay", "authorise", "may_listen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What becomes of an exchange: an answer of somebody else, or none."""
+
+    status: int = 0
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    applies: bool = False  # the relay gets the request first
+
+    def __bool__(self) -> bool:
+        return True
+
+
+LOSE_REQUEST = Fault()
+LOSE_RESPONSE = Fault(applies=True)
+
+
+def authorise(user: str, target: Target) -> Decision:
+    """Everybody may use every service but "secret", and every target."""
+    if target.host == "secret":
+        return Deny(text="not for you")
+    return Hand(HandTo.SERVICE if target.kind == TargetKind.SERVICE else HandTo.EXIT)
+
+
+def may_listen(user: str, name: str) -> bool:
+    return name != "forbidden"
+
+
+class Core(Relay, Protocol):
+    """What has the switch."""
+
+    def close(self) -> None: ...
+
+
+class TestRelay:
+    """A relay that can lose its memory. `fault` is asked about each request."""
+
+    __test__ = False
+    kind = ""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+        self.lives = 0
+        self.fault: Callable[[Message], Fault | None] = lambda message: None
+        self.requests = 0
+        self.core = self._life()
+
+    def _life(self) -> Core:
+        self.lives += 1
+        # At first whoever is asked for is there; after a restart they come back in any order.
+        settling = {"settle_us": 1} if self.lives == 1 else {}
+        config = SwitchConfig(**{**settling, **self.settings})
+        return self.make_core(config)
+
+    def make_core(self, config: SwitchConfig) -> Core:
+        """Everything that a restart forgets."""
+        return MemoryRelay(Switch(config, Random(self.lives), authorise, may_listen=may_listen), now_us)
+
+    async def __aenter__(self) -> TestRelay:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.core.close()
+
+    def attach(self, user: str = "ann", **options: Any) -> Attachment:
+        """An attachment of this user."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """kill -9, and up again: no exchange is answered, and nothing is remembered."""
+        self.core.close()
+        self.core = self._life()
+
+    def judge(self, body: bytes) -> Fault | None:
+        """The fate of a request."""
+        self.requests += 1
+        message = decode_envelope(body)
+        return self.fault(message) if not isinstance(message, type) else None  # type: ignore[arg-type]
+
+
+class MemoryTestRelay(TestRelay):
+    """No HTTP: what is lost is never answered."""
+
+    kind = "memory"
+
+    def attach(self, user: str = "ann", **options: Any) -> Attachment:
+        return memory_attach(self, user=user, **options)
+
+    def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool) -> int:
+        fault = self.judge(body)
+        if fault is None:
+            return self.core.post(user, body, answered, is_exit=is_exit)
+        if fault.applies:
+            self.core.post(user, body, lambda status, answer: None, is_exit=is_exit)
+        if fault.status:
+            asyncio.get_running_loop().call_soon(answered, fault.status, fault.body)
+        return 0
+
+    def gone(self, number: int) -> None:
+        self.core.gone(number)

@@ -1,0 +1,164 @@
+"""The life of an attachment, and what its caller did wrong."""
+
+import asyncio
+
+import pytest
+
+import tunnel
+from tests.carriers.harness import echo, end, say_and_hear
+from tests.support.loops import in_loop
+from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay
+from tunnel import LostError, UnreachableError
+from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
+
+
+@in_loop
+async def test_it_starts_once_and_ends_once() -> None:
+    async with MemoryTestRelay() as relay:
+        attachment = relay.attach("ann")
+        with pytest.raises(RuntimeError, match="async with"):
+            attachment.stats()
+        await attachment.close()
+        async with attachment:
+            with pytest.raises(RuntimeError, match="starts once"):
+                await attachment.start()
+        await attachment.close()
+        with pytest.raises(RuntimeError, match="not open"):
+            attachment.stats()
+
+
+@in_loop
+async def test_an_error_within_the_context_does_not_linger() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service:
+        await service.start_server(echo, "echo")
+        writers = []
+
+        async def fail() -> None:
+            async with relay.attach("bob", linger=50) as client:
+                writers.append((await say_and_hear(client))[1])
+                raise LookupError
+
+        with pytest.raises(LookupError):
+            await fail()
+        assert writers[0].is_closing()
+
+
+@in_loop
+async def test_an_error_within_the_context_is_no_clean_end_for_the_peer() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service:
+        ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+        async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await reader.readexactly(2)
+                await reader.read()
+                ended.set_result(None)
+            except OSError as error:
+                ended.set_result(error)
+
+        async def half() -> None:
+            async with relay.attach("bob") as client:
+                _, writer = await client.open_connection("half")
+                writer.write(b"ha")
+                await writer.flush()
+                raise LookupError
+
+        await service.start_server(read, "half")
+        with pytest.raises(LookupError):
+            await half()
+        assert isinstance(await ended, ConnectionResetError)
+
+
+@in_loop
+async def test_a_relay_that_never_answers_is_unreachable() -> None:
+    async with MemoryTestRelay() as relay:
+        relay.fault = lambda message: LOSE_REQUEST
+        with pytest.raises(UnreachableError, match=r"memory within 0\.01 s \(nothing answered\)"):
+            await relay.attach("ann", attach_timeout=0.01).start()
+
+
+@in_loop
+async def test_trouble_is_told_and_over_when_something_answers() -> None:
+    faults = [Fault(500, b"<html>down")] * 3
+    told: list[str] = []
+
+    class Listener:
+        def disconnected(self, reason: str) -> None:
+            told.append(reason)
+
+        def reconnected(self) -> None:
+            told.append("reconnected")
+
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(echo, "echo")
+        client.add_connection_listener(Listener())
+
+        def fail(message: Message) -> Fault | None:
+            return faults.pop() if faults and not isinstance(message, Attach) else None
+
+        relay.fault = fail
+        _, writer = await say_and_hear(client)
+        while "reconnected" not in told and faults:
+            _, other = await say_and_hear(client)
+            await end(other)
+        await end(writer)
+        assert client.is_attached
+
+
+@in_loop
+async def test_4_15_the_user_timeout_ends_a_stream_whose_relay_is_gone() -> None:
+    async with (
+        MemoryTestRelay() as relay,
+        relay.attach("ann", linger=0.01) as service,
+        relay.attach("bob", user_timeout=1.0, linger=0.01) as client,
+    ):
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        relay.fault = lambda message: LOSE_REQUEST
+        writer.write(b"is anybody there?")
+        with pytest.raises(LostError, match="no answer within the user timeout"):
+            await reader.read()
+        writer.close()
+
+
+@in_loop
+async def test_a_connection_to_a_service_that_has_just_closed_is_ended() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        server = await service.start_server(echo, "echo")
+        service._servers.clear()  # as if it had closed between the acceptance and the first packet
+        reader, writer = await client.open_connection("echo")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        server.close()
+
+
+@in_loop
+async def test_what_comes_for_no_connection_is_counted() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as client:
+        client._ready().endpoint.receive_packets([Packet(PacketType.PONG, 0, 0, 0)], client._ready().now())
+        assert client.stats().packets_discarded == 1
+
+
+def test_the_names_of_the_package() -> None:
+    assert set(tunnel.__all__) <= set(dir(tunnel))
+    assert tunnel.RejectReason is RejectReason
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tunnel.nothing
+
+
+@in_loop
+async def test_flushing_an_attachment_that_waits_can_be_cancelled() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(echo, "echo")
+        _, writer = await say_and_hear(client)
+        relay.fault = lambda message: LOSE_REQUEST
+        writer.write(b"x")
+        flushing = asyncio.create_task(writer.flush())
+        await asyncio.sleep(0)
+        flushing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flushing
+        relay.fault = lambda message: None
+        await writer.flush()
+        await end(writer)

@@ -1,0 +1,168 @@
+"""Servers, exit requests and the tasks that handle connections."""
+
+import asyncio
+import socket
+
+import pytest
+
+from tests.carriers.harness import ask, echo, end, say_and_hear
+from tests.support.loops import in_loop
+from tests.support.relays import MemoryTestRelay
+from tunnel import ExitRequest, RefusedError, RejectReason, ResetError, Server, StreamReader, StreamWriter
+from tunnel.listener import dial_failure
+
+
+@in_loop
+async def test_a_server_is_what_asyncio_calls_one() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service:
+        server = await service.start_server(echo, "echo")
+        assert isinstance(server, asyncio.AbstractServer)
+        assert server.sockets == ()
+        assert server.get_loop() is asyncio.get_running_loop()
+        await server.start_serving()
+        with pytest.raises(ValueError, match="already"):
+            await service.start_server(echo, "echo")
+        serving = asyncio.create_task(server.serve_forever())
+        await asyncio.sleep(0)
+        assert "serving" in repr(server)
+        server.close()
+        server.close()
+        await serving
+        assert "closed" in repr(server)
+        async with await service.start_server(echo, "echo") as again:
+            assert again.is_serving()
+        cancelled = asyncio.create_task((await service.start_server(echo, "third")).serve_forever())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+
+
+@in_loop
+async def test_a_handler_may_be_a_plain_function() -> None:
+    served: list[asyncio.Task[None]] = []
+
+    def handle(reader: StreamReader, writer: StreamWriter) -> None:
+        served.append(asyncio.create_task(echo(reader, writer)))
+
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(handle, "echo")
+        reader, writer = await say_and_hear(client)
+        await ask(reader, writer, b"once more")
+        await end(writer)
+        await served[0]
+
+
+def test_a_handler_that_raises_is_told_to_the_loop_and_closed() -> None:
+    told: list[str] = []
+
+    async def clumsy(reader: StreamReader, writer: StreamWriter) -> None:
+        raise LookupError
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+            await service.start_server(clumsy, "clumsy")
+            reader, writer = await client.open_connection("clumsy")
+            assert await reader.read() == b""
+            await end(writer)
+
+    asyncio.run(main())
+    assert told == ["unhandled exception in a stream handler"]
+
+
+def test_an_exit_handler_that_raises_is_told_to_the_loop_and_refused() -> None:
+    told: list[str] = []
+
+    async def clumsy(request: ExitRequest) -> None:
+        raise LookupError
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        async with MemoryTestRelay() as relay, relay.attach("exit", exit_handler=clumsy), relay.attach("bob") as client:
+            with pytest.raises(RefusedError):
+                await client.open_connection("db", 5432)
+
+    asyncio.run(main())
+    assert told == ["unhandled exception in an exit handler"]
+
+
+@in_loop
+async def test_a_request_is_answered_once() -> None:
+    async def twice(request: ExitRequest) -> None:
+        request.refuse(RejectReason.BUSY, "full")
+        request.refuse(RejectReason.DENIED)
+        with pytest.raises(RuntimeError, match="answered"):
+            request.accept_streams()
+
+    class Answer(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(b"220 welcome\n")
+            transport.close()
+
+    async def greet(request: ExitRequest) -> None:
+        request.accept(Answer)
+
+    async with MemoryTestRelay() as relay, relay.attach("bob") as client:
+        async with relay.attach("exit", exit_handler=twice, name="exit"):
+            with pytest.raises(RefusedError, match="full"):
+                await client.open_connection("db", 5432)
+        async with relay.attach("exit", exit_handler=greet, name="exit"):
+            reader, writer = await client.open_connection("db", 5432)
+            assert await reader.readline() == b"220 welcome\n"
+            await end(writer)
+
+
+@in_loop
+async def test_the_end_of_the_attachment_ends_its_handlers() -> None:
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def stubborn(reader: StreamReader, writer: StreamWriter) -> None:
+        writer.write(b"1")
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set_result(None)
+
+    async with MemoryTestRelay() as relay, relay.attach("bob") as client:
+        async with relay.attach("ann", linger=0.01) as service:
+            server: Server = await service.start_server(stubborn, "stubborn")
+            reader, writer = await client.open_connection("stubborn")
+            assert await reader.readexactly(1) == b"1"
+        await cancelled
+        assert not server.is_serving()
+        assert await reader.read() == b""  # closed as a process that ends closes its sockets
+        writer.transport.abort()
+
+
+@in_loop
+async def test_what_the_application_has_not_seen_is_ended_with_the_attachment() -> None:
+    async def never(request: ExitRequest) -> None:
+        asked.set_result(None)
+        await asyncio.get_running_loop().create_future()
+
+    asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async with MemoryTestRelay() as relay, relay.attach("bob") as client:
+        async with relay.attach("exit", exit_handler=never, linger=0.01):
+            waiting = asyncio.create_task(client.open_connection("db", 5432))
+            await asked
+        with pytest.raises(RefusedError) as caught:
+            await waiting
+        assert caught.value.reason is RejectReason.SHUTTING_DOWN
+        async with relay.attach("ann", linger=0.01) as service:
+            await service.start_server(echo, "echo")
+            reader, writer = await client.open_connection("echo")
+        with pytest.raises(ResetError):
+            await reader.read()
+        writer.transport.abort()
+
+
+def test_what_dialling_raised_becomes_a_reason() -> None:
+    reasons = {
+        RejectReason.REFUSED: ConnectionRefusedError(),
+        RejectReason.TIMED_OUT: TimeoutError(),
+        RejectReason.NAME_NOT_RESOLVED: socket.gaierror(),
+        RejectReason.UNREACHABLE: OSError(),
+    }
+    assert {dial_failure(error): error for error in reasons.values()} == reasons

@@ -1,0 +1,383 @@
+"""A connection as a transport of asyncio: what protocols may expect of it, third-party ones and TLS included."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from tests.carriers.harness import MIB, Counting, ask, echo, end, noise, say_and_hear
+from tests.support.loops import in_loop, run
+from tests.support.relays import MemoryTestRelay
+from tunnel import Attachment, IntegrityError, LostError, StreamReader, StreamWriter, Transport
+from tunnel.core import LostReason
+from tunnel.upgrades import fill
+from tunnel.wire import AbortReason
+
+TLS = Path(__file__).parent / "support" / "tls"
+
+
+@asynccontextmanager
+async def two() -> AsyncIterator[tuple[Attachment, Attachment]]:
+    """A service side and a client side, at one relay."""
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        yield service, client
+
+
+class Buffered(asyncio.BufferedProtocol):
+    """Takes what comes in buffers of its own, of a few bytes."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(7)
+        self.received = bytearray()
+        self.ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        assert sizehint > 0
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += self.buffer[:nbytes]
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.ended.set_result(bytes(self.received))
+
+
+@in_loop
+async def test_a_buffered_protocol() -> None:
+    async with two() as (service, client):
+        peer: asyncio.Future[Buffered] = asyncio.get_running_loop().create_future()
+
+        def accept() -> Buffered:
+            peer.set_result(Buffered())
+            return peer.result()
+
+        await service.create_server(accept, "buffered")
+        transport, _ = await client.create_connection(Counting, "buffered")
+        data = noise(1000)
+        transport.write(memoryview(data))
+        transport.write_eof()
+        transport.write_eof()
+        assert await (await peer).ended == data
+        transport.close()
+
+
+@in_loop
+async def test_what_write_takes() -> None:
+    async with two() as (service, client):
+        await service.start_server(echo, "echo")
+        transport, protocol = await client.create_connection(Counting, "echo")
+        with pytest.raises(TypeError, match="bytes-like"):
+            transport.write("text")  # type: ignore[arg-type]
+        transport.write(b"")
+        transport.write(memoryview(b""))
+        transport.write(memoryview(bytearray(8)).cast("I"))
+        reused = bytearray(b"first")
+        transport.write(reused)
+        reused[:] = b"again"
+        transport.write_eof()
+        with pytest.raises(RuntimeError, match="after write_eof"):
+            transport.write(b"more")
+        assert await protocol.lost is None
+        assert protocol.size == 13
+        assert transport.is_closing()
+        assert "closed" in repr(transport)
+        transport.close()
+        transport.abort()
+        transport.write_eof()
+        transport.resume_reading()
+        await transport.flush()
+
+
+@in_loop
+async def test_limits_and_information() -> None:
+    async with two() as (service, client):
+        await service.start_server(echo, "echo")
+        transport, protocol = await client.create_connection(Counting, "echo")
+        assert transport.get_write_buffer_limits() == (16 * 1024, 64 * 1024)
+        transport.set_write_buffer_limits(low=100)
+        assert transport.get_write_buffer_limits() == (100, 400)
+        transport.set_write_buffer_limits(high=1000)
+        assert transport.get_write_buffer_limits() == (250, 1000)
+        transport.set_write_buffer_limits()
+        with pytest.raises(ValueError, match="high"):
+            transport.set_write_buffer_limits(high=1, low=2)
+        assert transport.get_write_buffer_size() == 0
+        assert transport.get_protocol() is protocol
+        assert transport.get_extra_info("tunnel_target").host == "echo"
+        assert transport.get_extra_info("nothing", 7) == 7
+        assert "echo" in repr(transport)
+        transport.abort()
+        assert await protocol.lost is None
+
+
+@in_loop
+async def test_a_paused_reader_gets_nothing_until_it_resumes() -> None:
+    async with two() as (service, client):
+        await service.start_server(echo, "echo")
+        transport, protocol = await client.create_connection(Counting, "echo")
+        transport.pause_reading()
+        assert not transport.is_reading()
+        transport.write(b"12345")
+        _, writer = await say_and_hear(client)
+        await end(writer)
+        assert protocol.size == 0
+        transport.resume_reading()
+        transport.write_eof()
+        assert await protocol.lost is None
+        assert protocol.size == 5
+
+
+def test_a_protocol_that_raises_is_aborted_and_told() -> None:
+    class Clumsy(Counting):
+        def data_received(self, data: bytes) -> None:
+            raise LookupError("clumsy")
+
+    told: list[object] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        async with two() as (service, client):
+            await service.start_server(echo, "echo")
+            transport, protocol = await client.create_connection(Clumsy, "echo")
+            transport.write(b"hello")
+            assert await protocol.lost is None
+            assert transport.is_closing()
+
+    asyncio.run(main())
+    assert [type(error) for error in told] == [LookupError]
+
+
+@in_loop
+async def test_an_empty_buffer_is_a_mistake_of_the_protocol() -> None:
+    class Empty(Buffered):
+        def get_buffer(self, sizehint: int) -> bytearray:
+            return bytearray()
+
+    with pytest.raises(RuntimeError, match="empty buffer"):
+        fill(Empty(), memoryview(b"1"))
+
+
+@in_loop
+async def test_no_answer_in_time_and_a_caller_who_gives_up() -> None:
+    async with MemoryTestRelay(settle_us=60_000_000) as relay, relay.attach("ann") as client:
+        with pytest.raises(TimeoutError, match=r"nobody: no answer within 0\.01 s"):
+            await client.open_connection("nobody", timeout=0.01)
+        waiting = asyncio.create_task(client.open_connection("nobody"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(ValueError, match="a port lies between"):
+            await client.open_connection("host", 0)
+        assert client.stats().connections == {}
+
+
+@in_loop
+async def test_the_end_of_the_attachment_ends_what_is_not_answered() -> None:
+    async with MemoryTestRelay(settle_us=60_000_000) as relay:
+        client = relay.attach("ann", linger=0.01)
+        await client.start()
+        waiting = asyncio.create_task(client.open_connection("nobody"))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(LostError):
+            await waiting
+
+
+@in_loop
+async def test_an_integrity_error_is_shown_to_both() -> None:
+    failed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            await reader.read()
+        except ConnectionError as error:
+            failed.set_result(error)
+
+    async with two() as (service, client):
+        await service.start_server(serve, "service")
+        transport, protocol = await client.create_connection(Counting, "service")
+        connection = transport.get_extra_info("tunnel_connection")
+        transport.write(b"x")
+        await transport.flush()
+        connection.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, client._ready().now())
+        client._ready().wake()
+        assert isinstance(await protocol.lost, IntegrityError)
+        with pytest.raises(IntegrityError):
+            await transport.flush()
+        assert isinstance(await failed, IntegrityError)
+
+
+class Sink(Counting):
+    """Reads nothing."""
+
+    made: asyncio.Future["Sink"]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.pause_reading()
+        self.made.set_result(self)
+
+
+async def connected(service: Attachment, client: Attachment) -> tuple[Counting, Sink]:
+    """A protocol that counts, and its peer that does not read."""
+
+    class Fresh(Sink):
+        made: asyncio.Future[Sink] = asyncio.get_running_loop().create_future()
+
+    await service.create_server(Fresh, "sink")
+    _, protocol = await client.create_connection(Counting, "sink")
+    return protocol, await Fresh.made
+
+
+@pytest.mark.parametrize("ending", ["close", "abort"])
+def test_what_a_peer_does_not_read_is_an_error_to_its_writer(ending: str) -> None:
+    @in_loop
+    async def scenario() -> None:
+        async with two() as (service, client):
+            protocol, peer = await connected(service, client)
+            transport = protocol.transport
+            while not protocol.paused.is_set():
+                transport.write(noise(MIB))
+                await asyncio.sleep(0)
+            for size in (1, 2):
+                transport.write(bytes(size))
+            flushing = asyncio.create_task(transport.flush())
+            await asyncio.sleep(0)
+            getattr(peer.transport, ending)()
+            assert isinstance(await protocol.lost, ConnectionResetError)
+            with pytest.raises(ConnectionResetError):
+                await flushing
+            with pytest.raises(ConnectionResetError):
+                await transport.flush()
+            assert transport.get_write_buffer_size() == 0
+
+    scenario()
+
+
+@in_loop
+async def test_what_waits_is_sent_before_the_end_that_was_asked_for() -> None:
+    async with two() as (service, client):
+        protocol, peer = await connected(service, client)
+        size = 0
+        while not protocol.paused.is_set():
+            protocol.transport.write(noise(MIB))
+            size += MIB
+            await asyncio.sleep(0)
+        protocol.transport.write_eof()
+        peer.transport.resume_reading()
+        assert await peer.lost is None
+        assert await protocol.lost is None
+        assert peer.size == size
+
+
+@in_loop
+async def test_an_answer_to_last_words_is_an_error() -> None:
+    class Answering(Counting):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.transport.write(b"wait!")
+
+    def leave(reader: StreamReader, writer: StreamWriter) -> None:
+        writer.write(b"good bye")
+        writer.close()
+
+    async with two() as (service, client):
+        await service.start_server(leave, "leaver")
+        _, protocol = await client.create_connection(Answering, "leaver")
+        assert isinstance(await protocol.lost, ConnectionResetError)
+        assert protocol.size == 8
+
+
+@in_loop
+async def test_what_the_peer_wrote_can_be_read_after_it_closed_and_writing_fails() -> None:
+    async with two() as (service, client):
+        protocol, peer = await connected(service, client)
+        transport = protocol.transport
+        transport.pause_reading()
+        peer.transport.write(b"good bye")
+        peer.transport.close()
+        while not transport._peer_closed:  # noqa: ASYNC110 - nobody is told of it by itself
+            await asyncio.sleep(0)
+        transport.write(b"are you there?")
+        transport.resume_reading()
+        assert isinstance(await protocol.lost, ConnectionResetError)
+        assert protocol.size == 8
+
+
+LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(TLS / "server.pem")
+    return server, ssl.create_default_context(cafile=str(TLS / "ca.pem"))
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_tls_inside_the_stream(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    server_context, client_context = contexts()
+
+    async def secure_echo(reader: StreamReader, writer: StreamWriter) -> None:
+        assert await reader.readexactly(8) == b"STARTTLS"
+        writer.write(b"OK")
+        await writer.start_tls(server_context)
+        await echo(reader, writer)
+
+    async def main() -> None:
+        async with two() as (service, client):
+            await service.start_server(secure_echo, "secure")
+            reader, writer = await client.open_connection("secure")
+            writer.write(b"STARTTLS")
+            assert await reader.readexactly(2) == b"OK"
+            await writer.start_tls(client_context, server_hostname="localhost")
+            assert writer.get_extra_info("ssl_object").version() is not None
+            await ask(reader, writer, noise(MIB))
+            await writer.flush()
+            await end(writer)
+
+    run(main(), new_loop)
+
+
+@in_loop
+async def test_the_start_tls_of_asyncio_takes_it() -> None:
+    server_context, client_context = contexts()
+
+    async def secure_echo(reader: StreamReader, writer: StreamWriter) -> None:
+        await writer.start_tls(server_context)
+        await echo(reader, writer)
+
+    async with two() as (service, client):
+        await service.start_server(secure_echo, "secure")
+        transport, protocol = await client.create_connection(Counting, "secure")
+        loop = asyncio.get_running_loop()
+        secured = await loop.start_tls(transport, protocol, client_context, server_hostname="localhost")
+        assert secured is not None
+        secured.write(b"12345")
+        await protocol.heard.wait()
+        secured.close()
+        assert await protocol.lost is None
+
+
+@in_loop
+async def test_tls_with_a_stranger_fails_and_ends_the_connection() -> None:
+    server_context, client_context = contexts()
+
+    async def secure_echo(reader: StreamReader, writer: StreamWriter) -> None:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await writer.start_tls(server_context)
+
+    async with two() as (service, client):
+        await service.start_server(secure_echo, "secure")
+        _, writer = await client.open_connection("secure")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await writer.start_tls(client_context, server_hostname="elsewhere.example")
+        assert isinstance(writer.transport, Transport)
+        assert writer.is_closing()

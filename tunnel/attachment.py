@@ -1,0 +1,392 @@
+"""The way in: attach to a relay, then open connections through it and offer services behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar
+
+from tunnel.carriers.base import Carrier
+from tunnel.core import Connection, ConnectRequested, EndpointConfig, Incoming
+from tunnel.driver import Driver, StatusEvent
+from tunnel.errors import DeniedError, NotAuthenticatedError, TunnelError, UnreachableError
+from tunnel.exchange import AttachedEvent, Detached, Recovered, Refused, Troubled
+from tunnel.listener import ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
+from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
+from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
+from tunnel.traces.record import TraceSink
+from tunnel.transport import Transport
+from tunnel.wire import SECRET_SIZE, RejectReason, StatusCode, Target, TargetKind
+
+__all__ = ["Attachment", "CarrierMaker"]
+
+ATTACH_TIMEOUT_S = 30.0
+LINGER_S = 10.0  # after leaving the context, for what was written to arrive
+
+CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # of the attachment's secret
+_P = TypeVar("_P", bound=asyncio.BaseProtocol)
+
+_DENIALS = frozenset({403, 415})
+_IDENTITIES = frozenset({401, 407})
+
+
+class Attachment:
+    """An endpoint's presence at a relay. Use it as an async context manager; everything runs in that event loop."""
+
+    def __init__(
+        self,
+        make_carrier: CarrierMaker,
+        config: EndpointConfig,
+        *,
+        name: str = "",
+        exit_handler: ExitHandler | None = None,
+        attach_timeout: float | None = ATTACH_TIMEOUT_S,
+        linger: float = LINGER_S,
+        trace: TraceSink | None = None,
+    ) -> None:
+        self._make_carrier = make_carrier
+        self._config = config
+        self._name = name
+        self._exit_handler = exit_handler
+        self._attach_timeout = attach_timeout
+        self._linger = linger
+        self._trace = trace
+        self._listeners = Listeners(self._report)
+        self._servers: dict[str, Server] = {}
+        self._transports: dict[Transport, None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._trouble = ""
+        self._refusal: TunnelError | None = None
+        self._empty: asyncio.Event
+        self._attached: asyncio.Future[None]
+        self._driver: Driver | None = None
+        self._closed = False
+
+    # life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            # What was being written is cut short: the peers must not take that for a clean end.
+            for transport in list(self._transports):
+                transport.abort()
+            self._linger = min(self._linger, 1.0)
+        await self.close()
+
+    async def start(self) -> None:
+        """Attach; return when the relay has answered. UnreachableError, NotAuthenticatedError or DeniedError if it
+        does not let us in."""
+        if self._driver is not None:
+            raise RuntimeError("an attachment starts once: make another one")
+        loop = asyncio.get_running_loop()
+        self._attached = loop.create_future()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        random = SystemRandom()
+        carrier = self._make_carrier(secrets.token_bytes(SECRET_SIZE), random)
+        self._driver = Driver(carrier, self, self._config, random, name=self._name, trace=self._trace)
+        try:
+            self._driver.start()
+            async with asyncio.timeout(self._attach_timeout):
+                await self._attached
+                await carrier.prepared()
+        except BaseException as error:
+            await self._driver.close()
+            if isinstance(error, TimeoutError):
+                raise UnreachableError(self._unreachable()) from None
+            raise
+
+    def _unreachable(self) -> str:
+        assert self._driver is not None
+        where = self._driver.carrier.description
+        last = self._trouble or "nothing answered"
+        return (
+            f"no relay answers at {where} within {self._attach_timeout} s ({last}): check the URL, the proxy, the relay"
+        )
+
+    async def close(self) -> None:
+        """Take no more connections, let what was written arrive (for `linger` seconds at most), then end everything."""
+        driver = self._driver
+        if driver is None or self._closed:
+            return
+        for server in list(self._servers.values()):
+            server.close()
+        for transport in list(self._transports):
+            transport.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._linger):
+                await self._empty.wait()
+        for transport in list(self._transports):
+            transport.abort()
+        driver.abort_all()
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        driver.pump()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(1.0, self._linger)):
+                await driver.quiet()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await driver.close()
+        await asyncio.sleep(0)  # connection_lost is called by the loop
+
+    # connections
+
+    async def open_connection(
+        self,
+        host: str,
+        port: int | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        limit: int = LIMIT_BYTES,
+    ) -> tuple[StreamReader, StreamWriter]:
+        """Connect to a TCP target, or with no port to the service called `host`. RefusedError or DeniedError say why
+        not; TimeoutError after `timeout` seconds."""
+        return open_streams(await self._connect(host, port, timeout), limit=limit)
+
+    async def create_connection(
+        self,
+        protocol_factory: Callable[[], _P],
+        host: str,
+        port: int | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> tuple[Transport, _P]:
+        """As `open_connection`, for a protocol of asyncio."""
+        transport = await self._connect(host, port, timeout)
+        protocol = protocol_factory()
+        transport.begin(protocol)
+        return transport, protocol
+
+    async def _connect(self, host: str, port: int | None, seconds: float | None) -> Transport:
+        driver = self._ready()
+        if self._refusal is not None:
+            raise self._refusal
+        if port is not None and not 0 < port < 65536:
+            raise ValueError(f"a port lies between 1 and 65535, not {port}; leave it out for a service")
+        target = Target(TargetKind.SERVICE, host) if port is None else Target(TargetKind.TCP, host, port)
+        connection = driver.endpoint.connect(target, driver.now())
+        label = host if port is None else f"{host}:{port}"
+        transport = self._transport(connection, label, peername=(host, port or 0))
+        try:
+            async with asyncio.timeout(seconds):
+                await transport.opened()
+        except TimeoutError:
+            raise TimeoutError(f"{label}: no answer within {seconds} s") from None
+        return transport
+
+    def _transport(
+        self,
+        connection: Connection,
+        label: str,
+        *,
+        peername: tuple[str, int],
+        ended: Callable[[Transport], None] | None = None,
+    ) -> Transport:
+        def forget(transport: Transport) -> None:
+            self._transports.pop(transport, None)
+            if not self._transports:
+                self._empty.set()
+            if ended is not None:
+                ended(transport)
+
+        extra: dict[str, Any] = {
+            "peername": peername,
+            "sockname": (self._name, 0),
+            "tunnel_user": connection.identity.user,
+            "tunnel_target": connection.identity.target,
+        }
+        transport = Transport(self._ready(), connection, label, extra, forget)
+        self._transports[transport] = None
+        self._empty.clear()
+        return transport
+
+    # services
+
+    async def start_server(
+        self, handler: Handler, name: str, *, backlog: int = 128, limit: int = LIMIT_BYTES
+    ) -> Server:
+        """Offer a service: `handler(reader, writer)` for each connection. DeniedError if the relay does not allow the
+        name."""
+        return await self._serve(serve_streams(handler, limit, self._keep), name, backlog)
+
+    async def create_server(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], name: str, *, backlog: int = 128
+    ) -> Server:
+        """As `start_server`, for protocols of asyncio."""
+        return await self._serve(lambda transport: transport.begin(protocol_factory()), name, backlog)
+
+    async def _serve(self, take: Sink, name: str, backlog: int) -> Server:
+        driver = self._ready()
+        if name in self._servers:
+            raise ValueError(f"there is a server for {name!r} already: close it first")
+        driver.endpoint.listen(name, backlog, driver.now())
+        server = self._servers[name] = Server(name, self._unlisten, take)
+        driver.wake()
+        # The relay answers only to refuse, in the answer to what announced the name, or at once after it.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await driver.quiet()
+        if driver.endpoint.acceptor.refused(name):
+            server.close()
+            raise DeniedError(f"{name}: the relay does not allow this user to listen under this name: ask its operator")
+        return server
+
+    def _unlisten(self, name: str) -> None:
+        driver = self._ready()
+        self._servers.pop(name, None)
+        driver.endpoint.unlisten(name, driver.now())
+        driver.wake()
+
+    # how it fares
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the relay knows us and answers, as far as we know."""
+        return self._listeners.is_connected
+
+    @property
+    def refusal(self) -> TunnelError | None:
+        """Why the relay wants no more of us: set for good when it does, and everything has ended then."""
+        return self._refusal
+
+    def stats(self) -> AttachmentStats:
+        """How everything is now."""
+        driver = self._ready()
+        connections = driver.endpoint.connections.items()
+        return AttachmentStats(
+            attached=self.is_attached,
+            carrier=driver.carrier.description,
+            trouble=self._trouble,
+            batches_unreceipted=driver.unreceipted,
+            packets_discarded=driver.endpoint.packets_discarded,
+            connections={number: connection.snapshot() for number, connection in connections},
+        )
+
+    def add_connection_listener(self, listener: ConnectionListener) -> None:
+        """Tell it when the relay is lost and found."""
+        self._listeners.connection.append(listener)
+
+    def add_error_listener(self, listener: ErrorListener) -> None:
+        """Tell it of each connection to the relay that fails."""
+        self._listeners.error.append(listener)
+
+    def set_statistics_collector(self, collector: StatisticsCollector | None) -> None:
+        """Let it count what is buffered and written."""
+        self._listeners.statistics = collector
+
+    # what the driver tells (Application)
+
+    def incoming(self, event: Incoming) -> None:
+        driver = self._ready()
+        server = self._servers.get(event.service)
+        connection = driver.endpoint.connections.get(event.connection_id)
+        if connection is None:
+            return  # it ended before its turn
+        if server is None or self._closed:
+            connection.abort(driver.now())
+            return
+        transport = self._transport(
+            connection, f"{event.service} (from {event.user})", peername=(event.user, 0), ended=server.remove
+        )
+        server.add(transport)
+
+    def asked(self, event: ConnectRequested) -> None:
+        driver = self._ready()
+        target = event.target
+
+        def accept() -> Transport:
+            driver.endpoint.accept(event.connection_id, driver.now())
+            connection = driver.endpoint.connections[event.connection_id]
+            return self._transport(connection, f"{target.host}:{target.port}", peername=(event.user, 0))
+
+        def refuse(reason: RejectReason, text: str) -> None:
+            if event.connection_id in driver.endpoint.connections:
+                driver.endpoint.refuse(event.connection_id, reason, text, driver.now())
+                driver.wake()
+
+        request = ExitRequest(target, event.user, accept, refuse)
+        self._keep(asyncio.get_running_loop().create_task(self._dial(request)))
+
+    async def _dial(self, request: ExitRequest) -> None:
+        """An exit handler that ends without an answer has refused."""
+        try:
+            assert self._exit_handler is not None  # else the core refuses by itself
+            await self._exit_handler(request)
+        except OSError as error:
+            request.refuse(dial_failure(error), str(error))
+        except Exception as error:
+            self._report("unhandled exception in an exit handler", error)
+        finally:
+            request.refuse(RejectReason.SHUTTING_DOWN if self._closed else RejectReason.UNREACHABLE)
+
+    def status(self, event: StatusEvent) -> None:
+        match event:
+            case AttachedEvent() | Recovered():
+                self._trouble = ""
+                if self._ready().attached:
+                    self._listeners.present()
+                    if not self._attached.done():
+                        self._attached.set_result(None)
+            case Troubled(last=last):
+                self._trouble = last
+                self._listeners.absent(last)
+            case Detached():
+                self._listeners.absent("the relay does not know us any more")
+            case Refused():
+                self._refused(event)
+
+    def trouble(self, text: str, *, final: bool) -> None:
+        self._trouble = text
+        self._listeners.failed(text)
+        if final and not self._attached.done():
+            self._attached.set_exception(UnreachableError(text))
+
+    def buffered(self, size_bytes: int) -> None:
+        if self._listeners.statistics is not None:
+            self._listeners.statistics.increment_out_bytes(size_bytes)
+
+    def wrote(self, size_bytes: int) -> None:
+        if self._listeners.statistics is not None:
+            self._listeners.statistics.register_write(size_bytes)
+
+    # inside
+
+    def _refused(self, event: Refused) -> None:
+        """The relay wants no more of us: everything ends."""
+        if event.status in _IDENTITIES or event.code == StatusCode.NOT_AUTHORISED:
+            self._refusal = NotAuthenticatedError(f"{event.text}: check the token, and the proxy's user and password")
+        elif event.status in _DENIALS or event.code == StatusCode.DENIED:
+            self._refusal = DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy before it")
+        else:
+            self._refusal = UnreachableError(f"{event.text}: check that the URL is that of a tunnel relay")
+        self._trouble = str(self._refusal)
+        self._listeners.absent(self._trouble)
+        if not self._attached.done():
+            self._attached.set_exception(self._refusal)
+        for transport in list(self._transports):
+            transport.fail(self._refusal)
+        for server in list(self._servers.values()):
+            server.close()
+
+    def _ready(self) -> Driver:
+        if self._driver is None or self._closed:
+            raise RuntimeError("the attachment is not open: use it within `async with tunnel.attach(...) as t`")
+        return self._driver
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def _report(self, message: str, error: Exception) -> None:
+        asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})

@@ -1,0 +1,344 @@
+"""Lanes, and beside them a link whenever one can be had: everything leaves on the link while it works (section 8).
+
+Losing the link costs its connections a migration: what it had not receipted is given up and sent again on the lanes,
+which attach, carry the first packets and take over at once.
+"""
+
+import asyncio
+from collections import deque
+from random import Random
+
+from tunnel.carriers.base import Host
+from tunnel.carriers.dialing import Dialing, describe_failure
+from tunnel.carriers.exchanging import ExchangingCarrier
+from tunnel.carriers.link_io import LinkIO, hello
+from tunnel.carriers.poll import HttpExchanger
+from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
+from tunnel.exchange import (
+    AttachedEvent,
+    BatchDone,
+    Detached,
+    LaneConfig,
+    LaneEvent,
+    Lanes,
+    LanesChanged,
+    LinkInput,
+    PacketsReceived,
+    Refused,
+)
+from tunnel.wire import Packet, encode_packets, parse_packets
+
+__all__ = ["LinkCarrier"]
+
+KIB = 1024
+MS = 1_000
+SECOND = 1_000 * MS
+
+_BATCH_BYTES_START = 128 * KIB
+_BATCH_BYTES_MIN = 16 * KIB
+_BATCH_BYTES_MAX = 1024 * KIB  # packets are at most an eighth (4.13)
+_FAST_US = 100 * MS  # full batches receipted sooner may grow
+_SLOW_US = 500 * MS  # those that take longer shrink
+_DOUBT_US = SECOND  # no receipt for so long: the lanes take over what it owes
+_DOUBT_US_MAX = 8 * SECOND  # doubles up to this whenever the receipts come after all: the link is only slow
+_DEAD_US = 10 * SECOND  # no receipt for so long: the link is closed
+_OPEN_S = 10.0  # for upgrade and greeting together
+_RETRY_US_MIN = 100 * MS
+_RETRY_US_MAX = SECOND  # where a link has worked before
+_RETRY_US_RARE = 60 * SECOND  # where none ever has
+
+
+class LinkCarrier(ExchangingCarrier):
+    """`eager`: try for a link every second, also where there never was one, and wait for the first try."""
+
+    def __init__(
+        self,
+        dialing: Dialing,
+        secret: bytes,
+        random: Random,
+        *,
+        name: str = "",
+        config: LaneConfig | None = None,
+        eager: bool = False,
+    ) -> None:
+        config = config or LaneConfig()
+        lanes = Lanes(config, secret, random, endpoint_name=name)
+        super().__init__(lanes, HttpExchanger(dialing, config.answer_bytes_max))
+        self._dialing = dialing
+        self._random = random
+        self._worked = self._eager = eager
+        self._events: deque[LaneEvent] = deque()
+        self._link: LinkIO | None = None  # open
+        self._opening: asyncio.Task[None] | None = None
+        self._greeting: LinkIO | None = None
+        self._closing: dict[asyncio.Task[None], None] = {}
+        self._attached = False
+        self._retry_at_us = 0
+        self._retry_us = _RETRY_US_MIN
+        self._batch_bytes = _BATCH_BYTES_START
+        self._sent: deque[tuple[int, bool]] = deque()  # when, and whether full; for each batch without a receipt
+        self._progress_us = 0  # the last receipt
+        self._doubted = False
+        self._doubt_us = _DOUBT_US
+        self._forgotten = 0  # batches that were given up, of which receipts may still come
+
+    # Carrier
+
+    @property
+    def description(self) -> str:
+        return f"link {self._dialing.description}" if self._link is not None else super().description
+
+    def start(self, host: Host) -> None:
+        super().start(host)
+        self._loop = asyncio.get_running_loop()
+        self._tried = self._loop.create_future()
+
+    async def prepared(self) -> None:
+        if self._eager:
+            await asyncio.shield(self._tried)
+
+    def room(self, now: int) -> int:
+        link = self._link
+        if link is None or self._doubted:
+            return super().room(now)
+        return self._batch_bytes if link.is_writable else 0
+
+    def push(self, packets: list[Packet], token: int, now: int) -> None:
+        link = self._link
+        if link is None or self._doubted:
+            super().push(packets, token, now)
+            return
+        if not self._sent:
+            self._progress_us = now
+        before = link.state.unreceipted_bytes
+        link.send(encode_packets(packets), token)
+        size = link.state.unreceipted_bytes - before
+        self._sent.append((now, size * 4 >= self._batch_bytes * 3))
+        self._host.wrote(size)
+        if link.state.closed:
+            self.link_lost(link, link.state.closed)
+
+    def advance(self, now: int) -> bool:
+        moved = super().advance(now)
+        if self._may_open() and self._retry_at_us <= now:
+            self._opening = self._loop.create_task(self._open())
+            moved = True
+        return moved
+
+    def next_timeout(self) -> int | None:
+        due_us = super().next_timeout()
+        for other_us in (self._link_timeout(), self._retry_at_us if self._may_open() else None):
+            if other_us is not None and (due_us is None or other_us < due_us):
+                due_us = other_us
+        return due_us
+
+    def handle_timeout(self, now: int) -> None:
+        super().handle_timeout(now)
+        link = self._link
+        if link is None:
+            return
+        link.handle_timeout(now)
+        if self._doubted and now >= self._progress_us + _DEAD_US:
+            self.link_lost(link, "no receipt for too long")
+        elif self._sent and now >= self._progress_us + self._doubt_us:
+            self._give_up(link)
+            self._doubted = True
+            self._use_lanes(True)
+
+    def poll_event(self) -> LaneEvent | None:
+        if self._events:
+            return self._events.popleft()
+        event = super().poll_event()
+        match event:
+            case AttachedEvent():
+                self._attached = True
+                self._retry_at_us = 0
+            case Detached() | Refused():
+                # It belongs to a generation that is no more.
+                self._attached = False
+                self._drop("the attachment began anew")
+            case LanesChanged() if self._link is not None and not self._doubted:
+                return LanesChanged(1, 0)
+        return event
+
+    async def close(self) -> None:
+        self._attached = False
+        opening = self._opening
+        if opening is not None:
+            opening.cancel()
+            self._keep(opening)
+        if self._greeting is not None:
+            self._greeting.abort()
+        self._drop("closed")
+        await super().close()
+        while self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+    # opening
+
+    def _may_open(self) -> bool:
+        return self._attached and self._link is None and self._opening is None and not self._closed
+
+    async def _open(self) -> None:
+        """One attempt, from the request to the relay's greeting or a failure."""
+        try:
+            async with asyncio.timeout(_OPEN_S):
+                upgraded = await upgrade(self._dialing)
+        except UpgradeRefusedError as error:
+            self._not_opened(str(error))
+        except Exception as error:
+            self._not_opened(describe_failure(error))
+        else:
+            self._greet(upgraded)
+
+    def _greet(self, upgraded: Upgraded) -> None:
+        lanes = self._lanes
+        timer = self._loop.call_later(_OPEN_S, upgraded.transport.abort)
+
+        def closed(error: Exception | None) -> None:
+            timer.cancel()
+            upgraded.lost(error)
+            self._keep(self._loop.create_task(upgraded.close()))
+
+        link = self._greeting = LinkIO(_Opening(self, timer), self._host.now, closed)
+        link.begin(upgraded.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), upgraded.early)
+
+    def opened(self, link: LinkIO) -> None:
+        """The relay took it: from now on everything leaves on it."""
+        self._tried_once()
+        if self._closed or not self._attached:
+            link.abort()
+            return
+        self._link = link
+        self._worked = True
+        self._doubted = False
+        self._forgotten = 0
+        self._retry_us = _RETRY_US_MIN
+        self._use_lanes(False)
+        self._host.pump()
+
+    def not_opened(self, reason: str) -> None:
+        """The relay did not take it."""
+        self._not_opened(reason)
+
+    def _not_opened(self, reason: str) -> None:
+        self._tried_once()
+        self._retry_later()
+        if not self._closed:
+            self._host.pump()
+
+    def _tried_once(self) -> None:
+        self._opening = self._greeting = None
+        if not self._tried.done():
+            self._tried.set_result(None)
+
+    def _retry_later(self) -> None:
+        most_us = _RETRY_US_MAX if self._worked else _RETRY_US_RARE
+        wait_us = min(self._retry_us, most_us)
+        self._retry_us = min(2 * wait_us, most_us)
+        self._retry_at_us = self._host.now() + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
+
+    # while it is open
+
+    def link_input(self, link: LinkIO, found: LinkInput) -> None:
+        if link is not self._link:
+            return
+        now = self._host.now()
+        for token in found.receipts:
+            self._progress_us = now
+            if self._forgotten:
+                self._forgotten -= 1
+            else:
+                self._receipted(now)
+                self._events.append(BatchDone(token, ok=True))
+        for batch in found.batches:
+            packets, discarded = parse_packets(batch)
+            self._events.append(PacketsReceived(packets, discarded))
+        if found.receipts and self._doubted:
+            self._doubted = False
+            self._doubt_us = min(2 * self._doubt_us, _DOUBT_US_MAX)
+            self._use_lanes(False)
+        self._host.pump()
+
+    def _receipted(self, now: int) -> None:
+        sent_us, was_full = self._sent.popleft()
+        took_us = now - sent_us
+        if was_full and took_us < _FAST_US:
+            self._batch_bytes = min(2 * self._batch_bytes, _BATCH_BYTES_MAX)
+        elif took_us > _SLOW_US:
+            self._batch_bytes = max(self._batch_bytes // 2, _BATCH_BYTES_MIN)
+
+    def link_writable(self, link: LinkIO) -> None:
+        self._host.pump()
+
+    def link_lost(self, link: LinkIO, reason: str) -> None:
+        if link is not self._link:
+            return
+        self._drop(reason)
+        if not self._closed:
+            self._host.trouble(f"the link was lost: {reason}")
+            self._host.pump()
+
+    def _drop(self, reason: str) -> None:
+        """Without the link the lanes take over (8.3)."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        link.abort()
+        self._give_up(link)
+        self._doubted = False
+        self._retry_later()
+        self._use_lanes(True)
+
+    def _give_up(self, link: LinkIO) -> None:
+        """What it has not receipted leaves another way."""
+        unreceipted = link.state.unreceipted
+        for token in unreceipted[self._forgotten :]:
+            self._events.append(BatchDone(token, ok=False))
+        self._forgotten = len(unreceipted)
+        self._sent.clear()
+
+    def _link_timeout(self) -> int | None:
+        if self._link is None:
+            return None
+        due_us = self._link.state.next_timeout()
+        if self._sent or self._doubted:
+            silent_us = self._progress_us + (_DEAD_US if self._doubted else self._doubt_us)
+            due_us = silent_us if due_us is None else min(due_us, silent_us)
+        return due_us
+
+    def _use_lanes(self, used: bool) -> None:
+        """While a link carries what comes, nothing is pulled; packets overtake each other on lanes alone."""
+        self._lanes.set_pulling(used)
+        lanes = LanesChanged(self._lanes.lane_count, self._lanes.pull_interval_us) if used else LanesChanged(1, 0)
+        self._events.append(lanes)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._closing[task] = None
+        task.add_done_callback(lambda done: self._closing.pop(done, None))
+
+
+class _Opening:
+    """Owns a link until the relay has greeted."""
+
+    def __init__(self, carrier: LinkCarrier, timer: asyncio.TimerHandle) -> None:
+        self._carrier = carrier
+        self._timer = timer
+        self._open = False
+
+    def link_open(self, link: LinkIO) -> None:
+        self._open = True
+        self._timer.cancel()
+        self._carrier.opened(link)
+
+    def link_input(self, link: LinkIO, found: LinkInput) -> None:
+        self._carrier.link_input(link, found)
+
+    def link_writable(self, link: LinkIO) -> None:
+        self._carrier.link_writable(link)
+
+    def link_lost(self, link: LinkIO, reason: str) -> None:
+        if self._open:
+            self._carrier.link_lost(link, reason)
+        else:
+            self._carrier.not_opened(reason)

@@ -1,0 +1,268 @@
+"""The only place where the clock, the core and a carrier meet.
+
+The driver is dumb: it moves events, batches and timeouts between an endpoint and its carrier until nothing moves, then
+sets one timer. What events mean is for those who registered; what is repeated when is for the core and the lanes.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Protocol, TypeAlias
+
+from tunnel.carriers.base import Carrier
+from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incoming, State
+from tunnel.exchange import (
+    AttachedEvent,
+    BatchDone,
+    Detached,
+    LaneEvent,
+    LanesChanged,
+    PacketsReceived,
+    Recovered,
+    Refused,
+    Troubled,
+)
+from tunnel.traces.record import TraceSink
+from tunnel.wire import RejectReason
+
+__all__ = ["Application", "Driver", "StatusEvent", "now_us"]
+
+StatusEvent: TypeAlias = AttachedEvent | Detached | Troubled | Recovered | Refused
+
+_TIMER_STEP_US = 1_000  # timers are set to whole milliseconds, later rather than earlier: uvloop has no finer ones
+
+
+def now_us() -> int:
+    """The clock of everything in this process: microseconds, never going back."""
+    return time.monotonic_ns() // 1000
+
+
+class Application(Protocol):
+    """Who is told what concerns no connection that is registered."""
+
+    def incoming(self, event: Incoming) -> None:
+        """A connection to a service. Register for it at once, or it is never heard of again."""
+
+    def asked(self, event: ConnectRequested) -> None:
+        """A CONNECT to a TCP target: accept or refuse it, at some time."""
+
+    def status(self, event: StatusEvent) -> None:
+        """The attachment came, went or is in trouble."""
+
+    def trouble(self, text: str, *, final: bool) -> None:
+        """A connection to the relay failed."""
+
+    def buffered(self, size_bytes: int) -> None:
+        """A batch was filled."""
+
+    def wrote(self, size_bytes: int) -> None:
+        """Batches were handed to a connection."""
+
+
+class Driver:
+    """One endpoint, one carrier, one timer. Everything happens in one event loop; nothing here blocks."""
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        application: Application,
+        config: EndpointConfig,
+        random: Random,
+        *,
+        name: str = "",
+        trace: TraceSink | None = None,
+    ) -> None:
+        self.endpoint = Endpoint(config, random, endpoint_id=carrier.attachment_id, name=name, trace=trace)
+        self.carrier = carrier
+        self.unreceipted = 0  # batches
+        self._application = application
+        self._attached: AttachedEvent | None = None
+        self._handlers: dict[int, Callable[[Event], None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._pumping = False
+        self._scheduled: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_us = 0
+        self._closed = False
+        self._quiet: list[asyncio.Future[None]] = []
+
+    # life
+
+    def start(self) -> None:
+        """Begin to attach."""
+        self.carrier.start(self)
+        self.pump()
+
+    async def close(self) -> None:
+        """Stop at once: what is still on its way is forgotten."""
+        self._closed = True
+        for handle in (self._scheduled, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._wake_quiet()
+        await self.carrier.close()
+
+    @property
+    def attached(self) -> bool:
+        """Whether a relay knows us, as far as we know."""
+        return self._attached is not None
+
+    # for those who use the endpoint
+
+    def now(self) -> int:
+        """Hand this to every call of the endpoint."""
+        return now_us()
+
+    def register(self, connection_id: int, handler: Callable[[Event], None]) -> None:
+        """Give the events of this connection to `handler`, from now on."""
+        self._handlers[connection_id] = handler
+
+    def unregister(self, connection_id: int) -> None:
+        """The events of this connection matter to nobody any more."""
+        self._handlers.pop(connection_id, None)
+
+    def wake(self) -> None:
+        """The endpoint was used: pump soon, once for everything that happens in this round of the loop."""
+        if self._scheduled is None and not self._pumping and not self._closed:
+            self._scheduled = self._loop.call_soon(self._run)
+
+    def abort_all(self) -> None:
+        """Let no peer wait: end every connection, those included that the application has not seen."""
+        now = self.now()
+        for connection in list(self.endpoint.connections.values()):
+            if connection.state is State.REQUESTED:
+                self.endpoint.refuse(connection.id, RejectReason.SHUTTING_DOWN, "", now)
+            else:
+                connection.abort(now)
+        self.wake()
+
+    async def quiet(self) -> None:
+        """Return when nothing waits to leave and every batch is at the relay, or the driver is closed."""
+        while not self._closed and (self.unreceipted or self.endpoint.wants_batch()):
+            waiter = self._loop.create_future()
+            self._quiet.append(waiter)
+            await waiter
+
+    # for the carrier (Host)
+
+    def pump(self) -> None:
+        """Move everything that can move; afterwards nothing is due."""
+        if self._pumping or self._closed:
+            return
+        self._pumping = True
+        try:
+            while self._events() | self._batches() | self._timeouts():
+                pass
+        finally:
+            self._pumping = False
+        self._arm()
+        if self._quiet and not self.unreceipted and not self.endpoint.wants_batch():
+            self._wake_quiet()
+
+    def wrote(self, size_bytes: int) -> None:
+        self._application.wrote(size_bytes)
+
+    def trouble(self, text: str, *, final: bool = False) -> None:
+        self._application.trouble(text, final=final)
+
+    # the pump
+
+    def _run(self) -> None:
+        self._scheduled = None
+        self.pump()
+
+    def _events(self) -> bool:
+        moved = False
+        while (lane_event := self.carrier.poll_event()) is not None:
+            moved = True
+            self._carrier_event(lane_event)
+        while (event := self.endpoint.poll_event()) is not None:
+            moved = True
+            handler = self._handlers.get(event.connection_id)
+            if handler is not None:
+                handler(event)
+            elif isinstance(event, Incoming):
+                self._application.incoming(event)
+            elif isinstance(event, ConnectRequested):
+                self._application.asked(event)
+        return moved
+
+    def _carrier_event(self, event: LaneEvent) -> None:
+        match event:
+            case PacketsReceived(packets=packets):
+                self.endpoint.receive_packets(packets, self.now())
+            case BatchDone(token=token, ok=ok):
+                self.unreceipted -= 1
+                self.endpoint.batch_done(token, ok, self.now())
+            case LanesChanged(lanes=lanes, pull_interval_us=pull_interval_us):
+                self.endpoint.carrier_changed(lanes, pull_interval_us, self.now())
+            case AttachedEvent() | Detached() | Troubled() | Recovered() | Refused():
+                self._status(event)
+
+    def _status(self, event: StatusEvent) -> None:
+        """The user timeout runs while the relay does not know us or cannot be reached (4.15)."""
+        match event:
+            case AttachedEvent():
+                self._attached = event
+                self._present(fresh=event.fresh)
+            case Recovered():
+                self._present(fresh=False)
+            case Detached() | Refused():
+                self._attached = None
+                self.endpoint.detached(self.now())
+            case Troubled():
+                self.endpoint.detached(self.now())
+        self._application.status(event)
+
+    def _present(self, *, fresh: bool) -> None:
+        known = self._attached
+        if known is not None:
+            self.endpoint.attached(fresh, known.packet_bytes_max, known.initial_edge_bytes, self.now())
+
+    def _batches(self) -> bool:
+        moved = False
+        now = self.now()
+        while self.endpoint.wants_batch() and (room := self.carrier.room(now)) > 0:
+            batch = self.endpoint.next_batch(room, now)
+            if batch is None:
+                break
+            self.unreceipted += 1
+            self._application.buffered(batch.size)
+            self.carrier.push(batch.packets, batch.token, now)
+            moved = True
+        return self.carrier.advance(now) or moved
+
+    def _timeouts(self) -> bool:
+        now = self.now()
+        moved = False
+        for part in (self.endpoint, self.carrier):
+            due_us = part.next_timeout()
+            if due_us is not None and due_us <= now:
+                part.handle_timeout(now)
+                moved = True
+        return moved
+
+    def _arm(self) -> None:
+        """A timer that is set too early stays: it costs one idle pump, setting it anew would cost more."""
+        due_us = self.endpoint.next_timeout()
+        carrier_us = self.carrier.next_timeout()
+        if carrier_us is not None and (due_us is None or carrier_us < due_us):
+            due_us = carrier_us
+        if due_us is None or (self._timer is not None and self._timer_us <= due_us):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = -((self.now() - due_us) // _TIMER_STEP_US)
+        self._timer = self._loop.call_later(max(1, delay_ms) / 1e3, self._on_timer)
+        self._timer_us = due_us
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _wake_quiet(self) -> None:
+        waiters, self._quiet = self._quiet, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,87 @@
+"""A connection as a pair of asyncio streams. The writer can also `flush`: wait until the peer has every byte."""
+
+import asyncio
+from ssl import SSLContext
+from typing import cast
+
+from tunnel.transport import Transport
+from tunnel.upgrades import start_tls
+
+__all__ = ["LIMIT_BYTES", "StreamReader", "StreamWriter", "open_streams"]
+
+LIMIT_BYTES = 256 * 1024  # of the reader's buffer, unless told otherwise: the largest packet
+
+StreamReader = asyncio.StreamReader
+
+
+class StreamProtocol(asyncio.StreamReaderProtocol):
+    """Feeds the reader; after TLS was put on top it stands above that."""
+
+    def use(self, transport: asyncio.Transport) -> None:
+        """From now on this is what the writer writes to."""
+        self._transport = transport
+        self._over_ssl = transport.get_extra_info("sslcontext") is not None
+
+
+class StreamWriter(asyncio.StreamWriter):
+    """`drain()` waits for buffer space, `flush()` until everything is acknowledged, `wait_closed()` for the end."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        protocol: StreamProtocol,
+        reader: asyncio.StreamReader,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        server_side: bool = False,
+    ) -> None:
+        super().__init__(transport, protocol, reader, loop)
+        self._tunnel = transport
+        self._stream_protocol = protocol
+        self._server_side = server_side
+
+    async def drain(self) -> None:
+        """Wait until there is room. Raises when bytes were written that the peer will not read."""
+        if self._tunnel.write_error is not None:
+            raise self._tunnel.write_error
+        await super().drain()
+
+    async def flush(self) -> None:
+        """Wait until the peer's endpoint has acknowledged every byte written so far; raise if it never will.
+
+        Acknowledged means in the peer's receive buffer, as in TCP: it says nothing of its application.
+        """
+        await self._tunnel.flush()
+
+    async def start_tls(
+        self,
+        sslcontext: SSLContext,
+        *,
+        server_hostname: str | None = None,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+    ) -> None:
+        """Speak TLS from now on, end to end: the relay sees none of it."""
+        await self.drain()
+        upgraded = await start_tls(
+            cast(asyncio.Transport, self.transport),
+            self._stream_protocol,
+            sslcontext,
+            server_side=self._server_side,
+            server_hostname=server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+        )
+        self._transport = upgraded
+        self._stream_protocol.use(upgraded)
+
+
+def open_streams(
+    transport: Transport, *, limit: int = LIMIT_BYTES, server_side: bool = False
+) -> tuple[StreamReader, StreamWriter]:
+    """Streams over a transport that nobody else uses."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=limit, loop=loop)
+    protocol = StreamProtocol(reader, loop=loop)
+    transport.begin(protocol)
+    return reader, StreamWriter(transport, protocol, reader, loop, server_side=server_side)

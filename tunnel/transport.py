@@ -1,0 +1,374 @@
+"""A connection as an asyncio transport: for any protocol, with flow control both ways, and for TLS on top.
+
+`connection_lost` comes when the peer's endpoint has acknowledged everything, not when the bytes have left: after
+`close()` it says whether they arrived.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from tunnel.core import (
+    Closed,
+    Connected,
+    Connection,
+    Event,
+    Flushed,
+    Lost,
+    LostReason,
+    PeerClosed,
+    PeerClosedError,
+    PeerFinished,
+    Readable,
+    Refused,
+    Writable,
+)
+from tunnel.driver import Driver
+from tunnel.errors import ResetError, lost_error, refused_error
+from tunnel.upgrades import fill
+from tunnel.wire import Buffer
+
+__all__ = ["Transport"]
+
+_READ_BYTES = 256 * 1024  # of one data_received: the largest packet
+_HIGH_BYTES = 64 * 1024  # asyncio's own default; the endpoint buffers more beneath
+_END = "closed"
+
+
+class Transport(asyncio.Transport):
+    """Made by `Attachment`. Owns the connection's events until `connection_lost`."""
+
+    _start_tls_compatible = True  # asyncio's start_tls asks for it
+
+    def __init__(
+        self,
+        driver: Driver,
+        connection: Connection,
+        target: str,
+        extra: dict[str, Any],
+        ended: Callable[["Transport"], None],
+    ) -> None:
+        super().__init__({**extra, "tunnel_connection": connection})
+        self.write_error: ConnectionError | None = None  # bytes were written that nobody will read
+        self._driver = driver
+        self._connection = connection
+        self._target = target
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._opened: asyncio.Future[None] | None = None
+        self._backlog: deque[Buffer] = deque()
+        self._backlog_bytes = 0
+        self._high_bytes = _HIGH_BYTES
+        self._low_bytes = _HIGH_BYTES // 4
+        self._protocol_paused = False
+        self._reading = True
+        self._eof_written = False
+        self._peer_closed = False
+        self._closing = False
+        self._over: BaseException | str | None = None
+        self._flushes: list[asyncio.Future[None]] = []
+        driver.register(connection.id, self._handle)
+
+    def __repr__(self) -> str:
+        return f"<tunnel.Transport {self._target} {self._over or self._connection.state.value}>"
+
+    # opening
+
+    async def opened(self) -> None:
+        """Return when the peer has accepted; the error if it did not. Cancelling ends the connection."""
+        self._opened = self._loop.create_future()
+        self._driver.wake()
+        try:
+            await self._opened
+        except BaseException:
+            self.abort()
+            raise
+
+    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+        """Hand the connection to its protocol. What came before is read at once, unless the protocol pauses."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+        self._loop.call_soon(self._read)
+
+    # writing
+
+    def write(self, data: Buffer) -> None:
+        """Send these bytes; never blocks. When the peer has closed they go nowhere, and `write_error` tells."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
+        if self._eof_written:
+            raise RuntimeError("cannot write() after write_eof()")
+        if isinstance(data, memoryview):
+            data = data.cast("B") if data.nbytes else b""
+        if not data or self._closing:
+            return
+        if self._over is not None:
+            self._fail_writing()
+            return
+        taken = 0 if self._backlog else self._take(data)
+        if taken < len(data) and not self._peer_closed:
+            rest = data if isinstance(data, bytes) else bytes(data)
+            self._backlog.append(memoryview(rest)[taken:])
+            self._backlog_bytes += len(rest) - taken
+            self._maybe_pause_protocol()
+        self._driver.wake()
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def _take(self, data: Buffer) -> int:
+        """How much of it the endpoint takes now."""
+        if not self._peer_closed:
+            try:
+                return self._connection.write(data, self._driver.now())
+            except PeerClosedError:
+                self._peer_closed = True
+        self._fail_writing()
+        return 0
+
+    def _fail_writing(self) -> None:
+        if self.write_error is None:
+            self.write_error = ResetError(
+                f"{self._target}: the peer has closed and reads no more", LostReason.PEER_CLOSED
+            )
+        self._drop_backlog()
+
+    def _drop_backlog(self) -> None:
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        self._maybe_resume_protocol()
+
+    def _move_backlog(self) -> None:
+        """The endpoint takes bytes again."""
+        while self._backlog:
+            data = self._backlog[0]
+            taken = self._take(data)
+            if self._peer_closed:
+                break
+            self._backlog_bytes -= taken
+            if taken < len(data):
+                self._backlog[0] = memoryview(data)[taken:]
+                break
+            self._backlog.popleft()
+        self._maybe_resume_protocol()
+        if not self._backlog:
+            self._end_writing()
+
+    def _end_writing(self) -> None:
+        """Everything written has been taken: what was asked for after it may follow."""
+        if self._closing:
+            self._connection.close(self._driver.now())
+        elif self._eof_written:
+            self._connection.finish(self._driver.now())
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """End this direction after everything written; the other one goes on."""
+        if self._eof_written or self._closing or self._over is not None:
+            return
+        self._eof_written = True
+        if not self._backlog:
+            self._end_writing()
+        self._driver.wake()
+
+    async def flush(self) -> None:
+        """Return when the peer's endpoint has acknowledged every byte written; raise if it never will."""
+        if self.write_error is not None:
+            raise self.write_error
+        if self._over is not None and isinstance(self._over, BaseException):
+            raise self._over
+        if self._over is None and (self._backlog or self._connection.unacknowledged_bytes):
+            waiter = self._loop.create_future()
+            self._flushes.append(waiter)
+            self._driver.wake()
+            await waiter
+
+    def _flushed(self) -> None:
+        if not self._backlog and not self._connection.unacknowledged_bytes:
+            self._settle_flushes(None)
+
+    def _settle_flushes(self, error: BaseException | None) -> None:
+        waiters, self._flushes = self._flushes, []
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    # flow control towards the protocol
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = _HIGH_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high}) must be >= low ({low}) must be >= 0")
+        self._high_bytes, self._low_bytes = high, low
+        self._maybe_pause_protocol()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low_bytes, self._high_bytes
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that even the endpoint's send buffer has no room for."""
+        return self._backlog_bytes
+
+    def _maybe_pause_protocol(self) -> None:
+        if self._backlog_bytes > self._high_bytes and not self._protocol_paused and self._protocol is not None:
+            self._protocol_paused = True
+            self._guard(self._protocol.pause_writing)
+
+    def _maybe_resume_protocol(self) -> None:
+        if self._protocol_paused and self._backlog_bytes <= self._low_bytes and self._protocol is not None:
+            self._protocol_paused = False
+            self._guard(self._protocol.resume_writing)
+
+    # reading
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing and self._over is None
+
+    def pause_reading(self) -> None:
+        """Deliver nothing until `resume_reading`: what comes waits, and then the peer does."""
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading and not self._closing and self._over is None:
+            self._reading = True
+            self._loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        while self.is_reading() and self._protocol is not None:
+            data = self._connection.read(_READ_BYTES, self._driver.now())
+            if not len(data):
+                break
+            self._deliver(data)
+        self._driver.wake()
+
+    def _deliver(self, data: Buffer) -> None:
+        protocol = self._protocol
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            self._guard(fill, protocol, memoryview(data))
+        else:
+            # asyncio promises bytes; its own stream reader copies them anyway
+            plain = data if isinstance(protocol, asyncio.StreamReaderProtocol) else bytes(data)
+            self._guard(cast(asyncio.Protocol, protocol).data_received, cast(bytes, plain))
+
+    # closing
+
+    def is_closing(self) -> bool:
+        return self._closing or self._over is not None
+
+    def close(self) -> None:
+        """Deliver everything written, read nothing more; `connection_lost` follows when the peer has it all."""
+        if self._closing or self._over is not None:
+            return
+        self._closing = True
+        if not self._backlog:
+            self._end_writing()
+        self._driver.wake()
+
+    def abort(self) -> None:
+        """End at once; what is unacknowledged is lost, and the peer gets an error."""
+        if self._over is not None:
+            return
+        self._closing = True
+        self._drop_backlog()
+        self._connection.abort(self._driver.now())
+        self._driver.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """End at once with this error, which is the attachment's."""
+        if self._over is None:
+            self._connection.abort(self._driver.now())
+            self._finish(error)
+
+    def _force_close(self, error: BaseException | None) -> None:
+        """What asyncio's TLS calls when it gives up."""
+        self.abort()
+
+    def _fatal(self, error: BaseException) -> None:
+        """The protocol raised: as asyncio does, tell and abort."""
+        context = {"message": "a protocol raised", "exception": error, "transport": self, "protocol": self._protocol}
+        self._loop.call_exception_handler(context)
+        self.abort()
+
+    def _guard(self, call: Callable[..., object], *arguments: object) -> object:
+        try:
+            return call(*arguments)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._fatal(error)
+            return None
+
+    # protocols
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    # events
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Readable():
+                self._read()
+            case Writable():
+                self._move_backlog()
+            case Flushed():
+                self._flushed()
+            case PeerFinished():
+                self._end_reading()
+            case PeerClosed(junked_bytes=junked_bytes):
+                self._peer_has_closed(junked_bytes)
+            case Connected():
+                if self._opened is not None and not self._opened.done():
+                    self._opened.set_result(None)
+            case Closed():
+                self._finish(None)
+            case Lost(reason=reason):
+                error = lost_error(event, self._target)
+                self._finish(error, shown=reason is not LostReason.ABORTED)
+            case Refused():
+                self._finish(refused_error(event, self._target))
+
+    def _end_reading(self) -> None:
+        if self._closing or self._protocol is None:
+            return
+        if not self._guard(cast(asyncio.Protocol, self._protocol).eof_received):
+            self.close()
+
+    def _peer_has_closed(self, junked_bytes: int) -> None:
+        self._peer_closed = True
+        if junked_bytes or self._backlog:
+            self._fail_writing()
+        self._settle_flushes(self.write_error)
+        self._end_writing()
+
+    def _finish(self, error: BaseException | None, *, shown: bool = True) -> None:
+        """Nothing follows. `shown`: the protocol is told of the error."""
+        if error is None:
+            error = self.write_error
+        self._over = error or _END
+        self._driver.unregister(self._connection.id)
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        self._settle_flushes(error)
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(error or ResetError(f"{self._target}: closed"))
+        protocol = self._protocol
+        if protocol is not None:
+            self._loop.call_soon(self._guard, protocol.connection_lost, error if shown else None)
+        self._ended(self)
