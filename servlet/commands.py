@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import http.client
 import os
 import signal
@@ -19,13 +20,14 @@ from servlet.rules import read_host
 from servlet.running import new_event_loop, serve
 from servlet.server import contexts
 from servlet.store import Overrides, load_config, watched_files
-from tunnel import UnreachableError, attach
+from tunnel import Attachment, UnreachableError, attach
 from tunnel.wire import Target, TargetKind
 
 __all__ = ["DEFAULT_FILE", "DENIED", "LOST", "UNREACHABLE", "check", "drain", "run_exit", "run_relay", "try_rule"]
 
 UNREACHABLE, DENIED, LOST = 3, 5, 6  # exit codes
 DEFAULT_FILE = "relay.toml"
+_LOOK_S = 1.0  # between looks whether the relay still wants this exit
 _ANSWER_S = 5.0  # of the admin listener
 
 
@@ -189,13 +191,23 @@ async def _exit(arguments: argparse.Namespace, config: RelayConfig, token: str) 
         if starting.done():
             await starting
             print(f"attached to {arguments.relay} as {arguments.name or 'an exit'}", file=sys.stderr, flush=True)
-            await stopped.wait()
+            await _stopped_or_refused(stopped, attachment)
     finally:
         starting.cancel()
         waiting.cancel()
         await asyncio.gather(starting, waiting, return_exceptions=True)
         dialer.abort()
         await attachment.close()
+
+
+async def _stopped_or_refused(stopped: asyncio.Event, attachment: Attachment) -> None:
+    """Raises what the relay said when it wants no more of us, as when the token was revoked."""
+    while attachment.refusal is None and not stopped.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await stopped.wait()
+    if attachment.refusal is not None:
+        raise attachment.refusal
 
 
 def _token(arguments: argparse.Namespace) -> str:

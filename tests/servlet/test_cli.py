@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from servlet.auth import TokenTable
 from servlet.cli import main
 from servlet.store import load_config, read_users
-from tests.servlet.rig import TOKENS, relay
+from tests.servlet.rig import KEYS, TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tunnel import attach
 
@@ -278,6 +279,17 @@ async def test_an_exit_attaches_and_ends() -> None:
             assert running.relay.host.switch.stats().exits == 1
             exit_.process.send_signal(signal.SIGTERM)
             assert await exit_.ended() == 0
+
+
+@in_loop
+async def test_an_exit_whose_token_is_revoked_ends_with_code_4() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            await exit_.line("attached to")
+            running.relay.reload(settings(tokens=TokenTable({"ann": KEYS["ann"]})))
+            assert await exit_.ended() == 4
 
 
 @in_loop

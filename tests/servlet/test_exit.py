@@ -34,6 +34,7 @@ from tunnel import (
 )
 from tunnel.wire import Target, TargetKind
 
+AS_ANN: dict[str, Any] = {"token": TOKENS["ann"], "proxy": None, "linger": 0.1}
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -302,15 +303,15 @@ async def test_who_stops_the_exit_cuts_and_does_not_end() -> None:
         except ConnectionResetError as error:
             outcome.set_result(error)
 
-    async with target(wait) as port, relay(settings(exit="inline")) as running:
-        async with attach(f"http://{running.addresses[0]}", token=TOKENS["ann"], proxy=None, linger=0.1) as ann:
-            reader, writer = await ann.open_connection("127.0.0.1", port)
-            await reader.readexactly(14)
-            await running.close()
-            assert isinstance(await outcome, ConnectionResetError)
-            with pytest.raises(LostError):
-                await reader.read()
-            writer.close()
+    running = relay(settings(exit="inline"))
+    async with target(wait) as port, running, attach(f"http://{running.addresses[0]}", **AS_ANN) as ann:
+        reader, writer = await ann.open_connection("127.0.0.1", port)
+        await reader.readexactly(14)
+        await running.close()
+        assert isinstance(await outcome, ConnectionResetError)
+        with pytest.raises(LostError):
+            await reader.read()
+        writer.close()
 
 
 @in_loop

@@ -26,6 +26,8 @@ FOUND = {
     "an acceptor forgot a connection while its route was gone": (1, 4671),
     "a service was not announced to a relay that had seen an older ATTACH": (1, 4046),
     "connections in the drain waited for a resume": (2, 348),
+    "a drain of a minute was too short for an acceptor that could not hear": (2, 501295),
+    "the same for an initiator, and its exit had forgotten it": (2, 101990),
     "a late no-route notice at an exit on a slow link": (1, 279),
     "a late no-route notice with two streams under way": (1, 388),
     "a late no-route notice before the first answer": (1, 433),
