@@ -28,6 +28,7 @@ __all__ = ["DEFAULT_FILE", "DENIED", "LOST", "UNREACHABLE", "check", "drain", "r
 UNREACHABLE, DENIED, LOST = 3, 5, 6  # exit codes
 DEFAULT_FILE = "relay.toml"
 _LOOK_S = 1.0  # between looks whether the relay still wants this exit
+_STOP_S = 3.0  # for a relay to stop once it has drained
 _ANSWER_S = 5.0  # of the admin listener
 
 
@@ -36,7 +37,7 @@ def run_relay(arguments: argparse.Namespace) -> int:
     file = _config_file(arguments)
     load = partial(load_config, file, _overrides(arguments))
     config = load()
-    require_safe(config, file or DEFAULT_FILE)
+    _require_safe(config, file)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve(config, load, watched_files(file, config)))
     return 0
@@ -46,7 +47,7 @@ def check(arguments: argparse.Namespace) -> int:
     """Whether `serve` would start."""
     file = _config_file(arguments)
     config = load_config(file, _overrides(arguments))
-    require_safe(config, file or DEFAULT_FILE)
+    _require_safe(config, file)
     contexts(config)
     without = [str(address) for address in config.listen if not address.is_loopback and not (config.tls or address.tls)]
     if arguments.json:
@@ -107,7 +108,7 @@ async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
     except OSError:
         return 0
     try:
-        async with asyncio.timeout(None if seconds is None else seconds + 2 * _ANSWER_S):
+        async with asyncio.timeout(None if seconds is None else seconds + _STOP_S):
             while True:
                 writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 if not await reader.read(4096):
@@ -224,6 +225,15 @@ def _token(arguments: argparse.Namespace) -> str:
 
 
 # --- inside
+
+
+def _require_safe(config: RelayConfig, file: str) -> None:
+    if not file and not config.is_open:
+        raise ConfigError(
+            f"there is no {DEFAULT_FILE} here: make one with `tunnel-relay init {DEFAULT_FILE}`, name one with -c, "
+            "or try things out on loopback with --open"
+        )
+    require_safe(config, file)
 
 
 def _config_file(arguments: argparse.Namespace) -> str:

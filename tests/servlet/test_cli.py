@@ -17,7 +17,7 @@ import structlog
 from servlet.auth import TokenTable
 from servlet.cli import main
 from servlet.store import load_config, read_users
-from tests.servlet.rig import KEYS, TOKENS, relay, settings
+from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tunnel import attach
 
@@ -120,7 +120,11 @@ def test_what_is_wrong_is_said_and_is_code_2(
 
 def test_without_tokens_or_rules_it_does_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve"]) == 2
-    assert "nobody has a token" in capsys.readouterr().err
+    assert "there is no relay.toml here: make one with `tunnel-relay init" in capsys.readouterr().err
+    Path("relay.toml").write_text("[users.ann]\nconnect = ['a:1']\n")
+    assert main(["serve"]) == 2
+    assert "nobody has a token: run `tunnel-relay user add NAME -c relay.toml`" in capsys.readouterr().err
+    Path("relay.toml").unlink()
     assert main(["exit", "--relay", "http://127.0.0.1:1"]) == 2
     assert "an exit without rules" in capsys.readouterr().err
     assert main(["drain"]) == 2
@@ -267,6 +271,19 @@ def test_a_signal_ends_a_relay(number: signal.Signals) -> None:
 def test_nobody_to_drain_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drain", "--admin", "127.0.0.1:1"]) == 3
     assert "no relay answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+@in_loop
+async def test_what_is_no_relay_does_not_drain() -> None:
+    async with relay() as running:
+        address = str(running.addresses[0])  # the public listener: it knows no such path
+        assert await asyncio.to_thread(main, ["drain", "--admin", address]) == 2
+
+
+@in_loop
+async def test_a_relay_that_does_not_stop_in_time_is_code_6() -> None:
+    async with relay(settings(admin=LOOPBACK)) as running:  # nobody waits for its `stopped`
+        assert await asyncio.to_thread(main, ["drain", "--admin", str(running.admin), "--timeout", "0"]) == 6
 
 
 @in_loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from structlog.testing import capture_logs
 from servlet.auth import TokenTable
 from servlet.config import ConfigError, ListenAddress, RelayConfig
 from servlet.grants import Policy
-from servlet.running import RunningRelay, new_event_loop
-from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings
+from servlet.running import RunningRelay, new_event_loop, serve
+from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, control, kinds, of_kind, read_rejected
 from tests.support.loops import in_loop
 from tunnel.traces.jsonl import read_records
@@ -215,3 +216,22 @@ def test_asyncio_is_taken_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> No
     loop = new_event_loop()
     loop.close()
     assert isinstance(loop, asyncio.SelectorEventLoop)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@in_loop
+async def test_it_serves_until_a_signal_and_reads_its_files_again(number: signal.Signals) -> None:
+    loads: list[int] = []
+    config = settings()
+
+    def load() -> RelayConfig:
+        loads.append(1)
+        return config
+
+    serving = asyncio.ensure_future(serve(config, load, []))
+    await until(lambda: signal.getsignal(signal.SIGHUP) != signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: loads)
+    os.kill(os.getpid(), number)
+    await serving
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
