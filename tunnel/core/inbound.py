@@ -12,6 +12,7 @@ from tunnel.core.receive_window import Arrival
 from tunnel.core.state import Input, State
 from tunnel.wire import (
     HEADER_SIZE,
+    PING_BYTES_MAX,
     AbortReason,
     DropReason,
     Packet,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["receive"]
 
 PONGS_MAX = 4  # answers that wait; further PINGs are answered by these
-PING_BYTES_MAX = 64  # 1.5
 
 _FAREWELLS = frozenset({int(PacketType.ABORT), int(PacketType.SHUTDOWN)})  # who says only that is no peer (3.5)
 _END_TYPES = frozenset({int(PacketType.FINISH), int(PacketType.CLOSE)})

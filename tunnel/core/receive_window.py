@@ -12,7 +12,7 @@ from xxhash import xxh3_128
 from tunnel.core.budget import WindowBudget
 from tunnel.core.config import EndpointConfig
 from tunnel.core.ranges import RangeSet
-from tunnel.wire import Buffer, End, PacketType
+from tunnel.wire import RANGES_MAX, Buffer, End, PacketType
 
 __all__ = ["Arrival", "ReceiveWindow"]
 
@@ -20,7 +20,6 @@ COPY_BYTES = 64 * 1024  # slices below this are copied out of their body, so tha
 PINNED_SHARE = 4  # and so is the first slice that is less than this part of its body, unless there is room for the body
 JOIN_BYTES = 4 * 1024  # in-order slices below this are gathered into one chunk
 CHUNK_BYTES = 64 * 1024  # which grows no further than this
-SACK_RANGES_MAX = 32  # 2.4
 UPDATE_SHARE = 4  # 4.12: a window update when this part of it has opened
 RECENT_MAX = 64  # newest arrivals out of order that are remembered for SACK
 
@@ -107,7 +106,7 @@ class ReceiveWindow:
             bounds = self._ahead_ranges.range_of(sequence)
             if bounds is not None and bounds[0] not in found:
                 found[bounds[0]] = bounds
-                if len(found) == SACK_RANGES_MAX:
+                if len(found) == RANGES_MAX:
                     break
         return list(found.values())
 

@@ -1,7 +1,7 @@
 """The sending half of a connection: wires window, round-trip time, loss and their timers together."""
 
 from tunnel.core.carrier_view import CarrierView
-from tunnel.core.constants import ACK_DELAY_US, NEVER_US
+from tunnel.core.constants import ACK_DELAY_US, BACKOFF_MAX_US, NEVER_US
 from tunnel.core.loss import LossDetector
 from tunnel.core.rtt import RttEstimator
 from tunnel.core.send_window import Segment, SegmentState, SendWindow
@@ -288,7 +288,7 @@ class Sender:
             self.probe_due = False
         elif self._timers.get(Timer.WINDOW_PROBE) == NEVER_US:
             interval_us = self.rtt.base_rto_us() << min(self._probes, 16)
-            self._timers.set(Timer.WINDOW_PROBE, now + min(interval_us, 60_000_000))
+            self._timers.set(Timer.WINDOW_PROBE, now + min(interval_us, BACKOFF_MAX_US))
 
     def _detect_losses(self, now: int) -> None:
         if self.suspended or not self.rtt.srtt_us:
