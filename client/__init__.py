@@ -1,3 +1,3 @@
-"""The socket shim: what runs behind the firewall. Empty so far; `tunnel` has what exists."""
+"""The socket shim and the command `tunnel`: what runs behind the firewall."""
 
 __all__: list[str] = []

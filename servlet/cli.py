@@ -1,88 +1,34 @@
 """The command `tunnel-relay`: its arguments, its exit codes, its log."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-import structlog
-
 from servlet import commands, users_command
 from servlet.config import ConfigError
-from tunnel import TunnelError
+from tunnel.shell import EXIT_CODES, LOG_LEVELS, CommandAdder, configure_log, exit_code_of
 
 __all__ = ["main", "make_parser"]
-
-INTERNAL, USAGE, INTERRUPTED = 1, 2, 130
-_EXIT_CODES = (
-    "exit codes: 0 ok, 1 internal, 2 usage or configuration, 3 unreachable, 4 not authenticated, 5 denied by rule, "
-    "6 lost or timed out, 130 interrupted"
-)
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     arguments = make_parser().parse_args(argv)
     configure_log(arguments.log)
-    try:
-        return int(arguments.run(arguments))
-    except ConfigError as error:
-        print(f"tunnel-relay: {error}", file=sys.stderr)
-        return USAGE
-    except TunnelError as error:
-        print(f"tunnel-relay: {error}", file=sys.stderr)
-        return int(getattr(error, "exit_code", INTERNAL))
-    except BrokenPipeError:
-        return INTERNAL
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def configure_log(level: str) -> None:
-    """One line for each event, on standard error: JSON, unless a person looks."""
-    is_terminal = sys.stderr.isatty()
-    last = structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            last,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    return exit_code_of("tunnel-relay", lambda: int(arguments.run(arguments)), (ConfigError,))
 
 
 def make_parser() -> argparse.ArgumentParser:
     """All commands."""
     parser = argparse.ArgumentParser(
-        prog="tunnel-relay", description="The relay of the tunnel.", epilog=_EXIT_CODES, allow_abbrev=False
+        prog="tunnel-relay", description="The relay of the tunnel.", epilog=EXIT_CODES, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('tunnel-transport')}")
-    parser.add_argument("--log", choices=_LEVELS, default="info", help="what to log (default: info)")
-    commands_ = _Adder(parser)
+    parser.add_argument("--log", choices=LOG_LEVELS, default="info", help="what to log (default: info)")
+    commands_ = CommandAdder(parser)
     for add in (_add_init, _add_serve, _add_exit, _add_user, _add_rule, _add_check, _add_drain):
         add(commands_)
     return parser
-
-
-class _Adder:
-    """Adds commands that all look alike."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def add(self, name: str, what: str, example: str) -> argparse.ArgumentParser:
-        """A command with its help."""
-        return self._commands.add_parser(
-            name,
-            help=what,
-            description=what[0].upper() + what[1:] + ".",
-            epilog=f"example: {example}",
-            allow_abbrev=False,
-        )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +43,7 @@ def _add_allow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow", action="append", default=[], metavar="H:P", help="allow this target to every user")
 
 
-def _add_init(commands_: _Adder) -> None:
+def _add_init(commands_: CommandAdder) -> None:
     parser = commands_.add(
         "init", "write a commented configuration, print the first token once", "tunnel-relay init relay.toml"
     )
@@ -118,21 +64,21 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", default="", metavar="DIR", help="write traces there")
 
 
-def _add_serve(commands_: _Adder) -> None:
+def _add_serve(commands_: CommandAdder) -> None:
     example = "tunnel-relay serve --open --listen 127.0.0.1:8080 --allow 127.0.0.1:5432"
     parser = commands_.add("serve", "run the relay; SIGTERM drains it", example)
     _add_serving(parser)
     parser.set_defaults(run=commands.run_relay)
 
 
-def _add_check(commands_: _Adder) -> None:
+def _add_check(commands_: CommandAdder) -> None:
     parser = commands_.add("check", "say whether `serve` would start", "tunnel-relay check -c relay.toml")
     _add_serving(parser)
     _add_json(parser)
     parser.set_defaults(run=commands.check)
 
 
-def _add_exit(commands_: _Adder) -> None:
+def _add_exit(commands_: CommandAdder) -> None:
     example = "TUNNEL_TOKEN=... tunnel-relay exit --relay https://relay.example --name berlin --allow db.internal:5432"
     parser = commands_.add("exit", "dial TCP targets for a relay, from this process", example)
     parser.add_argument("--relay", required=True, metavar="URL")
@@ -145,9 +91,9 @@ def _add_exit(commands_: _Adder) -> None:
     parser.set_defaults(run=commands.run_exit)
 
 
-def _add_user(commands_: _Adder) -> None:
+def _add_user(commands_: CommandAdder) -> None:
     outer = commands_.add("user", "add users, give and take tokens", "tunnel-relay user add ann -c relay.toml")
-    actions = _Adder(outer)
+    actions = CommandAdder(outer)
     for action, what in (
         ("add", "add a user, print the token once"),
         ("rotate", "give a user another token; the previous one counts until it is revoked"),
@@ -165,9 +111,9 @@ def _add_user(commands_: _Adder) -> None:
         parser.set_defaults(run=users_command.user, action=action)
 
 
-def _add_rule(commands_: _Adder) -> None:
+def _add_rule(commands_: CommandAdder) -> None:
     outer = commands_.add("rule", "try the rules", "tunnel-relay rule check ann db.internal:5432")
-    parser = _Adder(outer).add(
+    parser = CommandAdder(outer).add(
         "check", "say whether a user may reach a target", "tunnel-relay rule check ann db.internal:5432 --resolve"
     )
     parser.add_argument("name", metavar="NAME")
@@ -178,7 +124,7 @@ def _add_rule(commands_: _Adder) -> None:
     parser.set_defaults(run=commands.try_rule)
 
 
-def _add_drain(commands_: _Adder) -> None:
+def _add_drain(commands_: CommandAdder) -> None:
     example = "tunnel-relay drain -c relay.toml --timeout 60"
     parser = commands_.add("drain", "let a relay end its connections and stop; wait for it", example)
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop it after so many seconds at the latest")
