@@ -126,7 +126,7 @@ def test_it_goes_to_sockets_files_and_descriptors(path: Path, tmp_path: Path) ->
 @in_loop
 async def test_it_goes_to_streams() -> None:
     file = FileMessageSet.open(Path("/dev/null"))
-    assert file.view(0, 0) == b""
+    assert file.view(0, 0).nbytes == 0
     file.close()
     received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
