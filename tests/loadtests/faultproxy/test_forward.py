@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from loadtests.faultproxy import Drop, Status
+from loadtests.ports import hold_port
 from tests.loadtests.faultproxy.rig import Client, Origin, Rig, ended, in_loop, reset
 
 
@@ -93,13 +94,12 @@ async def test_a_broken_tunnel_is_broken_on_both_sides() -> None:
 
 @in_loop
 async def test_connect_to_nobody() -> None:
-    async with Origin() as origin:
-        nobody = origin.address
-    async with Rig() as rig:
-        client = await rig.connect()
-        assert await connect(client, nobody) == 502
-        assert (await client.reader.readexactly(27)).endswith(b"upstream\n")
-        assert (await client.post(b"x")).status == 200  # it is still HTTP
+    with hold_port() as port:
+        async with Rig() as rig:
+            client = await rig.connect()
+            assert await connect(client, ("127.0.0.1", port)) == 502
+            assert (await client.reader.readexactly(27)).endswith(b"upstream\n")
+            assert (await client.post(b"x")).status == 200  # it is still HTTP
     async with Rig() as rig:
         client = await rig.connect()
         await client.send(b"CONNECT nonsense HTTP/1.1\r\nHost: a\r\n\r\n")

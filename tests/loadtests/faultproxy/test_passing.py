@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from loadtests.faultproxy.http import authority
+from loadtests.ports import hold_port
 from tests.loadtests.faultproxy.rig import Client, Handler, Received, Rig, in_loop, reset
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
@@ -182,15 +183,14 @@ async def test_a_body_that_ends_with_the_connection_becomes_chunked() -> None:
 
 @in_loop
 async def test_an_upstream_that_cannot_be_reached() -> None:
-    async with Rig() as rig:
-        nobody = rig.origin.address
-    async with Rig(upstream=nobody) as rig:
-        client = await rig.connect()
-        for _ in range(2):
-            assert (await client.post(b"x")).status == 502
-        await client.request("HEAD", body=b"")
-        assert (await client.answer(bodiless=True)).status == 502
-        assert (rig.proxy.counts.upstream_errors, rig.proxy.counts.connections) == (3, 1)
+    with hold_port() as port:
+        async with Rig(upstream=("127.0.0.1", port)) as rig:
+            client = await rig.connect()
+            for _ in range(2):
+                assert (await client.post(b"x")).status == 502
+            await client.request("HEAD", body=b"")
+            assert (await client.answer(bodiless=True)).status == 502
+            assert (rig.proxy.counts.upstream_errors, rig.proxy.counts.connections) == (3, 1)
 
 
 @in_loop
