@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
-from client.options import RelaySettings, UsageError, relay_settings
+from client.options import RelaySettings, UsageError, add_relay_options, relay_settings
 from client.runtime_home import Home
 from client.runtime_loop import LoopThread, keep_for_good, loop_thread, on_fork
 from client.sockets_pair import accept_verified, connect_near, fill, listen_near, park
 from client.sockets_pump import Far
-from tunnel import UnreachableError
+from tunnel import AttachmentStats, UnreachableError
 
 __all__ = ["Runtime", "configure", "default_runtime"]
 
@@ -81,6 +81,12 @@ class Runtime:
             with suppress(TimeoutError):
                 thread.run(home.close(), self._linger + 5.0)
 
+    def stats(self) -> AttachmentStats | None:
+        """How its connections are now; None before the first of them."""
+        with self._lock:
+            home, thread = self._home, self._thread
+        return None if home is None or thread is None else thread.run(home.stats())
+
     def _use(self) -> tuple[Home, LoopThread]:
         with self._lock:
             if self._home is None or self._thread is None:
@@ -129,14 +135,11 @@ def _from_environment(**given: Any) -> RelaySettings:
     unknown = given.keys() - {"relay", "token", "proxy", "ca", "carrier", "user_timeout"}
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    arguments = argparse.Namespace(
-        relay=given.get("relay") or "",
-        token_file="",
-        proxy=given.get("proxy", "env") or "none",
-        ca=given.get("ca"),
-        carrier=given.get("carrier") or "",
-        user_timeout=given.get("user_timeout", 300.0),
-    )
+    parser = argparse.ArgumentParser(add_help=False)
+    add_relay_options(parser)
+    arguments = parser.parse_args([])  # what a command without options has
+    for name in given.keys() - {"token"}:
+        setattr(arguments, name, given[name] or ("none" if name == "proxy" else ""))
     try:
         found = relay_settings(arguments)
     except UsageError as error:
