@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import socket
 import threading
 from concurrent.futures import Future
@@ -129,8 +130,9 @@ def _from_environment(**given: Any) -> RelaySettings:
         found = relay_settings(arguments)
     except UsageError as error:
         if "no relay" in str(error):
-            text = "no relay is known: call client.configure(relay=URL), or set TUNNEL_RELAY"
-            raise UnreachableError(text) from None
+            unknown_relay = UnreachableError("no relay is known: call client.configure(relay=URL), or set TUNNEL_RELAY")
+            unknown_relay.errno = errno.ENETUNREACH
+            raise unknown_relay from None
         raise ValueError(str(error)) from None
     return replace(found, token=given["token"]) if "token" in given else found
 

@@ -99,9 +99,9 @@ def main(kind: str, names: list[str]) -> None:
         for kind_of_trouble, found in (("failed", result.failures + result.errors), ("skipped", result.skipped)):
             for test, text in found:
                 outcome[name][name_of(test)] = f"{kind_of_trouble}: {text}"
-        for test in outcome[name]:
-            if kind == "tunnel" and f"{name}.{test}" in IMPOSSIBLE:
-                outcome[name][test] = f"impossible: {IMPOSSIBLE[f'{name}.{test}']}"
+        for method in outcome[name]:
+            if kind == "tunnel" and f"{name}.{method}" in IMPOSSIBLE:
+                outcome[name][method] = f"impossible: {IMPOSSIBLE[f'{name}.{method}']}"
     print(json.dumps(outcome))
 
 

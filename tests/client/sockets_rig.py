@@ -18,7 +18,7 @@ from servlet.addresses import IPAddress
 from servlet.exit import Dialer
 from servlet.grants import EXIT_USER
 from tests.servlet import rig
-from tunnel import memory_attach
+from tunnel import StreamReader, StreamWriter, memory_attach
 
 __all__ = ["DEADLINE_S", "KINDS", "NAMES", "RelayThread", "pair", "relay_thread", "run_python"]
 
@@ -36,7 +36,6 @@ class RelayThread:
         self.url = ""
         self.token = rig.TOKENS["ann"]
         self.asked: list[str] = []  # names that the exit was asked for
-        self.connects = 0  # ever
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
@@ -83,9 +82,12 @@ class RelayThread:
         self._stop = asyncio.Event()
         async with rig.relay() as running:
             dialer = Dialer(running.relay.policy.rules_of, resolve=self._resolve)
-            async with memory_attach(
-                running.relay.host, user=EXIT_USER, name="inline", exit_handler=dialer, linger=1.0
+            host = running.relay.host
+            async with (
+                memory_attach(host, user=EXIT_USER, name="inline", exit_handler=dialer, linger=1.0),
+                memory_attach(host, user="bob", linger=1.0) as services,
             ):
+                await services.start_server(_echo, "reports")
                 self.url = f"http://{running.addresses[0]}"
                 self._started.set()
                 await self._stop.wait()
@@ -93,7 +95,17 @@ class RelayThread:
 
     async def _resolve(self, host: str, port: int) -> list[IPAddress]:
         self.asked.append(host)
+        if host == "never.internal":
+            await self._stop.wait()
         return [ip_address(NAMES[host])] if host in NAMES else []
+
+
+async def _echo(reader: StreamReader, writer: StreamWriter) -> None:
+    """The service "reports"."""
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
 
 
 @contextmanager

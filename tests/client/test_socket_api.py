@@ -210,7 +210,12 @@ def test_a_writer_waits_for_a_reader_that_does_not_read(ends: Pair) -> None:
     with pytest.raises(TimeoutError):
         a.sendall(bytes(1 << 20))
     a.settimeout(DEADLINE_S)
-    with beside(lambda: (a.sendall(b"end"), a.shutdown(socket.SHUT_WR))):
+
+    def end() -> None:
+        a.sendall(b"end")
+        a.shutdown(socket.SHUT_WR)
+
+    with beside(end):
         rest = receive(b, 1 << 30)
     assert len(rest) >= written + 3
     assert rest.endswith(b"end")
@@ -294,10 +299,14 @@ def test_writing_to_who_has_closed_fails_in_the_end(ends: Pair) -> None:
     a, b = ends
     b.close()
     assert a.recv(1) == b""
-    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+
+    def write_on() -> None:
         while True:
             a.send(b"x")
             select.select([], [], [a], 0.01)
+
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        write_on()
 
 
 CALLS: list[Callable[[socket.socket], Any]] = [
