@@ -107,10 +107,12 @@ class Home:
             near.close()
             raise
 
-    async def open_and_join(self, host: str, port: int | None, near: socket.socket, skip: int) -> None:
-        """For a socket that waits: the tunnel comes after the pair. It sees a reset when nothing comes of it."""
+    async def open_and_join(
+        self, host: str, port: int | None, seconds: float | None, near: socket.socket, skip: int
+    ) -> None:
+        """For a socket that waits: the pair exists, the tunnel follows. It sees a reset when nothing comes of it."""
         try:
-            far = await self.open(host, port, None)
+            far = await self.open(host, port, seconds)
         except BaseException:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             near.close()
