@@ -16,7 +16,7 @@ SEEDS ?= 2000
 FROM ?= 0
 SECONDS ?= 60
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo system-deps clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo sim-demo system-deps clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,7 +68,10 @@ mutants: setup ## Change the source in small ways and list the changes that no t
 bench: setup ## Measure the core
 	$(BIN)/python -m loadtests.bench.core
 
-demo: setup ## Watch a transfer survive
+demo: setup ## Watch a stream outlive lost requests and two dead relays: real processes, real HTTP
+	@$(BIN)/python -m loadtests.demo
+
+sim-demo: setup ## The same in the simulator: one transfer on a virtual clock, drawn
 	@$(BIN)/python -m tests.sim.demo
 
 SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server openssh-server chromium
