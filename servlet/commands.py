@@ -181,6 +181,7 @@ async def _exit(arguments: argparse.Namespace, config: RelayConfig, token: str) 
         token=token,
         proxy=arguments.proxy,
         ca=arguments.ca,
+        cert=arguments.cert,
         name=arguments.name,
         exit_handler=dialer,
         attach_timeout=None,
