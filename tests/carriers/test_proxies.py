@@ -1,11 +1,13 @@
 """Which proxy leads to a relay, and proxies that ask who we are: over plain HTTP and TLS, for exchanges and links."""
 
+import asyncio
 import logging
 import ssl
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import uvloop
 from yarl import URL
 
 from tests.carriers.asking import PASSWORD, USER, AskingProxy, Basic, Digest, Guard, Ntlm, Unknown
@@ -98,7 +100,7 @@ def test_a_proxy_that_asks(name: str, carrier: str, is_tls: bool) -> None:
             assert all(head.startswith(b"CONNECT ") and b"Bearer" not in head for head in proxy.heads)
             assert all("Proxy-Authorization" not in headers for _, headers in relay.seen)
 
-    run(main())
+    run(main(), asyncio.new_event_loop if carrier == "poll" else uvloop.new_event_loop)
     guard = GUARDS[name]
     assert not isinstance(guard, Digest) or bool(guard.stale) == (guard.uses == 1)
 
@@ -116,7 +118,7 @@ def test_a_proxy_that_converses(scheme: str, carrier: str, tmp_path: Path, monke
             with pytest.raises(NotAuthenticatedError, match=f"asks for {scheme}, and does not take those of {USER}"):
                 await relay.attach("ann", ca=CA, proxy=wrong).start()
 
-    run(main())
+    run(main(), asyncio.new_event_loop if carrier == "poll" else uvloop.new_event_loop)
 
 
 @in_loop
@@ -177,8 +179,6 @@ async def test_a_client_certificate_goes_through_the_proxy_to_the_relay() -> Non
 @in_loop
 async def test_a_proxy_that_is_none() -> None:
     """What answers CONNECT with something else, or not at all."""
-    import asyncio
-
     answers = [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 502 Bad Gateway\r\n\r\n", b"x" * 200_000]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

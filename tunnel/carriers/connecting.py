@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import ssl
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -160,8 +160,7 @@ class _Dialogue(asyncio.Protocol):
         self.goes_on = True  # another question may follow on this connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # those of uvloop are no subclasses
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed_data(data)
