@@ -13,8 +13,9 @@ from tunnel.carriers.challenges import Introduction
 from tunnel.carriers.connecting import ConnectConnector, introduce
 from tunnel.carriers.proxies import choose_proxy
 
-__all__ = ["Dialing", "describe_failure", "is_final", "retry_after_us"]
+__all__ = ["ROLE_HEADER", "Dialing", "describe_failure", "is_final", "retry_after_us"]
 
+ROLE_HEADER = "Tunnel-Role"
 _SECOND_US = 1_000_000
 _READ_BUFFER_BYTES = 256 * 1024
 _FINAL = (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL)
@@ -31,12 +32,15 @@ class Dialing:
         proxy: str | None = "env",
         ca: str | None = None,
         cert: str | Sequence[str] | None = None,
+        is_exit: bool = False,
     ) -> None:
         self.base = _relay_url(url)
         self.headers = {
             "Cache-Control": "no-store, no-transform",
             "Accept-Encoding": "identity",
             "User-Agent": "tunnel/1",
+            # Who thinks to be an exit and is none hears of it; and who is one for the relay alone gets nothing to dial.
+            ROLE_HEADER: "exit" if is_exit else "endpoint",
         }
         if token is not None:
             if not token.isascii() or not token.isprintable() or " " in token or not token:
