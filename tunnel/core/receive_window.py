@@ -21,7 +21,6 @@ PINNED_SHARE = 4  # and so is the first slice that is less than this part of its
 JOIN_BYTES = 4 * 1024  # in-order slices below this are gathered into one chunk
 CHUNK_BYTES = 64 * 1024  # which grows no further than this
 UPDATE_SHARE = 4  # 4.12: a window update when this part of it has opened
-EDGES_MAX = 64  # newest right edges that are remembered until they are passed
 RECENT_MAX = 64  # newest arrivals out of order that are remembered for SACK
 
 
@@ -65,8 +64,7 @@ class ReceiveWindow:
         self._granted = granted
         self.size_bytes = config.window_bytes_min + granted
         self.right_edge = self._announced_edge = self.size_bytes
-        self._used_up = False  # the sender has come to an edge, or near the last one, since the window last grew
-        self._edges: deque[int] = deque((self.right_edge,), maxlen=EDGES_MAX)  # announced, and not passed yet
+        self._used_up = False  # the sender has come near the right edge, or is fast, since the window last grew
         self._chunks: deque[tuple[Buffer, _Pin | None]] = deque()
         self._last_pin: _Pin | None = None
         self._ahead: dict[int, tuple[int, Buffer, _Pin | None, End | None]] = {}
@@ -129,19 +127,10 @@ class ReceiveWindow:
                 return Arrival.MISMATCH
             if (self.right_edge - self.received_offset) * 4 < self.size_bytes:
                 self._used_up = True
-            elif self._edges and self._edges[0] <= self.received_offset:
-                self._pass_edges()
             return Arrival.IN_ORDER
         if sequence in self._ahead:
             return Arrival.DUPLICATE
         return self._keep_ahead(sequence, packet_type, payload, end)
-
-    def _pass_edges(self) -> None:
-        """A packet that ends where an edge was: the window is what limits the sender, however fast the reader is."""
-        edges, offset = self._edges, self.received_offset
-        while edges and edges[0] <= offset:
-            if edges.popleft() == offset:
-                self._used_up = True
 
     def _keep_ahead(self, sequence: int, packet_type: int, payload: Buffer, end: End | None) -> Arrival:
         if packet_type != PacketType.DATA:
@@ -278,16 +267,17 @@ class ReceiveWindow:
             self._granted += granted
             self.size_bytes += granted
 
+    def use_up(self) -> None:
+        """As much as the window came so fast that it may be what limits the sender, however fast the reader is."""
+        self._used_up = True
+
     def admit(self, early_bytes: int) -> None:
         """Take at least so much: the initiator need not know our window before it sends (3.6)."""
         self.right_edge = self._announced_edge = max(self.right_edge, early_bytes)
 
     def announced(self) -> int:
         """The window that leaves in an ACK now; remembered, for the next update is measured from it."""
-        edge = self.right_edge
-        if edge != self._announced_edge:
-            self._announced_edge = edge
-            self._edges.append(edge)
+        self._announced_edge = self.right_edge
         return self.window_bytes
 
     def discard(self) -> None:
