@@ -61,9 +61,8 @@ sim: setup ## The simulator: SEEDS=2000 runs, the first one FROM=0
 fuzz: setup ## Fuzz every parser, SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
-mutants: setup ## Change the source in small ways and list the changes that no test notices (takes hours)
-	@if [ -t 1 ]; then $(BIN)/mutmut run; else $(BIN)/mutmut run | tr '\r' '\n' | tail -n 1; fi
-	@$(BIN)/mutmut results
+mutants: setup ## Change the source in small ways and list what no test notices: all, or MODULES=core.rtt,exchange
+	$(BIN)/python -m tests.mutants --children 2 $(if $(MODULES),--modules $(MODULES))
 
 bench: setup ## Measure the core
 	$(BIN)/python -m loadtests.bench.core
@@ -96,5 +95,5 @@ bench-deps: ## Install the peers that the measurements compare with (Debian; as 
 	@$(MAKE) system-deps EXTRA_DEPS='$(BENCH_DEPS)'
 
 clean: ## Remove what was built, .venv included
-	rm -rf .venv build dist mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,23 +1,27 @@
 """The command `tunnel`: its arguments, its exit codes, its log."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from types import ModuleType
 
+from client.commands import expose, forward
 from client.options import UsageError
 from tunnel.shell import EXIT_CODES, LOG_LEVELS, CommandAdder, configure_log, exit_code_of
 
 __all__ = ["main", "make_parser"]
 
-# Each has `add(commands: CommandAdder) -> None`, which sets `run`: a function of the parsed arguments, to an exit code.
-COMMANDS: tuple[ModuleType, ...] = ()
+# Each has `add(commands: CommandAdder) -> None`, which sets `run`: a function of the parsed arguments, to an exit code;
+# and, if it serves until told to stop, `serves`: then its log begins with "info" where no person looks.
+COMMANDS: tuple[ModuleType, ...] = (forward, expose)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     arguments = make_parser().parse_args(argv)
-    configure_log(arguments.log)
+    is_logged = getattr(arguments, "serves", False) and not sys.stderr.isatty()
+    configure_log(arguments.log or ("info" if is_logged else "warning"))
     return exit_code_of("tunnel", lambda: int(arguments.run(arguments)), (UsageError,))
 
 
@@ -27,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tunnel", description="TCP-like sockets over plain HTTP requests.", epilog=EXIT_CODES, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('tunnel-transport')}")
-    parser.add_argument("--log", choices=LOG_LEVELS, default="warning", help="what to log (default: warning)")
+    parser.add_argument("--log", choices=LOG_LEVELS, help="what to log (default: warning; info where a log is kept)")
     commands = CommandAdder(parser)
     for command in COMMANDS:
         command.add(commands)
