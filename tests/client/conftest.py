@@ -1,0 +1,37 @@
+"""For the tests of commands: a relay for each file, and an environment with nothing of the machine's own in it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tests.client.rig import Rig
+
+_OURS = ("TUNNEL_RELAY", "TUNNEL_TOKEN", "TUNNEL_CARRIER", "XDG_RUNTIME_DIR")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    """A relay with its inline exit."""
+    with Rig() as found:
+        yield found
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A configuration directory of this test alone; no variable says anything."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in (*_OURS, *_PROXIES, *map(str.upper, _PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def known(rig: Rig, home: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """The relay, which the environment names."""
+    for name, value in rig.environment().items():
+        monkeypatch.setenv(name, value)
+    return rig
