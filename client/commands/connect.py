@@ -38,10 +38,10 @@ def add(commands: CommandAdder) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Until both directions have ended."""
-    from client import running
+    from client import oneshot
 
     host, port = parse_target(arguments.target)
-    return running.run(_connect(relay_settings(arguments), host, port, arguments.timeout))
+    return oneshot.run(_connect(relay_settings(arguments), host, port, arguments.timeout))
 
 
 async def _connect(settings: RelaySettings, host: str, port: int | None, seconds: float) -> int:

@@ -42,13 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
     settings = RelaySettings(login.relay, login.token, proxy, ca or None, "poll", _USER_TIMEOUT_S)
     attachment = settings.attach()  # what is no URL, and what is no token, is noticed here
     if not arguments.no_check:
-        from client import running
+        from client import oneshot
 
         async def attached() -> int:
             async with attachment:
                 return OK
 
-        running.run(attached())
+        oneshot.run(attached())
     path = write_login(login)
     verdict = "not tried" if arguments.no_check else "which accepts the token"
     print(f"stored in {path}: {login.relay}, {verdict}", file=sys.stderr)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from client.running import new_event_loop, run
+from client.oneshot import run
 from client.usage import UsageError
 from tunnel import LostError
 
@@ -26,21 +26,13 @@ async def fail(error: Exception) -> int:
 
 
 def test_its_code_is_returned() -> None:
-    assert run(give(0)) == 0
-    assert run(give(5), loop_factory=new_event_loop) == 5
+    assert [run(give(code)) for code in (0, 5)] == [0, 5]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_interrupt(number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(signalled(number))
-
-
-def test_what_serves_is_stopped_with_sigterm() -> None:
-    assert run(signalled(signal.SIGTERM), serves=True) == 0
-    for number in (signal.SIGHUP, signal.SIGINT):
-        with pytest.raises(KeyboardInterrupt):
-            run(signalled(number), serves=True)
 
 
 def test_errors_of_people_and_of_time() -> None:
