@@ -176,9 +176,13 @@ def test_an_end_of_file_after_bytes_were_thrown_away_is_no_end(pair: Pair) -> No
 
 
 def test_what_happens_before_they_meet_is_passed_on(pair: Pair) -> None:
+    pair.far.side.data_received(b"220 ")
+    pair.far.side.data_received(b"hello")
     pair.far.side.eof_received()
+    assert pair.far.asked == ["pause"] * 3
     splice(pair.near.side, pair.far.side)
     assert pair.near.asked == ["pause", "eof", "resume"]
+    assert pair.near.written == b"220 hello"
 
 
 def test_two_ends_before_they_meet_close_both(pair: Pair) -> None:
@@ -224,6 +228,5 @@ def test_who_waits_for_a_connection_is_told() -> None:
     side.abort_both()
     side.pause_writing()
     side.resume_writing()
-    side.data_received(b"nobody")
     assert wire.asked == ["pause", "abort"]
     wire.lost()

@@ -34,6 +34,7 @@ class Side(asyncio.Protocol):
         self._other: Side | None = None
         self._made = made
         self._ended = ended
+        self._early: list[bytes] = []  # uvloop reads once before it heeds a pause that was asked for at the beginning
         self._is_eof = False
         self._is_cut = False
         self._is_lost = False
@@ -50,7 +51,10 @@ class Side(asyncio.Protocol):
         return self._is_lost or self._transport.is_closing()
 
     def catch_up(self) -> None:
-        """An end of file that came before there was another side."""
+        """What came before there was another side."""
+        early, self._early = self._early, []
+        for data in early:
+            self.data_received(data)
         if self._is_eof and self._other is not None:
             self._pass_end_on(self._other)
 
@@ -103,7 +107,10 @@ class Side(asyncio.Protocol):
             self._made(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._other is not None and not self._other.write(data):
+        if self._other is None:
+            self._early.append(data)
+            self.pause_reading()
+        elif not self._other.write(data):
             self.abort_both()  # whoever writes learns it as from TCP
 
     def eof_received(self) -> bool:
