@@ -10,10 +10,11 @@ from functools import partial
 import structlog
 
 from client.addresses import parse_bind
+from client.commands.forward import announce
 from client.listening import BACKLOG, address_of, bind, cannot_listen
 from client.options import add_relay_options, positive_seconds, relay_settings
 from client.proxy_front import ProxyFront
-from client.running import add_serving_options, announce, run_serving
+from client.running import add_serving_options, run_serving
 from client.socks import Socks5Request
 from client.specs import Address
 from client.traffic import Traffic

@@ -1,7 +1,9 @@
 """For the tests of commands: a relay for each file, and an environment with nothing of the machine's own in it."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -10,6 +12,19 @@ from tests.client.rig import Rig
 
 _OURS = ("TUNNEL_RELAY", "TUNNEL_TOKEN", "TUNNEL_CARRIER", "XDG_RUNTIME_DIR")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture(autouse=True)
+def no_such_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends in .invalid (RFC 6761) is not resolved, and nobody else is asked for it."""
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *arguments: Any, **options: Any) -> Any:
+        if str(host).endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
 @pytest.fixture(scope="module")
