@@ -17,6 +17,7 @@ from client.proxy_front import ProxyFront
 from client.running import add_serving_options, run_serving
 from client.socks import Socks5Request
 from client.specs import Address
+from client.status_socket import serve_status
 from client.traffic import Traffic
 from tunnel import Attachment, RefusedError, RejectReason
 from tunnel.shell import CommandAdder
@@ -70,8 +71,8 @@ async def _serving(
     proxying = Proxying(
         attachment, sock, traffic, dial_seconds=arguments.timeout, connections_max=arguments.connections
     )
-    async with traffic.reported(arguments.stats), proxying:
-        where = str(address_of(sock))
+    where = str(address_of(sock))
+    async with traffic.reported(arguments.stats), proxying, serve_status(attachment, f"proxy {where}"):
         announce(f"socks5h://{where} and http://{where}", bind=where)
         yield
 
