@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import math
 import os
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from client.usage import UsageError
 
 if TYPE_CHECKING:
     from client.login_file import Login
-    from tunnel import Attachment
+    from tunnel import Attachment, TraceWriter
 
 __all__ = ["RelaySettings", "UsageError", "add_relay_options", "positive_seconds", "read_token", "relay_settings"]
 
-CARRIERS = ("auto", "poll", "link")  # those of tunnel.entry, which takes long to import
+# Those of tunnel.entry and tunnel.tracing, which take long to import.
+CARRIERS = ("auto", "poll", "link")
+LEVELS = ("packet", "connection", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,14 @@ class RelaySettings:
     ca: str | None
     carrier: str
     user_timeout: float
+    trace: TraceWriter | None = None
     source: str = ""  # where the URL was found, for a person
 
     def attach(self, **more: object) -> Attachment:
         """An attachment to that relay, not yet started. UsageError where a setting cannot be used."""
         from tunnel import attach
 
+        more.setdefault("trace", self.trace)
         try:
             return attach(
                 self.url,
@@ -65,6 +70,8 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--user-timeout", type=positive_seconds, default=300.0, metavar="S", help="give up after so long (300)"
     )
+    group.add_argument("--trace", default="", metavar="DIR", help="write traces there, for tunnel-traces")
+    group.add_argument("--trace-level", choices=LEVELS, default="packet", help="how much they tell (default: packet)")
 
 
 def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
@@ -83,7 +90,10 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
     token = _token(arguments.token_file) or login.token or None
     choice = arguments.proxy or login.proxy or "env"
     proxy = None if choice == "none" else choice
-    return RelaySettings(url, token, proxy, arguments.ca or login.ca or None, carrier, arguments.user_timeout, source)
+    ca = arguments.ca or login.ca or None
+    # Sockets have no such option.
+    trace = _trace(getattr(arguments, "trace", ""), getattr(arguments, "trace_level", ""))
+    return RelaySettings(url, token, proxy, ca, carrier, arguments.user_timeout, trace, source)
 
 
 def read_token(path: Path) -> str:
@@ -126,3 +136,17 @@ def _login(url: str, token_file: str) -> Login:
 
 def _token(file: str) -> str:
     return read_token(Path(file)) if file else os.environ.get("TUNNEL_TOKEN", "")
+
+
+def _trace(directory: str, level: str) -> TraceWriter | None:
+    """The command's trace: what it had not written when it was interrupted is written at the exit of the process."""
+    if not directory:
+        return None
+    from tunnel import open_trace
+
+    try:
+        trace = open_trace(directory, level, name="client")
+    except OSError as error:
+        raise UsageError(f"--trace {directory}: {error.strerror}: name a directory that can be written") from error
+    atexit.register(trace.close)
+    return trace

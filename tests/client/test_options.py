@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from client.login_file import Login, write_login
-from client.options import CARRIERS, RelaySettings, add_relay_options, positive_seconds, relay_settings
+from client.options import CARRIERS, LEVELS, RelaySettings, add_relay_options, positive_seconds, relay_settings
 from client.usage import UsageError
 from tunnel.entry import CARRIERS as ALL_CARRIERS
+from tunnel.tracing import LEVELS as ALL_LEVELS
 
 STORED = Login("https://stored.example", "stored-token", proxy="http://proxy:1", ca="/stored.pem")
 
@@ -20,8 +21,9 @@ def found(*arguments: str) -> RelaySettings:
     return relay_settings(parser.parse_args(arguments))
 
 
-def test_the_carriers_are_those_of_the_library() -> None:
+def test_what_can_be_chosen_is_what_the_library_knows() -> None:
     assert CARRIERS == ALL_CARRIERS
+    assert sorted(LEVELS) == sorted(ALL_LEVELS)
 
 
 @pytest.mark.usefixtures("home")
