@@ -20,7 +20,7 @@ __all__ = ["RelaySettings", "UsageError", "add_relay_options", "positive_seconds
 
 # Those of tunnel.entry and tunnel.tracing, which take long to import.
 CARRIERS = ("auto", "poll", "link")
-LEVELS = ("packet", "connection", "off")
+LEVELS = ("off", "connection", "packet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,5 +148,6 @@ def _trace(directory: str, level: str) -> TraceWriter | None:
         trace = open_trace(directory, level, name="client")
     except OSError as error:
         raise UsageError(f"--trace {directory}: {error.strerror}: name a directory that can be written") from error
-    atexit.register(trace.close)
+    if trace is not None:
+        atexit.register(trace.close)
     return trace
