@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from client.addresses import join_address
-from client.doctor.findings import Report, Verdict
+from client.doctor.findings import Finding, Report, Verdict
 from client.doctor.path_steps import examine_path, examine_patience
 from client.doctor.relay_steps import examine_relay
 from client.doctor.surroundings import examine_proxy
@@ -18,6 +18,7 @@ from tunnel.shell import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
 __all__ = ["examine"]
 
 TARGET_S = 15.0
+_NOTHING = Finding("", Verdict.OK, "")
 _SUMMARIES = {
     NOT_AUTHENTICATED: "somebody does not know us: see above",
     DENIED: "the tunnel works, but no rule allows what was asked for",
@@ -110,15 +111,18 @@ def _conclude(report: Report, settings: RelaySettings, target: tuple[str, int | 
 
 
 def _after_a_problem(report: Report) -> str:
-    steps = {finding.step for finding in report.findings if finding.verdict is Verdict.PROBLEM}
-    if "proxy login" in steps:
-        return "tunnel doctor --proxy http://USER:PASSWORD@HOST:PORT"
-    if "TLS" in steps:
+    problems = {finding.step: finding for finding in report.findings if finding.verdict is Verdict.PROBLEM}
+    if "proxy login" in problems:
+        proxy = problems["proxy login"].data.get("proxy", "HOST:PORT")
+        return f"tunnel doctor --proxy http://USER:PASSWORD@{proxy}"
+    if "TLS" in problems:
         return "tunnel doctor --ca FILE"
     if report.exit_code == DENIED and report.target:
         return f"ask the relay's operator to run: tunnel-relay rule check NAME {report.target} --resolve"
-    if "target" in steps:
+    if "target" in problems:
         return f"tunnel doctor {report.target}, when the target is known to run"
     if report.exit_code == NOT_AUTHENTICATED:
         return f"tunnel login {report.relay} --token-file FILE"
+    if problems.get("relay", _NOTHING).data.get("status") in (200, 403, 511):
+        return f"open {report.relay} in a browser, sign in, and run this again"
     return f"tunnel doctor --relay URL (this time it was {report.relay})"

@@ -29,6 +29,12 @@ _FAILURES = {
     "tls": "check whether the relay is addressed with https:// or http://",
     "other": "check the URL and the network",
 }
+_SIGN_IN = (
+    "a login or block page stands before it: open the relay's URL in a browser, sign in, and try again; if it stays, "
+    "ask for the relay to be let through"
+)
+_BEHIND = "a proxy cannot reach the relay: check host and port of the URL, and that the relay runs"
+_FOREIGN = {200: _SIGN_IN, 403: _SIGN_IN, 511: _SIGN_IN, 502: _BEHIND, 503: _BEHIND, 504: _BEHIND}
 
 
 async def examine_relay(report: Report, prober: Prober) -> bool:
@@ -97,12 +103,7 @@ def _not_a_relay(report: Report, reply: Reply) -> None:
             "relay", Verdict.PROBLEM, text, "sign in there with a browser, or mend the URL", exit_code=UNREACHABLE
         )
     else:
-        advice = (
-            "a login or block page stands before it: open the relay's URL in a browser, sign in, and try again; if it "
-            "stays, ask for the relay to be let through"
-            if reply.status in (200, 403, 511)
-            else "check the URL, its path included"
-        )
+        advice = _FOREIGN.get(reply.status, "check the URL, its path included")
         text = f"something else than a relay answers ({what})"
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, **data)
 
@@ -119,6 +120,7 @@ def _no_answer(report: Report, prober: Prober, failure: ProbeError) -> None:
             "(special characters as %XX)",
             exit_code=NOT_AUTHENTICATED,
             schemes=list(failure.schemes),
+            proxy=proxy.authority if proxy else "HOST:PORT",
         )
     elif failure.kind != "certificate":
         where = f"the proxy {proxy}" if failure.kind == "proxy" else str(prober.dialing.base)
