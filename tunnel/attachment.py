@@ -110,7 +110,8 @@ class Attachment:
         where = self._driver.carrier.description
         last = self._trouble or "nothing answered"
         return (
-            f"no relay answers at {where} within {self._attach_timeout} s ({last}): check the URL, the proxy, the relay"
+            f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
+            "check the URL, the proxy, the relay; `tunnel doctor` finds out which"
         )
 
     async def close(self) -> None:

@@ -32,6 +32,9 @@ def add(commands: CommandAdder) -> None:
     parser.add_argument(
         "--timeout", type=positive_seconds, default=30.0, metavar="S", help="for the target to answer (30)"
     )
+    parser.add_argument(
+        "--wait", type=positive_seconds, default=30.0, metavar="S", help="how long to try to reach the relay (30)"
+    )
     add_relay_options(parser)
     parser.set_defaults(run=run, logs=False)
 
@@ -41,19 +44,19 @@ def run(arguments: argparse.Namespace) -> int:
     from client import oneshot
 
     host, port = parse_target(arguments.target)
-    return oneshot.run(_connect(relay_settings(arguments), host, port, arguments.timeout))
+    return oneshot.run(_connect(relay_settings(arguments), host, port, arguments))
 
 
-async def _connect(settings: RelaySettings, host: str, port: int | None, seconds: float) -> int:
+async def _connect(settings: RelaySettings, host: str, port: int | None, arguments: argparse.Namespace) -> int:
     from client.stdio import Input, Output
     from tunnel import LostError
 
-    async with settings.attach() as attachment:
+    async with settings.attach(attach_timeout=arguments.wait) as attachment:
         try:
-            reader, writer = await attachment.open_connection(host, port, timeout=seconds)
+            reader, writer = await attachment.open_connection(host, port, timeout=arguments.timeout)
         except TimeoutError:
             raise LostError(
-                f"{join_address(host, port)}: no answer within {seconds:g} s: try again, or see what "
+                f"{join_address(host, port)}: no answer within {arguments.timeout:g} s: try again, or see what "
                 f"`tunnel doctor {join_address(host, port)}` says"
             ) from None
         try:

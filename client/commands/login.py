@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from client.options import RelaySettings
+from client.options import RelaySettings, positive_seconds
 from client.usage import UsageError
 from tunnel.shell import OK, CommandAdder
 
@@ -28,6 +28,9 @@ def add(commands: CommandAdder) -> None:
     )
     parser.add_argument("--proxy", default="", metavar="URL", help="proxy to the relay, or none; stored as well")
     parser.add_argument("--ca", default="", metavar="FILE", help="certificates to trust; stored as well")
+    parser.add_argument(
+        "--wait", type=positive_seconds, default=15.0, metavar="S", help="how long to try to reach the relay (15)"
+    )
     parser.add_argument("--no-check", action="store_true", help="store it without trying it")
     parser.set_defaults(run=run)
 
@@ -40,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     login = Login(arguments.url, _token(arguments.token_file), arguments.proxy, ca)
     proxy = None if login.proxy == "none" else login.proxy or "env"
     settings = RelaySettings(login.relay, login.token, proxy, ca or None, "poll", _USER_TIMEOUT_S)
-    attachment = settings.attach()  # what is no URL, and what is no token, is noticed here
+    attachment = settings.attach(attach_timeout=arguments.wait)  # what is no URL, and what is no token, is noticed here
     if not arguments.no_check:
         from client import oneshot
 
