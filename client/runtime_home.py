@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import asyncio
 import errno
 import os
@@ -9,8 +10,6 @@ import socket
 import stat
 import struct
 from contextlib import suppress
-
-import _socket
 
 from client.options import RelaySettings
 from client.sockets_pair import name_of, widen

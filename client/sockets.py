@@ -86,7 +86,7 @@ class TunnelSocket(socket.socket):
 
     def dup(self) -> TunnelSocket:
         """Another descriptor of the same connection."""
-        copy: TunnelSocket = super().dup()  # type: ignore[assignment]
+        copy = super().dup()
         copy._runtime, copy._target, copy._pending = self._runtime, self._target, self._pending
         return copy
 
