@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants.areas import Module, choose, pytest_arguments
+from tests.mutants.plugin import Outcome
 from tests.mutants.tree import mutate
+from tests.mutants.types import refused
 from tests.mutants.verdicts import NOTICED, judge, read_defended, render
 
 __all__ = ["main"]
@@ -48,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         known.forget(module, wanted)
     if any(entry["mutants"] for entry in plan) and not _run(options.build, plan, modules, options.children, known):
         return 2
+    known.refuse(refused(tree, modules))
     defended = read_defended(DEFENDED.read_text())
     rows = [
         judge(module, (tree / module.path).read_text(), known.of(module, mutants), defended)
@@ -83,6 +86,15 @@ class Known:
         for line in lines.splitlines():
             found = json.loads(line)
             self._modules[self._key(by_name[found["module"]])][found["mutant"]] = found["outcome"]
+        self._path.write_text(json.dumps(self._modules))
+
+    def refuse(self, names: dict[Module, set[str]]) -> None:
+        """The type checker notices these; who survived is caught."""
+        for module, refused_names in names.items():
+            found = self._modules[self._key(module)]
+            for name in refused_names & found.keys():
+                if found[name] not in NOTICED:
+                    found[name] = Outcome.MISTYPED
         self._path.write_text(json.dumps(self._modules))
 
     def _key(self, module: Module) -> str:
