@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         wanted = [name for name in mutants if outcomes.get(name) not in NOTICED]
         plan.append({"module": module.dotted, "own_tests": module.own_tests, "mutants": wanted})
         known.forget(module, wanted)
-    if any(entry["mutants"] for entry in plan) and not _run(options.build, plan, modules, options.children, known):
+    if any(entry["mutants"] for entry in plan) and not _run(options, plan, modules, known):
         return 2
     known.refuse(refused(tree, modules))
     defended = read_defended(DEFENDED.read_text())
@@ -101,12 +101,14 @@ class Known:
         return f"{module.name} {hashlib.sha256((ROOT / module.path).read_bytes()).hexdigest()[:16]}"
 
 
-def _run(build: Path, plan: list[dict[str, Any]], modules: list[Module], children: int, known: Known) -> bool:
+def _run(options: argparse.Namespace, plan: list[dict[str, Any]], modules: list[Module], known: Known) -> bool:
+    build = options.build
     plan_path, results_path = build / "plan.json", build / "results.jsonl"
     plan_path.write_text(json.dumps(plan))
     results_path.write_text("")
-    files = [f"--mutants-plan={plan_path}", f"--mutants-results={results_path}", f"--mutants-children={children}"]
-    command = [sys.executable, "-m", "pytest", *PYTEST, *files, *pytest_arguments(modules)]
+    files = [f"--mutants-plan={plan_path}", f"--mutants-results={results_path}"]
+    limits = [f"--mutants-children={options.children}", f"--mutants-tests={options.tests}"]
+    command = [sys.executable, "-m", "pytest", *PYTEST, *files, *limits, *pytest_arguments(modules)]
     code = subprocess.run(command, cwd=build / "tree", check=False).returncode
     known.learn(modules, results_path.read_text())
     return code in (0, 5)
@@ -121,6 +123,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--modules", default="", metavar="M,M", help="areas (core, exchange, switch) or modules")
     parser.add_argument("--children", type=int, default=1, metavar="N", help="mutants under test at once (default 1)")
+    parser.add_argument(
+        "--tests", type=int, default=400, metavar="N", help="for one mutant, cheapest first (default 400)"
+    )
     parser.add_argument("--again", action="store_true", help="leave out what was noticed before in the same source")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR", help="where to work (build/mutants)")
     return parser.parse_args(arguments)

@@ -27,7 +27,6 @@ __all__ = ["Outcome", "pytest_addoption", "pytest_configure"]
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # address space of a child: a mutant that appends for ever ends early
 WALL_S = 600  # a child that neither ends nor computes
-TESTS_MAX = 400  # of one mutant, cheapest first: who passes so many is not noticed
 
 
 class Outcome:
@@ -54,7 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutants-plan", type=Path, help="JSON: module, own tests and mutants")
     parser.addoption("--mutants-results", type=Path, help="a line of JSON for each mutant")
     parser.addoption("--mutants-children", type=int, default=1)
-    parser.addoption("--mutants-cpu", type=int, default=2, help="seconds a test; and ten times what it takes")
+    parser.addoption("--mutants-tests", type=int, default=400, help="at most so many for a mutant, cheapest first")
+    parser.addoption("--mutants-cpu", type=int, default=1, help="seconds a test; and ten times what it takes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,6 +69,7 @@ class Runner:
         self._plan = json.loads(config.getoption("--mutants-plan").read_text())
         self._results = config.getoption("--mutants-results")
         self._children_max: int = config.getoption("--mutants-children")
+        self._tests_max: int = config.getoption("--mutants-tests")
         self._cpu_s: int = config.getoption("--mutants-cpu")
         self._hits: dict[str, dict[int, None]] = {}
         self._costs_s: list[float] = []
@@ -132,7 +133,7 @@ class Runner:
             tests = sorted(
                 reaching,
                 key=lambda number: (not session.items[number].nodeid.startswith(own), self._costs_s[number]),
-            )[:TESTS_MAX]
+            )[: self._tests_max]
             jobs.append(Job(module, mutant, tests))
         return jobs
 
