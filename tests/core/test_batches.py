@@ -93,6 +93,34 @@ def test_a_packet_that_is_too_large_gets_a_batch_of_its_own_however_busy_the_oth
     assert sum(len(batch.packets) for batch in found if batch not in alone) >= 4
 
 
+def test_what_is_lost_leaves_when_it_just_fits() -> None:
+    solo, (connection,) = many(1)
+    connection.write(bytes(2000), solo.now)
+    solo.endpoint.batch_done(fill(solo, 64 * KIB).token, False, solo.now)
+    solo.say(PacketType.PROBE)
+    other, _ = many(1)
+    other.say(PacketType.PROBE)
+    ack_size = fill(other, 64 * KIB).size
+    assert [packet.type for packet in fill(solo, ack_size + 24 + 2000).packets] == [ACK, DATA]
+
+
+def test_what_is_too_large_by_its_header_gets_a_batch_of_its_own() -> None:
+    solo, (large, busy) = many(2)
+    large.write(bytes(32 * KIB), solo.now)
+    solo.endpoint.batch_done(fill(solo, 256 * KIB).token, False, solo.now)
+    sizes = []
+    for _ in range(4):
+        busy.write(b"x", solo.now)
+        sizes.append(fill(solo, 32 * KIB).size)
+    assert 32 * KIB + 24 in sizes
+
+
+def test_the_smallest_packet_leaves_however_small_the_batch() -> None:  # 4.13
+    solo, (connection,) = many(1)
+    connection.write(bytes(2000), solo.now)
+    assert [len(packet.payload) for packet in fill(solo, 500).packets] == [KIB]
+
+
 def test_what_is_too_large_waits_for_its_turn_among_much() -> None:
     solo, (large, busy) = many(2)
     large.write(bytes(500_000), solo.now)

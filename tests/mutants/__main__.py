@@ -17,7 +17,7 @@ from tests.mutants.areas import Module, choose, pytest_arguments
 from tests.mutants.plugin import Outcome
 from tests.mutants.tree import mutate
 from tests.mutants.types import refused
-from tests.mutants.verdicts import NOTICED, judge, read_defended, render
+from tests.mutants.verdicts import NOTICED, changes, judge, read_defended, render
 
 __all__ = ["main"]
 
@@ -39,19 +39,25 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    defended = read_defended(DEFENDED.read_text())
     tree = options.build / "tree"
     made = mutate(ROOT, tree, modules)
     known = Known(options.build / "outcomes.json")
     plan: list[dict[str, Any]] = []
     for module, mutants in made.items():
         outcomes = known.outcomes(module) if options.again else {}
-        wanted = [name for name in mutants if outcomes.get(name) not in NOTICED]
+        words = changes((tree / module.path).read_text())
+        wanted = [
+            name
+            for name in mutants
+            if outcomes.get(name) not in NOTICED
+            and not (name in outcomes and f"{module.name} {words[name]}" in defended)
+        ]
         plan.append({"module": module.dotted, "own_tests": module.own_tests, "mutants": wanted})
         known.forget(module, wanted)
     if any(entry["mutants"] for entry in plan) and not _run(options, plan, modules, known):
         return 2
     known.refuse(refused(tree, modules))
-    defended = read_defended(DEFENDED.read_text())
     rows = [
         judge(module, (tree / module.path).read_text(), known.of(module, mutants), defended)
         for module, mutants in made.items()
@@ -126,7 +132,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tests", type=int, default=400, metavar="N", help="for one mutant, cheapest first (default 400)"
     )
-    parser.add_argument("--again", action="store_true", help="leave out what was noticed before in the same source")
+    parser.add_argument("--again", action="store_true", help="leave out what was noticed or defended before")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR", help="where to work (build/mutants)")
     return parser.parse_args(arguments)
 
