@@ -5,10 +5,21 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.solo import SERVICE, TARGET, Solo
+from tests.core.solo import PEER, SERVICE, TARGET, Solo
 from tunnel.core import Connection, EndpointConfig, LocalProtocolError, Lost, LostReason, PeerClosedError, State
 from tunnel.core.constants import SECOND_US
-from tunnel.wire import Options, PacketType, RejectReason
+from tunnel.wire import (
+    Accepted,
+    Dropped,
+    DropReason,
+    Options,
+    Packet,
+    PacketType,
+    RejectReason,
+    decode_connect,
+    encode_accepted,
+    encode_dropped,
+)
 
 DATA = PacketType.DATA
 
@@ -109,3 +120,29 @@ def test_the_abort_of_a_timeout_has_no_number() -> None:  # 5.8
     solo = Solo().opened()
     solo.connection.abort(solo.now)
     assert [(packet.type, packet.sequence) for packet in solo.out()] == [(PacketType.ABORT, 0)]
+
+
+def test_an_abort_without_words_has_none() -> None:  # 5.8
+    solo = Solo().opened()
+    solo.connection.abort(solo.now)
+    assert solo.event(Lost) == Lost(solo.connection.id, LostReason.ABORTED, "")
+
+
+def test_a_resume_names_the_endpoint_that_accepted() -> None:  # 6.5
+    solo = Solo().connect()
+    solo.answer(Options(endpoint_id=bytes(range(16))))
+    solo.out()
+    solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0)))
+    (packet,) = solo.out()
+    connect = decode_connect(packet.payload)
+    assert connect is not None
+    assert (connect.resume, connect.options.endpoint_id) == (True, bytes(range(16)))
+
+
+def test_another_acceptor_is_named_as_the_cause() -> None:  # 3.8
+    solo = Solo().opened()
+    payload = encode_accepted(Accepted(solo.route_key, False, 1000, Options()))
+    solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 7, payload))
+    assert solo.event(Lost) == Lost(
+        solo.connection.id, LostReason.GONE, "another endpoint answered in place of the peer"
+    )
