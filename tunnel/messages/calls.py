@@ -247,6 +247,9 @@ class CallChannel:
         else:
             self._handling[header.opaque] = task
         task.add_done_callback(lambda task: self._handled(header, len(body), task))
+        if asyncio.iscoroutine(outcome):
+            # Cancelled before its first step, a task leaves what it would have awaited; closing twice is harmless.
+            task.add_done_callback(lambda _: outcome.close())
 
     def _handled(self, header: CallHeader, size: int, task: asyncio.Task[None]) -> None:
         self._handled_bytes -= size
