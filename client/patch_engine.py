@@ -235,7 +235,7 @@ class Engine:
             host: Any,
             port: Any,
             family: int = 0,
-            type: int = 0,
+            type: int = 0,  # noqa: A002
             proto: int = 0,
             flags: int = 0,
         ) -> list[Any]:
