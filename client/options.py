@@ -1,12 +1,14 @@
 """How a command of `tunnel` finds its relay: options, then the environment."""
 
 import argparse
+import atexit
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunnel import Attachment, attach
+from tunnel import Attachment, TraceWriter, attach, open_trace
 from tunnel.entry import CARRIERS
+from tunnel.tracing import LEVELS
 
 __all__ = ["RelaySettings", "UsageError", "add_relay_options", "relay_settings"]
 
@@ -25,9 +27,11 @@ class RelaySettings:
     ca: str | None
     carrier: str
     user_timeout: float
+    trace: TraceWriter | None = None
 
     def attach(self, **more: object) -> Attachment:
         """An attachment to that relay, not yet started."""
+        more.setdefault("trace", self.trace)
         return attach(
             self.url,
             token=self.token,
@@ -48,6 +52,8 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
     group.add_argument("--carrier", choices=CARRIERS, default="", help="how to move (default: TUNNEL_CARRIER, or auto)")
     group.add_argument("--user-timeout", type=float, default=300.0, metavar="S", help="give up after so long (300)")
+    group.add_argument("--trace", default="", metavar="DIR", help="write traces there, for tunnel-traces")
+    group.add_argument("--trace-level", choices=LEVELS, default="packet", help="how much they tell (default: packet)")
 
 
 def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
@@ -59,7 +65,9 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
     if carrier not in CARRIERS:
         raise UsageError(f"TUNNEL_CARRIER is {carrier!r}: choose one of {', '.join(CARRIERS)}")
     proxy = None if arguments.proxy in ("", "none") else arguments.proxy
-    return RelaySettings(url, _token(arguments.token_file), proxy, arguments.ca, carrier, arguments.user_timeout)
+    token = _token(arguments.token_file)
+    trace = _trace(arguments.trace, arguments.trace_level)
+    return RelaySettings(url, token, proxy, arguments.ca, carrier, arguments.user_timeout, trace)
 
 
 def _token(file: str) -> str | None:
@@ -69,3 +77,14 @@ def _token(file: str) -> str | None:
         return Path(file).read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--token-file {file}: {error}") from error
+
+
+def _trace(directory: str, level: str) -> TraceWriter | None:
+    """The command's trace: what it had not written when it was interrupted is written at the exit of the process."""
+    try:
+        trace = open_trace(directory, level, name="client") if directory else None
+    except OSError as error:
+        raise UsageError(f"--trace {directory}: {error.strerror}: name a directory that can be written") from error
+    if trace is not None:
+        atexit.register(trace.close)
+    return trace

@@ -175,7 +175,12 @@ class InlineExit:
     async def start(self) -> None:
         """Attach to the relay's switch."""
         self._attachment = memory_attach(
-            self._relay.host, user=EXIT_USER, name="inline", exit_handler=self.dialer, linger=_LINGER_S
+            self._relay.host,
+            user=EXIT_USER,
+            name="inline",
+            exit_handler=self.dialer,
+            linger=_LINGER_S,
+            trace=self._relay.trace,
         )
         await self._attachment.start()
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tunnel.exchange import LinkInput, LinkState
@@ -70,6 +70,11 @@ class LinkIO(asyncio.BufferedProtocol):
         self._hello = bytearray()
 
     # output
+
+    def sockets(self) -> Iterable[socket.socket]:
+        """The connection's own; once it has begun."""
+        found: socket.socket | None = self._transport.get_extra_info("socket")
+        return () if found is None else (found,)
 
     def begin(self, transport: asyncio.Transport, greeting: bytes, early: bytes) -> None:
         """The connection is ours: introduce ourselves."""
