@@ -17,7 +17,7 @@ __all__ = ["patch"]
 _engine = Engine(Placeholders(), is_literal, is_inside, unpark, errno_of)
 
 
-class patch:  # noqa: N801 - it reads as a function
+class patch:
     """`with client.patch(hosts=["*.internal", "10.0.0.0/8"]): ...`
 
     In all threads of this process, sockets that connect to a matching host do it through the tunnel, and its name is

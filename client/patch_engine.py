@@ -237,7 +237,7 @@ class Engine:
             family: int = 0,
             type: int = 0,
             proto: int = 0,
-            flags: int = 0,  # noqa: A002
+            flags: int = 0,
         ) -> list[Any]:
             name = self._name_of(host)
             if not name or flags & socket.AI_NUMERICHOST:
