@@ -9,6 +9,7 @@ import msgspec
 
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.nginx import Nginx
+from loadtests.processes import NotReadyError
 from loadtests.relays import RelayProcess
 from loadtests.transfer import Flow, percentile
 from servlet.running import new_event_loop
@@ -62,7 +63,7 @@ async def measure(kills: int, size_bytes: int, *, way: str = "up", shown: bool =
             began = time.monotonic()
             try:
                 await _transfer(service, client, relay, kills, report, shown)
-            except TunnelError as error:
+            except (TunnelError, NotReadyError) as error:
                 report.failure = str(error)
             report.seconds = time.monotonic() - began
     recoveries = [kill.recovery_s for kill in report.kills]

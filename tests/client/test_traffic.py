@@ -1,6 +1,8 @@
 """What is counted of failures and connections, and how it is told."""
 
 import asyncio
+import io
+import sys
 
 import pytest
 from structlog.testing import capture_logs
@@ -76,6 +78,23 @@ async def test_it_is_told_now_and_then_and_at_the_end() -> None:
         assert len(logs) == told + 1
         assert logs[-1]["event"] == "traffic"
         assert logs[-1]["connections"] == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@in_loop
+async def test_a_person_gets_a_line() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
+        terminal = Terminal()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "stderr", terminal)
+            async with Traffic(attachment).reported(3600):
+                pass
+    assert "attached | " in terminal.getvalue()
+    assert "connections 0 open, 0 in all, 0 failed | up 0.0 MiB" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0])
