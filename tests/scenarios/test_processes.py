@@ -1,0 +1,150 @@
+"""Processes that are killed, stopped and short of descriptors in the middle of streams (scenarios 24, 25, 26, 29)."""
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from loadtests.ports import hold_port
+from tests.scenarios.rig import MIB, an_exit, client, echo_digest, python_client, relay_process, target
+from tests.support.loops import in_loop
+from tunnel import ResetError, StreamReader, StreamWriter
+
+CLIENT = """
+import asyncio, os, sys, tunnel
+async def main():
+    url, port, carrier = sys.argv[1:]
+    async with tunnel.attach(url, token=os.environ["TUNNEL_TOKEN"], proxy=None, carrier=carrier, user_timeout=2) as a:
+        reader, writer = await a.open_connection("127.0.0.1", int(port))
+        writer.write(b"hello")
+        await reader.readexactly(5)
+        print("attached to the target", flush=True)
+        await reader.read()
+asyncio.run(main())
+"""
+STOPPED_S = 1.5  # long enough for every timer of a transfer on loopback to fire
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@in_loop
+async def test_24_an_exit_that_is_killed(tmp_path: Path) -> None:
+    """Its streams end with an error as soon as it is back, and never join new ones."""
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port),
+            an_exit(port) as exit_,
+            target(echo) as there,
+            client(port) as attachment,
+        ):
+            reader, writer = await attachment.open_connection("127.0.0.1", there, timeout=40)
+            await echo_digest(reader, writer, 100_000)
+            exit_.kill()
+            writer.write(b"into the void")
+            exit_.start()
+            await exit_.ready()
+            with pytest.raises(ResetError):
+                await reader.read()
+            writer.close()
+            reader, writer = await attachment.open_connection("127.0.0.1", there, timeout=40)
+            await echo_digest(reader, writer, 100_000)
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+@in_loop
+async def test_25_a_client_that_is_killed(tmp_path: Path, carrier: str) -> None:
+    """The target sees a reset and no end, when the relay has forgotten the client."""
+    seen: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(5))
+        try:
+            seen.set_result(await reader.read())
+        except ConnectionError as error:
+            seen.set_result(error)
+        writer.close()
+
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port, exits="inline", attachment_timeout_us=2_000_000),
+            target(serve) as there,
+            python_client(CLIENT, port, str(there), carrier) as killed,
+        ):
+            killed.kill()
+            assert isinstance(await seen, ConnectionResetError)
+
+
+@pytest.mark.parametrize("who", ["relay", "exit"])
+@in_loop
+async def test_26_a_process_that_is_stopped_and_goes_on(tmp_path: Path, who: str) -> None:
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port) as relay,
+            an_exit(port) as exit_,
+            target(echo) as there,
+            client(port) as attachment,
+        ):
+            stops = [3 * MIB, 5 * MIB]
+
+            async def stop(received: int) -> None:
+                if stops and received >= stops[0]:
+                    stops.pop(0)
+                    process = relay if who == "relay" else exit_
+                    process.signal(signal.SIGSTOP)
+                    await asyncio.sleep(STOPPED_S)  # what it misses is the point
+                    process.signal(signal.SIGCONT)
+
+            reader, writer = await attachment.open_connection("127.0.0.1", there, timeout=40)
+            await echo_digest(reader, writer, 8 * MIB, stop)
+            assert not stops
+            writer.close()
+            await writer.wait_closed()
+
+
+@in_loop
+async def test_29_a_relay_without_descriptors(tmp_path: Path) -> None:
+    """What is open goes on; accepting does not spin; there is room again when others have left."""
+
+    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    with hold_port() as port, ExitStack() as crowd:
+        async with (
+            relay_process(tmp_path, port, before=("prlimit", "--nofile=64")) as relay,
+            client(port, "ann", carrier="link") as service,
+            client(port, carrier="link") as attachment,
+        ):
+            await service.start_server(serve, "echo")
+            reader, writer = await attachment.open_connection("echo", timeout=40)
+            await echo_digest(reader, writer, 100_000)
+            for _ in range(100):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            assert len(os.listdir(f"/proc/{relay.pid}/fd")) > 50
+            used_s = cpu_seconds(relay.pid)
+            for _ in range(5):
+                await echo_digest(reader, writer, 100_000)
+                await asyncio.sleep(0.2)  # time in which a loop that spins would burn
+            assert cpu_seconds(relay.pid) - used_s < 0.7
+            crowd.close()
+            async with client(port) as another:
+                assert another.is_attached
+            writer.close()
+            await writer.wait_closed()
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
