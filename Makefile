@@ -16,7 +16,7 @@ SEEDS ?= 2000
 FROM ?= 0
 SECONDS ?= 60
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo system-deps clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo sim-demo system-deps bench-deps clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,25 +61,42 @@ sim: setup ## The simulator: SEEDS=2000 runs, the first one FROM=0
 fuzz: setup ## Fuzz every parser, SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
-mutants: setup ## Change the source in small ways and list the changes that no test notices (takes hours)
-	@if [ -t 1 ]; then $(BIN)/mutmut run; else $(BIN)/mutmut run | tr '\r' '\n' | tail -n 1; fi
-	@$(BIN)/mutmut results
+mutants: setup ## Change the source in small ways and list what no test notices: all, or MODULES=core.rtt,exchange
+	$(BIN)/python -m tests.mutants --children 2 $(if $(MODULES),--modules $(MODULES))
 
 bench: setup ## Measure the core
 	$(BIN)/python -m loadtests.bench.core
 
-demo: setup ## Watch a transfer survive
+demo: setup ## Watch a stream outlive lost requests and two dead relays: real processes, real HTTP
+	@$(BIN)/python -m loadtests.demo
+
+sim-demo: setup ## The same in the simulator: one transfer on a virtual clock, drawn
 	@$(BIN)/python -m tests.sim.demo
 
-SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server openssh-server chromium
+# What tests put in the middle and at the ends: proxies, servers, clients; Java is for Spark. On Debian the interpreter's
+# own tests are a package by themselves.
+SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server redis-tools openssh-server openssh-client \
+  chromium curl git openssl default-jre-headless apache2-utils
+SYSTEM_DEPS_IF_THERE := libpython3.11-testsuite libpython3.12-testsuite libpython3.13-testsuite
+# What the measurements compare with.
+BENCH_DEPS := socat httptunnel
 
-system-deps: ## Install the real proxies, servers and clients of later tests (Debian; as root or with sudo)
+system-deps: ## Install the real proxies, servers and clients of the tests (Debian; as root or with sudo)
 	@command -v apt-get >/dev/null || { echo "not Debian: install these yourself: $(SYSTEM_DEPS)"; exit 2; }
 	@root=; if [ "$$(id -u)" != 0 ]; then root=sudo; \
 	  command -v sudo >/dev/null || { echo "run this as root, or install sudo"; exit 2; }; fi; \
+	  packages='$(SYSTEM_DEPS) $(EXTRA_DEPS)'; \
+	  missing() { for package in $$packages; do \
+	    dpkg-query -W -f '$${db:Status-Status}' "$$package" 2>/dev/null | grep -qx installed || echo "$$package"; done; }; \
+	  [ -n "$$(missing)" ] || exit 0; \
 	  $$root apt-get update -qq; \
-	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $(SYSTEM_DEPS)
+	  for package in $(SYSTEM_DEPS_IF_THERE); do \
+	    ! apt-cache show "$$package" >/dev/null 2>&1 || packages="$$packages $$package"; done; \
+	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$(missing) >/dev/null
+
+bench-deps: ## Install the peers that the measurements compare with (Debian; as root or with sudo)
+	@$(MAKE) system-deps EXTRA_DEPS='$(BENCH_DEPS)'
 
 clean: ## Remove what was built, .venv included
-	rm -rf .venv build dist mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

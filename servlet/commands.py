@@ -18,10 +18,10 @@ from servlet.config import ConfigError, ListenAddress, RelayConfig, parse_addres
 from servlet.exit import Dialer, resolve
 from servlet.policy import Deny
 from servlet.rules import read_host
-from servlet.running import new_event_loop, serve
+from servlet.running import new_event_loop, open_traces, serve
 from servlet.server import contexts
 from servlet.store import Overrides, load_config, watched_files
-from tunnel import Attachment, UnreachableError, attach
+from tunnel import Attachment, TraceWriter, UnreachableError, attach
 from tunnel.wire import Target, TargetKind
 
 __all__ = ["DEFAULT_FILE", "DENIED", "LOST", "UNREACHABLE", "check", "drain", "run_exit", "run_relay", "try_rule"]
@@ -164,12 +164,17 @@ def run_exit(arguments: argparse.Namespace) -> int:
     if config.policy.is_empty:
         raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
     token = _token(arguments)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_exit(arguments, config, token))
+    with (
+        open_traces(arguments.trace or config.trace, "exit") as trace,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        runner.run(_exit(arguments, config, token, trace))
     return 0
 
 
-async def _exit(arguments: argparse.Namespace, config: RelayConfig, token: str) -> None:
+async def _exit(
+    arguments: argparse.Namespace, config: RelayConfig, token: str, trace: TraceWriter | None = None
+) -> None:
     limits = config.limits
     dialer = Dialer(
         config.policy.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max
@@ -187,6 +192,7 @@ async def _exit(arguments: argparse.Namespace, config: RelayConfig, token: str) 
         name=arguments.name,
         exit_handler=dialer,
         attach_timeout=None,
+        trace=trace,
     )
     waiting = loop.create_task(stopped.wait())
     starting = loop.create_task(attachment.start())

@@ -111,7 +111,8 @@ class Attachment:
         where = self._driver.carrier.description
         last = self._trouble or "nothing answered"
         return (
-            f"no relay answers at {where} within {self._attach_timeout} s ({last}): check the URL, the proxy, the relay"
+            f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
+            "check the URL, the proxy, the relay; `tunnel doctor` finds out which"
         )
 
     async def close(self) -> None:
@@ -272,6 +273,7 @@ class Attachment:
             batches_unreceipted=driver.unreceipted,
             packets_discarded=driver.endpoint.packets_discarded,
             connections={number: connection.snapshot() for number, connection in connections},
+            targets={transport.connection_id: transport.target for transport in self._transports},
         )
 
     def add_connection_listener(self, listener: ConnectionListener) -> None:

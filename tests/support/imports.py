@@ -34,7 +34,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.traces": ("tunnel.traces.record",),
     "tunnel.traces.record": (),
     "tunnel.messages": ("face",),
-    "tunnel.analysis": ("tunnel.traces",),
+    "tunnel.analysis": ("tunnel.traces", "tunnel.shell"),
     "servlet": ("tunnel.wire", "tunnel.exchange", "tunnel.traces.record"),
     "servlet shell": ("face", "servlet", "tunnel.wire", "tunnel.exchange", "tunnel.traces"),
     "client": ("client", "face"),

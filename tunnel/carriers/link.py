@@ -5,7 +5,9 @@ which attach, carry the first packets and take over at once.
 """
 
 import asyncio
+import socket
 from collections import deque
+from collections.abc import Iterable
 from random import Random
 
 from tunnel.carriers.base import Host
@@ -87,6 +89,9 @@ class LinkCarrier(ExchangingCarrier):
     @property
     def description(self) -> str:
         return f"link {self._dialing.description}" if self._link is not None else super().description
+
+    def sockets(self) -> Iterable[socket.socket]:
+        return () if self._link is None else self._link.sockets()
 
     def start(self, host: Host) -> None:
         super().start(host)

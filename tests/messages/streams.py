@@ -1,0 +1,57 @@
+"""Streams for tests of messages: two ends of a socket in one loop, and sessions on them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tunnel.messages.calls import CallHandler, serve_calls
+from tunnel.messages.session import MessageSession
+
+__all__ = ["Stream", "served", "session_pair", "stream_pair"]
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def stream_pair() -> AsyncIterator[tuple[Stream, Stream]]:
+    """Both ends of one connection; closed at the end."""
+    near, far = socket.socketpair()
+    ends = [await asyncio.open_connection(sock=each) for each in (near, far)]
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for _, writer in ends:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def session_pair(**options: Any) -> AsyncIterator[tuple[MessageSession, MessageSession]]:
+    """Two sessions that talk to each other, not yet started."""
+    async with stream_pair() as (near, far):
+        sessions = MessageSession(*near, **options), MessageSession(*far, **options)
+        try:
+            yield sessions
+        finally:
+            for session in sessions:
+                await session.close()
+
+
+@asynccontextmanager
+async def served(handlers: Mapping[int, CallHandler]) -> AsyncIterator[str]:
+    """Answers calls at this address over TCP; at the end waits until the clients have gone."""
+    serve = serve_calls(handlers)
+    tasks: list[asyncio.Future[None]] = []
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.ensure_future(serve(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+    finally:
+        server.close()
+        await asyncio.gather(*tasks)
+        await server.wait_closed()

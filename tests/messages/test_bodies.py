@@ -1,0 +1,135 @@
+"""Bodies in memory and in files without names."""
+
+import asyncio
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.loops import in_loop
+from tunnel.messages.bodies import FileSource, MemorySource, SpooledBody, ThreadSpoolWriter
+from tunnel.messages.errors import MessageError
+
+
+def test_memory_is_taken_in_slices() -> None:
+    source = MemorySource(b"abcdef")
+    assert source.size == 6
+    assert [bytes(source.take(4) or b""), bytes(source.take(4) or b"")] == [b"abcd", b"ef"]
+    source.close()
+    assert MemorySource(b"").size == 0
+    assert MemorySource(memoryview(b"abcd").cast("H")).size == 4
+
+
+async def take_all(source: FileSource, ready: asyncio.Event, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < source.size:
+        piece = source.take(size)
+        if piece is None:
+            ready.clear()
+            await ready.wait()
+        else:
+            found += piece
+    return bytes(found)
+
+
+@in_loop
+async def test_files_are_read_ahead(tmp_path: Path) -> None:
+    data = os.urandom(1_700_000)
+    (tmp_path / "body").write_bytes(data)
+    ready = asyncio.Event()
+    with (tmp_path / "body").open("rb") as file:
+        source = FileSource(file, ready.set)
+    assert await take_all(source, ready, 100_000) == data
+    source.close()
+    source.close()
+
+
+@in_loop
+async def test_a_file_that_shrinks_or_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "body"
+    path.write_bytes(bytes(3_000_000))
+    ready = asyncio.Event()
+    with path.open("r+b") as file:
+        source = FileSource(file, ready.set)
+        file.truncate(10)
+        with pytest.raises(MessageError, match="shorter"):
+            await take_all(source, ready, 1_000_000)
+        source.close()
+        file.truncate(3_000_000)
+        given_up = FileSource(file, ready.set)
+        given_up.close()  # while it reads
+        await asyncio.get_running_loop().run_in_executor(None, os.getpid)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_spooled_body_has_no_name_until_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE")  # as where there is none
+        monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
+    body = SpooledBody(tmp_path)
+    body.write([memoryview(b"some "), memoryview(b""), memoryview(b"text")] + [memoryview(b"!")] * 600)
+    assert body.size == 609
+    assert list(tmp_path.iterdir()) == []
+    body.save(tmp_path / "kept")
+    with pytest.raises(FileExistsError):
+        body.save(tmp_path / "kept")
+    body.close()
+    assert (tmp_path / "kept").read_bytes() == b"some text" + b"!" * 600
+
+
+def test_short_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, pieces: real(fd, [pieces[0][:3]]))
+    body = SpooledBody(tmp_path)
+    body.write([memoryview(b"abcdefgh"), memoryview(b"ij")])
+    body.file.seek(0)
+    assert body.file.read() == b"abcdefghij"
+    body.close()
+
+
+@in_loop
+async def test_one_thread_writes_in_order_and_tells() -> None:
+    writer = ThreadSpoolWriter()
+    body = SpooledBody()
+    outcomes: list[BaseException | None] = []
+    done = asyncio.Event()
+
+    def told(error: BaseException | None) -> None:
+        outcomes.append(error)
+        if len(outcomes) == 4:
+            done.set()
+
+    for text in (b"one ", b"two ", b"three"):
+        writer.write(body, [memoryview(text)], told)
+    full = SpooledBody()
+    full.file.close()
+    full.file = open("/dev/full", "r+b", buffering=0)  # noqa: SIM115, ASYNC230 - a disk that is full
+    writer.write(full, [memoryview(b"x")], told)
+    await done.wait()
+    assert outcomes[:3] == [None] * 3
+    assert isinstance(outcomes[3], OSError)
+    assert outcomes[3].errno == errno.ENOSPC
+    body.file.seek(0)
+    assert body.file.read() == b"one two three"
+    writer.write(body, [memoryview(b"never told")], told)
+    writer.discard(body)
+    writer.discard(full)
+    writer.close()
+    writer.write(body, [memoryview(b"never")], told)
+    writer._executor.shutdown()  # type: ignore[union-attr]
+    await asyncio.sleep(0)
+    assert len(outcomes) == 4
+    assert body.file.closed
+
+
+@in_loop
+async def test_what_was_never_written_is_closed_at_once() -> None:
+    writer = ThreadSpoolWriter()
+    body = SpooledBody()
+    writer.discard(body)
+    assert body.file.closed
+    writer.close()

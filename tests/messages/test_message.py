@@ -1,0 +1,151 @@
+"""The layout of a message, and an iterator that trusts no length."""
+
+import struct
+from contextlib import suppress
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunnel.messages.codec import Codec, compress
+from tunnel.messages.errors import (
+    ChecksumError,
+    CorruptMessageError,
+    DecompressError,
+    MessageSizeError,
+    MessageTooLargeError,
+    UnknownCodecError,
+    UnknownVersionError,
+)
+from tunnel.messages.message import (
+    Message,
+    MessageAndOffset,
+    check_size,
+    encode_message,
+    encode_payloads,
+    parse_header,
+    scan,
+    unpack_set,
+)
+
+
+def wrap(data: bytes, codec: Codec = Codec.GZIP) -> bytes:
+    return encode_message(Message(compress(data, codec), codec))
+
+
+def test_the_layout_is_that_of_the_document() -> None:
+    assert encode_message(Message(b"hello")) == struct.pack(">IBBI", 11, 1, 0, crc32(b"hello")) + b"hello"
+    assert encode_payloads([b"hello", b""]) == encode_message(Message(b"hello")) + encode_message(Message(b""))
+    assert Message(b"hello").size_bytes == 15
+
+
+def test_messages_come_with_their_offsets() -> None:
+    found = list(scan(encode_payloads([b"a", b"", b"ccc"]), base=100))
+    assert found[0] == MessageAndOffset(Message(b"a"), 100, 111)
+    assert [(each.payload, each.offset, each.next_offset) for each in found[1:]] == [
+        (b"", 111, 121),
+        (b"ccc", 121, 134),
+    ]
+
+
+@given(st.lists(st.binary(max_size=50)), st.integers(0, 60))
+def test_a_truncated_tail_ends_it_quietly(payloads: list[bytes], cut: int) -> None:
+    data = encode_payloads(payloads)
+    whole = list(scan(data))
+    assert [each.payload for each in whole] == payloads
+    kept = data[: max(0, len(data) - cut)]
+    assert list(scan(kept)) == [each for each in whole if each.next_offset <= len(kept)]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_messages_or_a_corruption(data: bytes) -> None:
+    found: list[MessageAndOffset] = []
+    with suppress(CorruptMessageError):
+        for each in scan(data):
+            found.append(each)
+    end = found[-1].next_offset if found else 0
+    assert b"".join(encode_message(each.message) for each in found) == data[:end]
+
+
+def test_what_is_wrong_has_a_name_and_a_place() -> None:
+    good = encode_payloads([b"good"])
+
+    def broken(**changed: int) -> bytes:
+        fields = {"length": 10, "version": 1, "attributes": 0, "crc": crc32(b"good")} | changed
+        return good + struct.pack(">IBBI", *fields.values()) + b"good"
+
+    cases = [
+        (UnknownVersionError, "version 2", broken(version=2)),
+        (UnknownVersionError, "version 0", broken(version=0)),
+        (UnknownCodecError, "0x03", broken(attributes=3)),
+        (UnknownCodecError, "0x81", broken(attributes=0x81)),
+        (MessageSizeError, "length 5,", broken(length=5)),
+        (MessageSizeError, "length 4294967295", broken(length=0xFFFFFFFF)),
+        (MessageSizeError, "length 4294967295", broken(length=0xFFFFFFFF, attributes=1)),
+        (ChecksumError, "CRC-32", broken(crc=1)),
+    ]
+    for kind, text, data in cases:
+        iterator = scan(data)
+        assert next(iterator).payload == b"good"
+        with pytest.raises(kind, match=text) as caught:
+            next(iterator)
+        assert caught.value.offset == 14
+        assert caught.value.exit_code == 7
+
+
+def test_a_length_over_the_maximum_is_refused_before_the_payload_is_there() -> None:
+    header = struct.pack(">IBBI", 1007, 1, 0, 0)
+    with pytest.raises(MessageSizeError):
+        list(scan(header, message_bytes_max=1000))
+    assert list(scan(header, message_bytes_max=1001)) == []
+
+
+def test_a_compressed_set_is_unpacked_under_its_own_offset() -> None:
+    for codec in (Codec.GZIP, Codec.ZSTD):
+        data = encode_payloads([b"first"]) + wrap(encode_payloads([b"a", b"b"]), codec)
+        found = list(scan(data))
+        assert [each.payload for each in found] == [b"first", b"a", b"b"]
+        assert [(each.offset, each.next_offset) for each in found[1:]] == [(15, len(data))] * 2
+        shallow = list(scan(data, deep=False))
+        assert [each.message.codec for each in shallow] == [Codec.NONE, codec]
+        assert unpack_set(shallow[1].message) == [b"a", b"b"]
+
+
+def test_nesting_is_bounded() -> None:
+    inner = encode_payloads([b"x"])
+    assert [each.payload for each in scan(wrap(encode_payloads([b"w"]) + wrap(inner)))] == [b"w", b"x"]
+    with pytest.raises(DecompressError, match="nested"):
+        list(scan(wrap(wrap(wrap(inner)))))
+
+
+def test_what_is_unpacked_is_bounded_in_all() -> None:
+    inner = encode_payloads([bytes(600)])
+    assert len(list(scan(wrap(inner), unpacked_bytes_max=610))) == 1
+    with pytest.raises(DecompressError, match="more than 609 bytes"):
+        list(scan(wrap(inner), unpacked_bytes_max=609))
+    twice = wrap(wrap(inner) + wrap(inner))
+    assert len(list(scan(twice, unpacked_bytes_max=1400))) == 2
+    with pytest.raises(DecompressError):
+        list(scan(twice, unpacked_bytes_max=1200))
+
+
+def test_half_a_compressed_set_is_none() -> None:
+    inner = encode_payloads([b"a", b"b"])
+    with pytest.raises(DecompressError, match="ends within"):
+        list(scan(wrap(inner[:-1])))
+    with pytest.raises(DecompressError, match="in a compressed set"):
+        list(scan(wrap(inner[:-1] + b"x")))
+    with pytest.raises(DecompressError, match="in a compressed set"):
+        list(scan(wrap(encode_payloads([bytes(11)])), message_bytes_max=10))
+
+
+def test_too_large_is_the_callers_fault() -> None:
+    check_size(bytes(10), 10)
+    with pytest.raises(MessageTooLargeError, match="11 bytes, at most 10"):
+        check_size(bytes(11), 10)
+
+
+def test_the_header_alone_tells_where_the_next_one_is() -> None:
+    data = encode_payloads([b"abc"])
+    assert parse_header(data, 0, 100) == (13, 0, crc32(b"abc"))

@@ -1,0 +1,74 @@
+"""Sets in memory: iterating, and writing to whatever takes bytes."""
+
+import io
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tunnel.messages.codec import Codec
+from tunnel.messages.errors import MessageTooLargeError
+from tunnel.messages.sets import ByteBufferMessageSet, MessageSet
+
+PAYLOADS = [b"one", b"two", b"three"]
+
+
+def test_a_set_is_its_messages_end_to_end() -> None:
+    messages = ByteBufferMessageSet.of(PAYLOADS)
+    assert list(messages.payloads()) == PAYLOADS
+    assert messages.size_bytes == len(messages.data) == messages.valid_bytes == 3 * 10 + 11
+    assert not messages.is_truncated
+    assert ByteBufferMessageSet(messages.data[:-1]).is_truncated
+    assert ByteBufferMessageSet(messages.data[:-1]).valid_bytes == 26
+    assert ByteBufferMessageSet.of(iter(())).size_bytes == 0
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_it_may_be_compressed_as_one(codec: Codec) -> None:
+    messages = ByteBufferMessageSet.of([bytes(1000)] * 10, codec=codec)
+    assert messages.size_bytes < 300
+    assert list(messages.payloads()) == [bytes(1000)] * 10
+    assert [each.message.codec for each in messages.shallow()] == [codec]
+
+
+def test_too_large_a_message_is_refused_before_anything_is_encoded() -> None:
+    with pytest.raises(MessageTooLargeError):
+        ByteBufferMessageSet.of([b"ok", bytes(11)], message_bytes_max=10)
+
+
+def written(messages: MessageSet, offset: int = 0, size_max: int | None = None) -> bytes:
+    sink = io.BytesIO()
+    assert messages.write_to(sink, offset, size_max) == len(sink.getvalue())
+    return sink.getvalue()
+
+
+def test_it_writes_the_part_that_is_asked_for_and_remembers_nothing() -> None:
+    messages = ByteBufferMessageSet.of(PAYLOADS)
+    data = messages.data
+    assert written(messages) == written(messages) == data
+    assert written(messages, 5) == data[5:]
+    assert written(messages, 5, 7) == data[5:12]
+    assert written(messages, len(data)) == written(messages, 3, 0) == b""
+    for offset, size_max in ((-1, None), (len(data) + 1, None), (0, -1)):
+        with pytest.raises(ValueError, match=r"offset|negative"):
+            messages.write_to(io.BytesIO(), offset, size_max)
+
+
+def test_it_writes_to_sockets_and_descriptors(tmp_path: Path) -> None:
+    messages = ByteBufferMessageSet.of(PAYLOADS)
+    near, far = socket.socketpair()
+    with near, far:
+        assert messages.write_to(near, 2) == len(messages.data) - 2
+        assert far.recv(1000) == messages.data[2:]
+        near.setblocking(False)
+        large = ByteBufferMessageSet(bytes(1 << 20))
+        while large.write_to(near):
+            pass
+        assert large.write_to(near) == 0
+    descriptor = os.open(tmp_path / "set", os.O_RDWR | os.O_CREAT)
+    try:
+        assert messages.write_to(descriptor) == len(messages.data)
+    finally:
+        os.close(descriptor)
+    assert (tmp_path / "set").read_bytes() == messages.data

@@ -1,0 +1,3 @@
+"""Messages over a stream."""
+
+__all__: list[str] = []

@@ -1,0 +1,240 @@
+"""Where the body of a packet comes from and where it goes: memory, or a file that has no name.
+
+Files are read and written in threads, so that nobody else on the connection waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeAlias
+
+from tunnel.messages.errors import MessageError
+
+__all__ = ["FileSource", "MemorySource", "Source", "SpoolWriter", "SpooledBody", "ThreadSpoolWriter"]
+
+_READ_BYTES = 512 * 1024  # of a file at once; two of these are held
+_WRITEV_MAX = 512  # pieces at once: below every system's IOV_MAX
+
+Done: TypeAlias = Callable[[BaseException | None], None]
+
+
+class Source(Protocol):
+    """A body on its way out."""
+
+    size: int
+
+    def take(self, size_max: int) -> memoryview | None:
+        """The next piece, at most so long; None when it is not there yet. Raises when it will never be."""
+
+    def close(self) -> None:
+        """Nothing more is taken."""
+
+
+class MemorySource:
+    """A body that was encoded once into a buffer of its own; parts are slices of it (option 1 of the document)."""
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        self.size = len(self._view)
+        self._position = 0
+
+    def take(self, size_max: int) -> memoryview | None:
+        piece = self._view[self._position : self._position + size_max]
+        self._position += len(piece)
+        return piece
+
+    def close(self) -> None:
+        self._view = memoryview(b"")
+
+
+class FileSource:
+    """A body in a file, read ahead in a thread. `ready` is called whenever there is more to take."""
+
+    def __init__(self, file: BinaryIO, ready: Callable[[], None]) -> None:
+        self._descriptor = os.dup(file.fileno())  # the caller may close its own
+        self.size = os.fstat(self._descriptor).st_size
+        self._ready = ready
+        self._read = 0
+        self._chunks: deque[memoryview] = deque()
+        self._error: BaseException | None = None
+        self._reading: asyncio.Future[bytes] | None = None
+        self._closed = False
+        self._fetch()
+
+    def take(self, size_max: int) -> memoryview | None:
+        if not self._chunks:
+            if self._error is not None:
+                raise self._error
+            return None
+        chunk = self._chunks[0]
+        piece = chunk[:size_max]
+        if len(piece) < len(chunk):
+            self._chunks[0] = chunk[len(piece) :]
+        else:
+            self._chunks.popleft()
+            self._fetch()
+        return piece
+
+    def _fetch(self) -> None:
+        if self._reading is not None or self._closed or self._read >= self.size or len(self._chunks) > 1:
+            return
+        loop = asyncio.get_running_loop()
+        size = min(_READ_BYTES, self.size - self._read)
+        self._reading = loop.run_in_executor(None, os.pread, self._descriptor, size, self._read)
+        self._reading.add_done_callback(self._fetched)
+
+    def _fetched(self, future: asyncio.Future[bytes]) -> None:
+        self._reading = None
+        if self._closed:
+            os.close(self._descriptor)
+            if not future.cancelled():
+                future.exception()
+            return
+        try:
+            chunk = future.result()
+            if not chunk:
+                raise MessageError("the file became shorter while it was sent")
+        except (OSError, MessageError) as error:
+            self._error = error
+        else:
+            self._read += len(chunk)
+            self._chunks.append(memoryview(chunk))
+            self._fetch()
+        self._ready()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._chunks.clear()
+            if self._reading is None:
+                os.close(self._descriptor)
+
+
+class SpooledBody:
+    """A body on disk, in a file without a name: when it is closed, or the process dies, nothing is left of it.
+
+    `file` stands at the start. It is closed when the handler returns: read it there, or `save` it under a name.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.file: BinaryIO = _nameless(directory)
+        self.size = 0
+
+    def write(self, pieces: Sequence[memoryview]) -> None:
+        """Append these; OSError when the disk is full."""
+        descriptor = self.file.fileno()
+        waiting = deque(pieces)
+        while waiting:
+            written = os.writev(descriptor, [waiting[index] for index in range(min(len(waiting), _WRITEV_MAX))])
+            self.size += written
+            while waiting and written >= len(waiting[0]):
+                written -= len(waiting.popleft())
+            if waiting and written:
+                waiting[0] = waiting[0][written:]
+
+    def save(self, path: Path) -> None:
+        """Give the file a name; there must be none of that name. Blocks while it copies, if it must."""
+        try:
+            # linkat(2): only with a directory does os.link follow the link in /proc
+            directory = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.link(f"/proc/self/fd/{self.file.fileno()}", path, src_dir_fd=directory, follow_symlinks=True)
+            finally:
+                os.close(directory)
+        except FileExistsError:
+            raise
+        except OSError:
+            self.file.seek(0)
+            with open(path, "xb") as copy:
+                shutil.copyfileobj(self.file, copy, _READ_BYTES)
+
+    def close(self) -> None:
+        """The file is gone, unless it was saved."""
+        self.file.close()
+
+
+def _nameless(directory: Path | None) -> BinaryIO:
+    place = directory or Path(tempfile.gettempdir())
+    try:
+        return os.fdopen(os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), "w+b", buffering=0)
+    except (OSError, AttributeError):
+        # Not every file system has O_TMPFILE: here there is a name for an instant.
+        return tempfile.TemporaryFile(dir=place, buffering=0)
+
+
+class SpoolWriter(Protocol):
+    """Who writes to spooled bodies, in the order of the calls."""
+
+    def write(self, body: SpooledBody, pieces: Sequence[memoryview], done: Done) -> None:
+        """`done` is called in the event loop, with the error if there was one."""
+
+    def discard(self, body: SpooledBody) -> None:
+        """Close it, once nothing writes to it any more."""
+
+    def close(self) -> None:
+        """Nothing is written any more, and no `done` is called."""
+
+
+class ThreadSpoolWriter:
+    """One thread, made when the first large body comes; whatever waits is written by one call."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[SpooledBody, Sequence[memoryview], Done]] = deque()
+        self._executor: ThreadPoolExecutor | None = None
+        self._busy = False
+        self._closed = False
+
+    def write(self, body: SpooledBody, pieces: Sequence[memoryview], done: Done) -> None:
+        self._waiting.append((body, pieces, done))
+        self._next()
+
+    def _next(self) -> None:
+        if self._busy or self._closed or not self._waiting:
+            return
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="tunnel-spool")
+        batch, self._waiting = list(self._waiting), deque()
+        self._busy = True
+        self._executor.submit(self._write, batch)
+
+    def _write(self, batch: list[tuple[SpooledBody, Sequence[memoryview], Done]]) -> None:
+        """In the thread."""
+        outcomes: list[tuple[Done, BaseException | None]] = []
+        for body, pieces, done in batch:
+            try:
+                body.write(pieces)
+            except (OSError, ValueError) as error:  # ValueError: closed meanwhile
+                outcomes.append((done, error))
+            else:
+                outcomes.append((done, None))
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._written, outcomes)
+
+    def _written(self, outcomes: list[tuple[Done, BaseException | None]]) -> None:
+        self._busy = False
+        if self._closed:
+            return
+        for done, error in outcomes:
+            done(error)
+        self._next()
+
+    def discard(self, body: SpooledBody) -> None:
+        # In the thread: its descriptor must not get another meaning while the thread writes to it.
+        if self._executor is None:
+            body.close()
+        else:
+            self._executor.submit(body.close)
+
+    def close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)

@@ -1,0 +1,85 @@
+"""Compressing payloads: the codecs of the attributes byte, and unpacking that never trusts what it unpacks."""
+
+import enum
+import importlib
+import zlib
+from typing import Any
+
+from tunnel.messages.errors import DecompressError, UnknownCodecError
+
+__all__ = ["CODEC_MASK", "Codec", "compress", "decompress"]
+
+CODEC_MASK = 0x03  # of the attributes; the other bits are reserved and must be 0
+
+_GZIP_WBITS = 31  # zlib's way to say: with a gzip header
+_GZIP_LEVEL = 6  # zlib's own default
+_ZSTD_LEVEL = 3  # zstd's own default
+_ZSTD_WINDOW_MAX = 1 << 27  # the largest window that zstd itself decodes by default: bounds memory
+_ZSTD_MISSING = "zstd needs the package zstandard: install tunnel-transport[messages]"
+
+
+class Codec(enum.IntEnum):
+    """How a payload is compressed."""
+
+    NONE = 0
+    GZIP = 1
+    ZSTD = 2
+
+
+def compress(data: bytes, codec: Codec) -> bytes:
+    """The compressed form. UnknownCodecError if the library for it is missing."""
+    match codec:
+        case Codec.NONE:
+            return data
+        case Codec.GZIP:
+            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+            return packer.compress(data) + packer.flush()
+        case Codec.ZSTD:
+            return bytes(_zstandard().ZstdCompressor(level=_ZSTD_LEVEL).compress(data))
+
+
+def decompress(data: bytes, codec: Codec, size_max: int, offset: int = 0) -> bytes:
+    """What was compressed; DecompressError when it is damaged or would be more than `size_max` bytes.
+
+    Never holds more than `size_max` bytes of output, whatever the data says of itself.
+    """
+    match codec:
+        case Codec.NONE:
+            unpacked = data
+        case Codec.GZIP:
+            unpacked = _gunzip(data, size_max, offset)
+        case Codec.ZSTD:
+            unpacked = _unzstd(data, size_max, offset)
+    if len(unpacked) > size_max:
+        raise DecompressError(f"unpacks to more than {size_max} bytes", offset)
+    return unpacked
+
+
+def _gunzip(data: bytes, size_max: int, offset: int) -> bytes:
+    unpacker = zlib.decompressobj(_GZIP_WBITS)
+    try:
+        unpacked = unpacker.decompress(data, size_max + 1)
+    except zlib.error as error:
+        raise DecompressError(f"damaged gzip data: {error}", offset) from None
+    if len(unpacked) <= size_max and (not unpacker.eof or unpacker.unused_data):
+        raise DecompressError("gzip data that does not end where it should", offset)
+    return unpacked
+
+
+def _unzstd(data: bytes, size_max: int, offset: int) -> bytes:
+    library = _zstandard(offset)
+    unpacker = library.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+    try:
+        if library.frame_content_size(data) > size_max:
+            raise DecompressError(f"unpacks to more than {size_max} bytes", offset)
+        # Where the frame does not tell its size, no more than this is allocated; more is an error of the library.
+        return bytes(unpacker.decompress(data, max_output_size=size_max, allow_extra_data=False))
+    except library.ZstdError as error:
+        raise DecompressError(f"damaged zstd data: {error}", offset) from None
+
+
+def _zstandard(offset: int = 0) -> Any:
+    try:
+        return importlib.import_module("zstandard")
+    except ModuleNotFoundError:
+        raise UnknownCodecError(_ZSTD_MISSING, offset) from None

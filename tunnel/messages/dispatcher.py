@@ -1,0 +1,119 @@
+"""Which handler gets a packet, and when: in order for each executor id, beside each other otherwise."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from tunnel.messages.assembler import Packet
+from tunnel.messages.bodies import SpooledBody
+
+__all__ = ["Dispatcher", "Handler"]
+
+Handler: TypeAlias = Callable[[Packet], Awaitable[None] | None]
+
+
+class Dispatcher:
+    """Handlers by target. Those that are coroutine functions run in tasks: the packets of one executor id one after the
+    other, in the order in which they became whole."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, tuple[Handler, bool]] = {}
+        self._executors: dict[int, deque[tuple[Handler, Packet]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.pending_bytes = 0  # held by packets whose handlers have not returned
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    def register(self, target: int, handler: Handler) -> None:
+        """Give the packets for `target` to this handler; there must be no other."""
+        if target in self._handlers:
+            raise ValueError(f"target {target} has a handler already")
+        self._handlers[target] = handler, asyncio.iscoroutinefunction(handler)
+
+    def unregister(self, target: int) -> None:
+        """Packets for it are refused from now on."""
+        self._handlers.pop(target, None)
+
+    def dispatch(self, packet: Packet) -> bool:
+        """Start the handler; False if there is none. The body is closed when it has returned."""
+        found = self._handlers.get(packet.target)
+        if found is None:
+            _close(packet)
+            return False
+        handler, is_coroutine = found
+        queue = self._executors.get(packet.executor_id)
+        if queue is None and not is_coroutine:
+            self._finish_now(handler, packet)
+            return True
+        self._hold(packet)
+        if queue is None:
+            queue = self._executors[packet.executor_id] = deque()
+            task = asyncio.get_running_loop().create_task(self._execute(packet.executor_id, queue))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        queue.append((handler, packet))
+        return True
+
+    async def room(self, bytes_max: int) -> None:
+        """Return when handlers hold no more than that."""
+        while self.pending_bytes > bytes_max:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def close(self) -> None:
+        """Cancel the handlers that are still running, and close what waits."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for queue in self._executors.values():
+            for _, packet in queue:
+                _close(packet)
+        self._executors.clear()
+
+    def _finish_now(self, handler: Handler, packet: Packet) -> None:
+        try:
+            handler(packet)
+        except Exception as error:
+            _report(error)
+        finally:
+            _close(packet)
+
+    async def _execute(self, executor_id: int, queue: deque[tuple[Handler, Packet]]) -> None:
+        try:
+            while queue:
+                handler, packet = queue.popleft()
+                try:
+                    outcome = handler(packet)
+                    if outcome is not None:
+                        await outcome
+                except Exception as error:
+                    _report(error)
+                finally:
+                    _close(packet)
+                    self._release(packet)
+        finally:
+            if not queue:
+                self._executors.pop(executor_id, None)
+
+    def _hold(self, packet: Packet) -> None:
+        self.pending_bytes += _cost(packet)
+
+    def _release(self, packet: Packet) -> None:
+        self.pending_bytes -= _cost(packet)
+        self._drained.set()
+
+
+def _cost(packet: Packet) -> int:
+    return 256 + (len(packet.body) if isinstance(packet.body, bytes) else 0)
+
+
+def _close(packet: Packet) -> None:
+    if isinstance(packet.body, SpooledBody):
+        packet.body.close()
+
+
+def _report(error: Exception) -> None:
+    context = {"message": "unhandled exception in a packet handler", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)

@@ -1,0 +1,227 @@
+"""A message set in a file, as brokers keep it.
+
+To sockets and files it goes with `sendfile`: its bytes never enter this process. To a tunnel, which has no descriptor,
+go views of the mapped file: nothing is copied before the tunnel itself does.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tunnel.messages.errors import CorruptMessageError
+from tunnel.messages.message import (
+    HEADER_BYTES,
+    LENGTH_BYTES,
+    MESSAGE_BYTES_MAX,
+    UNPACKED_BYTES_MAX,
+    MessageAndOffset,
+    parse_header,
+    scan,
+)
+from tunnel.messages.sets import Destination, MessageSet, bounds, send_bytes
+
+__all__ = ["FileMessageSet"]
+
+_CHUNK_BYTES = 1024 * 1024  # read at once when iterating
+
+
+class FileMessageSet(MessageSet):
+    """A set in a file from `start` to `end` (None: where the file ends when asked).
+
+    The file must never get shorter while sets of it are in use. The descriptor is the caller's unless `open` made it.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+    ) -> None:
+        self.descriptor = descriptor
+        self._start = start
+        self._end = end
+        self.message_bytes_max = message_bytes_max
+        self.unpacked_bytes_max = unpacked_bytes_max
+        self._owned = False
+
+    @classmethod
+    def open(cls, path: Path | str, *, writable: bool = False) -> FileMessageSet:
+        """The whole file; `writable` makes it if need be. Close it, or use it in `with`."""
+        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
+        opened = cls(os.open(path, flags | os.O_CLOEXEC, 0o600))
+        opened._owned = True
+        return opened
+
+    def close(self) -> None:
+        """Close the descriptor, if `open` made it."""
+        if self._owned:
+            self._owned = False
+            os.close(self.descriptor)
+
+    def __enter__(self) -> FileMessageSet:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def size_bytes(self) -> int:
+        end = os.fstat(self.descriptor).st_size if self._end is None else self._end
+        return max(0, end - self._start)
+
+    def read(self, offset: int, size_max: int) -> FileMessageSet:
+        """The part of it from `offset` on, as a set of its own."""
+        start, end = bounds(self.size_bytes, offset, size_max)
+        return FileMessageSet(
+            self.descriptor,
+            self._start + start,
+            self._start + end,
+            message_bytes_max=self.message_bytes_max,
+            unpacked_bytes_max=self.unpacked_bytes_max,
+        )
+
+    # writing to it
+
+    def append(self, messages: MessageSet) -> int:
+        """Write a set behind everything; its size. Of a set that reaches the end of its file alone. Not yet on disk."""
+        if self._end is not None:
+            raise ValueError("a part of a file takes no messages: append to the set of the whole file")
+        position = self._start + self.size_bytes
+        size = messages.size_bytes
+        written = 0
+        with open(os.dup(self.descriptor), "r+b", buffering=0) as file:
+            file.seek(position)
+            while written < size:
+                written += messages.write_to(file.fileno(), written)
+        return size
+
+    def flush(self) -> None:
+        """Return when everything is on disk."""
+        os.fdatasync(self.descriptor)
+
+    # reading
+
+    def __iter__(self) -> Iterator[MessageAndOffset]:
+        return self._iterate(deep=True)
+
+    def shallow(self) -> Iterator[MessageAndOffset]:
+        return self._iterate(deep=False)
+
+    def _iterate(self, *, deep: bool) -> Iterator[MessageAndOffset]:
+        position, size = 0, self.size_bytes
+        wanted = _CHUNK_BYTES
+        while position < size:
+            chunk = os.pread(self.descriptor, min(wanted, size - position), self._start + position)
+            end = position
+            for found in scan(
+                chunk,
+                base=position,
+                message_bytes_max=self.message_bytes_max,
+                unpacked_bytes_max=self.unpacked_bytes_max,
+                deep=deep,
+            ):
+                end = found.next_offset
+                yield found
+            if end > position:
+                position, wanted = end, _CHUNK_BYTES
+            elif len(chunk) < HEADER_BYTES or position + len(chunk) >= size:
+                return  # the tail
+            else:
+                # `scan` has checked the length: read one message that is larger than a chunk
+                wanted = LENGTH_BYTES + int.from_bytes(chunk[:LENGTH_BYTES], "big")
+                if wanted > size - position:
+                    return
+
+    def search(self, offset: int, count: int) -> int:
+        """The position of the message that is `count` messages behind the one at `offset`; headers alone are read.
+
+        IndexError when there are not so many.
+        """
+        length_max = max(self.message_bytes_max, self.unpacked_bytes_max) + HEADER_BYTES
+        position, size = offset, self.size_bytes
+        chunk, base = b"", position
+        for _ in range(count):
+            if position + HEADER_BYTES > base + len(chunk):
+                base = position
+                chunk = os.pread(self.descriptor, min(_CHUNK_BYTES, max(0, size - base)), self._start + base)
+            if len(chunk) - (position - base) < HEADER_BYTES:
+                raise IndexError(f"fewer than {count} messages behind {offset}")
+            position = base + parse_header(chunk, position - base, length_max, base)[0]
+        if position > size:
+            raise IndexError(f"fewer than {count} messages behind {offset}")
+        return position
+
+    def write_to(self, destination: Destination, offset: int = 0, size_max: int | None = None) -> int:
+        # The document's own version bounds by the whole size and forgets the offset: that reads beyond the set.
+        start, end = bounds(self.size_bytes, offset, size_max)
+        if start == end:
+            return 0
+        target = _descriptor(destination)
+        if target is None:
+            return send_bytes(destination, self.view(start, end - start))
+        try:
+            return os.sendfile(target, self.descriptor, self._start + start, end - start)
+        except BlockingIOError:
+            return 0
+
+    def load(self, offset: int = 0, size_max: int | None = None) -> bytes:
+        """A part of it, read into memory. Fewer bytes than asked for only where the file is shorter."""
+        start, end = bounds(self.size_bytes, offset, size_max)
+        data = os.pread(self.descriptor, end - start, self._start + start)
+        while len(data) < end - start:
+            more = os.pread(self.descriptor, end - start - len(data), self._start + start + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """A part of it, mapped: read when it is used. It stays valid when the set is closed."""
+        if not size:
+            return memoryview(b"")
+        position = self._start + offset
+        first = position - position % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(self.descriptor, position - first + size, access=mmap.ACCESS_READ, offset=first)
+        with suppress(OSError):
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
+        return memoryview(mapped)[position - first :]
+
+    def truncate(self) -> int:
+        """Cut off what is not whole or not what was written, for good; how many bytes it were.
+
+        For recovery, before anything else uses the file.
+        """
+        if self._end is not None:
+            raise ValueError("a part of a file cannot be cut")
+        end = 0
+        with suppress(CorruptMessageError):
+            for found in self.shallow():
+                end = found.next_offset
+        cut = self.size_bytes - end
+        if cut:
+            os.ftruncate(self.descriptor, self._start + end)
+            os.fsync(self.descriptor)
+        return cut
+
+
+def _descriptor(destination: Destination) -> int | None:
+    """Where sendfile can write to; None for what has no descriptor."""
+    if isinstance(destination, int):
+        return destination
+    if isinstance(destination, socket.socket):
+        return destination.fileno()
+    if isinstance(destination, io.IOBase):
+        with suppress(io.UnsupportedOperation):
+            descriptor = destination.fileno()
+            destination.flush()
+            return descriptor
+    return None

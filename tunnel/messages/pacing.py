@@ -1,0 +1,112 @@
+"""How much of large messages may be on its way: what the path takes in a few milliseconds, not a number of bytes.
+
+What is on its way stands before everything written later, so a ping waits for all of it. The receiver says how many
+bytes it has taken; from that follow the time a part takes and how much of it was waiting. The window is steered so that
+about `target_us` of waiting remain: less would leave the path idle at times, more would make pings wait.
+
+Every `PROBE_US` the window is closed for one round trip, so that the path's own time is seen anew: it changes when the
+tunnel changes its carrier. `now` is an integer of microseconds.
+"""
+
+from collections import deque
+
+__all__ = ["TARGET_US", "WINDOW_BYTES_MAX", "TimeWindow"]
+
+TARGET_US = 4_000  # of waiting: leaves most of the 20 ms that a ping may take to busy machines
+WINDOW_BYTES_MIN = 4 * 1024  # four of the document's parts
+WINDOW_BYTES_START = 64 * 1024
+WINDOW_BYTES_MAX = 64 * 1024 * 1024  # a gigabit per second over half a second of round trip
+PROBE_US = 10_000_000  # as rarely as BBR does (draft-ietf-ccwg-bbr, ProbeRTTInterval 5 s), and half of that
+_PROBE_SHARE = 8
+_STEP_MAX = 2.0  # of growth or shrinking in one round trip
+_IDLE_ROUNDS = 4  # in which nothing waited: the path is faster than we thought, as at the start
+
+
+class TimeWindow:
+    """Bytes in flight, bounded by time. Call `sent` for each part and `received` for each answer."""
+
+    def __init__(self, target_us: int = TARGET_US) -> None:
+        self.window_bytes = WINDOW_BYTES_START
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.base_us: int | None = None  # what a part takes when nothing waits before it
+        self._target_us = target_us
+        self._flight: deque[tuple[int, int]] = deque()  # (bytes sent with it, when)
+        self._round_end = 0  # the round is over when this much is received
+        self._round_us: int | None = None  # the shortest time in this round
+        self._took_us: int | None = None  # the same of the last round
+        self._limited = False
+        self._idle_rounds = _IDLE_ROUNDS
+        self._probe_due_us: int | None = None
+        self._probing = False
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return self.sent_bytes - self.received_bytes
+
+    @property
+    def part_bytes(self) -> int:
+        """How large parts should be: several make up the window, and each takes a fraction of `target_us`."""
+        if self._took_us is None:
+            return self.window_bytes // 8
+        return min(self.window_bytes // 8, self.window_bytes * self._target_us // (4 * self._took_us))
+
+    def room(self) -> int:
+        """Bytes that may be sent now."""
+        window = self.window_bytes // _PROBE_SHARE if self._probing else self.window_bytes
+        room = window - self.in_flight_bytes
+        if room <= 0:
+            self._limited = True
+        return room
+
+    def sent(self, size: int, now: int) -> None:
+        """A part left."""
+        self.sent_bytes += size
+        self._flight.append((self.sent_bytes, now))
+        if self._probe_due_us is None:
+            self._probe_due_us = now + PROBE_US
+
+    def received(self, total: int, now: int) -> bool:
+        """The other side has taken so many bytes in all; whether that can be."""
+        if not self.received_bytes <= total <= self.sent_bytes:
+            return False
+        self.received_bytes = total
+        sent_us = None
+        while self._flight and self._flight[0][0] <= total:
+            sent_us = self._flight.popleft()[1]
+        if sent_us is not None:
+            took_us = max(1, now - sent_us)
+            self._round_us = took_us if self._round_us is None else min(self._round_us, took_us)
+            self.base_us = took_us if self.base_us is None else min(self.base_us, took_us)
+        if total >= self._round_end and self._round_us is not None:
+            self._end_round(self._round_us, now)
+        return True
+
+    def _end_round(self, took_us: int, now: int) -> None:
+        assert self.base_us is not None
+        if not self._probing:
+            self._took_us = took_us
+        if self._probing:
+            self._probing = False
+            self.base_us = took_us
+            self._probe_due_us = now + PROBE_US
+        elif self._probe_due_us is not None and now >= self._probe_due_us:
+            self._probing = True
+        else:
+            step = self._step(took_us, self.base_us)
+            if step < 1 or self._limited:
+                window = round(self.window_bytes * step)
+                self.window_bytes = min(WINDOW_BYTES_MAX, max(WINDOW_BYTES_MIN, window))
+        self._limited = False
+        self._round_us = None
+        self._round_end = self.sent_bytes + 1
+
+    def _step(self, took_us: int, base_us: int) -> float:
+        """By how much the window changes: towards `target_us` of waiting, and twofold while hardly anything waits."""
+        if (took_us - base_us) * 4 >= self._target_us:
+            self._idle_rounds = 0
+        elif self._limited:
+            self._idle_rounds += 1
+        if self._idle_rounds >= _IDLE_ROUNDS:
+            return _STEP_MAX
+        return min(_STEP_MAX, max(1 / _STEP_MAX, (base_us + self._target_us) / took_us))

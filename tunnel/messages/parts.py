@@ -1,0 +1,142 @@
+"""Parts of packets: the header that every part of a message has, and cutting a stream into parts again.
+
+| bytes | what |
+|---|---|
+| 4 | length of everything that follows |
+| 1 | type: 1 to 15 are this layer's own, applications have 16 to 255 |
+| 8 | response target: where an answer should go; 0 for none |
+| 8 | target: whose handler gets it |
+| 8 | executor id: packets of one executor are handled one after the other |
+| 8 | message id: which message of this direction it is a part of |
+| 4 | correlation id: index of the part, −1 for a message in one part |
+| 1 | 1 in the last part |
+| length − 38 | this part of the body |
+"""
+
+import enum
+import struct
+from collections import deque
+
+import msgspec
+
+from tunnel.messages.errors import MalformedFrameError
+
+__all__ = [
+    "APPLICATION_TYPE_MIN",
+    "PART_BYTES_MAX",
+    "PART_BYTES_MIN",
+    "PART_HEADER_BYTES",
+    "SINGLE",
+    "Part",
+    "PartDecoder",
+    "PartType",
+    "encode_part_header",
+]
+
+_HEADER = struct.Struct(">IBqqqqiB")
+PART_HEADER_BYTES = _HEADER.size
+_LENGTH_BYTES = 4
+_FIXED_BYTES = PART_HEADER_BYTES - _LENGTH_BYTES
+
+PART_BYTES_MIN = 1024  # the document's part
+PART_BYTES_MAX = 256 * 1024  # the largest packet of a tunnel: a part more is a packet more
+APPLICATION_TYPE_MIN = 16
+SINGLE = -1  # correlation id of a message in one part
+
+
+class PartType(enum.IntEnum):
+    """What this layer says to its other side. Everything else belongs to applications."""
+
+    PING = 1
+    PONG = 2
+    RECEIVED = 3
+    """Bytes of split messages taken so far, in all: the receiver's answer that paces the sender."""
+    CANCEL = 4
+    """The sender gives a message up, or has understood REFUSE: nothing of it follows."""
+    REFUSE = 5
+    """The receiver wants no more of a message; the body says why."""
+
+
+class Part(msgspec.Struct, gc=False):
+    """One part. `payload` is in pieces, as they were read: join them only if you must."""
+
+    type: int
+    response_target: int
+    target: int
+    executor_id: int
+    message_id: int
+    correlation_id: int
+    last: bool
+    size: int = 0
+    payload: list[memoryview] = []
+
+    def body(self) -> bytes:
+        """The payload in one piece."""
+        return b"".join(self.payload)
+
+
+def encode_part_header(part: Part, size: int) -> bytes:
+    """The header of a part with so many bytes of payload."""
+    return _HEADER.pack(
+        size + _FIXED_BYTES,
+        part.type,
+        part.response_target,
+        part.target,
+        part.executor_id,
+        part.message_id,
+        part.correlation_id,
+        part.last,
+    )
+
+
+class PartDecoder:
+    """Bytes of a stream in, whole parts out. Nothing is allocated from a length: pieces are kept as they came."""
+
+    def __init__(self, part_bytes_max: int = PART_BYTES_MAX) -> None:
+        self._part_bytes_max = part_bytes_max
+        self._header = b""
+        self._part: Part | None = None
+        self._missing = 0
+
+    @property
+    def is_between_parts(self) -> bool:
+        """Whether the stream may end here."""
+        return self._part is None and not self._header
+
+    def feed(self, data: bytes) -> deque[Part]:
+        """The parts that are whole now. MalformedFrameError if this is no stream of parts."""
+        found: deque[Part] = deque()
+        view = memoryview(data)
+        position, size = 0, len(data)
+        while position < size or (self._part is not None and not self._missing):
+            if self._part is None:
+                wanted = PART_HEADER_BYTES - len(self._header)
+                piece = data[position : position + wanted]
+                position += len(piece)
+                self._header += piece
+                if len(piece) == wanted:
+                    self._begin(self._header)
+                    self._header = b""
+                continue
+            taken = min(self._missing, size - position)
+            if taken:
+                self._part.payload.append(view[position : position + taken])
+                position += taken
+                self._missing -= taken
+            if not self._missing:
+                found.append(self._part)
+                self._part = None
+        return found
+
+    def _begin(self, header: bytes) -> None:
+        length, kind, response_target, target, executor_id, message_id, correlation_id, last = _HEADER.unpack(header)
+        size = length - _FIXED_BYTES
+        if not 0 <= size <= self._part_bytes_max or last > 1 or correlation_id < SINGLE or not kind:
+            raise MalformedFrameError(
+                f"not a part: length {length}, type {kind}, correlation id {correlation_id}; "
+                "check that the other side speaks messages"
+            )
+        if correlation_id == SINGLE and not last:
+            raise MalformedFrameError("a single part that is not the last")
+        self._missing = size
+        self._part = Part(kind, response_target, target, executor_id, message_id, correlation_id, bool(last), size, [])

@@ -1,0 +1,348 @@
+"""One stream as a channel for packets of any size: large ones are cut, and never stand in the way of small ones."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from tunnel.messages.assembler import AssemblerConfig, Disassembly, Packet, PacketAssembler
+from tunnel.messages.bodies import SpooledBody, ThreadSpoolWriter
+from tunnel.messages.dispatcher import Dispatcher, Handler
+from tunnel.messages.errors import ChannelClosedError, MalformedFrameError, MessageCancelledError
+from tunnel.messages.pacing import TARGET_US, TimeWindow
+from tunnel.messages.parts import (
+    APPLICATION_TYPE_MIN,
+    PART_BYTES_MAX,
+    PART_BYTES_MIN,
+    SINGLE,
+    Part,
+    PartDecoder,
+    PartType,
+    encode_part_header,
+)
+
+__all__ = ["MessageSession", "Priority"]
+
+_READ_BYTES = 256 * 1024
+_WRITE_BYTES = 64 * 1024  # of small parts, before we look whether the stream has room
+_PENDING_BYTES_MAX = 16 * 1024 * 1024  # held by handlers: beyond it nothing is read
+_TOTAL = 8  # bytes of the number in RECEIVED
+_REASON_BYTES_MAX = 1000
+
+
+class Priority(enum.IntEnum):
+    """Who goes first. A part of a lower one leaves only when no higher one has anything to send."""
+
+    CONTROL = 0
+    HIGH = 1
+    NORMAL = 2
+    BULK = 3
+
+
+class _Sending:
+    """A packet that is being sent, and who waits for it."""
+
+    __slots__ = ("end", "parts", "sent")
+
+    def __init__(self, parts: Disassembly, sent: asyncio.Future[None]) -> None:
+        self.parts = parts
+        self.sent = sent
+        self.end = -1  # of the window, when the last part has left: then the receiver must still take it
+
+
+class MessageSession:
+    """Packets over an asyncio stream, in both directions. An async context manager; or `start` and `close` it.
+
+    `part_bytes`: how large parts are; None adapts them to the path. `target_us`: how long what is sent of large packets
+    may wait on its way. `pending_bytes_max`: when handlers hold more than that, nothing more is read.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        part_bytes: int | None = None,
+        config: AssemblerConfig | None = None,
+        target_us: int = TARGET_US,
+        pending_bytes_max: int = _PENDING_BYTES_MAX,
+    ) -> None:
+        if part_bytes is not None and not 1 <= part_bytes <= PART_BYTES_MAX:
+            raise ValueError(f"part_bytes must lie between 1 and {PART_BYTES_MAX}")
+        self.window = TimeWindow(target_us)
+        self.dispatcher = Dispatcher()
+        self._reader = reader
+        self._writer = writer
+        self._part_bytes = part_bytes
+        self._pending_bytes_max = pending_bytes_max
+        self._spool = ThreadSpoolWriter()
+        self._assembler = PacketAssembler(self, self._spool, config)
+        self._queues: tuple[deque[_Sending], ...] = tuple(deque() for _ in Priority)
+        self._control: deque[bytes] = deque()
+        self._work = asyncio.Event()
+        self._unfinished: dict[int, _Sending] = {}  # every packet whose `send` has not returned
+        self._untaken: deque[_Sending] = deque()  # left whole; the receiver has not taken all of it
+        self._taken = self._taken_told = 0
+        self._pings: dict[int, asyncio.Future[int]] = {}
+        self._ping_count = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.error: Exception | None = None
+
+    # life
+
+    def start(self) -> None:
+        """Begin to read and write. Register handlers before."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._receive()), loop.create_task(self._pump())]
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.done()
+
+    async def wait_closed(self) -> None:
+        """Return when the session is over; `error` says why, None after a clean end of the stream."""
+        await asyncio.shield(self._closed)
+
+    async def close(self) -> None:
+        """End it: what is being sent is cut off, handlers are cancelled, nothing unfinished is left on disk."""
+        self._end(None)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.dispatcher.close()
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closed.done():
+            return
+        self.error = error
+        self._closed.set_result(None)
+        gone = ChannelClosedError(f"the connection is gone{f': {error}' if error else ''}")
+        for sending in list(self._unfinished.values()):
+            self._finish(sending, gone)
+        for ping in self._pings.values():
+            if not ping.done():
+                ping.set_exception(gone)
+        self._assembler.close()
+        self._spool.close()
+        self._work.set()
+        self._writer.close()
+
+    # sending
+
+    def register(self, target: int, handler: Handler) -> None:
+        """Give packets for `target` to `handler`, a function or a coroutine function of the packet."""
+        self.dispatcher.register(target, handler)
+
+    async def send(self, packet: Packet, priority: Priority | None = None) -> None:
+        """Send a packet. Returns when a small one has been written, and when the peer has taken all of a split one.
+
+        MessageCancelledError: the receiver refused it. Cancelling stops it, whatever has left. Packets of one priority
+        and one part keep their order; a split one is overtaken by what is small. Without `priority`, files and bodies
+        above a part's largest size go as BULK.
+        """
+        if not APPLICATION_TYPE_MIN <= packet.type < 256:
+            raise ValueError(f"the type of a packet lies between {APPLICATION_TYPE_MIN} and 255")
+        if self._closed.done():
+            raise ChannelClosedError("the session is closed")
+        sending = _Sending(
+            self._assembler.disassemble(packet, self._work.set), asyncio.get_running_loop().create_future()
+        )
+        if priority is None:
+            priority = Priority.BULK if sending.parts.size > PART_BYTES_MIN * 64 else Priority.NORMAL
+        self._unfinished[packet.message_id] = sending
+        self._queues[priority].append(sending)
+        self._work.set()
+        try:
+            await sending.sent
+        except asyncio.CancelledError:
+            self._give_up(sending, None)
+            raise
+
+    async def ping(self) -> int:
+        """Ask the other side for an answer, before everything else; microseconds until it came."""
+        if self._closed.done():
+            raise ChannelClosedError("the session is closed")
+        self._ping_count += 1
+        number = self._ping_count
+        answered = self._pings[number] = asyncio.get_running_loop().create_future()
+        start = _now_us()
+        self._say(PartType.PING, number)
+        try:
+            arrived_us: int = await answered
+            return arrived_us - start
+        finally:
+            del self._pings[number]
+
+    def _say(self, kind: PartType, message_id: int, body: bytes = b"") -> None:
+        header = Part(kind, 0, 0, 0, message_id, SINGLE, True)
+        self._control.append(encode_part_header(header, len(body)) + body)
+        self._work.set()
+
+    def _finish(self, sending: _Sending, error: Exception | None) -> None:
+        """Nothing more of it is sent."""
+        sending.parts.close()
+        self._unfinished.pop(sending.parts.message_id, None)
+        if not sending.sent.done():
+            if error is None:
+                sending.sent.set_result(None)
+            else:
+                sending.sent.set_exception(error)
+
+    def _give_up(self, sending: _Sending, error: Exception | None) -> None:
+        """Stop in the middle; the receiver may forget what it has."""
+        if sending.parts.message_id not in self._unfinished:
+            return
+        if sending.parts.started and not sending.parts.is_done and not self._closed.done():
+            self._say(PartType.CANCEL, sending.parts.message_id)
+        self._finish(sending, error)
+
+    # the pump
+
+    async def _pump(self) -> None:
+        try:
+            while not self._closed.done():
+                buffers, written = self._collect()
+                if not buffers:
+                    self._work.clear()
+                    await self._work.wait()
+                    continue
+                self._writer.write(b"".join(buffers))
+                await self._writer.drain()
+                await asyncio.sleep(0)  # drain alone lets nobody else run: what is urgent may have come
+                for sending in written:
+                    self._finish(sending, None)
+        except (OSError, MalformedFrameError) as error:
+            self._end(error)
+
+    def _collect(self) -> tuple[list[bytes | memoryview], list[_Sending]]:
+        """What leaves next, the highest priority first, and whom to tell when it has."""
+        buffers: list[bytes | memoryview] = []
+        written: list[_Sending] = []
+        size = 0
+        if self._taken != self._taken_told:
+            self._taken_told = self._taken
+            self._say(PartType.RECEIVED, 0, self._taken.to_bytes(_TOTAL, "big"))
+        while self._control and size < _WRITE_BYTES:
+            buffers.append(self._control.popleft())
+            size += len(buffers[-1])
+        for queue in self._queues:
+            passed = 0  # those that cannot go on now
+            while passed < len(queue) and size < _WRITE_BYTES:
+                sending = queue.popleft()
+                if sending.parts.message_id not in self._unfinished:
+                    continue
+                found = self._next_part(sending)
+                if found is None:
+                    if sending.parts.message_id in self._unfinished:
+                        queue.append(sending)
+                        passed += 1
+                    continue
+                passed = 0
+                buffers += found
+                size += sum(map(len, found))
+                if not sending.parts.is_done:
+                    queue.append(sending)
+                elif sending.parts.is_split:
+                    sending.end = self.window.sent_bytes
+                    self._untaken.append(sending)
+                else:
+                    written.append(sending)
+        return buffers, written
+
+    def _next_part(self, sending: _Sending) -> tuple[bytes, memoryview] | None:
+        parts = sending.parts
+        part_bytes = self._part_bytes or max(PART_BYTES_MIN, min(PART_BYTES_MAX, self.window.part_bytes))
+        # A packet of one part is small: it waits for nobody.
+        split = parts.is_split or parts.size > part_bytes
+        if split and self.window.room() <= 0:
+            return None
+        try:
+            found = parts.next_part(part_bytes)
+        except Exception as error:
+            self._give_up(sending, error)
+            return None
+        if found is not None and split:
+            self.window.sent(len(found[1]), _now_us())
+        return found
+
+    # receiving
+
+    async def _receive(self) -> None:
+        decoder = PartDecoder()
+        try:
+            while data := await self._reader.read(_READ_BYTES):
+                for part in decoder.feed(data):
+                    self._handle(part)
+                if self.dispatcher.pending_bytes > self._pending_bytes_max:
+                    await self.dispatcher.room(self._pending_bytes_max)
+            whole = decoder.is_between_parts and not self._assembler.incoming_count
+            self._end(None if whole else ChannelClosedError("the other side went away within a packet"))
+        except (OSError, MalformedFrameError) as error:
+            self._end(error)
+
+    def _handle(self, part: Part) -> None:
+        match part.type:
+            case PartType.PING:
+                self._say(PartType.PONG, part.message_id)
+            case PartType.PONG:
+                ping = self._pings.get(part.message_id)
+                if ping is not None and not ping.done():
+                    ping.set_result(_now_us())
+            case PartType.RECEIVED:
+                self._received(part)
+            case PartType.CANCEL:
+                self._assembler.cancel(part.message_id)
+            case PartType.REFUSE:
+                self._refused(part)
+            case kind if kind >= APPLICATION_TYPE_MIN:
+                self._assembler.assemble(part)
+            # Other types are for a later version: they ask for nothing.
+
+    def _received(self, part: Part) -> None:
+        total = int.from_bytes(part.body()[:_TOTAL], "big")
+        if part.size != _TOTAL or not self.window.received(total, _now_us()):
+            raise MalformedFrameError("the other side took what was not sent")
+        while self._untaken and self._untaken[0].end <= total:
+            self._finish(self._untaken.popleft(), None)
+        self._work.set()
+
+    def _refused(self, part: Part) -> None:
+        sending = self._unfinished.get(part.message_id)
+        if sending is not None:
+            reason = part.body()[:_REASON_BYTES_MAX].decode("utf-8", "replace")
+            self._give_up(sending, MessageCancelledError(f"refused by the receiver: {reason}"))
+
+    # what the assembler tells (AssemblerHost)
+
+    def deliver(self, packet: Packet) -> None:
+        target = packet.target
+        if self._closed.done():
+            if isinstance(packet.body, SpooledBody):
+                packet.body.close()
+        elif not self.dispatcher.dispatch(packet):
+            self.refuse(packet.message_id, f"no handler for target {target}")
+
+    def refuse(self, message_id: int, reason: str) -> None:
+        self._say(PartType.REFUSE, message_id, reason.encode()[:_REASON_BYTES_MAX])
+
+    def taken(self, size: int) -> None:
+        self._taken += size
+        self._work.set()
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
