@@ -13,7 +13,17 @@ from servlet.config import render_users
 from tests.servlet.rig import KEYS, TOKENS
 from tunnel import Attachment, StreamReader, StreamWriter, attach
 
-__all__ = ["MIB", "an_exit", "client", "echo_digest", "is_attached", "python_client", "relay_process", "target"]
+__all__ = [
+    "MIB",
+    "an_exit",
+    "client",
+    "echo_digest",
+    "is_attached",
+    "python_client",
+    "relay_process",
+    "resident_bytes",
+    "target",
+]
 
 MIB = 1 << 20
 _CONFIG = """\
@@ -31,13 +41,19 @@ exit = true
 
 
 def relay_process(
-    directory: Path, port: int, *, exits: str = "none", before: tuple[str, ...] = (), **limits: Any
+    directory: Path,
+    port: int,
+    *,
+    exits: str = "none",
+    before: tuple[str, ...] = (),
+    more: tuple[str, ...] = (),
+    **limits: Any,
 ) -> Process:
-    """`tunnel-relay serve` with this configuration; `before` is a command that runs it."""
+    """`tunnel-relay serve` with this configuration; `before` is a command that runs it, `more` stands behind."""
     lines = "\n".join(f"{name} = {value}" for name, value in limits.items())
     (directory / "relay.toml").write_text(_CONFIG.format(port=port, exits=exits, limits=lines))
     (directory / "tokens.toml").write_text(render_users(KEYS))
-    command = [*before, *relay_command("serve", "-c", str(directory / "relay.toml"))]
+    command = [*before, *relay_command("serve", "-c", str(directory / "relay.toml"), *more)]
     return Process(command, ready=says_event("listening"))
 
 
@@ -93,3 +109,9 @@ async def echo_digest(reader: StreamReader, writer: StreamWriter, size: int, pro
     finally:
         sending.cancel()
     assert hashlib.sha256(received).digest() == hashlib.sha256(data).digest()
+
+
+def resident_bytes(pid: int) -> int:
+    """Of a process: the most memory that it had so far."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024

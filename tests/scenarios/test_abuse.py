@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 
 from loadtests.ports import hold_port
-from tests.scenarios.rig import MIB, client, echo_digest, relay_process
+from tests.scenarios.rig import MIB, client, echo_digest, relay_process, resident_bytes
 from tests.servlet.rig import TOKENS, attach_body, exchange_body
 from tests.support.loops import in_loop
 from tunnel import Attachment, StreamReader, StreamWriter
@@ -49,11 +49,6 @@ async def status(port: int, *parts: bytes) -> int:
     line = await reader.readline()
     writer.close()
     return int(line.split()[1])
-
-
-def resident_bytes(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
 
 
 @in_loop

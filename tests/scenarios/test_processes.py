@@ -1,4 +1,4 @@
-"""Processes that are killed, stopped and short of descriptors in the middle of streams (scenarios 24, 25, 26, 29)."""
+"""Processes that are killed, stopped, and short of descriptors, disk and memory (scenarios 24, 25, 26, 29, 30, 31)."""
 
 import asyncio
 import os
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from loadtests.ports import hold_port
-from tests.scenarios.rig import MIB, an_exit, client, echo_digest, python_client, relay_process, target
+from loadtests.processes import Process, relay_command
+from tests.scenarios.rig import MIB, an_exit, client, echo_digest, python_client, relay_process, resident_bytes, target
 from tests.support.loops import in_loop
 from tunnel import ResetError, StreamReader, StreamWriter
 
@@ -30,6 +31,14 @@ STOPPED_S = 1.5  # long enough for every timer of a transfer on loopback to fire
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def echo_back(reader: StreamReader, writer: StreamWriter) -> None:
+    """The same for a service."""
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
@@ -95,7 +104,7 @@ async def test_26_a_process_that_is_stopped_and_goes_on(tmp_path: Path, who: str
             target(echo) as there,
             client(port) as attachment,
         ):
-            stops = [3 * MIB, 5 * MIB]
+            stops = [3 * MIB]
 
             async def stop(received: int) -> None:
                 if stops and received >= stops[0]:
@@ -106,7 +115,7 @@ async def test_26_a_process_that_is_stopped_and_goes_on(tmp_path: Path, who: str
                     process.signal(signal.SIGCONT)
 
             reader, writer = await attachment.open_connection("127.0.0.1", there, timeout=40)
-            await echo_digest(reader, writer, 8 * MIB, stop)
+            await echo_digest(reader, writer, 6 * MIB, stop)
             assert not stops
             writer.close()
             await writer.wait_closed()
@@ -116,18 +125,13 @@ async def test_26_a_process_that_is_stopped_and_goes_on(tmp_path: Path, who: str
 async def test_29_a_relay_without_descriptors(tmp_path: Path) -> None:
     """What is open goes on; accepting does not spin; there is room again when others have left."""
 
-    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-        writer.close()
-
     with hold_port() as port, ExitStack() as crowd:
         async with (
             relay_process(tmp_path, port, before=("prlimit", "--nofile=64")) as relay,
             client(port, "ann", carrier="link") as service,
             client(port, carrier="link") as attachment,
         ):
-            await service.start_server(serve, "echo")
+            await service.start_server(echo_back, "echo")
             reader, writer = await attachment.open_connection("echo", timeout=40)
             await echo_digest(reader, writer, 100_000)
             for _ in range(100):
@@ -148,3 +152,67 @@ async def test_29_a_relay_without_descriptors(tmp_path: Path) -> None:
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@in_loop
+async def test_30_a_trace_on_a_full_disk(tmp_path: Path) -> None:
+    """No file may grow beyond some KiB, as where a disk is full: the stream goes on."""
+    with hold_port() as port:
+        full = relay_process(tmp_path, port, before=("prlimit", "--fsize=4096"), more=("--trace", str(tmp_path / "t")))
+        async with full, client(port, "ann", carrier="link") as service, client(port) as attachment:
+            await service.start_server(echo_back, "echo")
+            reader, writer = await attachment.open_connection("echo", timeout=40)
+            await echo_digest(reader, writer, 4 * MIB)
+            writer.close()
+            await writer.wait_closed()
+    assert all(file.stat().st_size <= 4096 for file in (tmp_path / "t").iterdir())
+
+
+def test_30_tokens_on_a_full_disk(tmp_path: Path) -> None:
+    """What cannot be written whole is not written at all."""
+    made = Process(relay_command("init", "relay.toml"), directory=tmp_path)
+    with made:
+        assert made.wait(60) == 0
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with Process(["prlimit", "--fsize=150", *relay_command("user", "add", "bob")], directory=tmp_path) as adding:
+        assert adding.wait(60) == 2
+        assert "relay.tokens.toml cannot be written: File too large: nothing was changed" in adding.output
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@in_loop
+async def test_31_a_relay_that_may_hold_little(tmp_path: Path) -> None:
+    """Many writers whose readers have stopped: the budget pushes back, and no stream loses anything."""
+    readers_go_on = asyncio.Event()
+    connections, size, cap = 16, 2 * MIB, 8 * MIB
+
+    async def wait_and_count(reader: StreamReader, writer: StreamWriter) -> None:
+        await readers_go_on.wait()
+        total = 0
+        while data := await reader.read(1 << 18):
+            total += len(data)
+        writer.write(total.to_bytes(8, "big"))
+        writer.close()
+
+    caps = dict.fromkeys(("mailbox_bytes_max", "user_bytes_max", "process_bytes_max", "exit_mailbox_bytes_max"), cap)
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port, **caps) as relay,
+            client(port, "ann") as service,
+            client(port) as attachment,
+        ):
+            await service.start_server(wait_and_count, "wait")
+            await service.start_server(echo_back, "echo")
+            before = resident_bytes(relay.pid)
+            streams = [await attachment.open_connection("wait", timeout=40) for _ in range(connections)]
+            for _, writer in streams:
+                writer.write(bytes(size))
+                writer.write_eof()
+            reader, writer = await attachment.open_connection("echo", timeout=40)
+            await echo_digest(reader, writer, 100_000)
+            readers_go_on.set()
+            for theirs, _ in streams:
+                assert int.from_bytes(await theirs.readexactly(8), "big") == size
+            assert resident_bytes(relay.pid) - before < cap + 48 * MIB
+            for _, ours in [*streams, (reader, writer)]:
+                ours.close()
