@@ -291,7 +291,8 @@ class Attachment:
     # what the driver tells (Application)
 
     def incoming(self, event: Incoming) -> None:
-        assert (driver := self._driver) is not None
+        driver = self._driver
+        assert driver is not None
         server = self._servers.get(event.service)
         connection = driver.endpoint.connections.get(event.connection_id)
         if connection is None:
@@ -305,7 +306,8 @@ class Attachment:
         server.add(transport)
 
     def asked(self, event: ConnectRequested) -> None:
-        assert (driver := self._driver) is not None
+        driver = self._driver
+        assert driver is not None
         target = event.target
 
         def accept() -> Transport:
