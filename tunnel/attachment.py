@@ -291,7 +291,8 @@ class Attachment:
     # what the driver tells (Application)
 
     def incoming(self, event: Incoming) -> None:
-        driver = self._ready()
+        driver = self._driver
+        assert driver is not None
         server = self._servers.get(event.service)
         connection = driver.endpoint.connections.get(event.connection_id)
         if connection is None:
@@ -305,7 +306,8 @@ class Attachment:
         server.add(transport)
 
     def asked(self, event: ConnectRequested) -> None:
-        driver = self._ready()
+        driver = self._driver
+        assert driver is not None
         target = event.target
 
         def accept() -> Transport:
@@ -337,7 +339,7 @@ class Attachment:
         match event:
             case AttachedEvent() | Recovered():
                 self._trouble = ""
-                if self._ready().attached:
+                if self._driver is not None and self._driver.attached:  # it may be on its way out
                     self._listeners.present()
                     if not self._attached.done():
                         self._attached.set_result(None)
