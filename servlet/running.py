@@ -16,6 +16,7 @@ from servlet.policy import PacketFilter
 from servlet.server import RelayRunner, contexts, listen
 from servlet.store import FileWatch
 from tunnel import TraceWriter, open_trace
+from tunnel.memory import keep_freed_memory
 
 __all__ = ["RunningRelay", "new_event_loop", "open_traces", "serve"]
 
@@ -23,7 +24,8 @@ _log = structlog.get_logger("relay")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it exists."""
+    """uvloop's where it exists, in a process that moves bytes from now on."""
+    keep_freed_memory()
     try:
         import uvloop
     except ImportError:

@@ -17,6 +17,7 @@ from tunnel.exchange.events import (
 from tunnel.exchange.intake import Buffers
 from tunnel.exchange.lanes import Lanes
 from tunnel.exchange.link import LinkInput, LinkState
+from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.served import Arrival, Outbox, Reply, ServedLane, ServedLimits
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Lanes",
     "LanesChanged",
     "LinkInput",
+    "LinkPace",
     "LinkState",
     "Outbox",
     "PacketsReceived",

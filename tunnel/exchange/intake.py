@@ -4,7 +4,6 @@ A large batch gets a buffer of its own, with room for the header behind it and f
 read to where it is to stay. Small batches share buffers.
 """
 
-import sys
 from collections import deque
 
 from tunnel.exchange.config import KIB, MIB
@@ -18,42 +17,48 @@ _STEP_BYTES = 64 * KIB  # sizes of buffers, so that they can be used again
 _AHEAD_BYTES = 1 * MIB + _STEP_BYTES  # allocated at a header's word; what is longer grows as it comes
 _KEPT_BYTES_MAX = 16 * MIB
 
-_has_reference_counts = hasattr(sys, "getrefcount")
-_REFERENCES = 3  # of a buffer that is here alone: the queue's, the local name's, the argument's
-
 
 class Buffers:
     """Memory that is used again. Fresh memory costs as much as copying: its pages are mapped and cleared one by one.
 
-    Who reads from a buffer keeps it by reference, and need not say when it is done: a buffer to which nobody refers
-    any more is free.
+    Who keeps a view of a buffer, or of a part of it, need not say when it is done: a buffer without views is free.
     """
 
     def __init__(self, kept_bytes_max: int = _KEPT_BYTES_MAX) -> None:
         self._kept: deque[bytearray] = deque()
         self._kept_bytes = 0
-        self._kept_bytes_max = kept_bytes_max if _has_reference_counts else 0
+        self._kept_bytes_max = kept_bytes_max
 
-    def get(self, size: int) -> bytearray:
+    def get(self, size: int) -> memoryview:
         """A buffer of at least so many bytes, with anything in it."""
         size = -(-size // _STEP_BYTES) * _STEP_BYTES
         kept = self._kept
         for _ in range(len(kept)):
             buffer = kept[0]
             kept.rotate(-1)
-            if len(buffer) == size and sys.getrefcount(buffer) == _REFERENCES:
-                return buffer
+            if len(buffer) == size and _is_free(buffer):
+                return memoryview(buffer)
         buffer = bytearray(size)
         if size <= self._kept_bytes_max:
             self._keep(buffer)
-        return buffer
+        return memoryview(buffer)
 
     def _keep(self, buffer: bytearray) -> None:
-        """The oldest are forgotten: they live as long as somebody refers to them."""
+        """The oldest are forgotten: they live as long as their views."""
         self._kept.append(buffer)
         self._kept_bytes += len(buffer)
         while self._kept_bytes > self._kept_bytes_max:
             self._kept_bytes -= len(self._kept.popleft())
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Python refuses to resize what has views. One byte less and one more moves nothing."""
+    try:
+        buffer.pop()
+    except BufferError:
+        return False
+    buffer.append(0)
+    return True
 
 
 class Intake:
@@ -99,6 +104,6 @@ class Intake:
     def _move(self, size: int) -> None:
         """Go on in another buffer. What was taken stays where it is."""
         held = self._end - self._start
-        view = memoryview(self._buffers.get(size))
+        view = self._buffers.get(size)
         view[:held] = self._view[self._start : self._end]
         self._view, self._start, self._end = view, 0, held
