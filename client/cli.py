@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from importlib import metadata
 from types import ModuleType
 
+from client.commands import run
 from client.options import UsageError
 from tunnel.shell import EXIT_CODES, LOG_LEVELS, CommandAdder, configure_log, exit_code_of
 
 __all__ = ["main", "make_parser"]
 
 # Each has `add(commands: CommandAdder) -> None`, which sets `run`: a function of the parsed arguments, to an exit code.
-COMMANDS: tuple[ModuleType, ...] = ()
+COMMANDS: tuple[ModuleType, ...] = (run,)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

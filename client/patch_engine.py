@@ -10,7 +10,6 @@ import errno
 import os
 import select
 import socket
-import sys
 import threading
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 from weakref import WeakKeyDictionary
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 __all__ = ["Engine", "Route"]
 
 _MISSING = object()
+_OF_ADDRESSES = ("family", "proto", "flags", "local_addr", "happy_eyeballs_delay", "interleave", "all_errors")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -52,12 +52,14 @@ class Engine:
         is_inside: Callable[[], bool],
         unpark: Callable[[socket.socket], None],
         errno_of: Callable[[OSError], int],
+        late: Any,
     ) -> None:
         self._placeholders = placeholders
         self._is_literal = is_literal
         self._is_inside = is_inside
         self._unpark = unpark
         self._errno_of = errno_of
+        self._late = late
         self._routes: list[Route] = []
         self._connects: WeakKeyDictionary[socket.socket, _Connect] = WeakKeyDictionary()
         self._replaced: list[tuple[Any, str, Any]] = []
@@ -85,9 +87,25 @@ class Engine:
             self._replace(socket.socket, name)
         for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo"):
             self._replace(socket, name)
-        events = sys.modules.get("asyncio.selector_events")
-        if events is not None:
-            self._replace(events.BaseSelectorEventLoop, "sock_connect")
+        self._late.watch(
+            "asyncio.selector_events", lambda module: self._replace(module.BaseSelectorEventLoop, "sock_connect")
+        )
+        # Its loops connect in C.
+        self._late.watch("uvloop", lambda module: self._replace(module.Loop, "create_connection"))
+
+    def follow_gevent(self) -> None:
+        """Where gevent may replace sockets later: replace its own then. There is no way back from that."""
+
+        def follow(monkey: Any) -> None:
+            patch_socket = monkey.patch_socket
+
+            def patched(*arguments: Any, **options: Any) -> None:
+                patch_socket(*arguments, **options)
+                self._install()
+
+            monkey.patch_socket = patched
+
+        self._late.watch("gevent.monkey", follow)
 
     def _replace(self, owner: Any, name: str) -> None:
         """Methods are inherited from C: what was not there before must not be there afterwards."""
@@ -100,6 +118,7 @@ class Engine:
         setattr(owner, name, replacement)
 
     def _uninstall(self) -> None:
+        self._late.stop()
         while self._replaced:
             owner, name, before = self._replaced.pop()
             if before is _MISSING:
@@ -235,9 +254,9 @@ class Engine:
             host: Any,
             port: Any,
             family: int = 0,
-            type: int = 0,
+            type: int = 0,  # noqa: A002
             proto: int = 0,
-            flags: int = 0,  # noqa: A002
+            flags: int = 0,
         ) -> list[Any]:
             name = self._name_of(host)
             if not name or flags & socket.AI_NUMERICHOST:
@@ -295,6 +314,34 @@ class Engine:
                 raise
 
         return sock_connect
+
+    def _make_create_connection(self, original: Any) -> Any:
+        async def create_connection(
+            loop: Any, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+        ) -> Any:
+            found = None if host is None or options.get("sock") is not None else self._route_of(host)
+            if found is None:
+                return await original(loop, protocol_factory, host, port, **options)
+            for name in _OF_ADDRESSES:
+                options.pop(name, None)
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, (self._placeholders.address(found[1]), port))
+                if options.get("ssl") and options.get("server_hostname") is None:
+                    options["server_hostname"] = found[1]
+                return await original(loop, protocol_factory, sock=sock, **options)
+            except OSError:
+                sock.close()
+                known = self._connects.get(sock)
+                if known is not None and known.error is not None:
+                    raise known.error from None
+                raise
+            except BaseException:
+                sock.close()
+                raise
+
+        return create_connection
 
 
 def _is_writable(sock: socket.socket) -> bool:

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from client.patch_engine import Engine, Route
 from client.patch_hosts import Hosts, Placeholders, is_literal
+from client.patch_late import Late
 from client.runtime import Runtime, default_runtime
 from client.runtime_home import errno_of
 from client.runtime_loop import is_inside
@@ -14,10 +15,10 @@ from client.sockets_pair import unpark
 
 __all__ = ["patch"]
 
-_engine = Engine(Placeholders(), is_literal, is_inside, unpark, errno_of)
+_engine = Engine(Placeholders(), is_literal, is_inside, unpark, errno_of, Late())
 
 
-class patch:  # noqa: N801 - it reads as a function
+class patch:
     """`with client.patch(hosts=["*.internal", "10.0.0.0/8"]): ...`
 
     In all threads of this process, sockets that connect to a matching host do it through the tunnel, and its name is
