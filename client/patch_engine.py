@@ -83,29 +83,26 @@ class Engine:
     # --- installing
 
     def _install(self) -> None:
-        for name in ("connect", "connect_ex", "getpeername", "getsockopt", "sendto"):
-            self._replace(socket.socket, name)
-        for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo"):
-            self._replace(socket, name)
+        self._replace_all(socket.socket, socket)
+        self._late.watch("gevent.socket", self._follow_gevent)
         self._late.watch(
             "asyncio.selector_events", lambda module: self._replace(module.BaseSelectorEventLoop, "sock_connect")
         )
         # Its loops connect in C.
         self._late.watch("uvloop", lambda module: self._replace(module.Loop, "create_connection"))
 
-    def follow_gevent(self) -> None:
-        """Where gevent may replace sockets later: replace its own then. There is no way back from that."""
+    def _follow_gevent(self, module: Any) -> None:
+        """Its sockets and functions stand beside those of the standard library, or replace them."""
+        if module.socket is not socket.socket:
+            self._replace_all(module.socket, module)
+        else:
+            self._replace(module, "getaddrinfo")  # which its own create_connection uses
 
-        def follow(monkey: Any) -> None:
-            patch_socket = monkey.patch_socket
-
-            def patched(*arguments: Any, **options: Any) -> None:
-                patch_socket(*arguments, **options)
-                self._install()
-
-            monkey.patch_socket = patched
-
-        self._late.watch("gevent.monkey", follow)
+    def _replace_all(self, sockets: Any, module: Any) -> None:
+        for name in ("connect", "connect_ex", "getpeername", "getsockopt", "sendto"):
+            self._replace(sockets, name)
+        for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo"):
+            self._replace(module, name)
 
     def _replace(self, owner: Any, name: str) -> None:
         """Methods are inherited from C: what was not there before must not be there afterwards."""

@@ -32,7 +32,6 @@ def borrow(path: str, patterns: str) -> None:
     borrowed = borrowing.Borrowed(path, pair)
     engine = patching.Engine(hosts.Placeholders(), hosts.is_literal, bool, pair.unpark, borrowing.errno_of, late)
     engine.add(patching.Route(hosts.Hosts(patterns.split(",")), borrowed))
-    engine.follow_gevent()
     try:
         borrowed.hello()
     except OSError as error:
