@@ -50,14 +50,14 @@ class Engine:
         placeholders: Any,
         is_literal: Callable[[str], bool],
         is_inside: Callable[[], bool],
-        unpark: Callable[[socket.socket], None],
+        pair: Any,
         errno_of: Callable[[OSError], int],
         late: Any,
     ) -> None:
         self._placeholders = placeholders
         self._is_literal = is_literal
         self._is_inside = is_inside
-        self._unpark = unpark
+        self._pair = pair
         self._errno_of = errno_of
         self._late = late
         self._routes: list[Route] = []
@@ -183,9 +183,11 @@ class Engine:
     def _connect(self, sock: socket.socket, route: Route, host: str, port: int) -> None:
         sock.getsockname()  # EBADF, if it is closed
         known = self._connects.get(sock)
-        if known is not None:
+        if known is not None and known.error is None:
             self._ask_again(sock, known)
             return
+        if known is not None:
+            self._pair.renew(sock)  # the connect before this one failed
         connect = _Connect((host, port))
         if sock.gettimeout() == 0:
             connect.pending = route.backend.connect_soon(sock, host, port)
@@ -196,7 +198,7 @@ class Engine:
 
     def _ask_again(self, sock: socket.socket, known: _Connect) -> None:
         if known.pending is None:
-            raise known.error or OSError(errno.EISCONN, os.strerror(errno.EISCONN))
+            raise OSError(errno.EISCONN, os.strerror(errno.EISCONN))
         error = self._outcome(sock, known)
         if error is not None:
             raise error
@@ -210,7 +212,7 @@ class Engine:
         pending, known.pending = known.pending, None
         error = pending.exception()
         if error is None:
-            self._unpark(sock)
+            self._pair.unpark(sock)
         elif isinstance(error, OSError):
             known.error = error
         else:

@@ -30,7 +30,7 @@ def borrow(path: str, patterns: str) -> None:
     hosts, pair, borrowing = load("patch_hosts"), load("sockets_pair"), load("run_borrow")
     patching, late = load("patch_engine"), load("patch_late").Late()
     borrowed = borrowing.Borrowed(path, pair)
-    engine = patching.Engine(hosts.Placeholders(), hosts.is_literal, bool, pair.unpark, borrowing.errno_of, late)
+    engine = patching.Engine(hosts.Placeholders(), hosts.is_literal, bool, pair, borrowing.errno_of, late)
     engine.add(patching.Route(hosts.Hosts(patterns.split(",")), borrowed))
     try:
         borrowed.hello()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
 import http.server
+import select
 import socket
 import ssl
 import threading
@@ -173,6 +175,17 @@ def test_a_socket_of_the_program(led: None, port: int) -> None:
 
 
 # errors
+
+
+def test_a_socket_that_was_refused_can_try_again(led: None, port: int, closed_port: int) -> None:
+    with socket.socket() as sock:
+        sock.setblocking(False)
+        for number, outcome in ((closed_port, errno.ECONNREFUSED), (port, errno.EISCONN)):
+            assert sock.connect_ex(("db.internal", number)) == errno.EINPROGRESS
+            assert sock.connect_ex(("db.internal", number)) in (errno.EALREADY, outcome)
+            assert select.select([], [sock], [], DEADLINE_S)[1] == [sock]
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, errno.ECONNREFUSED)
+        assert sock.connect_ex(("db.internal", port)) == errno.EISCONN
 
 
 def test_a_refusal(led: None, closed_port: int) -> None:

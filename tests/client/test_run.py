@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import http.server
 import socket
 import subprocess
@@ -11,12 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from client import sockets_pair
+from client.cli import main
 from client.commands.run import environment
 from client.run_borrow import Borrowed
 from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, relay_thread
 from tests.client.test_patching import Hello
+from tests.support.imports import imported_names
 from tunnel.shell import NOT_AUTHENTICATED, OK, USAGE
 
 FETCH = str(ROOT / "examples" / "fetch.py")
@@ -190,7 +194,13 @@ def test_what_cannot_use_the_tunnel_is_told_so(relay: RelayThread, command: list
 
 def test_a_command_that_is_not_there(relay: RelayThread) -> None:
     assert "no-such-program: No such file" in run(relay, "no-such-program", expected=USAGE).stderr
-    assert "no command" in run(relay, expected=USAGE).stderr
+
+
+def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    before = structlog.get_config()
+    assert main(["run", "--relay", "http://relay.invalid", "--"]) == USAGE
+    structlog.configure(**before)
+    assert "no command: tunnel run -- CMD" in capsys.readouterr().err
 
 
 def test_a_wrong_token_ends_it_before_the_command_begins(relay: RelayThread) -> None:
@@ -200,6 +210,15 @@ def test_a_wrong_token_ends_it_before_the_command_begins(relay: RelayThread) -> 
 
 
 # its parts
+
+BORROWED = ["patch_engine", "patch_hosts", "patch_late", "run_borrow", "run_site/sitecustomize", "sockets_pair"]
+
+
+@pytest.mark.parametrize("name", BORROWED)
+def test_what_is_loaded_by_path_needs_only_the_standard_library(name: str) -> None:
+    tree = ast.parse((ROOT / "client" / f"{name}.py").read_text(), feature_version=(3, 8))
+    imported = {source.partition(".")[0] for _, source, _ in imported_names(tree)}
+    assert imported <= sys.stdlib_module_names
 
 
 def test_when_the_tunnel_is_gone_nothing_goes_past_it(tmp_path: Path) -> None:
