@@ -14,7 +14,7 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 # Modules of client.commands. Each has `add(commands: CommandAdder) -> None`, which sets `run`: a function of the parsed
 # arguments, to an exit code; and, if it serves until told to stop, `serves`: then its log begins with "info" where no
 # person looks. A command that has to start at once sets `logs` to False: then it must log nothing.
-COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "status", "doctor")
+COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "status", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

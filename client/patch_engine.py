@@ -10,7 +10,6 @@ import errno
 import os
 import select
 import socket
-import sys
 import threading
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 from weakref import WeakKeyDictionary
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 __all__ = ["Engine", "Route"]
 
 _MISSING = object()
+_OF_ADDRESSES = ("family", "proto", "flags", "local_addr", "happy_eyeballs_delay", "interleave", "all_errors")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -50,14 +50,16 @@ class Engine:
         placeholders: Any,
         is_literal: Callable[[str], bool],
         is_inside: Callable[[], bool],
-        unpark: Callable[[socket.socket], None],
+        pair: Any,
         errno_of: Callable[[OSError], int],
+        late: Any,
     ) -> None:
         self._placeholders = placeholders
         self._is_literal = is_literal
         self._is_inside = is_inside
-        self._unpark = unpark
+        self._pair = pair
         self._errno_of = errno_of
+        self._late = late
         self._routes: list[Route] = []
         self._connects: WeakKeyDictionary[socket.socket, _Connect] = WeakKeyDictionary()
         self._replaced: list[tuple[Any, str, Any]] = []
@@ -81,13 +83,26 @@ class Engine:
     # --- installing
 
     def _install(self) -> None:
+        self._replace_all(socket.socket, socket)
+        self._late.watch("gevent.socket", self._follow_gevent)
+        self._late.watch(
+            "asyncio.selector_events", lambda module: self._replace(module.BaseSelectorEventLoop, "sock_connect")
+        )
+        # Its loops connect in C.
+        self._late.watch("uvloop", lambda module: self._replace(module.Loop, "create_connection"))
+
+    def _follow_gevent(self, module: Any) -> None:
+        """Its sockets and functions stand beside those of the standard library, or replace them."""
+        if module.socket is not socket.socket:
+            self._replace_all(module.socket, module)
+        else:
+            self._replace(module, "getaddrinfo")  # which its own create_connection uses
+
+    def _replace_all(self, sockets: Any, module: Any) -> None:
         for name in ("connect", "connect_ex", "getpeername", "getsockopt", "sendto"):
-            self._replace(socket.socket, name)
+            self._replace(sockets, name)
         for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo"):
-            self._replace(socket, name)
-        events = sys.modules.get("asyncio.selector_events")
-        if events is not None:
-            self._replace(events.BaseSelectorEventLoop, "sock_connect")
+            self._replace(module, name)
 
     def _replace(self, owner: Any, name: str) -> None:
         """Methods are inherited from C: what was not there before must not be there afterwards."""
@@ -100,6 +115,7 @@ class Engine:
         setattr(owner, name, replacement)
 
     def _uninstall(self) -> None:
+        self._late.stop()
         while self._replaced:
             owner, name, before = self._replaced.pop()
             if before is _MISSING:
@@ -167,9 +183,11 @@ class Engine:
     def _connect(self, sock: socket.socket, route: Route, host: str, port: int) -> None:
         sock.getsockname()  # EBADF, if it is closed
         known = self._connects.get(sock)
-        if known is not None:
+        if known is not None and known.error is None:
             self._ask_again(sock, known)
             return
+        if known is not None:
+            self._pair.renew(sock)  # the connect before this one failed
         connect = _Connect((host, port))
         if sock.gettimeout() == 0:
             connect.pending = route.backend.connect_soon(sock, host, port)
@@ -180,7 +198,7 @@ class Engine:
 
     def _ask_again(self, sock: socket.socket, known: _Connect) -> None:
         if known.pending is None:
-            raise known.error or OSError(errno.EISCONN, os.strerror(errno.EISCONN))
+            raise OSError(errno.EISCONN, os.strerror(errno.EISCONN))
         error = self._outcome(sock, known)
         if error is not None:
             raise error
@@ -194,7 +212,7 @@ class Engine:
         pending, known.pending = known.pending, None
         error = pending.exception()
         if error is None:
-            self._unpark(sock)
+            self._pair.unpark(sock)
         elif isinstance(error, OSError):
             known.error = error
         else:
@@ -295,6 +313,34 @@ class Engine:
                 raise
 
         return sock_connect
+
+    def _make_create_connection(self, original: Any) -> Any:
+        async def create_connection(
+            loop: Any, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+        ) -> Any:
+            found = None if host is None or options.get("sock") is not None else self._route_of(host)
+            if found is None:
+                return await original(loop, protocol_factory, host, port, **options)
+            for name in _OF_ADDRESSES:
+                options.pop(name, None)
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, (self._placeholders.address(found[1]), port))
+                if options.get("ssl") and options.get("server_hostname") is None:
+                    options["server_hostname"] = found[1]
+                return await original(loop, protocol_factory, sock=sock, **options)
+            except OSError:
+                sock.close()
+                known = self._connects.get(sock)
+                if known is not None and known.error is not None:
+                    raise known.error from None
+                raise
+            except BaseException:
+                sock.close()
+                raise
+
+        return create_connection
 
 
 def _is_writable(sock: socket.socket) -> bool:

@@ -6,7 +6,7 @@ It needs nothing but the standard library, and Python 3.8: programs that borrow 
 from __future__ import annotations
 
 import ipaddress
-import threading
+import itertools
 from fnmatch import fnmatchcase
 from typing import Any, Iterable  # noqa: UP035 - Python 3.8
 
@@ -37,19 +37,19 @@ class Placeholders:
     """An address of 240.0.0.0/4, which is no real host's, for each name that must not be resolved here."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._count = itertools.count()
         self._address_of: dict[str, str] = {}
         self._name_of: dict[str, str] = {}
 
     def address(self, name: str) -> str:
-        """The one that stands for this name."""
+        """The one that stands for this name. No lock, which a fork could leave locked: a number may be wasted."""
         name = _plain(name)
-        with self._lock:
-            if name not in self._address_of:
-                address = str(ipaddress.IPv4Address("240.0.0.1") + len(self._address_of))
-                self._address_of[name] = address
-                self._name_of[address] = name
-            return self._address_of[name]
+        known = self._address_of.get(name)
+        if known is None:
+            fresh = str(ipaddress.IPv4Address("240.0.0.1") + next(self._count))
+            self._name_of[fresh] = name
+            known = self._address_of.setdefault(name, fresh)
+        return known
 
     def name(self, address: str) -> str | None:
         """The name that it stands for, if it is one of ours."""

@@ -57,7 +57,7 @@ class Runtime:
         self, sock: socket.socket, host: str, port: int | None, timeout: float | None = None
     ) -> Future[None]:
         """The same without waiting: until the future is done the socket polls as neither readable nor writable."""
-        home, thread = self._use()
+        home, thread = self.use()
         near, skip = parked_pair(sock)
         return thread.submit(home.open_and_join(host, port, timeout, near, skip))
 
@@ -76,7 +76,8 @@ class Runtime:
             home, thread = self._home, self._thread
         return None if home is None or thread is None else thread.run(home.stats())
 
-    def _use(self) -> tuple[Home, LoopThread]:
+    def use(self) -> tuple[Home, LoopThread]:
+        """What it has in the loop thread: for those who do more there than connect a socket."""
         with self._lock:
             if self._home is None or self._thread is None:
                 settings = self.settings

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from client.runtime import Runtime, default_runtime
 from client.runtime_home import ResolveError, errno_of
-from client.sockets_pair import unpark
+from client.sockets_pair import renew, unpark
 
 __all__ = ["Address", "TunnelSocket", "create_connection"]
 
@@ -39,6 +39,7 @@ class TunnelSocket(socket.socket):
         self._runtime = runtime
         self._target: tuple[str, int] | None = None
         self._pending: Future[None] | None = None
+        self._failed = False
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -56,6 +57,9 @@ class TunnelSocket(socket.socket):
             return
         if self._target is not None:
             raise OSError(errno.EISCONN, os.strerror(errno.EISCONN))
+        if self._failed:
+            renew(self)
+            self._failed = False
         runtime = self._runtime or default_runtime()
         if timeout == 0:
             self._pending = runtime.connect_soon(self, host, port)
@@ -113,6 +117,7 @@ class TunnelSocket(socket.socket):
             unpark(self)
             return None
         self._target = None
+        self._failed = True
         if isinstance(error, OSError):
             return error
         return ConnectionAbortedError(errno.ECONNABORTED, "the runtime was closed while the socket connected")

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 __all__ = [
+    "PAIR_TIMEOUT_S",
     "accept_verified",
     "connect_near",
     "fill",

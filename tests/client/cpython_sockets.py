@@ -100,8 +100,9 @@ def main(kind: str, names: list[str]) -> None:
             for test, text in found:
                 outcome[name][name_of(test)] = f"{kind_of_trouble}: {text}"
         for method in outcome[name]:
-            if kind == "tunnel" and f"{name}.{method}" in IMPOSSIBLE:
-                outcome[name][method] = f"impossible: {IMPOSSIBLE[f'{name}.{method}']}"
+            reason = IMPOSSIBLE.get(f"{name}.{method}")
+            if kind == "tunnel" and reason is not None:
+                outcome[name][method] = f"impossible: {reason}"
     print(json.dumps(outcome))
 
 

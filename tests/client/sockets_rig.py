@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import subprocess
@@ -12,6 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
+
+import structlog
 
 from client import RelaySettings, Runtime, TunnelSocket, create_connection
 from servlet.addresses import IPAddress
@@ -39,6 +43,7 @@ class RelayThread:
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
+        self._log: dict[str, Any] = {}
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="test-relay")
 
@@ -58,6 +63,9 @@ class RelayThread:
         }
 
     def start(self) -> None:
+        # Logs of another thread would go to whatever file the last test configured, which may be closed.
+        self._log = structlog.get_config()
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         self._thread.start()
         self._started.wait()
         if self._failure is not None:
@@ -69,6 +77,7 @@ class RelayThread:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
+        structlog.configure(**self._log)
 
     def _run(self) -> None:
         try:

@@ -178,6 +178,27 @@ def test_the_end_of_the_interpreter_loses_nothing(relay: RelayThread, listener: 
     assert done.stderr == ""
 
 
+CHILDREN = """
+import multiprocessing, sys, client
+def work():
+    sock = client.create_connection(("db.internal", int(sys.argv[1])), timeout=60)
+    sock.sendall(b"c" * 1_000_000)
+    globals()["kept"] = sock
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+"""
+
+
+def test_the_end_of_a_process_of_multiprocessing_loses_nothing(relay: RelayThread, listener: socket.socket) -> None:
+    received: list[bytes] = []
+    thread = threading.Thread(target=lambda: received.append(read_all(accept(listener))))
+    thread.start()
+    run_python(relay, QUIET + CHILDREN, str(listener.getsockname()[1]))
+    thread.join(DEADLINE_S)
+    assert [len(data) for data in received] == [1_000_000]
+
+
 STUCK = """
 import sys, client
 runtime = client.Runtime(linger=1.0)

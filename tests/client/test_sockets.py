@@ -106,6 +106,9 @@ def test_a_refusal_without_waiting(runtime: Runtime, closed_port: int, ask: str)
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
         else:
             assert sock.connect_ex(("db.internal", closed_port)) == errno.ECONNREFUSED
+        assert sock.connect_ex(("reports", None)) == errno.EINPROGRESS  # another try
+        assert select.select([], [sock], [], DEADLINE_S)[1] == [sock]
+        assert [sock.connect_ex(("reports", None)) for _ in range(2)] == [0, errno.EISCONN]
 
 
 def test_a_socket_that_was_refused_can_try_again(runtime: Runtime, closed_port: int, listener: socket.socket) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import TracebackType
 
+from client import sockets_pair
 from client.patch_engine import Engine, Route
 from client.patch_hosts import Hosts, Placeholders, is_literal
+from client.patch_late import Late
 from client.runtime import Runtime, default_runtime
 from client.runtime_home import errno_of
 from client.runtime_loop import is_inside
-from client.sockets_pair import unpark
 
 __all__ = ["patch"]
 
-_engine = Engine(Placeholders(), is_literal, is_inside, unpark, errno_of)
+_engine = Engine(Placeholders(), is_literal, is_inside, sockets_pair, errno_of, Late())
 
 
 class patch:
