@@ -16,7 +16,7 @@ SEEDS ?= 2000
 FROM ?= 0
 SECONDS ?= 60
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo system-deps bench-deps clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo sim-demo system-deps bench-deps clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,7 +67,10 @@ mutants: setup ## Change the source in small ways and list what no test notices:
 bench: setup ## Measure the core
 	$(BIN)/python -m loadtests.bench.core
 
-demo: setup ## Watch a transfer survive
+demo: setup ## Watch a stream outlive lost requests and two dead relays: real processes, real HTTP
+	@$(BIN)/python -m loadtests.demo
+
+sim-demo: setup ## The same in the simulator: one transfer on a virtual clock, drawn
 	@$(BIN)/python -m tests.sim.demo
 
 # What tests put in the middle and at the ends: proxies, servers, clients; Java is for Spark. On Debian the interpreter's

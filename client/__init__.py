@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from client.options import RelaySettings
+    from client.patch import patch
     from client.runtime import Runtime, configure
     from client.sockets import TunnelSocket, create_connection
 
-__all__ = ["RelaySettings", "Runtime", "TunnelSocket", "configure", "create_connection"]
+__all__ = ["RelaySettings", "Runtime", "TunnelSocket", "configure", "create_connection", "patch"]
 
 _HOMES = {
     "options": "RelaySettings",
+    "patch": "patch",
     "runtime": "Runtime configure",
     "sockets": "TunnelSocket create_connection",
 }
@@ -25,6 +27,7 @@ def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'client' has no attribute {name!r}")
+    # A module may be called like what it exports: set after the import, the export hides the module.
     value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 

@@ -70,6 +70,10 @@ class LoopThread:
         """Run it there, without waiting."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Once, at the end of the process."""
         self.loop.call_soon_threadsafe(self.loop.stop)

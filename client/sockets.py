@@ -39,20 +39,23 @@ class TunnelSocket(socket.socket):
         self._runtime = runtime
         self._target: tuple[str, int] | None = None
         self._pending: Future[None] | None = None
-        if not self.type & socket.SOCK_STREAM or self.family not in (socket.AF_INET, socket.AF_INET6):
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        if self.type != socket.SOCK_STREAM or self.family not in (socket.AF_INET, socket.AF_INET6):
             self.close()
             raise OSError(errno.EPROTONOSUPPORT, "only TCP goes through a tunnel: use AF_INET and SOCK_STREAM")
 
     def connect(self, address: Any) -> None:
         """Connect through the tunnel: the far side resolves the name. Raises what socket code expects, with a text."""
         host, port = read_address(address)
+        self.getsockname()  # EBADF, if it is closed
         timeout = self.gettimeout()
         if self._pending is not None:
             self._ask_again()
             return
         if self._target is not None:
             raise OSError(errno.EISCONN, os.strerror(errno.EISCONN))
-        self.getsockname()  # EBADF, if it is closed
         runtime = self._runtime or default_runtime()
         if timeout == 0:
             self._pending = runtime.connect_soon(self, host, port)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from servlet.admin import ADMIN_HEADER
 from servlet.config import ConfigError, ListenAddress, RelayConfig, parse_address, require_safe
@@ -27,7 +28,8 @@ __all__ = ["DEFAULT_FILE", "DENIED", "LOST", "UNREACHABLE", "check", "drain", "r
 
 UNREACHABLE, DENIED, LOST = 3, 5, 6  # exit codes
 DEFAULT_FILE = "relay.toml"
-_LOOK_S = 1.0  # between looks whether the relay still wants this exit
+_LOOK_S = 1.0  # between looks whether the relay still wants this exit, or what is wrong
+_log = structlog.get_logger("exit")
 _STOP_S = 3.0  # for a relay to stop once it has drained
 _ANSWER_S = 5.0  # of the admin listener
 
@@ -188,6 +190,7 @@ async def _exit(
         token=token,
         proxy=arguments.proxy,
         ca=arguments.ca,
+        cert=arguments.cert,
         name=arguments.name,
         exit_handler=dialer,
         attach_timeout=None,
@@ -196,7 +199,11 @@ async def _exit(
     waiting = loop.create_task(stopped.wait())
     starting = loop.create_task(attachment.start())
     try:
-        await asyncio.wait([waiting, starting], return_when=asyncio.FIRST_COMPLETED)
+        trouble = ""
+        while not (await asyncio.wait([waiting, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            last, trouble = trouble, attachment.stats().trouble
+            if trouble and trouble != last:
+                _log.warning("not_attached", relay=arguments.relay, text=trouble)
         if starting.done():
             await starting
             print(f"attached to {arguments.relay} as {arguments.name or 'an exit'}", file=sys.stderr, flush=True)

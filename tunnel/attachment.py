@@ -31,7 +31,8 @@ CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # of the attachmen
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
 
 _DENIALS = frozenset({403, 415})
-_IDENTITIES = frozenset({401, 407})
+_PROXY_ASKS = 407
+_IDENTITIES = frozenset({401, _PROXY_ASKS})
 
 
 class Attachment:
@@ -367,7 +368,9 @@ class Attachment:
     def _refused(self, event: Refused) -> None:
         """The relay wants no more of us: everything ends."""
         if event.status in _IDENTITIES or event.code == StatusCode.NOT_AUTHORISED:
-            self._refusal = NotAuthenticatedError(f"{event.text}: check the token, and the proxy's user and password")
+            # The carrier says what a proxy wants; a relay does not say what is wrong with a token.
+            advice = "" if event.status == _PROXY_ASKS else ": check the token"
+            self._refusal = NotAuthenticatedError(f"{event.text}{advice}")
         elif event.status in _DENIALS or event.code == StatusCode.DENIED:
             self._refusal = DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy before it")
         else:

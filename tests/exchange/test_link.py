@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunnel.exchange.intake import Buffers
 from tunnel.exchange.link import LinkState
 from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, encode_link_header
 
@@ -38,11 +39,33 @@ def test_batches_arrive_whole_and_in_order_however_they_are_cut(payloads: list[b
     assert (ours.unreceipted, ours.unreceipted_bytes) == ([], 0)
 
 
-def test_a_batch_that_came_in_one_portion_is_not_copied() -> None:
-    data = batch(1, b"payload")
-    (got,) = LinkState().receive(data, 0).batches
+def test_batches_stay_where_they_were_read_to() -> None:
+    link = LinkState()
+    large = bytes(range(256)) * 1024
+    first, second = batch(1, b"payload"), batch(2, large)
+    space = link.space()
+    space[: len(first)] = first
+    (got,) = link.filled(len(first), 0).batches
     assert isinstance(got, memoryview)
-    assert got.obj is data
+    assert (bytes(got), got.obj) == (b"payload", space.obj)
+    link.space()[:LINK_HEADER_SIZE] = second[:LINK_HEADER_SIZE]
+    assert link.filled(LINK_HEADER_SIZE, 0).batches == []
+    rest = link.space()
+    assert len(rest) == len(large) + LINK_HEADER_SIZE  # nothing behind the next header is read there
+    rest[: len(large)] = large
+    (got,) = link.filled(len(large), 0).batches
+    assert isinstance(got, memoryview)
+    assert got.obj is rest.obj
+    assert got == large
+
+
+def test_links_may_share_their_memory() -> None:
+    buffers = Buffers()
+    first, second = LinkState(buffers=buffers), LinkState(buffers=buffers)
+    home = id(first.space().obj)
+    del first
+    assert id(second.space().obj) == home
+    assert id(LinkState().space().obj) != home
 
 
 def test_buffers_that_leave_are_not_copied() -> None:

@@ -14,6 +14,7 @@ from tunnel.exchange.events import (
     Request,
     Troubled,
 )
+from tunnel.exchange.intake import Buffers
 from tunnel.exchange.lanes import Lanes
 from tunnel.exchange.link import LinkInput, LinkState
 from tunnel.exchange.served import Arrival, Outbox, Reply, ServedLane, ServedLimits
@@ -23,6 +24,7 @@ __all__ = [
     "Arrival",
     "AttachedEvent",
     "BatchDone",
+    "Buffers",
     "Detached",
     "LaneConfig",
     "LaneEvent",
