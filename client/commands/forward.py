@@ -15,6 +15,7 @@ from client.listening import BACKLOG, address_of, bind, cannot_listen
 from client.options import add_relay_options, relay_settings
 from client.running import add_serving_options, run_serving
 from client.specs import Address, ForwardSpec, parse_forward
+from client.status_socket import serve_status
 from client.traffic import Traffic
 from tunnel import Attachment, TunnelError
 from tunnel.shell import CommandAdder
@@ -65,7 +66,8 @@ async def _serving(
     attachment: Attachment, *, bound: list[tuple[ForwardSpec, socket.socket]], stats_seconds: float
 ) -> AsyncIterator[None]:
     traffic = Traffic(attachment)
-    async with traffic.reported(stats_seconds), AsyncExitStack() as stack:
+    leads = ", ".join(f"{address_of(sock)} -> {spec.target}" for spec, sock in bound)
+    async with traffic.reported(stats_seconds), serve_status(attachment, f"forward {leads}"), AsyncExitStack() as stack:
         for spec, sock in bound:
             forwarding = DatagramForwarding if spec.protocol == "udp" else Forwarding
             await stack.enter_async_context(forwarding(attachment, spec.target, sock, traffic))
