@@ -32,8 +32,8 @@ class Beyond(Protocol):
     async def connect(self, host: str, port: int, ended: Callable[[Side, Exception | None], None]) -> TunnelSide:
         """A connection through the tunnel; errors as those of `open_connection`."""
 
-    async def associate(self, request: Socks5Request, control: asyncio.Transport) -> bytes:
-        """Let datagrams pass for as long as the control connection lives; the answer to the request."""
+    async def associate(self, request: Socks5Request, front: "ProxyFront") -> bytes:
+        """Let datagrams pass until the front has left; the answer to the request."""
 
     def entered(self, front: "ProxyFront") -> bool:
         """Somebody has connected. False: there is no room."""
@@ -55,6 +55,12 @@ class ProxyFront(asyncio.Protocol):
         self._near: Side | None = None
         self._is_eof = False
         self._is_over = False
+        self._is_control = False  # of UDP ASSOCIATE
+
+    def addresses(self) -> tuple[str, str]:
+        """Ours and the client's, without ports."""
+        sock, peer = (self._transport.get_extra_info(name)[0] for name in ("sockname", "peername"))
+        return sock, peer
 
     def abort(self) -> None:
         """End it with a reset."""
@@ -84,7 +90,8 @@ class ProxyFront(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._is_eof = True
-        return self._dialling is not None  # who has asked may still wait for the answer
+        # Who has asked may still wait for the answer; a control connection is there for nothing but its end.
+        return self._dialling is not None and not self._is_control
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -129,10 +136,11 @@ class ProxyFront(asyncio.Protocol):
         target = str(Address(request.host, request.port))
         try:
             if isinstance(request, Socks5Request) and request.is_udp:
-                self._transport.write(await self._beyond.associate(request, self._transport))
+                self._is_control = True
+                self._transport.write(await self._beyond.associate(request, self))
                 return
             far = await self._beyond.connect(request.host, request.port, self._far_ended)
-        except (TunnelError, TimeoutError, ValueError) as error:
+        except (TunnelError, OSError, ValueError) as error:
             _log.warning("not_connected", target=target, text=str(error))
             self._end(request.refused(why(error), str(error)))
         else:

@@ -17,7 +17,7 @@ from servlet.admin import ADMIN_HEADER
 from servlet.config import ConfigError, ListenAddress, RelayConfig, parse_address, require_safe
 from servlet.exit import Dialer, resolve
 from servlet.policy import Deny
-from servlet.rules import read_host
+from servlet.rules import UDP_RULE, UDP_TARGET, read_host
 from servlet.running import new_event_loop, open_traces, serve
 from servlet.server import contexts
 from servlet.store import Overrides, load_config, watched_files
@@ -66,11 +66,12 @@ def try_rule(arguments: argparse.Namespace) -> int:
     """Whether a user may reach a target; with --resolve, as this machine resolves it."""
     config = load_config(_config_file(arguments))
     host, colon, port = arguments.target.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    is_udp = host.startswith(UDP_RULE)
+    host = host.removeprefix(UDP_RULE).removeprefix("[").removesuffix("]")
     if not colon:
         target = Target(TargetKind.SERVICE, port)
     elif port.isascii() and port.isdigit() and host:
-        target = Target(TargetKind.TCP, host, int(port))
+        target = Target(TargetKind.TCP, (UDP_TARGET if is_udp else "") + host, int(port))
     else:
         raise ConfigError(f"{arguments.target!r} is no target: write HOST:PORT, or the name of a service")
     decision = config.policy.authorise(arguments.name, target)
@@ -78,6 +79,7 @@ def try_rule(arguments: argparse.Namespace) -> int:
     rows = [(arguments.target, allowed, text)]
     if allowed and arguments.resolve and target.kind is TargetKind.TCP and isinstance(read_host(host), str):
         rules = config.policy.rules_of(arguments.name)
+        rules = rules.datagrams if is_udp else rules
         try:
             addresses = asyncio.run(resolve(host, target.port))
         except OSError as error:

@@ -16,10 +16,11 @@ from client.options import add_relay_options, positive_seconds, relay_settings
 from client.proxy_front import ProxyFront
 from client.running import add_serving_options, run_serving
 from client.socks import Socks5Request
+from client.socks_udp import Association
 from client.specs import Address
 from client.status_socket import serve_status
 from client.traffic import Traffic
-from tunnel import Attachment, RefusedError, RejectReason
+from tunnel import Attachment
 from tunnel.shell import CommandAdder
 from tunnel.splice import Side, TunnelSide
 
@@ -98,6 +99,8 @@ class Proxying:
         self._connections_max = connections_max
         self._server: asyncio.Server
         self._fronts: dict[ProxyFront, None] = {}
+        self._associations: dict[ProxyFront, Association] = {}
+        self._closing: dict[asyncio.Task[None], None] = {}
 
     async def __aenter__(self) -> "Proxying":
         loop = asyncio.get_running_loop()
@@ -112,6 +115,8 @@ class Proxying:
         self._server.close()
         for front in list(self._fronts):
             front.abort()
+            self.left(front)
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     # what its connections ask for (Beyond)
 
@@ -124,6 +129,11 @@ class Proxying:
 
     def left(self, front: ProxyFront) -> None:
         self._fronts.pop(front, None)
+        association = self._associations.pop(front, None)
+        if association is not None:
+            task = asyncio.get_running_loop().create_task(association.close())
+            self._closing[task] = None
+            task.add_done_callback(lambda done: self._closing.pop(done, None))
 
     async def connect(self, host: str, port: int, ended: Callable[[Side, Exception | None], None]) -> TunnelSide:
         def far_ended(side: Side, error: Exception | None) -> None:
@@ -142,5 +152,9 @@ class Proxying:
         self._traffic.opened(far)
         return far
 
-    async def associate(self, request: Socks5Request, control: asyncio.Transport) -> bytes:
-        raise RefusedError("datagrams do not pass here", RejectReason.MALFORMED)
+    async def associate(self, request: Socks5Request, front: ProxyFront) -> bytes:
+        ours, client = front.addresses()
+        association = Association(self._attachment, self._traffic, client, request.port)
+        self._associations[front] = association
+        where = await association.open(ours)
+        return request.associated(*where)

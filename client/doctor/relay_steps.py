@@ -111,17 +111,9 @@ def _not_a_relay(report: Report, reply: Reply) -> None:
 def _no_answer(report: Report, prober: Prober, failure: ProbeError) -> None:
     proxy = prober.dialing.proxy
     if failure.kind == "proxy-password":
-        ways = " or ".join(failure.schemes) or "in a way that it does not name"
-        report.add(
-            "proxy login",
-            Verdict.PROBLEM,
-            f"the proxy {proxy} asks for user and password ({ways})",
-            f"give them, as in --proxy http://USER:PASSWORD@{proxy.authority if proxy else 'HOST:PORT'} "
-            "(special characters as %XX)",
-            exit_code=NOT_AUTHENTICATED,
-            schemes=list(failure.schemes),
-            proxy=proxy.authority if proxy else "HOST:PORT",
-        )
+        text, _, advice = f"the proxy {str(failure).removeprefix('the proxy ')}".partition(": ")
+        where = proxy.authority if proxy else "HOST:PORT"
+        report.add("proxy login", Verdict.PROBLEM, text, advice, exit_code=NOT_AUTHENTICATED, proxy=where)
     elif failure.kind != "certificate":
         where = f"the proxy {proxy}" if failure.kind == "proxy" else str(prober.dialing.base)
         text = f"nothing answers at {where} ({failure})"

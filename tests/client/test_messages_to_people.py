@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from client.cli import COMMANDS as ALL_COMMANDS
 from client.cli import main
 from loadtests.ports import hold_port
 from tests.client.rig import TOKEN, Rig
@@ -124,7 +125,7 @@ def test_login_does_not_keep_what_does_not_work(home: Path, said: Any) -> None:
     assert not (home / "config").exists()
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "login", "logout", "status"])
+@pytest.mark.parametrize("name", ALL_COMMANDS)
 def test_help_has_an_example_and_the_codes_are_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([name, "--help"])
@@ -158,3 +159,9 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert caught.value.code == 0
     assert re.fullmatch(r"tunnel \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_every_command_is_described() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "COMMANDS.md").read_text()
+    for name in ALL_COMMANDS:
+        assert f"tunnel {name}" in text or f"[{name}]" in text, name

@@ -145,6 +145,7 @@ def test_check_says_where_tls_is_missing(made: str, capsys: pytest.CaptureFixtur
         ("example.com:80", 5, "denied\texample.com:80\tno rule allows example.com:80"),
         ("[::1]:80", 5, "denied\t[::1]:80"),
         ("reports", 5, "denied\treports\tno rule allows the service reports"),
+        ("udp/example.com:443", 5, "denied\tudp/example.com:443\tno rule allows udp/example.com:443"),
     ],
 )
 def test_rules_can_be_tried(target: str, code: int, words: str, made: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,16 +44,17 @@ _CONTENT_TYPE = "application/octet-stream"
 _READ_BYTES_MAX = 2 << 20
 _QUOTE_LETTERS = 100
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
-_SCHEME = re.compile(r"(?:^|,)\s*([A-Za-z]+)(?=\s|,|$)")
 
 
 class ProbeError(Exception):
-    """Nothing was answered. `kind`: proxy-password, proxy, certificate, tls, name, refused, cut, timeout or other."""
+    """Nothing was answered. `kind`: proxy-password, proxy, certificate, tls, name, refused, cut, timeout or other.
 
-    def __init__(self, kind: str, text: str, *, schemes: tuple[str, ...] = ()) -> None:
+    The text of proxy-password says what the proxy asks for, and how to give it.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
-        self.schemes = schemes  # in which the proxy would have us introduce ourselves
 
 
 class Reply(msgspec.Struct):
@@ -209,8 +210,6 @@ class Prober:
                     data += more
         except (aiohttp.ClientError, OSError) as error:
             raise _failure(error) from error
-        if response.status == 407:
-            raise _asks_for_password(response.headers.getall("Proxy-Authenticate", []))
         found = decode_envelope(data)
         reply = Reply("", response.status, "", time.monotonic() - began, dict(response.headers))
         _explain(reply, found, data)
@@ -256,8 +255,7 @@ def _failure(error: Exception) -> ProbeError:
     text = describe_failure(error)
     match error:
         case aiohttp.ClientHttpProxyError(status=407):
-            headers = error.headers.getall("Proxy-Authenticate", []) if error.headers is not None else []
-            return _asks_for_password(headers)
+            return ProbeError("proxy-password", error.message)
         case aiohttp.ClientHttpProxyError():
             return ProbeError("proxy", f"HTTP {error.status} {error.message}")
         case aiohttp.ClientConnectorCertificateError():
@@ -276,11 +274,6 @@ def _failure(error: Exception) -> ProbeError:
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | ConnectionError():
             return ProbeError("cut", text)
     return ProbeError("other", text)
-
-
-def _asks_for_password(challenges: list[str]) -> ProbeError:
-    schemes = [scheme for challenge in challenges for scheme in _SCHEME.findall(challenge)]
-    return ProbeError("proxy-password", "the proxy asks who we are", schemes=tuple(dict.fromkeys(schemes)))
 
 
 # --- certificates

@@ -41,6 +41,7 @@ class World:
         self.traffic = traffic
         self.port = port
         self._contexts = contextlib.AsyncExitStack()
+        self._handlers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def open(self, data: bytes = b"") -> Streams:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -56,13 +57,27 @@ class World:
         return found
 
     async def serve(self, handler: Any) -> int:
-        server = await asyncio.start_server(handler, "127.0.0.1", 0)
+        async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._handlers[task] = writer
+            try:
+                await handler(reader, writer)
+            finally:
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+
+        server = await asyncio.start_server(tracked, "127.0.0.1", 0)
         self._contexts.callback(server.close)
         port: int = server.sockets[0].getsockname()[1]
         return port
 
     async def close(self) -> None:
         await self._contexts.aclose()
+        for writer in self._handlers.values():
+            writer.transport.abort()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
 
 
 @asynccontextmanager
