@@ -83,3 +83,7 @@ def test_another_version_is_fatal() -> None:
     body[4] = 2
     body[12:16] = checksum(body[:12], bytes(4), body[16:]).to_bytes(4, "big")
     assert judge(200, body, 0).verdict is Verdict.FATAL
+
+
+def test_what_is_no_text_can_be_quoted() -> None:
+    assert judge(200, b"\xff\xfe<html>", 0).text.endswith("\ufffd\ufffd<html>")
