@@ -210,7 +210,7 @@ def test_a_proof_that_comes_at_the_deadline_is_none() -> None:
 
 def test_of_two_the_elder_stays_while_it_is_young() -> None:  # 7.8
     sender = Sender(attempts_max=2)
-    evicted = []
+    evicted: list[int | None] = []
     while len(evicted) < 3:
         evicted.append(sender.send(sender.flight.next_us))
     assert evicted == [None, None, 2]
