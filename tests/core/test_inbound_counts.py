@@ -33,6 +33,12 @@ def test_a_close_that_is_refused_closes_nothing() -> None:  # 4.2: it was not ta
     assert solo.in_state(State.OPEN)
 
 
+def test_a_route_that_is_released_too_early_is_named_as_the_cause() -> None:  # 5.7
+    solo = Solo().opened()
+    solo.say(PacketType.SHUTDOWN)
+    assert solo.event(Lost) == Lost(solo.connection.id, LostReason.RESET, "the peer released the route before the end")
+
+
 def test_a_packet_that_is_too_large_for_the_relay_is_named_as_the_cause() -> None:  # 2.9
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.TOO_LARGE, 0, 0, 0)))
