@@ -3,6 +3,7 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tunnel.analysis.schema import CORRUPT
 from tunnel.traces.record import TraceEvent
 
 __all__ = [
@@ -148,8 +149,8 @@ def file_health(events: DataFrame) -> DataFrame:
     known = F.col("version") == 1
     return events.groupBy("source", "writer").agg(
         F.count_if(known).alias("events"),
-        F.count_if(F.col("_corrupt_record") != "").alias("bad_lines"),
-        F.count_if(~known & (F.col("_corrupt_record") == "")).alias("other_versions"),
+        F.count_if(F.col(CORRUPT).isNotNull()).alias("bad_lines"),
+        F.count_if(~known & F.col(CORRUPT).isNull()).alias("other_versions"),
         F.max(F.when(~known, F.col("version"))).alias("other_version"),
         F.min(F.when(known & (F.col("number") > 0), F.col("number"))).alias("first"),
         F.max(F.when(known & (F.col("number") > 0), F.col("number"))).alias("last"),
