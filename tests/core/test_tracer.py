@@ -1,11 +1,11 @@
 """What an endpoint tells the trace, record by record."""
 
-from tests.core.solo import FIRST, MS, PEER, Solo
+from tests.core.solo import BIG, FIRST, MS, PEER, Solo
 from tunnel.core import EndpointConfig
 from tunnel.core.constants import ACK_DELAY_US, SECOND_US
 from tunnel.core.send_window import NO_EDGE
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceRecord
-from tunnel.wire import Packet, PacketType, encode_edge, wrap
+from tunnel.wire import Ack, Packet, PacketType, encode_ack, encode_edge, wrap
 from tunnel.wire.control import Edge
 
 DATA, ACK = PacketType.DATA, PacketType.ACK
@@ -34,6 +34,12 @@ def opened(level: TraceLevel = TraceLevel.PACKET) -> tuple[Solo, Sink]:
     solo = Solo(trace=sink).opened()
     sink.clear()
     return solo, sink
+
+
+def acknowledge(solo: Solo, *, delay_us: int = 0, attempt: int = 0) -> None:
+    """The peer has everything; the newest packet came in that attempt, so long before the ACK left."""
+    newest = wrap(solo.connection.sender.window.next_sequence - 1)
+    solo.say(ACK, encode_ack(Ack(newest, BIG, delay_us, newest, attempt, [])))
 
 
 def test_without_a_sink_or_at_level_off_there_is_no_tracer() -> None:
@@ -216,7 +222,7 @@ def test_an_acknowledgement_with_its_sample() -> None:
     sent = solo.out()[-1]
     solo.wait(20 * MS)
     sink.clear()
-    solo.acknowledge(sent.sequence, delay_us=5 * MS)
+    acknowledge(solo, delay_us=5 * MS)
     sender = solo.connection.sender
     assert sink.only(TraceEvent.PACKETS_ACKED) == TraceRecord(
         time_us=solo.now,
@@ -235,7 +241,7 @@ def test_an_acknowledgement_with_its_sample() -> None:
     )
     assert sender.rtt.latest_us == 15 * MS
     sink.clear()
-    solo.acknowledge(sent.sequence)  # says nothing new
+    acknowledge(solo)  # says nothing new
     assert sink.of(TraceEvent.PACKETS_ACKED) == []
     assert ACK_DELAY_US > 5 * MS
 
@@ -247,7 +253,7 @@ def test_a_needless_repeat_and_its_recovery() -> None:
     solo.wait(SECOND_US)
     assert solo.out()[-1].attempt == 1
     sink.clear()
-    solo.acknowledge(sent.sequence, echo_attempt=0)
+    acknowledge(solo)
     expected = TraceRecord(
         time_us=solo.now,
         node="solo",
@@ -269,11 +275,11 @@ def test_a_needless_repeat_and_its_recovery() -> None:
 def test_a_repeat_that_was_needed_is_no_needless_one() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
-    sent = solo.out()[-1]
+    solo.out()
     solo.wait(SECOND_US)
     solo.out()
     sink.clear()
-    solo.acknowledge(sent.sequence, echo_attempt=1)
+    acknowledge(solo, attempt=1)
     assert sink.of(TraceEvent.SPURIOUS_RETRANSMIT) == []
     assert sink.only(TraceEvent.PACKET_RECOVERED).attempt == 1
 
@@ -281,8 +287,8 @@ def test_a_repeat_that_was_needed_is_no_needless_one() -> None:
 def test_an_echo_of_an_attempt_that_never_left_gives_no_sample() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
-    sent = solo.out()[-1]
-    solo.acknowledge(sent.sequence, echo_attempt=3)
+    solo.out()
+    acknowledge(solo, attempt=3)
     assert sink.only(TraceEvent.PACKETS_ACKED).rtt_us == 0
     assert sink.of(TraceEvent.SPURIOUS_RETRANSMIT) == []
 
@@ -341,11 +347,11 @@ def test_states_and_totals() -> None:
 def test_at_the_level_of_connections_no_packet_is_told() -> None:
     solo, sink = opened(TraceLevel.CONNECTION)
     solo.connection.write(b"abc", solo.now)
-    sent = solo.out()[-1]
+    solo.out()
     solo.receive(data(solo, 3, b"three"))
     solo.receive(data(solo, 3, b"three"))
     solo.receive(Packet(DATA, 5, 6, 7, b"x"))
-    solo.acknowledge(sent.sequence)
+    acknowledge(solo)
     solo.wait(SECOND_US)
     assert sink == []
 
@@ -366,5 +372,5 @@ def test_edges_are_told_as_they_stand() -> None:
     sent = solo.out()[-1]
     edge = encode_edge(Edge(sent.sequence, 500))
     solo.receive(Packet(PacketType.EDGE, 0, solo.connection.id, 0, edge))
-    solo.acknowledge(sent.sequence)
+    acknowledge(solo)
     assert sink.only(TraceEvent.PACKETS_ACKED).edge_bytes == 500
