@@ -16,13 +16,18 @@ import pyspark
 __all__ = ["WORKERS", "standalone", "submit"]
 
 WORKERS = 2
-START_S = 240.0  # a bound: a Java on a busy machine
+START_S = 600.0  # a bound: a Java on a busy machine
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def _environment() -> dict[str, str]:
     home = str(Path(pyspark.__file__).parent)
-    small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _SMALL, "SPARK_LOCAL_IP": "127.0.0.1"}
+    small = {
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": _SMALL,
+        "SPARK_LAUNCHER_OPTS": _SMALL,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     return {**os.environ, **small, "SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable}
 
 
@@ -95,9 +100,10 @@ def submit(master: str, traces: Path, output: Path) -> subprocess.CompletedProce
         "spark.driver.bindAddress": "127.0.0.1",
         # wait for both: a job as small as this could be over before the second has come
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "500s",
         "spark.cores.max": str(WORKERS),
         "spark.locality.wait": "0s",
+        "spark.sql.codegen.wholeStage": "false",
     }
     options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     main = Path(tunnel.analysis.__file__).parent / "__main__.py"

