@@ -18,6 +18,7 @@ WORST = 6  # streams with a graph of their own
 WORST_LISTED = 20
 POINTS = 1500  # of one graph
 STALLS_LISTED = 30
+_SHORT_BUCKETS_US = (100_000, 1_000_000)
 
 Progress = Callable[[str], None]
 
@@ -27,6 +28,8 @@ class Analysis(msgspec.Struct):
 
     begin_us: int = 0
     end_us: int = 0
+    bucket_us: int = counts.BUCKET_US
+    """Of everything that is shown over time: ten seconds, less for a short trace."""
     problems: Rows = []
     """Files with something wrong."""
     files: Rows = []
@@ -94,6 +97,8 @@ def _health(result: Analysis, events: DataFrame, intake: Intake) -> None:
     known = [row for row in result.files if row["begin_us"] is not None]
     result.begin_us = min((row["begin_us"] for row in known), default=0)
     result.end_us = max((row["end_us"] for row in known), default=0)
+    span_us = result.end_us - result.begin_us
+    result.bucket_us = next((size for size in _SHORT_BUCKETS_US if span_us < 60 * size), counts.BUCKET_US)
     result.writers = _writers(result.files)
     result.problems = [
         {
@@ -127,7 +132,7 @@ def _writers(files: Rows) -> Rows:
 
 
 def _counts(result: Analysis, events: DataFrame) -> None:
-    table = counts.counts_of(events, result.begin_us).persist(StorageLevel.MEMORY_AND_DISK)
+    table = counts.counts_of(events, result.begin_us, result.bucket_us).persist(StorageLevel.MEMORY_AND_DISK)
     result.retransmissions = _rows(counts.retransmissions(table, counts.relays_of(events)))
     result.goodput = _rows(counts.goodput_over_time(table))
     result.moved = _rows(counts.moved(table))
@@ -165,7 +170,7 @@ def _timing(result: Analysis, table: DataFrame, ordered: DataFrame, streams: Dat
     steps = timing.steps_of(table).persist(StorageLevel.MEMORY_AND_DISK)
     trips = timing.rtt_by_stream(steps)
     result.rtt_values = _rows(timing.rtt_values(steps))
-    result.rtt_over_time = _rows(timing.rtt_over_time(steps, result.begin_us))
+    result.rtt_over_time = _rows(timing.rtt_over_time(steps, result.begin_us, result.bucket_us))
     result.timers = _rows(timing.timers(events))
     stalls = timing.stalls_of(steps, ordered, events).persist(StorageLevel.MEMORY_AND_DISK)
     result.stalls = _rows(timing.stalls_by_cause(stalls))

@@ -2,7 +2,8 @@
 
 import argparse
 import sys
-from importlib import metadata, util
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _session(options: argparse.Namespace) -> "SparkSession":
-    if util.find_spec("pyspark") is None:
+    if find_spec("pyspark") is None:
         raise UsageError("Spark is not installed: pip install 'tunnel-transport[analysis]', and a Java of 17 or later")
     from tunnel.analysis.session import make_session
 

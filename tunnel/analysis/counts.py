@@ -3,6 +3,7 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tunnel.analysis.schema import CORRUPT
 from tunnel.traces.record import TraceEvent
 
 __all__ = [
@@ -21,15 +22,15 @@ __all__ = [
 BUCKET_US = 10_000_000
 
 
-def counts_of(events: DataFrame, begin_us: int) -> DataFrame:
-    """How many events of each kind, and of how many bytes, by node, ten seconds, carrier and cause."""
+def counts_of(events: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
+    """How many events of each kind, and of how many bytes, by node, bucket of time, carrier and cause."""
     numbered = F.col("packet_type").isin(4, 5, 10, 13)
     return (
         events.where("version = 1")
         .groupBy(
             "node",
             "event",
-            F.floor((F.col("time_us") - begin_us) / BUCKET_US).alias("bucket"),
+            F.floor((F.col("time_us") - begin_us) / bucket_us).alias("bucket"),
             "carrier",
             "cause",
             "reason",
@@ -55,7 +56,7 @@ def relays_of(events: DataFrame) -> DataFrame:
 
 
 def retransmissions(counts: DataFrame, relays: DataFrame) -> DataFrame:
-    """First and further transmissions of numbered packets by relay, carrier, ten seconds and cause."""
+    """First and further transmissions of numbered packets by relay, carrier, bucket of time and cause."""
     sent = counts.where((F.col("event") == TraceEvent.PACKET_SENT.value) & F.col("numbered"))
     cause = F.when(F.col("attempt_above_0"), F.coalesce(F.nullif("cause", F.lit("")), F.lit("unknown")))
     return (
@@ -72,7 +73,7 @@ def retransmissions(counts: DataFrame, relays: DataFrame) -> DataFrame:
 
 
 def goodput_over_time(counts: DataFrame) -> DataFrame:
-    """Bytes of numbered packets that left and that came, by ten seconds."""
+    """Bytes of numbered packets that left and that came, by bucket of time."""
 
     def of(event: TraceEvent, first: bool = False) -> Column:
         chosen = (F.col("event") == event.value) & F.col("numbered")
@@ -148,8 +149,8 @@ def file_health(events: DataFrame) -> DataFrame:
     known = F.col("version") == 1
     return events.groupBy("source", "writer").agg(
         F.count_if(known).alias("events"),
-        F.count_if(F.col("_corrupt_record") != "").alias("bad_lines"),
-        F.count_if(~known & (F.col("_corrupt_record") == "")).alias("other_versions"),
+        F.count_if(F.col(CORRUPT).isNotNull()).alias("bad_lines"),
+        F.count_if(~known & F.col(CORRUPT).isNull()).alias("other_versions"),
         F.max(F.when(~known, F.col("version"))).alias("other_version"),
         F.min(F.when(known & (F.col("number") > 0), F.col("number"))).alias("first"),
         F.max(F.when(known & (F.col("number") > 0), F.col("number"))).alias("last"),

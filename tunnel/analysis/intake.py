@@ -15,7 +15,7 @@ from xxhash import xxh3_64_hexdigest
 
 from tunnel.traces.frames import PLAIN_SUFFIX, SUFFIX, examine
 
-__all__ = ["Intake", "TraceFile", "is_traces", "take_in"]
+__all__ = ["Intake", "TraceFile", "take_in", "trace_files"]
 
 _MANIFEST = "intake.json"
 _STAGED = "staged"
@@ -46,9 +46,14 @@ class Intake(msgspec.Struct):
         return [file for file in self.files if file.problem]
 
 
-def is_traces(path: Path) -> bool:
-    """Whether it is a finished trace file. Those that are being written begin with `_`."""
-    return path.name.endswith((SUFFIX, PLAIN_SUFFIX)) and not path.name.startswith(("_", "."))
+def trace_files(directory: Path) -> list[Path]:
+    """The finished trace files in a directory and below it. What is being written begins with `_`, as do our tables."""
+    return [
+        path
+        for path in sorted(directory.rglob("*"))
+        if path.name.endswith((SUFFIX, PLAIN_SUFFIX))
+        and not any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
+    ]
 
 
 def take_in(directory: Path, work: Path) -> tuple[Intake, Path | None]:
@@ -58,7 +63,7 @@ def take_in(directory: Path, work: Path) -> tuple[Intake, Path | None]:
     manifest = work / _MANIFEST
     intake = msgspec.json.decode(manifest.read_bytes(), type=Intake) if manifest.exists() else Intake()
     known = {(file.name, file.size_bytes, file.changed_ns) for file in intake.files}
-    new = [path for path in sorted(directory.rglob("*")) if is_traces(path) and _key(path, directory) not in known]
+    new = [path for path in trace_files(directory) if _key(path, directory) not in known]
     staged = work / _STAGED
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()

@@ -170,7 +170,10 @@ def loss_stages(packets: DataFrame, events: DataFrame) -> DataFrame:
     )
     lost = packets.where("lost_first = 1").select("stream", "sequence", "sender", "batch", "size", "received")
     stage = (
-        F.when(F.col("relay_reason").isNotNull(), F.concat(F.lit("dropped by the relay: "), "relay_reason"))
+        F.when(
+            F.col("relay_reason").isNotNull(),
+            F.concat(F.lit("dropped by the relay: "), F.replace("relay_reason", F.lit("_"), F.lit(" "))),
+        )
         .when(F.col("receipted") == 1, "after the relay had it")
         .when(F.col("receipted") == 0, "before the relay had it")
         .otherwise("unknown: no word of its batch")

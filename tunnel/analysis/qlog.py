@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from tunnel.analysis.intake import is_traces
+from tunnel.analysis.intake import trace_files
 from tunnel.traces.frames import examine
 from tunnel.traces.record import TraceRecord
 
@@ -28,7 +28,7 @@ _METRICS = {
     "rtt_us": "latest_rtt", "srtt_us": "smoothed_rtt", "rto_us": "rto", "in_flight_bytes": "bytes_in_flight",
     "backoff": "pto_count",
 }  # fmt: skip
-_SKIPPED = frozenset({"time_us", "node", "event", "writer", "number"})
+_SKIPPED = frozenset({"time_us", "node", "event", "writer", "number", "connection"})
 
 
 def export(directory: Path, output: Path) -> list[Path]:
@@ -36,9 +36,7 @@ def export(directory: Path, output: Path) -> list[Path]:
     files: dict[str, BinaryIO] = {}
     decoder = msgspec.json.Decoder(TraceRecord)
     try:
-        for path in sorted(directory.rglob("*")):
-            if not is_traces(path):
-                continue
+        for path in trace_files(directory):
             for part in examine(path)[1]:
                 for line in part.splitlines():
                     try:

@@ -18,7 +18,7 @@ def render(of: Analysis, title: str) -> str:
     sentences = "".join(f"<p>{escape(text)}</p>" for text in verdict(of))
     events = sum(row["events"] for row in of.files)
     span = duration(of.end_us - of.begin_us)
-    nodes = f"{count(events)} events over {span}, from {count(len(of.writers))} writers in {count(len(of.files))} files"
+    nodes = f"{count(events)} events over {span}; writers: {count(len(of.writers))}, files: {count(len(of.files))}"
     body = "".join(
         f'<section id="{one.anchor}"><h2>{escape(one.title)}</h2>'
         f'<p class="what">{escape(one.what)}</p>{one.body}</section>'

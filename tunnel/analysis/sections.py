@@ -5,13 +5,12 @@ from typing import Any
 
 from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.pieces import Column, Section, figure, pair, table
+from tunnel.analysis.stalls_section import stalls
 from tunnel.analysis.streams_section import worst_streams
 from tunnel.analysis.svg import Axis, Series, bars, plot
-from tunnel.analysis.words import CAUSES, PROBLEMS, STALLS, bits, count, duration, percent, size
+from tunnel.analysis.words import CAUSES, PROBLEMS, bits, count, duration, percent, size
 
 __all__ = ["ALL", "key_figures"]
-
-BUCKET_S = 10
 
 
 def key_figures(of: Analysis) -> list[tuple[str, str, str]]:
@@ -112,12 +111,12 @@ def _retransmissions(of: Analysis) -> Section | None:
         (CAUSES.get(cause, (cause,))[0], float(packets), f"{count(packets)}, {size(size_bytes)}")
         for cause, (packets, size_bytes) in sorted(sums.items(), key=lambda item: -item[1][0])
     ]
-    rate = [(bucket * BUCKET_S, resent / sent) for bucket, (sent, resent) in sorted(buckets.items())]
+    rate = [(bucket * of.bucket_us / 1e6, resent / sent) for bucket, (sent, resent) in sorted(buckets.items())]
     by_cause = figure(
         bars(marks, title="repeats by cause"), "Repeats by what made the sender repeat: packets and bytes."
     )
     time = plot([Series("rate", rate, 2, steps=True)], Axis("seconds", _plain), Axis("repeats", _share))
-    over = figure(time, "Share of transmissions that were repeats, in each ten seconds.")
+    over = figure(time, f"Share of transmissions that were repeats, by {duration(of.bucket_us)}.")
     ways = table(
         "By relay and carrier.",
         [
@@ -170,7 +169,9 @@ def _times(of: Analysis) -> Section | None:
     cdf = plot([Series("round trip", trips, 1, steps=True)], Axis("round trip", duration, logarithmic=True), share)
     ratio = plot([Series("RTO / RTT", ratios, 4, steps=True)], Axis("RTO over RTT", _plain, logarithmic=True), share)
     lines = [
-        Series(name, [(row["bucket"] * BUCKET_S, row[column]) for row in of.rtt_over_time], tone, dashed=dashed)
+        Series(
+            name, [(row["bucket"] * of.bucket_us / 1e6, row[column]) for row in of.rtt_over_time], tone, dashed=dashed
+        )
         for name, column, tone, dashed in (
             ("median", "rtt_us_p50", 1, False),
             ("99 %", "rtt_us_p99", 2, False),
@@ -204,7 +205,7 @@ def _times(of: Analysis) -> Section | None:
             figure(cdf, "Round trips: what share was shorter. Exact samples alone: each names its attempt."),
             figure(ratio, "Timeout over round trip: 1 would fire at once; far above it a loss is found late."),
         )
-        + figure(over, "Round trip and timeout, by ten seconds.")
+        + figure(over, f"Round trip and timeout, by {duration(of.bucket_us)}.")
         + pair(timers, repaired)
     )
     return Section("time", "Round trips and timers", "How long things took, and how long the sender waited.", body)
@@ -256,10 +257,11 @@ def _losses(of: Analysis) -> Section | None:
     )
     picture = figure(bars(marks, tone=4, title="bursts"), "Losses in a row: how many bursts of each length.")
     moved = _moved(of)
+    late = of.totals["late_us_max"]
     order = (
-        f"<p>{count(of.totals['reordered'])} packets were overtaken by later ones (at most by "
-        f"{duration(of.totals['late_us_max'] or 0)}); {count(of.totals['waited'])} packets waited at their receiver "
-        f"for an earlier one to come (99 % of one stream's packets for at most "
+        f"<p>{count(of.totals['reordered'])} packets were overtaken by later ones"
+        f"{f', by {duration(late)} at most' if late else ''}; {count(of.totals['waited'])} packets waited at their "
+        f"receiver for an earlier one to come (99 % of one stream's packets for at most "
         f"{duration(of.totals['hol_us_p99_max'] or 0)}).</p>"
     )
     none = "" if of.totals["lost"] else "<p>No transmission was lost.</p>"
@@ -296,51 +298,6 @@ def _faults(of: Analysis) -> str:
     return table("Faults that a test injected on purpose.", columns, of.faults)
 
 
-def _stalls(of: Analysis) -> Section | None:
-    if not of.stalls:
-        return None
-    marks = [
-        (STALLS.get(row["why"], (row["why"],))[0], float(row["us"]), f"{duration(row['us'])} in {count(row['stalls'])}")
-        for row in of.stalls
-    ]
-    causes = table(
-        "Stalls by cause.",
-        [
-            Column("cause", lambda row: STALLS.get(row["why"], (row["why"],))[0], is_number=False),
-            Column("stalls", lambda row: count(row["stalls"])),
-            Column("in all", lambda row: duration(row["us"])),
-            Column("median", lambda row: duration(row["us_p50"])),
-            Column("99 %", lambda row: duration(row["us_p99"])),
-            Column("longest", lambda row: duration(row["us_max"])),
-            Column("streams", lambda row: count(row["streams"])),
-            Column("what it means", lambda row: STALLS.get(row["why"], ("", ""))[1], is_number=False),
-        ],
-        of.stalls,
-    )
-    longest = table(
-        "The longest.",
-        [
-            Column("at", lambda row: duration(row["start_us"] - of.begin_us), "since the trace began"),
-            Column("for", lambda row: duration(row["gap_us"])),
-            Column("node", lambda row: row["node"], is_number=False),
-            Column("stream", lambda row: f"{row['stream']:08x}", is_number=False),
-            Column("cause", lambda row: STALLS.get(row["why"], (row["why"],))[0], is_number=False),
-            Column("ended by", lambda row: _ended(row), is_number=False),
-        ],
-        of.longest_stalls[:15],
-    )
-    what = (
-        "Silences of senders who had something to do, longer than two round trips or the timeout. Each has one cause, "
-        "the first that fits of those below."
-    )
-    picture = figure(bars(marks, tone=2, title="stalls"), "Time lost in stalls, by cause.")
-    return Section("stalls", "Stalls", what, picture + causes + longest)
-
-
-def _ended(row: Mapping[str, Any]) -> str:
-    return f"repeat: {CAUSES.get(row['cause'], (row['cause'],))[0]}" if row["attempt"] else "progress"
-
-
 def _exchanges(of: Analysis) -> Section | None:
     if not of.exchanges and not of.batches:
         return None
@@ -370,7 +327,12 @@ def _goodput(of: Analysis) -> Section | None:
     if not any(row["sent_bytes"] for row in of.goodput):
         return None
     lines = [
-        Series(name, [(row["bucket"] * BUCKET_S, row[column] / BUCKET_S) for row in of.goodput], tone, steps=True)
+        Series(
+            name,
+            [(row["bucket"] * of.bucket_us / 1e6, row[column] * 1e6 / of.bucket_us) for row in of.goodput],
+            tone,
+            steps=True,
+        )
         for name, column, tone in (
             ("sent", "sent_bytes", 6),
             ("sent first", "first_bytes", 1),
@@ -378,13 +340,13 @@ def _goodput(of: Analysis) -> Section | None:
         )
     ]
     picture = plot(lines, Axis("seconds", _plain), Axis("", bits))
-    caption = "Numbered packets by ten seconds: all that was sent, first attempts alone, all that came."
+    caption = f"Numbered packets by {duration(of.bucket_us)}: all that was sent, first attempts alone, all that came."
     return Section("goodput", "Throughput", "How much moved, and when.", figure(picture, caption))
 
 
 ALL: tuple[Callable[[Analysis], Section | None], ...] = (
     _goodput,
-    _stalls,
+    stalls,
     _retransmissions,
     _needless,
     _losses,

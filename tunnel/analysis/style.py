@@ -29,9 +29,9 @@ nav a:hover { color: var(--ink); text-decoration: underline; }
 .card b { display: block; font-size: 22px; line-height: 1.25; } .card i { font-style: normal; font-weight: 600; }
 .card span { color: var(--soft); font-size: 13px; display: block; line-height: 1.4; margin-top: 3px; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); gap: 22px; align-items: start; }
-figure { margin: 14px 0; } figcaption { color: var(--soft); font-size: 13px; }
+figure { margin: 14px 0; max-width: 800px; } figcaption { color: var(--soft); font-size: 13px; }
 svg { width: 100%; height: auto; display: block; font: 12px system-ui, "Segoe UI", Roboto, Arial, sans-serif; }
-svg text { fill: var(--soft); } svg .label, svg .value, svg .legend { fill: var(--ink); }
+.pair svg { font-size: 14px; } svg text { fill: var(--soft); } svg .label, svg .value, svg .legend { fill: var(--ink); }
 svg .grid { stroke: var(--line); stroke-width: 1; } svg .axis { font-size: 12px; }
 svg .line { fill: none; stroke-width: 2; stroke-linejoin: round; } svg .dashed { stroke-dasharray: 5 4; }
 svg .dots { fill: none; stroke-width: 3.4; stroke-linecap: round; }

@@ -9,7 +9,7 @@ from itertools import pairwise
 __all__ = ["Axis", "Mark", "Series", "bars", "plot"]
 
 WIDTH, HEIGHT = 680, 260
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 74, 28, 12, 44
 BAR, BAR_GAP, LABEL = 20, 9, 190
 
 Points = Sequence[tuple[float, float]]
@@ -139,7 +139,7 @@ def _grid(x_scale: _Scale, y_scale: _Scale, x: Axis, y: Axis, top: float) -> str
 
 def _draw(one: Series, x_scale: _Scale, y_scale: _Scale) -> str:
     places = [(x_scale(px), y_scale(py)) for px, py in one.points]
-    if one.dots:
+    if one.dots or len(places) == 1:
         # one path of dots of no length with round ends: a tenth of the size of as many circles
         path = "".join(f"M{px:.1f} {py:.1f}h0" for px, py in places)
         return f'<path class="dots line{one.tone}" d="{path}"/>'

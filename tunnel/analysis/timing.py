@@ -78,9 +78,9 @@ def rtt_values(steps: DataFrame) -> DataFrame:
     return values.groupBy("v.of", "v.class").agg(F.count("*").alias("n")).orderBy("of", "class")
 
 
-def rtt_over_time(steps: DataFrame, begin_us: int) -> DataFrame:
-    """Round trip and RTO by ten seconds."""
-    bucket = F.floor((F.col("t") - begin_us) / BUCKET_US)
+def rtt_over_time(steps: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
+    """Round trip and RTO by bucket of time."""
+    bucket = F.floor((F.col("t") - begin_us) / bucket_us)
     return (
         steps.where("rtt_us > 0")
         .groupBy(bucket.alias("bucket"))
