@@ -169,6 +169,11 @@ def main(argv: list[str] | None = None) -> int:
             report = runner.run(measure(options.kills, size_bytes, way=options.way, shown=not options.json))
     except FileNotFoundError as error:
         parser.error(str(error))
+    except (TunnelError, NotReadyError) as error:
+        print(f"the run could not begin: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
     print(msgspec.json.encode(report).decode() if options.json else summary(report))
     return 0 if report.is_right else 1
 
