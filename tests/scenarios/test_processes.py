@@ -6,6 +6,7 @@ import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,7 +196,9 @@ async def test_31_a_relay_that_may_hold_little(tmp_path: Path) -> None:
         writer.write(total.to_bytes(8, "big"))
         writer.close()
 
-    caps = dict.fromkeys(("mailbox_bytes_max", "user_bytes_max", "process_bytes_max", "exit_mailbox_bytes_max"), cap)
+    caps: dict[str, Any] = dict.fromkeys(
+        ("mailbox_bytes_max", "user_bytes_max", "process_bytes_max", "exit_mailbox_bytes_max"), cap
+    )
     with hold_port() as port:
         async with (
             relay_process(tmp_path, port, **caps) as relay,
