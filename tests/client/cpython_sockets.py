@@ -107,7 +107,7 @@ def main(kind: str, names: list[str]) -> None:
     for name, suite in suites.items():
         if kind == "tunnel":
             suite = unittest.TestSuite(test for test in suite if f"{name}.{name_of(test)}" not in IMPOSSIBLE)
-        # Some have bounds of a second, which a busy machine may break: as CPython does, those that fail are tried again.
+        # Some have bounds of a second, which a busy machine may break: those that fail are tried again.
         for _ in range(TRIES):
             failed = run(suite, outcome[name])
             suite = unittest.TestSuite(getattr(test_socket, name)(method) for method in failed)
