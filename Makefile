@@ -15,8 +15,9 @@ export REQUIRE_REAL
 SEEDS ?= 2000
 FROM ?= 0
 SECONDS ?= 60
+STRESS ?=
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo system-deps bench-deps clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo sim-demo stress system-deps bench-deps clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,7 +68,10 @@ mutants: setup ## Change the source in small ways and list what no test notices:
 bench: setup ## Measure the core
 	$(BIN)/python -m loadtests.bench.core
 
-demo: setup ## Watch a transfer survive
+demo: setup ## Watch a stream outlive lost requests and two dead relays: real processes, real HTTP
+	@$(BIN)/python -m loadtests.demo
+
+sim-demo: setup ## The same in the simulator: one transfer on a virtual clock, drawn
 	@$(BIN)/python -m tests.sim.demo
 
 # What tests put in the middle and at the ends: proxies, servers, clients; Java is for Spark. On Debian the interpreter's
@@ -77,6 +81,9 @@ SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server redis-too
 SYSTEM_DEPS_IF_THERE := libpython3.11-testsuite libpython3.12-testsuite libpython3.13-testsuite
 # What the measurements compare with.
 BENCH_DEPS := socat httptunnel
+
+stress: setup ## Users on tunnel sockets through a relay that loses packets: gates, page, Spark's report (3 minutes)
+	$(BIN)/python -m loadtests.stress --trace $(STRESS)
 
 system-deps: ## Install the real proxies, servers and clients of the tests (Debian; as root or with sudo)
 	@command -v apt-get >/dev/null || { echo "not Debian: install these yourself: $(SYSTEM_DEPS)"; exit 2; }

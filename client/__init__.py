@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from client.options import RelaySettings
+    from client.patching import patch
     from client.runtime import Runtime, configure
     from client.sockets import TunnelSocket, create_connection
 
-__all__ = ["RelaySettings", "Runtime", "TunnelSocket", "configure", "create_connection"]
+__all__ = ["RelaySettings", "Runtime", "TunnelSocket", "configure", "create_connection", "patch"]
 
 _HOMES = {
     "options": "RelaySettings",
+    "patching": "patch",
     "runtime": "Runtime configure",
     "sockets": "TunnelSocket create_connection",
 }

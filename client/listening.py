@@ -20,18 +20,19 @@ _ADVICE = {
 }
 
 
-def bind(address: Address) -> socket.socket:
+def bind(address: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """A socket bound there, not listening yet. UsageError when that is not possible. Whoever binds more than loopback
     is warned: everybody who reaches the port may use the tunnel with our token."""
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        family, _, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=kind, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as error:
         raise cannot_listen(address, error) from None
     sock = socket.socket(family, kind, protocol)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kind == socket.SOCK_STREAM:  # of datagrams it would let others take the port as well
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
     except OSError as error:
         sock.close()

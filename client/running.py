@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias
 
+import structlog
+
 from client.options import RelaySettings, UsageError
 from tunnel import Attachment, LostError
 from tunnel.shell import INTERRUPTED, OK
@@ -16,6 +18,7 @@ __all__ = ["Serving", "add_serving_options", "new_event_loop", "run_serving"]
 
 Serving: TypeAlias = Callable[[Attachment], AbstractAsyncContextManager[None]]
 
+_log = structlog.get_logger("tunnel")
 LOOK_S = 1.0  # between looks whether the relay still wants us, and answers
 
 
@@ -64,9 +67,20 @@ async def _run(settings: RelaySettings, serving: Serving, attach_seconds: float)
 
 async def _serve(attachment: Attachment, serving: Serving, user_timeout: float) -> int:
     await attachment.start()
+    attachment.add_connection_listener(_Listener())
     async with serving(attachment):
         await _fails(attachment, user_timeout)
     return OK
+
+
+class _Listener:
+    """Tells the log of outages: connections live through them, up to the user timeout."""
+
+    def disconnected(self, reason: str) -> None:
+        _log.warning("disconnected", text=f"{reason}; trying again, connections wait")
+
+    def reconnected(self) -> None:
+        _log.warning("reconnected")
 
 
 async def _fails(attachment: Attachment, user_timeout: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import socket
 import threading
 from concurrent.futures import Future
@@ -11,12 +12,11 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
-from client.options import RelaySettings, UsageError, relay_settings
+from client.options import RelaySettings, UsageError, add_relay_options, relay_settings
 from client.runtime_home import Home
 from client.runtime_loop import LoopThread, keep_for_good, loop_thread, on_fork
-from client.sockets_pair import accept_verified, connect_near, fill, listen_near, park
-from client.sockets_pump import Far
-from tunnel import UnreachableError
+from client.sockets_pair import parked_pair, renew, unpark
+from tunnel import AttachmentStats, UnreachableError
 
 __all__ = ["Runtime", "configure", "default_runtime"]
 
@@ -44,33 +44,22 @@ class Runtime:
 
     def connect(self, sock: socket.socket, host: str, port: int | None, timeout: float | None) -> None:
         """Connect this very socket to a target, or with no port to a service; wait for it."""
-        home, thread = self._use()
-        far = thread.run(home.open(host, port, timeout))
+        future = self.connect_soon(sock, host, port, timeout)
         try:
-            with listen_near() as listener:
-                near = accept_verified(listener, connect_near(sock, listener.getsockname()[1]))
+            future.result()
         except BaseException:
-            thread.loop.call_soon_threadsafe(far.abort)
+            future.cancel()
+            renew(sock)
             raise
-        thread.run(home.join(far, near))
+        unpark(sock)
 
-    def connect_soon(self, sock: socket.socket, host: str, port: int | None) -> Future[None]:
+    def connect_soon(
+        self, sock: socket.socket, host: str, port: int | None, timeout: float | None = None
+    ) -> Future[None]:
         """The same without waiting: until the future is done the socket polls as neither readable nor writable."""
-        home, thread = self._use()
-        park(sock)
-        with listen_near(tiny=True) as listener:
-            near = accept_verified(listener, connect_near(sock, listener.getsockname()[1]))
-        try:
-            skip = fill(sock)
-        except BaseException:
-            near.close()
-            raise
-        return thread.submit(home.open_and_join(host, port, near, skip))
-
-    def open(self, host: str, port: int | None, timeout: float | None) -> Far:
-        """A connection that has no socket yet: `join` it with one side of a pair."""
-        home, thread = self._use()
-        return thread.run(home.open(host, port, timeout))
+        home, thread = self.use()
+        near, skip = parked_pair(sock)
+        return thread.submit(home.open_and_join(host, port, timeout, near, skip))
 
     def close(self) -> None:
         """End its sockets: what they wrote arrives, for `linger` seconds at most. Another connect begins anew."""
@@ -81,7 +70,14 @@ class Runtime:
             with suppress(TimeoutError):
                 thread.run(home.close(), self._linger + 5.0)
 
-    def _use(self) -> tuple[Home, LoopThread]:
+    def stats(self) -> AttachmentStats | None:
+        """How its connections are now; None before the first of them."""
+        with self._lock:
+            home, thread = self._home, self._thread
+        return None if home is None or thread is None else thread.run(home.stats())
+
+    def use(self) -> tuple[Home, LoopThread]:
+        """What it has in the loop thread: for those who do more there than connect a socket."""
         with self._lock:
             if self._home is None or self._thread is None:
                 settings = self.settings
@@ -129,20 +125,18 @@ def _from_environment(**given: Any) -> RelaySettings:
     unknown = given.keys() - {"relay", "token", "proxy", "ca", "carrier", "user_timeout"}
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    arguments = argparse.Namespace(
-        relay=given.get("relay") or "",
-        token_file="",
-        proxy=given.get("proxy", "env") or "none",
-        ca=given.get("ca"),
-        carrier=given.get("carrier") or "",
-        user_timeout=given.get("user_timeout", 300.0),
-    )
+    parser = argparse.ArgumentParser(add_help=False)
+    add_relay_options(parser)
+    arguments = parser.parse_args([])  # what a command without options has
+    for name in given.keys() - {"token"}:
+        setattr(arguments, name, given[name] or ("none" if name == "proxy" else ""))
     try:
         found = relay_settings(arguments)
     except UsageError as error:
         if "no relay" in str(error):
-            text = "no relay is known: call client.configure(relay=URL), or set TUNNEL_RELAY"
-            raise UnreachableError(text) from None
+            unknown_relay = UnreachableError("no relay is known: call client.configure(relay=URL), or set TUNNEL_RELAY")
+            unknown_relay.errno = errno.ENETUNREACH
+            raise unknown_relay from None
         raise ValueError(str(error)) from None
     return replace(found, token=given["token"]) if "token" in given else found
 

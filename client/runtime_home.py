@@ -14,7 +14,15 @@ from contextlib import suppress
 from client.options import RelaySettings
 from client.sockets_pair import name_of, widen
 from client.sockets_pump import Far, Near
-from tunnel import Attachment, DeniedError, NotAuthenticatedError, RefusedError, RejectReason, UnreachableError
+from tunnel import (
+    Attachment,
+    AttachmentStats,
+    DeniedError,
+    NotAuthenticatedError,
+    RefusedError,
+    RejectReason,
+    UnreachableError,
+)
 
 __all__ = ["Home", "ResolveError", "TargetTimeoutError", "errno_of"]
 
@@ -75,6 +83,10 @@ class Home:
         self._attachment: Attachment | None = None
         self._starting: asyncio.Task[Attachment] | None = None
 
+    async def attach(self) -> None:
+        """Begin now; raises what a connect would."""
+        await self._attached()
+
     async def open(self, host: str, port: int | None, seconds: float | None) -> Far:
         """A connection through the tunnel that nobody has joined. Raises what socket code expects."""
         label = host if port is None else f"{host}:{port}"
@@ -99,10 +111,12 @@ class Home:
             near.close()
             raise
 
-    async def open_and_join(self, host: str, port: int | None, near: socket.socket, skip: int) -> None:
-        """For a socket that waits: the tunnel comes after the pair. It sees a reset when nothing comes of it."""
+    async def open_and_join(
+        self, host: str, port: int | None, seconds: float | None, near: socket.socket, skip: int
+    ) -> None:
+        """For a socket that waits: the pair exists, the tunnel follows. It sees a reset when nothing comes of it."""
         try:
-            far = await self.open(host, port, None)
+            far = await self.open(host, port, seconds)
         except BaseException:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             near.close()
@@ -123,6 +137,13 @@ class Home:
                 async with asyncio.timeout(self._linger / 2):
                     await asyncio.gather(*(near.ended_reading for near in list(self.nears)))
         await self._attachment.close()
+
+    async def stats(self) -> AttachmentStats | None:
+        """How the attachment is; None while there is none."""
+        starting = self._starting
+        if self._attachment is None or starting is None or not starting.done() or not _serves(starting):
+            return None
+        return self._attachment.stats()
 
     def leave_to_parent(self) -> None:
         """In a forked child: its copies of our descriptors would keep the parent's sockets from ending."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import importlib
 import os
 import sys
 import threading
@@ -70,6 +71,10 @@ class LoopThread:
         """Run it there, without waiting."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Once, at the end of the process."""
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -99,6 +104,10 @@ def loop_thread(at_exit: Callable[[], None] | None = None) -> LoopThread:
     with _lock:
         if _current is None:
             _current = LoopThread()
+            processes = sys.modules.get("multiprocessing")
+            if processes is not None and processes.parent_process() is not None:
+                # Its children leave without what atexit has; this is run before.
+                importlib.import_module("multiprocessing.util").Finalize(None, _end, exitpriority=0)
         if at_exit is not None and _at_exit is None:
             _at_exit = at_exit
             atexit.register(_end)
@@ -111,11 +120,13 @@ def on_fork(forget: Callable[[], None]) -> None:
 
 
 def _end() -> None:
+    global _current
     thread = _current
     if thread is None:
-        return  # a child that opened nothing
+        return  # a child that opened nothing, or it was done already
     if _at_exit is not None:
         _at_exit()
+    _current = None
     thread.stop()
 
 

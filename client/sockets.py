@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from client.runtime import Runtime, default_runtime
 from client.runtime_home import ResolveError, errno_of
-from client.sockets_pair import unpark
+from client.sockets_pair import renew, unpark
 
 __all__ = ["Address", "TunnelSocket", "create_connection"]
 
@@ -39,20 +39,27 @@ class TunnelSocket(socket.socket):
         self._runtime = runtime
         self._target: tuple[str, int] | None = None
         self._pending: Future[None] | None = None
-        if not self.type & socket.SOCK_STREAM or self.family not in (socket.AF_INET, socket.AF_INET6):
+        self._failed = False
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        if self.type != socket.SOCK_STREAM or self.family not in (socket.AF_INET, socket.AF_INET6):
             self.close()
             raise OSError(errno.EPROTONOSUPPORT, "only TCP goes through a tunnel: use AF_INET and SOCK_STREAM")
 
     def connect(self, address: Any) -> None:
         """Connect through the tunnel: the far side resolves the name. Raises what socket code expects, with a text."""
         host, port = read_address(address)
+        self.getsockname()  # EBADF, if it is closed
         timeout = self.gettimeout()
         if self._pending is not None:
             self._ask_again()
             return
         if self._target is not None:
             raise OSError(errno.EISCONN, os.strerror(errno.EISCONN))
-        self.getsockname()  # EBADF, if it is closed
+        if self._failed:
+            renew(self)
+            self._failed = False
         runtime = self._runtime or default_runtime()
         if timeout == 0:
             self._pending = runtime.connect_soon(self, host, port)
@@ -110,6 +117,7 @@ class TunnelSocket(socket.socket):
             unpark(self)
             return None
         self._target = None
+        self._failed = True
         if isinstance(error, OSError):
             return error
         return ConnectionAbortedError(errno.ECONNABORTED, "the runtime was closed while the socket connected")

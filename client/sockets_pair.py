@@ -13,12 +13,26 @@ import socket
 import time
 from typing import Any
 
-__all__ = ["accept_verified", "connect_near", "fill", "listen_near", "name_of", "native", "park", "unpark", "widen"]
+__all__ = [
+    "PAIR_TIMEOUT_S",
+    "accept_verified",
+    "connect_near",
+    "fill",
+    "listen_near",
+    "name_of",
+    "native",
+    "park",
+    "parked_pair",
+    "renew",
+    "unpark",
+    "widen",
+]
 
 PAIR_TIMEOUT_S = 30.0
 _BACKLOG = 16
 _TINY_BYTES = 1  # the kernel makes its minimum of it
 _USUAL_BYTES = 1 << 20  # the kernel makes its maximum of it
+_WINDOW_BYTES = 65535  # the largest without scaling, which was settled at the handshake
 _FILL = bytes(16 * 1024)
 
 
@@ -27,12 +41,26 @@ def native(sock: socket.socket) -> Any:
     return getattr(sock, "_sock", sock)
 
 
-def listen_near(tiny: bool = False) -> socket.socket:
-    """A loopback listener for one connection. `tiny`: the other side shall soon be unable to write."""
+def parked_pair(sock: socket.socket) -> tuple[socket.socket, int]:
+    """The other side of a pair with this very socket, and how many bytes to take away before its first one.
+
+    The socket is connected, but polls as neither readable nor writable: what a connecting one looks like.
+    """
+    park(sock)
+    with listen_near() as listener:
+        near = accept_verified(listener, connect_near(sock, listener.getsockname()[1]))
+    try:
+        return near, fill(sock)
+    except BaseException:
+        near.close()
+        raise
+
+
+def listen_near() -> socket.socket:
+    """A loopback listener for one connection, to which not much can be written."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if tiny:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TINY_BYTES)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TINY_BYTES)
         listener.bind(("127.0.0.1", 0))
         listener.listen(_BACKLOG)
     except BaseException:
@@ -80,23 +108,25 @@ def accept_verified(listener: socket.socket, name: str) -> socket.socket:
 
 
 def park(sock: socket.socket) -> None:
-    """Before `connect_near` with a `tiny` listener: let the socket have no room either."""
+    """Before `connect_near`: let the socket have little room for writing."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _TINY_BYTES)
 
 
 def fill(sock: socket.socket) -> int:
-    """After it: write until nothing can be written. So many bytes the other side takes away when it is time.
-
-    A connected socket that polls as neither readable nor writable is what a connecting one looks like.
-    """
+    """After `connect_near`: write until nothing can be written. So many bytes the other side has to take away."""
     raw = native(sock)
     filled = 0
-    while True:
-        try:
-            filled += _socket.socket.send(raw, _FILL, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            if not _writable(sock, 0):
-                return filled
+    timeout = _socket.socket.gettimeout(raw)
+    _socket.socket.settimeout(raw, 0.0)
+    try:
+        while True:
+            try:
+                filled += _socket.socket.send(raw, _FILL)
+            except BlockingIOError:
+                if not _writable(sock, 0):
+                    return filled
+    finally:
+        _socket.socket.settimeout(raw, timeout)
 
 
 def unpark(sock: socket.socket) -> None:
@@ -105,8 +135,20 @@ def unpark(sock: socket.socket) -> None:
 
 
 def widen(near: socket.socket) -> None:
-    """The same for the other side of a `tiny` listener."""
+    """The same for the other side."""
     near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _USUAL_BYTES)
+    if hasattr(socket, "TCP_WINDOW_CLAMP"):
+        # A buffer that was tiny at the handshake left a tiny window for good: 16 MB/s instead of 400.
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _WINDOW_BYTES)
+
+
+def renew(sock: socket.socket) -> None:
+    """After a connect that failed: a fresh socket under the same descriptor, so that it can be tried again."""
+    if sock.fileno() < 0:
+        return
+    with socket.socket(sock.family, sock.type, sock.proto) as fresh:
+        os.set_blocking(fresh.fileno(), os.get_blocking(sock.fileno()))
+        os.dup2(fresh.fileno(), sock.fileno(), inheritable=os.get_inheritable(sock.fileno()))
 
 
 def _writable(sock: socket.socket, seconds: float) -> bool:

@@ -13,6 +13,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from client.sockets_pair import name_of
@@ -184,7 +185,8 @@ class Near(asyncio.Protocol):
         if self.is_eof:
             self._end_both()
         else:
-            self._transport.write_eof()
+            with suppress(OSError):  # it was reset; that is told in a moment
+                self._transport.write_eof()
 
     def far_lost(self) -> None:
         """Unless both directions had ended, the application gets what came, and then a reset."""

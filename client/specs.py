@@ -13,7 +13,7 @@ from client.options import UsageError
 
 __all__ = ["PROTOCOLS", "Address", "ForwardSpec", "parse_address", "parse_forward"]
 
-PROTOCOLS = ("tcp",)  # what a specification may begin with, before a slash; the first needs no mention
+PROTOCOLS = ("tcp", "udp")  # what a specification may begin with, before a slash; the first needs no mention
 
 _PROTOCOL = re.compile(r"([a-z]+)/(.*)")
 _PART = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::|$)")
@@ -59,7 +59,7 @@ class ForwardSpec:
     target: Address
 
     def __str__(self) -> str:
-        return f"{self.bind} -> {self.target}"
+        return f"{'' if self.protocol == PROTOCOLS[0] else self.protocol + '/'}{self.bind} -> {self.target}"
 
 
 def parse_forward(text: str) -> ForwardSpec:
@@ -77,6 +77,8 @@ def parse_forward(text: str) -> ForwardSpec:
             bind, target = _LOOPBACK, Address(_service(service, text))
         case _:
             raise UsageError(f"{text!r} leads nowhere: {_FORM}")
+    if protocol == "udp" and target.port is None:
+        raise UsageError(f"{text!r}: services are not reached with datagrams: name a HOST:PORT")
     where = _EVERYWHERE if bind == "*" else _host(bind, text)
     return ForwardSpec(protocol, Address(where, _port(port, text, least=0)), target)
 

@@ -1,6 +1,7 @@
 """What a command has carried so far: by connections that are open, and by those that have ended."""
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from tunnel.splice import TunnelSide
 __all__ = ["Traffic", "TrafficReport"]
 
 _log = structlog.get_logger("tunnel")
+_MIB = 1024 * 1024
 _CAUSES_MAX = 20  # what is rarer than so many others is counted with the rest
 
 
@@ -82,7 +84,7 @@ class Traffic:
 
     @asynccontextmanager
     async def reported(self, seconds: float) -> AsyncIterator[None]:
-        """Log the report every so often, and at the end; with 0, never."""
+        """Tell the report every so often, and at the end; with 0, never. A person gets a line, a log an event."""
         if not seconds:
             yield
             return
@@ -99,7 +101,26 @@ class Traffic:
             self._log()
 
     def _log(self) -> None:
-        _log.info("traffic", **msgspec.to_builtins(self.report()))
+        report = self.report()
+        if sys.stderr.isatty():
+            print(_line(report), file=sys.stderr, flush=True)
+        else:
+            _log.info("traffic", **msgspec.to_builtins(report))
+
+
+def _line(report: TrafficReport) -> str:
+    """For a person."""
+    parts = [
+        "attached" if report.attached else "not attached",
+        report.carrier.partition(" ")[0],
+        f"connections {report.connections_open} open, {report.connections} in all, {report.connections_failed} failed",
+        f"up {report.bytes_up / _MIB:.1f} MiB",
+        f"down {report.bytes_down / _MIB:.1f} MiB",
+        f"RTT {report.srtt_us / 1000:.1f} ms",
+        f"repeated {sum(report.exchanges_failed.values())}",
+        f"resent {sum(report.resent.values())}",
+    ]
+    return " | ".join(parts)
 
 
 def _add(report: TrafficReport, side: TunnelSide) -> None:

@@ -96,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow=tuple(arguments.allow),
         is_open=True,
         exit=arguments.exit,
+        admin=arguments.admin,
         trace=arguments.trace,
     )
     try:
@@ -121,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", action="append", required=True, metavar="H:P")
     parser.add_argument("--allow", action="append", default=[], metavar="H:P", help="a target that everybody may reach")
     parser.add_argument("--exit", choices=("inline", "none"), default="inline")
+    parser.add_argument("--admin", default="", metavar="H:P", help="the admin listener")
     parser.add_argument("--loss", default="0", help="a probability, or gilbert:P:R[:GOOD:BAD] (default: 0)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--control", type=int, default=0, metavar="PORT", help="on loopback; takes losses, a line each")

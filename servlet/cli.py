@@ -90,6 +90,7 @@ def _add_exit(commands_: CommandAdder) -> None:
     parser.add_argument("--token-file", default="", metavar="FILE", help="holds the token (default: TUNNEL_TOKEN)")
     parser.add_argument("--proxy", default="env", metavar="URL", help="proxy to the relay (default: from environment)")
     parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
+    parser.add_argument("--cert", metavar="FILE", help="our certificate and its key, if the relay asks for one")
     _add_config(parser)
     _add_allow(parser)
     _add_trace(parser)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from servlet.addresses import IPAddress, faces
+from servlet.datagrams import open_datagrams
 from servlet.grants import EXIT_USER
 from servlet.rules import Ruleset, read_host
 from tunnel import Attachment, ExitRequest, RejectReason, memory_attach
+from tunnel.datagrams import UDP_PREFIX
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class Dialer:
         for side in list(self._open):
             side.abort_both()
 
-    def _join(self, request: ExitRequest, target: SocketSide) -> bool:
+    def _join(self, request: ExitRequest, target: Side) -> bool:
         side = TunnelSide(ended=self._ended)
         try:
             request.accept(lambda: side)
@@ -99,13 +101,15 @@ class Dialer:
 
     # --- dialling
 
-    async def _dial(self, request: ExitRequest) -> SocketSide:
+    async def _dial(self, request: ExitRequest) -> Side:
         """A connection to the target, not read from yet."""
         host, port = request.target.host, request.target.port
         rules = self._rules_of(request.user)
         verdict = rules.check_target(host, port)
         if not verdict.allowed:
             raise _Refused(RejectReason.DENIED, verdict.text)
+        if host.startswith(UDP_PREFIX):
+            host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
         try:
             async with asyncio.timeout(self._dial_seconds):
                 addresses = await self._addresses(request.user, host, port, rules)
@@ -133,7 +137,7 @@ class Dialer:
             raise _Refused(RejectReason.DENIED, f"{name} leads to no address that may be reached")
         return allowed
 
-    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> SocketSide:
+    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> Side:
         """The first that accepts. Each gets an equal share of the time that is left: a dead one costs no more."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._dial_seconds
@@ -142,7 +146,7 @@ class Dialer:
             literal = str(faces(address)[0] if address.version == 6 and address.ipv4_mapped else address)
             try:
                 async with asyncio.timeout((ends - loop.time()) / (len(addresses) - index)):
-                    _, side = await loop.create_connection(SocketSide, literal, port)
+                    side = await self._open_side(request, literal, port)
             except OSError as error:  # a TimeoutError is one, too
                 failure = error
                 continue
@@ -153,6 +157,12 @@ class Dialer:
         if isinstance(failure, ConnectionRefusedError):
             raise _Refused(RejectReason.REFUSED, f"{request.target.host}:{port} refused the connection")
         raise _Refused(RejectReason.UNREACHABLE, f"{request.target.host}:{port}: {failure.strerror or failure}")
+
+    async def _open_side(self, request: ExitRequest, literal: str, port: int) -> Side:
+        if request.target.host.startswith(UDP_PREFIX):
+            return await open_datagrams(literal, port)
+        _, side = await asyncio.get_running_loop().create_connection(SocketSide, literal, port)
+        return side
 
 
 def _who(request: ExitRequest) -> dict[str, str]:

@@ -74,6 +74,16 @@ class Transport(asyncio.Transport):
     def __repr__(self) -> str:
         return f"<tunnel.Transport {self._target} {self._over or self._connection.state.value}>"
 
+    @property
+    def connection_id(self) -> int:
+        """The endpoint's number of it."""
+        return self._connection.id
+
+    @property
+    def target(self) -> str:
+        """Whither it leads, for a person."""
+        return self._target
+
     # opening
 
     async def opened(self) -> None:

@@ -12,6 +12,7 @@ from client.commands.forward import announce
 from client.options import UsageError, add_relay_options, relay_settings
 from client.running import add_serving_options, run_serving
 from client.specs import Address, parse_address
+from client.status_socket import serve_status
 from client.traffic import Traffic
 from tunnel import Attachment
 from tunnel.shell import CommandAdder
@@ -55,7 +56,8 @@ async def _serving(
     attachment: Attachment, *, services: dict[str, Address], stats_seconds: float
 ) -> AsyncIterator[None]:
     traffic = Traffic(attachment)
-    async with traffic.reported(stats_seconds), AsyncExitStack() as stack:
+    leads = ", ".join(f"{name} -> {address}" for name, address in services.items())
+    async with traffic.reported(stats_seconds), serve_status(attachment, f"expose {leads}"), AsyncExitStack() as stack:
         for name, address in services.items():
             await stack.enter_async_context(Exposing(attachment, name, address, traffic))
             announce(f"{name} -> {address}", service=name, target=str(address))

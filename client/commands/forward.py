@@ -10,10 +10,12 @@ from functools import partial
 
 import structlog
 
+from client.datagram_forward import DatagramForwarding
 from client.listening import BACKLOG, address_of, bind, cannot_listen
 from client.options import add_relay_options, relay_settings
 from client.running import add_serving_options, run_serving
 from client.specs import Address, ForwardSpec, parse_forward
+from client.status_socket import serve_status
 from client.traffic import Traffic
 from tunnel import Attachment, TunnelError
 from tunnel.shell import CommandAdder
@@ -22,6 +24,7 @@ from tunnel.splice import Side, SocketSide, TunnelSide, splice
 __all__ = ["Forwarding", "add", "announce"]
 
 _log = structlog.get_logger("tunnel")
+_KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 
 
 def add(commands: CommandAdder) -> None:
@@ -34,8 +37,9 @@ def add(commands: CommandAdder) -> None:
     parser.add_argument(
         "specs",
         nargs="+",
-        metavar="[BIND:]PORT:HOST:PORT|[BIND:]PORT:SERVICE",
-        help="BIND is 127.0.0.1 unless given, * is any IPv4 address; PORT 0 is any that is free; IPv6 in brackets",
+        metavar="[udp/][BIND:]PORT:HOST:PORT|[BIND:]PORT:SERVICE",
+        help="BIND is 127.0.0.1 unless given, * is any IPv4 address; PORT 0 is any that is free; IPv6 in brackets; "
+        "udp/ is for datagrams",
     )
     add_serving_options(parser)
     add_relay_options(parser)
@@ -49,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     bound: list[tuple[ForwardSpec, socket.socket]] = []
     try:
         for spec in specs:
-            bound.append((spec, bind(spec.bind)))
+            bound.append((spec, bind(spec.bind, _KINDS[spec.protocol])))
         serving = partial(_serving, bound=bound, stats_seconds=arguments.stats)
         return run_serving(settings, serving, attach_seconds=arguments.wait)
     finally:
@@ -62,10 +66,13 @@ async def _serving(
     attachment: Attachment, *, bound: list[tuple[ForwardSpec, socket.socket]], stats_seconds: float
 ) -> AsyncIterator[None]:
     traffic = Traffic(attachment)
-    async with traffic.reported(stats_seconds), AsyncExitStack() as stack:
+    leads = ", ".join(f"{address_of(sock)} -> {spec.target}" for spec, sock in bound)
+    async with traffic.reported(stats_seconds), serve_status(attachment, f"forward {leads}"), AsyncExitStack() as stack:
         for spec, sock in bound:
-            await stack.enter_async_context(Forwarding(attachment, spec.target, sock, traffic))
-            announce(f"{address_of(sock)} -> {spec.target}", bind=str(address_of(sock)), target=str(spec.target))
+            forwarding = DatagramForwarding if spec.protocol == "udp" else Forwarding
+            await stack.enter_async_context(forwarding(attachment, spec.target, sock, traffic))
+            where = f"{'udp/' if spec.protocol == 'udp' else ''}{address_of(sock)}"
+            announce(f"{where} -> {spec.target}", bind=where, target=str(spec.target))
         yield
 
 

@@ -176,3 +176,20 @@ def test_each_window_is_timed_by_itself() -> None:
 
 def test_the_first_bytes_show_nothing() -> None:
     assert grown([0], size=70) == [100]
+
+
+def test_every_packet_that_is_not_taken_counts() -> None:
+    config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=100)
+    stats = ConnectionStats()
+    receiver = Receiver(ReceiveWindow(config, WindowBudget(0), FIRST), TimerTable(), stats)
+    data(receiver, 0, 0)
+    for _ in range(2):
+        assert data(receiver, 0, 0) is Arrival.DUPLICATE
+        assert data(receiver, 1, 0, bytes(100)) is Arrival.REFUSED
+    assert (stats.packets_duplicate, stats.packets_discarded) == (2, 2)
+
+
+def test_a_delay_of_hours_is_the_longest_that_can_be_said() -> None:  # 2.4
+    receiver, _ = make()
+    data(receiver, 0, 0)
+    assert receiver.take_ack(5_000_000_000).delay_us == 0xFFFFFFFF

@@ -2,13 +2,18 @@
 
 import asyncio
 import json
+from random import Random
 
 import pytest
+import xxhash
 
 from loadtests import lossyrelay
 from loadtests.losses import Bernoulli, LossyFilter
 from loadtests.lossyrelay import Control, ask_loss
 from loadtests.processes import Process, python_command, says_event
+from loadtests.stress.target import serve
+from servlet.running import RunningRelay
+from servlet.store import Overrides, load_config
 from tests.support.loops import in_loop
 from tunnel import attach
 
@@ -61,3 +66,29 @@ async def test_every_byte_arrives_through_a_relay_that_loses() -> None:
         before = await ask_loss(control)
         assert before["lost"] > 0
         assert (await ask_loss(control, "0"))["share"] == 0
+
+
+@in_loop
+async def test_fast_retransmit_repairs_random_loss_at_the_servlet() -> None:
+    """The first line of the seed's list: every byte arrives, and most losses are repaired without a timeout."""
+    lossy = LossyFilter(Bernoulli(0.03), 7)
+    config = load_config("", Overrides(listen=("127.0.0.1:0",), allow=("127.0.0.1:*",), is_open=True))
+    target = await asyncio.start_server(serve, "127.0.0.1", 0)
+    data = Random(1).randbytes(24 << 20)
+    async with (
+        target,
+        RunningRelay(config, packet_filter=lossy) as running,
+        attach(f"http://{running.addresses[0]}", proxy=None, carrier="poll", attach_timeout=60) as attachment,
+    ):
+        reader, writer = await attachment.open_connection(*target.sockets[0].getsockname(), timeout=60)
+        writer.write(b"s")
+        for start in range(0, len(data), 1 << 18):
+            writer.write(data[start : start + (1 << 18)])
+            await writer.drain()
+        writer.write_eof()
+        assert await reader.readexactly(24) == len(data).to_bytes(8) + xxhash.xxh3_128(data).digest()
+        (stats,) = attachment.stats().connections.values()
+        writer.close()
+        await writer.wait_closed()
+    assert lossy.lost > 0
+    assert stats.resent_by_cause["retransmit_reordered"] > stats.resent_by_cause.get("retransmit_timeout", 0)

@@ -2,13 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tunnel.messages.calls import CallHandler, serve_calls
 from tunnel.messages.session import MessageSession
 
-__all__ = ["Stream", "session_pair", "stream_pair"]
+__all__ = ["Stream", "served", "session_pair", "stream_pair"]
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -36,3 +37,21 @@ async def session_pair(**options: Any) -> AsyncIterator[tuple[MessageSession, Me
         finally:
             for session in sessions:
                 await session.close()
+
+
+@asynccontextmanager
+async def served(handlers: Mapping[int, CallHandler]) -> AsyncIterator[str]:
+    """Answers calls at this address over TCP; at the end waits until the clients have gone."""
+    serve = serve_calls(handlers)
+    tasks: list[asyncio.Future[None]] = []
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.ensure_future(serve(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+    finally:
+        server.close()
+        await asyncio.gather(*tasks)
+        await server.wait_closed()

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants.areas import Module, choose, pytest_arguments
+from tests.mutants.plugin import Outcome
 from tests.mutants.tree import mutate
-from tests.mutants.verdicts import NOTICED, judge, read_defended, render
+from tests.mutants.types import refused
+from tests.mutants.verdicts import NOTICED, changes, judge, read_defended, render
 
 __all__ = ["main"]
 
@@ -37,18 +39,25 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    defended = read_defended(DEFENDED.read_text())
     tree = options.build / "tree"
     made = mutate(ROOT, tree, modules)
     known = Known(options.build / "outcomes.json")
     plan: list[dict[str, Any]] = []
     for module, mutants in made.items():
         outcomes = known.outcomes(module) if options.again else {}
-        wanted = [name for name in mutants if outcomes.get(name) not in NOTICED]
+        words = changes((tree / module.path).read_text())
+        wanted = [
+            name
+            for name in mutants
+            if outcomes.get(name) not in NOTICED
+            and not (name in outcomes and f"{module.name} {words[name]}" in defended)
+        ]
         plan.append({"module": module.dotted, "own_tests": module.own_tests, "mutants": wanted})
         known.forget(module, wanted)
-    if any(entry["mutants"] for entry in plan) and not _run(options.build, plan, modules, options.children, known):
+    if any(entry["mutants"] for entry in plan) and not _run(options, plan, modules, known):
         return 2
-    defended = read_defended(DEFENDED.read_text())
+    known.refuse(refused(tree, modules))
     rows = [
         judge(module, (tree / module.path).read_text(), known.of(module, mutants), defended)
         for module, mutants in made.items()
@@ -85,16 +94,27 @@ class Known:
             self._modules[self._key(by_name[found["module"]])][found["mutant"]] = found["outcome"]
         self._path.write_text(json.dumps(self._modules))
 
+    def refuse(self, names: dict[Module, set[str]]) -> None:
+        """The type checker notices these; who survived is caught."""
+        for module, refused_names in names.items():
+            found = self._modules[self._key(module)]
+            for name in refused_names & found.keys():
+                if found[name] not in NOTICED:
+                    found[name] = Outcome.MISTYPED
+        self._path.write_text(json.dumps(self._modules))
+
     def _key(self, module: Module) -> str:
         return f"{module.name} {hashlib.sha256((ROOT / module.path).read_bytes()).hexdigest()[:16]}"
 
 
-def _run(build: Path, plan: list[dict[str, Any]], modules: list[Module], children: int, known: Known) -> bool:
+def _run(options: argparse.Namespace, plan: list[dict[str, Any]], modules: list[Module], known: Known) -> bool:
+    build = options.build
     plan_path, results_path = build / "plan.json", build / "results.jsonl"
     plan_path.write_text(json.dumps(plan))
     results_path.write_text("")
-    files = [f"--mutants-plan={plan_path}", f"--mutants-results={results_path}", f"--mutants-children={children}"]
-    command = [sys.executable, "-m", "pytest", *PYTEST, *files, *pytest_arguments(modules)]
+    files = [f"--mutants-plan={plan_path}", f"--mutants-results={results_path}"]
+    limits = [f"--mutants-children={options.children}", f"--mutants-tests={options.tests}"]
+    command = [sys.executable, "-m", "pytest", *PYTEST, *files, *limits, *pytest_arguments(modules)]
     code = subprocess.run(command, cwd=build / "tree", check=False).returncode
     known.learn(modules, results_path.read_text())
     return code in (0, 5)
@@ -109,7 +129,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--modules", default="", metavar="M,M", help="areas (core, exchange, switch) or modules")
     parser.add_argument("--children", type=int, default=1, metavar="N", help="mutants under test at once (default 1)")
-    parser.add_argument("--again", action="store_true", help="leave out what was noticed before in the same source")
+    parser.add_argument(
+        "--tests", type=int, default=400, metavar="N", help="for one mutant, cheapest first (default 400)"
+    )
+    parser.add_argument("--again", action="store_true", help="leave out what was noticed or defended before")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR", help="where to work (build/mutants)")
     return parser.parse_args(arguments)
 

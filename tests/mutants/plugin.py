@@ -27,7 +27,6 @@ __all__ = ["Outcome", "pytest_addoption", "pytest_configure"]
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # address space of a child: a mutant that appends for ever ends early
 WALL_S = 600  # a child that neither ends nor computes
-TESTS_MAX = 400  # of one mutant, cheapest first: who passes so many is not noticed
 
 
 class Outcome:
@@ -36,25 +35,26 @@ class Outcome:
     KILLED = "killed"
     TIMEOUT = "timeout"
     CRASHED = "crashed"
+    MISTYPED = "refused by the type checker"
     SURVIVED = "survived"
     UNREACHED = "unreached"
 
 
 @dataclass
 class Job:
-    """One mutant: its full name, and what its tests cost."""
+    """One mutant, and the numbers of its tests."""
 
     module: str
     mutant: str
     tests: list[int] = field(default_factory=list)
-    cost_s: float = 0.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutants-plan", type=Path, help="JSON: module, own tests and mutants")
     parser.addoption("--mutants-results", type=Path, help="a line of JSON for each mutant")
     parser.addoption("--mutants-children", type=int, default=1)
-    parser.addoption("--mutants-cpu", type=int, default=10, help="seconds; and ten times what its tests take")
+    parser.addoption("--mutants-tests", type=int, default=400, help="at most so many for a mutant, cheapest first")
+    parser.addoption("--mutants-cpu", type=int, default=1, help="seconds a test; and ten times what it takes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,6 +69,7 @@ class Runner:
         self._plan = json.loads(config.getoption("--mutants-plan").read_text())
         self._results = config.getoption("--mutants-results")
         self._children_max: int = config.getoption("--mutants-children")
+        self._tests_max: int = config.getoption("--mutants-tests")
         self._cpu_s: int = config.getoption("--mutants-cpu")
         self._hits: dict[str, dict[int, None]] = {}
         self._costs_s: list[float] = []
@@ -132,8 +133,8 @@ class Runner:
             tests = sorted(
                 reaching,
                 key=lambda number: (not session.items[number].nodeid.startswith(own), self._costs_s[number]),
-            )[:TESTS_MAX]
-            jobs.append(Job(module, mutant, tests, sum(self._costs_s[number] for number in tests)))
+            )[: self._tests_max]
+            jobs.append(Job(module, mutant, tests))
         return jobs
 
     def _start(self, session: pytest.Session, job: Job) -> None:
@@ -143,7 +144,7 @@ class Runner:
             return
         code = 3
         try:
-            _confine(self._cpu_s + 10 * job.cost_s)
+            _confine()
             code = self._run(session, job)
         finally:
             os._exit(code)
@@ -153,8 +154,10 @@ class Runner:
         active = f"{job.module}.{job.mutant}"
         trampoline.get_mutant_under_test = lambda: active
         items = [session.items[number] for number in job.tests]
-        for number, item in enumerate(items):
-            self._test(item, _after(items, number))
+        for place, number in enumerate(job.tests):
+            limit_s = int(process_time() + self._cpu_s + 10 * self._costs_s[number]) + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
+            self._test(items[place], _after(items, place))
             if self.failed:
                 return 1
         return 0
@@ -201,12 +204,10 @@ def _after(items: list[pytest.Item], number: int) -> pytest.Item | None:
     return items[number + 1] if number + 1 < len(items) else None
 
 
-def _confine(cpu_s: float) -> None:
+def _confine() -> None:
     """In the child: no output, and bounds for what a mutant may do that never ends."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    limit_s = int(process_time() + cpu_s)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.alarm(WALL_S)

@@ -66,8 +66,8 @@ def test_mutants_are_counted_and_survivors_compared_with_what_is_defended() -> N
     assert row.rate == pytest.approx(200 / 3)
     lines = list(render([row]))
     assert lines[:2] == [f"core.box {MORE}", "defended, but there is no such mutant: core.box f: a => b"]
-    assert lines[-2].split() == ["core.box", "4", "1", "1", "1", "1", "66.7%"]
-    assert lines[-1].split() == ["all", "4", "1", "1", "1", "1", "66.7%"]
+    assert lines[-2].split() == ["core.box", "4", "1", "1", "0", "1", "1", "66.7%"]
+    assert lines[-1].split() == ["all", "4", "1", "1", "0", "1", "1", "66.7%"]
 
 
 def test_a_module_without_mutants_is_without_fault() -> None:

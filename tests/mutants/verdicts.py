@@ -13,7 +13,7 @@ from tests.mutants.plugin import Outcome
 __all__ = ["NOTICED", "Row", "changes", "judge", "read_defended", "render"]
 
 SEPARATOR = "__mutmut_"
-NOTICED = (Outcome.KILLED, Outcome.TIMEOUT, Outcome.CRASHED)
+NOTICED = (Outcome.KILLED, Outcome.TIMEOUT, Outcome.CRASHED, Outcome.MISTYPED)
 
 
 def changes(mutated: str) -> dict[str, str]:
@@ -76,6 +76,7 @@ class Row:
     mutants: int = 0
     noticed: int = 0
     timeouts: int = 0
+    mistyped: int = 0
     defended: list[str] = field(default_factory=list)
     survivors: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
@@ -98,6 +99,7 @@ def judge(module: Module, mutated: str, outcomes: dict[str, str], defended: dict
         if outcome in NOTICED:
             row.noticed += 1
             row.timeouts += outcome == Outcome.TIMEOUT
+            row.mistyped += outcome == Outcome.MISTYPED
         elif line in defended:
             row.defended.append(line)
         else:
@@ -113,19 +115,21 @@ def render(rows: Iterable[Row]) -> Iterator[str]:
     for row in rows:
         yield from row.survivors
         yield from (f"defended, but there is no such mutant: {line}" for line in row.stale)
-    yield f"{'module':<26}{'mutants':>9}{'killed':>9}{'timed out':>11}{'survived':>10}{'defended':>10}{'rate':>9}"
+    heads = f"{'module':<26}{'mutants':>9}{'killed':>8}{'timed out':>11}{'mistyped':>10}"
+    yield f"{heads}{'survived':>10}{'defended':>10}{'rate':>8}"
     total = Row(Module("all", "modules"))
     for row in rows:
         yield _line(row.module.name, row)
         total.mutants += row.mutants
         total.noticed += row.noticed
         total.timeouts += row.timeouts
+        total.mistyped += row.mistyped
         total.survivors += row.survivors
         total.defended += row.defended
     yield _line("all", total)
 
 
 def _line(name: str, row: Row) -> str:
-    killed = row.noticed - row.timeouts
-    counts = f"{row.mutants:>9}{killed:>9}{row.timeouts:>11}{len(row.survivors):>10}{len(row.defended):>10}"
-    return f"{name:<26}{counts}{row.rate:>8.1f}%"
+    killed = row.noticed - row.timeouts - row.mistyped
+    counts = f"{row.mutants:>9}{killed:>8}{row.timeouts:>11}{row.mistyped:>10}"
+    return f"{name:<26}{counts}{len(row.survivors):>10}{len(row.defended):>10}{row.rate:>7.1f}%"

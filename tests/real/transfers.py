@@ -44,7 +44,7 @@ class Moved:
 
 
 @asynccontextmanager
-async def a_relay(port: int, *, tls_port: int = 0, **limits: Any) -> AsyncIterator[RunningRelay]:
+async def a_relay(port: int, *, tls_port: int = 0, **changes: Any) -> AsyncIterator[RunningRelay]:
     """A relay on a port that is held for it, with a service `reports` that sends back digests and noise; also over
     TLS, at another port."""
     listen = [ListenAddress("127.0.0.1", port, False)]
@@ -52,7 +52,7 @@ async def a_relay(port: int, *, tls_port: int = 0, **limits: Any) -> AsyncIterat
     if tls_port:
         listen.append(ListenAddress("127.0.0.1", tls_port, True))
         tls = TlsFiles(str(_TLS / "server.pem"), str(_TLS / "server.pem"))
-    config = settings(limits=limits, listen=tuple(listen), tls=tls)
+    config = settings(listen=tuple(listen), tls=tls, **changes)
     async with RunningRelay(config) as running, client(f"http://127.0.0.1:{port}", "ann", carrier="link") as service:
         await service.start_server(digest_service, "reports")
         yield running

@@ -1,3 +1,169 @@
-"""Messages over a stream."""
+"""Messages over a stream: sets and producers, packets of any size, calls, logs and outboxes. See docs/MESSAGES.md.
 
-__all__: list[str] = []
+Names are imported when they are used, as those of `tunnel` are.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunnel.messages.assembler import AssemblerConfig, Packet, PacketAssembler
+    from tunnel.messages.async_producer import (
+        AsyncProducer,
+        AsyncProducerConfig,
+        CallbackHandler,
+        DefaultEventHandler,
+        EventHandler,
+        QueueItem,
+    )
+    from tunnel.messages.backlog import BacklogItem, DiscardPolicy, MemoryBacklog
+    from tunnel.messages.bodies import SpooledBody
+    from tunnel.messages.broker import BrokerConfig, LogBroker, Replica
+    from tunnel.messages.calls import CallChannel, CallHandler, Request, Response, serve_calls
+    from tunnel.messages.channels import ChannelTable, split_address
+    from tunnel.messages.codec import Codec
+    from tunnel.messages.consumer import ConsumedMessage, Consumer
+    from tunnel.messages.dispatcher import Dispatcher
+    from tunnel.messages.errors import (
+        ChannelClosedError,
+        ChecksumError,
+        CorruptMessageError,
+        DecompressError,
+        FencedError,
+        LogError,
+        MalformedFrameError,
+        MessageCancelledError,
+        MessageError,
+        MessageSizeError,
+        MessageTooLargeError,
+        OffsetOutOfRangeError,
+        OutboxError,
+        ProducerClosedError,
+        RemoteCallError,
+        UnknownCodecError,
+        UnknownVersionError,
+    )
+    from tunnel.messages.file_sets import FileMessageSet
+    from tunnel.messages.inbox import Inbox, InboxRecord
+    from tunnel.messages.log import Log, LogConfig
+    from tunnel.messages.message import Message, MessageAndOffset
+    from tunnel.messages.outbox import Outbox, OutboxSender, outbox_handlers
+    from tunnel.messages.producers import (
+        BytesEncoder,
+        Encoder,
+        JsonEncoder,
+        ProducerData,
+        StringEncoder,
+        SyncProducer,
+    )
+    from tunnel.messages.requests import ProduceRequest, read_requests
+    from tunnel.messages.session import MessageSession, Priority
+    from tunnel.messages.sets import ByteBufferMessageSet, MessageSet
+
+__all__ = [
+    "AssemblerConfig",
+    "AsyncProducer",
+    "AsyncProducerConfig",
+    "BacklogItem",
+    "BrokerConfig",
+    "ByteBufferMessageSet",
+    "BytesEncoder",
+    "CallChannel",
+    "CallHandler",
+    "CallbackHandler",
+    "ChannelClosedError",
+    "ChannelTable",
+    "ChecksumError",
+    "Codec",
+    "ConsumedMessage",
+    "Consumer",
+    "CorruptMessageError",
+    "DecompressError",
+    "DefaultEventHandler",
+    "DiscardPolicy",
+    "Dispatcher",
+    "Encoder",
+    "EventHandler",
+    "FencedError",
+    "FileMessageSet",
+    "Inbox",
+    "InboxRecord",
+    "JsonEncoder",
+    "Log",
+    "LogBroker",
+    "LogConfig",
+    "LogError",
+    "MalformedFrameError",
+    "MemoryBacklog",
+    "Message",
+    "MessageAndOffset",
+    "MessageCancelledError",
+    "MessageError",
+    "MessageSession",
+    "MessageSet",
+    "MessageSizeError",
+    "MessageTooLargeError",
+    "OffsetOutOfRangeError",
+    "Outbox",
+    "OutboxError",
+    "OutboxSender",
+    "Packet",
+    "PacketAssembler",
+    "Priority",
+    "ProduceRequest",
+    "ProducerClosedError",
+    "ProducerData",
+    "QueueItem",
+    "RemoteCallError",
+    "Replica",
+    "Request",
+    "Response",
+    "SpooledBody",
+    "StringEncoder",
+    "SyncProducer",
+    "UnknownCodecError",
+    "UnknownVersionError",
+    "outbox_handlers",
+    "read_requests",
+    "serve_calls",
+    "split_address",
+]
+
+_HOMES = {
+    "assembler": "AssemblerConfig Packet PacketAssembler",
+    "async_producer": "AsyncProducer AsyncProducerConfig CallbackHandler DefaultEventHandler EventHandler QueueItem",
+    "backlog": "BacklogItem DiscardPolicy MemoryBacklog",
+    "bodies": "SpooledBody",
+    "broker": "BrokerConfig LogBroker Replica",
+    "calls": "CallChannel CallHandler Request Response serve_calls",
+    "channels": "ChannelTable split_address",
+    "codec": "Codec",
+    "consumer": "ConsumedMessage Consumer",
+    "dispatcher": "Dispatcher",
+    "errors": "ChannelClosedError ChecksumError CorruptMessageError DecompressError "
+    "FencedError LogError MalformedFrameError MessageCancelledError "
+    "MessageError MessageSizeError MessageTooLargeError OffsetOutOfRangeError "
+    "OutboxError ProducerClosedError RemoteCallError UnknownCodecError UnknownVersionError",
+    "file_sets": "FileMessageSet",
+    "inbox": "Inbox InboxRecord",
+    "log": "Log LogConfig",
+    "message": "Message MessageAndOffset",
+    "outbox": "Outbox OutboxSender outbox_handlers",
+    "producers": "BytesEncoder Encoder JsonEncoder ProducerData StringEncoder SyncProducer",
+    "requests": "ProduceRequest read_requests",
+    "session": "MessageSession Priority",
+    "sets": "ByteBufferMessageSet MessageSet",
+}
+_HOME = {name: f"tunnel.messages.{home}" for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tunnel.messages' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

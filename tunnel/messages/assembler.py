@@ -202,10 +202,9 @@ class PacketAssembler:
         if incoming.spool is None and incoming.size <= self._config.spool_bytes:
             if part.last:
                 del self._incoming[part.message_id]
-                self._host.taken(part.size)
+                # Told in this order: if nobody wants it, the sender hears that before it hears that all was taken.
                 self._host.deliver(_packet(incoming.first, b"".join(incoming.pieces)))
-            else:
-                self._host.taken(part.size)
+            self._host.taken(part.size)
             return
         spool = incoming.spool
         if spool is None:
@@ -223,10 +222,10 @@ class PacketAssembler:
                 else:
                     self._host.taken(part.size)
                 return
-            self._host.taken(part.size)
             if part.last and self._incoming.pop(part.message_id, None) is not None:
                 spool.file.seek(0)
                 self._host.deliver(_packet(incoming.first, spool))
+            self._host.taken(part.size)
 
         self._spool.write(spool, pieces, written)
 

@@ -173,6 +173,17 @@ class FileMessageSet(MessageSet):
         except BlockingIOError:
             return 0
 
+    def load(self, offset: int = 0, size_max: int | None = None) -> bytes:
+        """A part of it, read into memory. Fewer bytes than asked for only where the file is shorter."""
+        start, end = bounds(self.size_bytes, offset, size_max)
+        data = os.pread(self.descriptor, end - start, self._start + start)
+        while len(data) < end - start:
+            more = os.pread(self.descriptor, end - start - len(data), self._start + start + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
     def view(self, offset: int, size: int) -> memoryview:
         """A part of it, mapped: read when it is used. It stays valid when the set is closed."""
         if not size:

@@ -30,6 +30,8 @@ __all__ = ["MessageSession", "Priority"]
 _READ_BYTES = 256 * 1024
 _WRITE_BYTES = 64 * 1024  # of small parts, before we look whether the stream has room
 _PENDING_BYTES_MAX = 16 * 1024 * 1024  # held by handlers: beyond it nothing is read
+_TOLD_BYTES = 64 * 1024  # taken: so much is told at once
+_TOLD_S = 0.001  # and less after a while, which is a fraction of what may wait on its way
 _TOTAL = 8  # bytes of the number in RECEIVED
 _REASON_BYTES_MAX = 1000
 
@@ -87,6 +89,7 @@ class MessageSession:
         self._unfinished: dict[int, _Sending] = {}  # every packet whose `send` has not returned
         self._untaken: deque[_Sending] = deque()  # left whole; the receiver has not taken all of it
         self._taken = self._taken_told = 0
+        self._telling: asyncio.TimerHandle | None = None
         self._pings: dict[int, asyncio.Future[int]] = {}
         self._ping_count = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -136,6 +139,8 @@ class MessageSession:
         for ping in self._pings.values():
             if not ping.done():
                 ping.set_exception(gone)
+        if self._telling is not None:
+            self._telling.cancel()
         self._assembler.close()
         self._spool.close()
         self._work.set()
@@ -233,9 +238,6 @@ class MessageSession:
         buffers: list[bytes | memoryview] = []
         written: list[_Sending] = []
         size = 0
-        if self._taken != self._taken_told:
-            self._taken_told = self._taken
-            self._say(PartType.RECEIVED, 0, self._taken.to_bytes(_TOTAL, "big"))
         while self._control and size < _WRITE_BYTES:
             buffers.append(self._control.popleft())
             size += len(buffers[-1])
@@ -341,7 +343,19 @@ class MessageSession:
 
     def taken(self, size: int) -> None:
         self._taken += size
-        self._work.set()
+        if self._taken - self._taken_told >= _TOLD_BYTES:
+            self._tell_taken()
+        elif self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(_TOLD_S, self._tell_taken)
+
+    def _tell_taken(self) -> None:
+        """Pace the sender: at once when there is much to tell, a little later otherwise."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        if self._taken != self._taken_told:
+            self._taken_told = self._taken
+            self._say(PartType.RECEIVED, 0, self._taken.to_bytes(_TOTAL, "big"))
 
 
 def _now_us() -> int:

@@ -12,7 +12,7 @@ __all__ = ["PLAIN_SUFFIX", "SUFFIX", "Findings", "examine", "frames_of", "salvag
 SUFFIX = ".jsonl.zst"
 PLAIN_SUFFIX = ".jsonl"
 _MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878 3.1.1
-FRAME_BYTES_MAX = 64 * 1024 * 1024  # no writer makes a larger one: 4,096 records of 16 KiB
+WINDOW_BYTES_MAX = 8 * 1024 * 1024  # RFC 8878 3.1.1.1.2: what every reader should have
 
 
 @dataclass(slots=True)
@@ -58,8 +58,10 @@ def _frame(data: bytes, position: int) -> tuple[bytes | None, int]:
     if size <= 0:
         return None, 1 if size < 0 else 0
     try:
-        frame = memoryview(data)[position : position + size]
-        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=FRAME_BYTES_MAX), size
+        # piece by piece: a header is not believed how much room it asks for
+        decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
+        content = decompressor.decompress(memoryview(data)[position : position + size])
+        return (content if decompressor.eof else None), size
     except zstandard.ZstdError:
         return None, size
 

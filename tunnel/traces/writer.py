@@ -117,18 +117,22 @@ class TraceWriter:
         while queue or self._refused != self._told:
             count = min(len(queue), FLUSH_RECORDS)
             records = [queue.popleft() for _ in range(count)]
-            if (refused := self._refused) != self._told:
-                records.append(self._confession(refused - self._told))
-                self._told = refused
+            refused = self._refused - self._told
+            self._told += refused
             try:
-                self._write(records)
+                self._write(records, refused)
             except OSError as error:
                 self._failed(len(records), error)
                 return
 
-    def _write(self, records: list[TraceRecord]) -> None:
+    def _write(self, records: list[TraceRecord], refused: int) -> None:
+        self.dropped += refused
+        if refused:
+            records.append(self._confession(refused))
         writer, number, assign = self.writer, self._number, msgspec.structs.force_setattr
         for record in records:
+            if record.event is TraceEvent.TRACE_DROPPED:
+                number += record.count  # what was dropped had numbers, too
             assign(record, "writer", writer)
             assign(record, "number", number)
             number += 1
@@ -146,8 +150,6 @@ class TraceWriter:
             self._finish()
 
     def _confession(self, count: int) -> TraceRecord:
-        self.dropped += count
-        self._number += count
         return TraceRecord(
             time_us=time.monotonic_ns() // 1_000, node=self.writer, event=TraceEvent.TRACE_DROPPED, count=count
         )

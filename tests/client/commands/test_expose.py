@@ -72,3 +72,39 @@ async def test_who_stops_the_service_cuts_and_does_not_end() -> None:
             await reader.read()
         assert isinstance(await outcome, ConnectionResetError)
         writer.close()
+
+
+@in_loop
+async def test_a_connection_that_is_lost_is_a_reset_for_the_local_service() -> None:
+    configure_log("info")
+    outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x")
+        try:
+            outcome.set_result(await reader.read())
+        except ConnectionError as error:
+            outcome.set_result(error)
+
+    async with target(wait) as port, open_rig() as rig:
+        await rig.expose("reports", port)
+        reader, writer = await rig.attachment.open_connection("reports")
+        assert await reader.readexactly(1) == b"x"
+        with capture_logs() as logs:
+            writer.transport.abort()
+            assert isinstance(await outcome, ConnectionResetError)
+            await until(lambda: rig.traffic.failed == 1)
+        assert [log["service"] for log in logs if log["event"] == "lost"] == ["reports"]
+
+
+@in_loop
+async def test_who_leaves_before_the_local_service_answers_leaves_nothing_behind() -> None:
+    async with target(echo) as port, open_rig() as rig:
+        await rig.expose("reports", port)
+        _, writer = await rig.attachment.open_connection("reports")
+        writer.transport.abort()
+        reader, writer = await rig.attachment.open_connection("reports")
+        writer.write(b"hello")
+        writer.write_eof()
+        assert await reader.read(-1) == b"hello"
+        writer.close()

@@ -79,6 +79,8 @@ async def test_a_forward_serves_until_it_is_told_to_stop() -> None:
                 assert await say(local, b"again") == b"again"
                 assert await asyncio.to_thread(forward.stop) == 0
                 traffic = event(forward, "traffic")
+                assert event(forward, "disconnected")
+                assert event(forward, "reconnected")
     assert (traffic["connections"], traffic["bytes_up"], traffic["bytes_down"]) == (2, 10, 10)
     assert traffic["exchanges_failed"]
 

@@ -1,0 +1,3 @@
+"""How fast are messages through a relay? `python -m loadtests.bench.messages --help`."""
+
+__all__: list[str] = []

@@ -1,0 +1,104 @@
+"""How fast are messages through a relay on this machine? Relay, sender and receiver are three processes.
+
+Every message is checked by the receiver, and counts when it has said so. Each case takes a few seconds.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections.abc import AsyncIterator
+
+import msgspec
+import uvloop
+
+from loadtests.bench.messages.cases import CpuWatch, Row, async_producer, calls, large_beside_pings, sync_producer
+from loadtests.ports import hold_port
+from loadtests.processes import Process, python_command, relay_command, says_event
+from tunnel import attach
+from tunnel.messages import Codec
+
+CASES = ("sync", "async", "calls", "large")
+
+
+async def measure(options: argparse.Namespace, relay: str, pids: dict[str, int]) -> AsyncIterator[Row]:
+    """Every row, as it comes."""
+    cases = options.cases.split(",")
+    for carrier in options.carriers.split(","):
+        async with attach(relay, carrier=carrier, linger=2.0) as attachment:
+            while carrier == "link" and "link" not in attachment.stats().carrier:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            if "sync" in cases:
+                for acknowledged in (False, True):
+                    row = await sync_producer(attachment, options.seconds, acknowledged=acknowledged)
+                    yield Row(f"{carrier}: {row.name}", row.value, row.unit)
+            if "async" in cases:
+                for codec in Codec:
+                    watch = CpuWatch(pids)
+                    row = await async_producer(attachment, codec, options.count, options.batch)
+                    yield Row(f"{carrier}: {row.name}", row.value, row.unit)
+                    for row in watch.row(options.count, "us/message"):
+                        yield row
+            if carrier != "link":
+                continue
+            if "calls" in cases:
+                watch = CpuWatch(pids)
+                rows = await calls(attachment, options.callers, options.seconds)
+                for row in rows + watch.row(rows[0].value * options.seconds, "us/call"):
+                    yield row
+            if "large" in cases:
+                watch = CpuWatch(pids)
+                rows = await large_beside_pings(attachment, options.mib << 20, pids)
+                for row in rows + watch.row(options.mib, "us/MiB"):
+                    yield row
+
+
+async def run(options: argparse.Namespace) -> list[Row]:
+    rows: list[Row] = []
+    with hold_port() as port:
+        relay = f"http://127.0.0.1:{port}"
+        serve = relay_command("serve", "--open", "--listen", f"127.0.0.1:{port}")
+        command = python_command("loadtests.bench.messages.peer", relay)
+        async with (
+            Process(serve, ready=says_event("listening")) as server,
+            Process(command, ready=lambda line: line == "ready\n") as peer,
+        ):
+            pids = {"sender": os.getpid(), "relay": server.pid, "receiver": peer.pid}
+            async for row in measure(options, relay, pids):
+                rows.append(row)
+                if not options.json:
+                    print(f"{row.name:<58}{row.value:>12,.1f} {row.unit}", flush=True)
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table, or JSON."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench.messages",
+        description=__doc__,
+        epilog="example: python -m loadtests.bench.messages --cases async,calls --carriers link",
+    )
+    parser.add_argument("--cases", default=",".join(CASES), help=f"which, of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--carriers", default="link,poll", help="over which (default: link,poll)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of the cases that have a time (default 3)")
+    parser.add_argument("--count", type=int, default=400_000, help="messages of an async case (default 400000)")
+    parser.add_argument("--batch", type=int, default=200, help="messages of a batch (default 200)")
+    parser.add_argument("--callers", type=int, default=64, help="callers on one connection (default 64)")
+    parser.add_argument("--mib", type=int, default=1024, help="of the large packet (default 1024)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    options = parser.parse_args(arguments)
+    if not options.json:
+        load = os.getloadavg()[0]
+        print(
+            f"{os.cpu_count()} cores, load {load:.1f}, Python {platform.python_version()}, uvloop; 100-byte messages\n"
+        )
+    rows = uvloop.run(run(options))
+    if options.json:
+        print(json.dumps(msgspec.to_builtins(rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""A broker, its replica and consumers, over loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.messages.streams import served
+from tests.support.loops import in_loop
+from tunnel.messages.broker import APPEND, CORRUPT, FETCH, MALFORMED, BrokerConfig, LogBroker, Replica, count_messages
+from tunnel.messages.channels import ChannelTable
+from tunnel.messages.codec import Codec
+from tunnel.messages.consumer import ConsumedMessage, Consumer
+from tunnel.messages.errors import LogError, OffsetOutOfRangeError, RemoteCallError
+from tunnel.messages.log import Log, LogConfig
+from tunnel.messages.message import encode_payloads
+from tunnel.messages.sets import ByteBufferMessageSet
+
+SOON = LogConfig(flush_messages=1, flush_s=0.0)
+
+
+@asynccontextmanager
+async def broker(log: Log, table: ChannelTable, **config: Any) -> AsyncIterator[str]:
+    async with served(LogBroker(log, BrokerConfig(**config)).handlers) as address:
+        try:
+            yield address
+        finally:
+            await table.close()
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+@in_loop
+async def test_what_is_appended_is_fetched(tmp_path: Path) -> None:
+    table = ChannelTable()
+    with Log.open(tmp_path, SOON) as log:
+        async with broker(log, table) as address:
+            first = await table.call(address, APPEND, encode_payloads([b"a", b"b"]), {"durable": "1"})
+            assert first.fields == {"offset": "0"}
+            packed = ByteBufferMessageSet.of([b"c", b"d"], codec=Codec.GZIP)
+            second = await table.call(address, APPEND, packed.data)
+            assert second.fields == {"offset": "2"}
+            await log.flushed(3)
+            consumer = Consumer(table, address)
+            assert await consumer.fetch() == [
+                ConsumedMessage(0, b"a"),
+                ConsumedMessage(1, b"b"),
+                ConsumedMessage(2, b"c"),
+                ConsumedMessage(2, b"d"),
+            ]
+            assert (consumer.offset, consumer.lag) == (3, 0)
+            assert await consumer.fetch(wait_ms=1) == []
+            waiting = asyncio.ensure_future(consumer.fetch(wait_ms=60_000))
+            await table.call(address, APPEND, encode_payloads([b"e"]))
+            assert [message.payload for message in await waiting] == [b"e"]
+
+
+@in_loop
+async def test_what_is_wrong_is_refused(tmp_path: Path) -> None:
+    table = ChannelTable()
+    with Log.open(tmp_path, LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=10)) as log:
+        for number in range(3):
+            log.append([b"%d" % number])
+            log.flush()
+        async with broker(log, table) as address:
+            for body in (encode_payloads([b"a"])[:-1], encode_payloads([b"a"])[:-1] + b"b"):
+                with pytest.raises(RemoteCallError) as caught:
+                    await table.call(address, APPEND, body)
+                assert caught.value.code == CORRUPT
+            for fields in (None, {"offset": "x"}):
+                with pytest.raises(RemoteCallError) as malformed:
+                    await table.call(address, FETCH, b"", fields)
+                assert malformed.value.code == MALFORMED
+            log.trim(1)
+            for offset in (0, 4):
+                with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} .* 1 to 3"):
+                    await Consumer(table, address, offset).fetch(wait_ms=0)
+    with pytest.raises(LogError, match="ends within"):
+        count_messages(encode_payloads([b"a"])[:-1])
+
+
+@in_loop
+async def test_who_is_behind_is_told(tmp_path: Path) -> None:
+    table = ChannelTable()
+    lags: list[int] = []
+    with Log.open(tmp_path, SOON) as log:
+        log.append(numbered(100))
+        log.flush()
+        async with broker(log, table, behind_messages=30) as address:
+            consumer = Consumer(table, address, fetch_bytes=120, lag_max=50, on_lag=lags.append)
+            found: list[bytes] = []
+            while len(found) < 100:
+                found += [message.payload for message in await consumer.fetch()]
+            assert found == numbered(100)
+            assert lags == sorted(lags, reverse=True)
+            assert lags
+            assert min(lags) > 50
+            assert consumer.lag == 0
+
+
+@in_loop
+async def test_far_behind_readers_go_to_the_replica_and_come_back(tmp_path: Path) -> None:
+    table, replicas = ChannelTable(), ChannelTable()
+    with Log.open(tmp_path / "master", SOON) as log, Log.open(tmp_path / "copy", SOON) as copy:
+        log.append(numbered(1000))
+        log.flush()
+        handlers = LogBroker(log).handlers
+        async with served(handlers) as master:
+            slave = LogBroker(copy, BrokerConfig(master=master)).handlers
+            assert APPEND not in slave
+            async with served(slave) as replica:
+                handlers.update(LogBroker(log, BrokerConfig(replica=replica, behind_messages=100)).handlers)
+                async with Replica(copy, replicas, master, batch_bytes=500):
+                    await copy.flushed(1000)
+                    consumer = Consumer(table, master, fetch_bytes=300)
+                    found: list[bytes] = []
+                    places: list[str] = []
+                    while len(found) < 1000:
+                        found += [message.payload for message in await consumer.fetch()]
+                        if not places or places[-1] != consumer.address:
+                            places.append(consumer.address)
+                    log.append(numbered(5, 1000))
+                    while len(found) < 1005:
+                        found += [message.payload for message in await consumer.fetch()]
+                        places.append(consumer.address)
+                    assert found == numbered(1005)
+                    assert places[0] == replica
+                    assert places[-1] == master
+                await replicas.close()
+                await table.close()
+    assert log.end_offset == 1005
+
+
+@in_loop
+async def test_a_replica_that_is_behind_itself_or_gone_stops_nobody(tmp_path: Path) -> None:
+    table = ChannelTable()
+    with Log.open(tmp_path / "master", SOON) as log, Log.open(tmp_path / "copy", SOON) as copy:
+        log.append(numbered(200))
+        copy.append(numbered(50))
+        log.flush()
+        copy.flush()
+        handlers = LogBroker(log).handlers
+        async with served(handlers) as master:
+            async with served(LogBroker(copy, BrokerConfig(master=master)).handlers) as replica:
+                handlers.update(LogBroker(log, BrokerConfig(replica=replica, behind_messages=10)).handlers)
+                consumer = Consumer(table, master, fetch_bytes=200)
+                found: list[bytes] = []
+                while len(found) < 150:
+                    found += [message.payload for message in await consumer.fetch()]
+                assert found == numbered(200)[: len(found)]
+                consumer.offset = 0
+                await consumer.fetch()
+                assert consumer.address == replica
+                (await table.channel(replica))._writer.transport.abort()
+            consumer.address = replica  # where nobody is any more
+            with pytest.raises(OSError, match=r".*"):
+                await consumer.fetch()
+            assert consumer.address == master
+            await table.close()
+
+
+@in_loop
+async def test_a_replica_without_its_master_waits(tmp_path: Path) -> None:
+    async def refuse(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        asked.set()
+        raise ConnectionRefusedError("nobody there")
+
+    asked = asyncio.Event()
+    with Log.open(tmp_path, SOON) as log:
+        async with Replica(log, ChannelTable(refuse), "x:1"):
+            await asked.wait()
+            await asyncio.sleep(0)
+
+
+@in_loop
+async def test_appends_wait_for_a_slow_disk(tmp_path: Path) -> None:
+    table = ChannelTable()
+    with Log.open(tmp_path, LogConfig(flush_messages=1, flush_s=0.0, pending_bytes_max=-1)) as log:
+        async with broker(log, table) as address:
+            call = asyncio.ensure_future(table.call(address, APPEND, encode_payloads([b"a"])))
+            await log.flushed(1)
+            log._config = SOON
+            log.append([b"b"])
+            for waiter in [*log._roomers]:
+                waiter[0].call_soon(waiter[1].set_result, None)
+            assert (await call).fields == {"offset": "0"}

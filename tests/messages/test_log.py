@@ -1,0 +1,268 @@
+"""The log: group flush, what readers see, rolling, retention, recovery and failure."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.loops import in_loop
+from tunnel.messages.errors import LogError, OffsetOutOfRangeError
+from tunnel.messages.log import Log, LogConfig
+from tunnel.messages.message import encode_payloads
+
+NEVER_S = 3600.0
+
+
+def config(**changes: Any) -> LogConfig:
+    return LogConfig(**{"flush_messages": 1_000_000, "flush_s": NEVER_S, **changes})
+
+
+def payloads(log: Log, offset: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    while offset + len(found) < log.end_offset:
+        found += log.read(offset + len(found), 1000).payloads()
+    return found
+
+
+def test_what_is_appended_comes_back_after_it_is_flushed(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log", config()) as log:
+        assert log.append([b"a", b"b"]) == 0
+        assert log.append_set(encode_payloads([b"c"]), 1) == 2
+        assert log.append([]) == 3
+        assert (log.next_offset, log.end_offset) == (3, 0)
+        assert payloads(log) == []
+        log.flush()
+        assert (log.first_offset, log.end_offset, log.size_bytes) == (0, 3, 33)
+        assert payloads(log) == [b"a", b"b", b"c"]
+        assert payloads(log, 2) == [b"c"]
+        for offset in (-1, 4):
+            with pytest.raises(OffsetOutOfRangeError, match="0 to 3"):
+                log.read(offset)
+        log.append([b"d"])
+    with Log.open(tmp_path / "log") as log:
+        assert payloads(log) == [b"a", b"b", b"c", b"d"]
+        assert log.append([b"e"]) == 4
+        with pytest.raises(LogError, match="another process"):
+            Log.open(tmp_path / "log")
+    with pytest.raises(LogError, match="closed"):
+        log.append([b"f"])
+    log.close()
+
+
+@in_loop
+async def test_groups_are_flushed_by_number_and_by_time(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "number", config(flush_messages=3)) as log:
+        first = asyncio.ensure_future(log.flushed(1))
+        log.append([b"a", b"b"])
+        await asyncio.sleep(0)
+        log.append([b"c"])
+        await first
+        assert log.end_offset == 3
+        await log.flushed(2)
+    with Log.open(tmp_path / "time", config(flush_s=0.01)) as log:
+        log.append([b"a"])
+        await log.flushed(1)
+    with Log.open(tmp_path / "now", config()) as log:
+        log.append([b"a"])
+        await log.flushed(1, now=True)
+        waiting = asyncio.ensure_future(log.flushed(2))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert log._waiters == []
+
+
+def test_the_flush_makes_visible_not_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, gate = threading.Event(), threading.Event()
+    real = os.fdatasync
+
+    def slow(descriptor: int) -> None:
+        entered.set()
+        assert gate.wait(60)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    with Log.open(tmp_path, config(flush_messages=1)) as log:
+        log.append([b"a"])
+        assert entered.wait(60)
+        assert log.end_offset == 0
+        log.append([b"b"])
+        gate.set()
+        log.flush()
+        assert log.end_offset == 2
+
+
+def test_segments_roll_and_old_ones_go(tmp_path: Path) -> None:
+    with Log.open(tmp_path, config(segment_bytes=100, flush_messages=1)) as log:
+        for number in range(10):
+            log.append([b"%d" % number * 50])
+            log.flush()
+    # A segment rolls after its flush was told: here it has.
+    assert len(list(tmp_path.glob("*.log"))) == 6
+    with Log.open(tmp_path) as log:
+        assert payloads(log) == [b"%d" % number * 50 for number in range(10)]
+        log.trim(5)
+        assert log.first_offset == 4
+        assert payloads(log, 4) == [b"%d" % number * 50 for number in range(4, 10)]
+        with pytest.raises(OffsetOutOfRangeError, match="4 to 10"):
+            log.read(3)
+        log.trim(3)
+        log.trim(1000)
+        assert log.first_offset == 10
+        assert len(list(tmp_path.glob("*"))) == 2  # the last segment and the lock
+    with Log.open(tmp_path) as log:
+        assert (log.first_offset, log.end_offset) == (10, 10)
+
+
+def test_a_segment_that_is_removed_under_a_reader(tmp_path: Path) -> None:
+    with Log.open(tmp_path, config(segment_bytes=10)) as log:
+        log.append([b"a" * 10])
+        log.flush()
+        log.append([b"b"])
+        log.flush()
+        (tmp_path / f"{0:020d}.log").unlink()
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(0)
+
+
+def test_retention(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "bytes", config(segment_bytes=50, retain_bytes=200)) as log:
+        for _ in range(10):
+            log.append([bytes(50)])
+            log.flush()
+    with Log.open(tmp_path / "bytes") as log:
+        assert log.end_offset == 10
+        assert 6 <= log.first_offset < 10
+    with Log.open(tmp_path / "time", config(segment_bytes=50, retain_s=-1.0)) as log:
+        for _ in range(3):
+            log.append([bytes(50)])
+            log.flush()
+    with Log.open(tmp_path / "time") as log:
+        assert log.first_offset == log.end_offset == 3
+
+
+def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
+    with Log.open(tmp_path) as log:
+        log.append([b"a", b"b"])
+    with open(tmp_path / f"{0:020d}.log", "ab") as file:
+        file.write(b"torn")
+    with Log.open(tmp_path) as log:
+        assert (log.cut_bytes, log.end_offset) == (4, 2)
+        log.append([b"c"])
+        log.flush()
+        assert payloads(log) == [b"a", b"b", b"c"]
+
+
+def test_damage_in_the_middle_is_not_hidden(tmp_path: Path) -> None:
+    with Log.open(tmp_path, config(segment_bytes=10)) as log:
+        for number in range(3):
+            log.append([b"%d" % number * 20])
+            log.flush()
+    (tmp_path / f"{1:020d}.index").unlink()
+    (tmp_path / f"{1:020d}.log").write_bytes(bytes(30))
+    with pytest.raises(LogError, match="damaged"):
+        Log.open(tmp_path)
+    (tmp_path / f"{1:020d}.log").unlink()
+    with pytest.raises(LogError, match="missing"):
+        Log.open(tmp_path)
+
+
+CHILD = """
+import sys
+from tunnel.messages.log import Log, LogConfig
+with Log.open(sys.argv[1], LogConfig(flush_messages=10, flush_s=0.001, segment_bytes=20_000)) as log:
+    while True:
+        offset = log.append([b"%d" % (log.next_offset + index) for index in range(50)])
+        log.flush()
+        print(log.end_offset, flush=True)
+"""
+
+
+def test_kill_9_loses_nothing_that_was_flushed(tmp_path: Path) -> None:
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            try:
+                told = [int(child.stdout.readline()) for _ in range(30)]
+            finally:
+                child.kill()
+            rest = [int(line) for line in child.stdout.read().split("\n")[:-1]]
+        with Log.open(tmp_path) as log:
+            assert log.end_offset >= max([*told, *rest])
+            assert payloads(log) == [b"%d" % number for number in range(log.end_offset)]
+
+
+@in_loop
+async def test_a_disk_that_fails_ends_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log.open(tmp_path, config(flush_messages=1, pending_bytes_max=10))
+
+    def full(descriptor: int, buffers: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    log.append([b"kept"])
+    await log.flushed(1)
+    monkeypatch.setattr(os, "writev", full)
+    log.append([b"lost"])
+    with pytest.raises(LogError, match="free the disk"):
+        await log.flushed(2)
+    for call in (log.flush, lambda: log.append([b"x"])):
+        with pytest.raises(LogError, match="No space"):
+            call()
+    with pytest.raises(LogError):
+        await log.flushed(2)
+    log.close()
+    monkeypatch.undo()
+    with Log.open(tmp_path) as again:
+        assert payloads(again) == [b"kept"]
+
+
+@in_loop
+async def test_short_writes_go_on_and_room_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, gate = os.writev, threading.Event()
+
+    def short(descriptor: int, buffers: list[memoryview]) -> int:
+        assert gate.wait(60)
+        return real(descriptor, [buffers[0][:7]])
+
+    monkeypatch.setattr(os, "writev", short)
+    with Log.open(tmp_path, config(flush_messages=1, pending_bytes_max=100)) as log:
+        sent = [b"%d" % number * 10 for number in range(30)]
+        log.append(sent[:1])
+        for payload in sent[1:]:
+            log.append([payload])
+        assert not log.has_room
+        room = asyncio.ensure_future(log.room())
+        await asyncio.sleep(0)
+        gate.set()
+        await room
+        await log.room()
+        log.flush()
+        assert payloads(log) == sent
+
+
+@in_loop
+async def test_who_waits_for_room_hears_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def fail(descriptor: int, buffers: object) -> int:
+        assert gate.wait(60)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "writev", fail)
+    with Log.open(tmp_path, config(pending_bytes_max=10)) as log:
+        log.append([bytes(50)])
+        while not log.has_room:  # taken by the writer thread  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        log.append([bytes(50)])
+        room = asyncio.ensure_future(log.room())
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(LogError, match="Input/output"):
+            await room
+        with pytest.raises(LogError, match="Input/output"):
+            await log.room()

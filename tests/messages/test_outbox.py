@@ -1,0 +1,235 @@
+"""From outbox to inbox: each message once, in order, whatever dies in between."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.messages.streams import stream_pair
+from tests.support.loops import in_loop
+from tunnel.messages.calls import CallChannel
+from tunnel.messages.errors import FencedError, LogError, OutboxError, RemoteCallError
+from tunnel.messages.inbox import Inbox
+from tunnel.messages.log import LogConfig
+from tunnel.messages.outbox import DELIVER, FENCED, GAP, Outbox, OutboxSender, read_batch
+
+
+class Wire:
+    """Connects senders to an inbox, and can be cut."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self.dials = 0
+        self.fails = 0
+        self.channels: list[CallChannel] = []
+        self.connected = asyncio.Event()
+        self._stack: list[object] = []
+
+    async def connect(self) -> CallChannel:
+        self.dials += 1
+        if self.dials <= self.fails:
+            raise ConnectionRefusedError("not yet")
+        context = stream_pair()
+        near, far = await context.__aenter__()
+        self._stack.append(context)
+        channel, answerer = CallChannel(*near), CallChannel(*far, self.inbox.handlers)
+        channel.start()
+        answerer.start()
+        self.channels += [channel, answerer]
+        self.connected.set()
+        return channel
+
+    def cut(self) -> None:
+        for channel in self.channels:
+            channel._writer.transport.abort()
+
+    async def close(self) -> None:
+        for channel in self.channels:
+            await channel.close()
+        for context in self._stack:
+            await context.__aexit__(None, None, None)  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def wire(inbox: Inbox) -> AsyncIterator[Wire]:
+    made = Wire(inbox)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def fast(outbox: Outbox, connect: Wire) -> OutboxSender:
+    random = Random(1)
+    random.random = lambda: -0.999  # type: ignore[method-assign]  # pauses of 0.1 ms
+    return OutboxSender(outbox, connect.connect, random=random)
+
+
+def received(inbox: Inbox) -> list[bytes]:
+    return [record.payload for record in inbox.read(0, None)]
+
+
+@in_loop
+async def test_messages_arrive_once_and_in_order(tmp_path: Path) -> None:
+    with Outbox.open(tmp_path / "out") as outbox, Inbox.open(tmp_path / "in") as inbox:
+        async with wire(inbox) as path, fast(outbox, path):
+            assert await outbox.put(b"first") == 0
+            assert await outbox.put_many([b"%d" % number for number in range(1, 1000)]) == 1
+            await outbox.delivered(999)
+            assert outbox.undelivered == 0
+            await outbox.delivered(5)
+            await outbox.put(b"last")
+            await outbox.delivered(1000)
+            assert received(inbox) == [b"first", *(b"%d" % number for number in range(1, 1000)), b"last"]
+            record = next(iter(inbox.read(0)))
+            assert (record.outbox, record.epoch, record.number) == (outbox.id, 1, 0)
+            assert inbox.expected(outbox.id) == 1001
+
+
+@in_loop
+async def test_cuts_and_restarts_change_nothing(tmp_path: Path) -> None:
+    sent = 0
+    for life in range(4):
+        with Outbox.open(tmp_path / "out") as outbox, Inbox.open(tmp_path / "in") as inbox:
+            assert outbox.epoch == life + 1
+            async with wire(inbox) as path, fast(outbox, path) as sender:
+                path.fails = 2
+                for _ in range(5):
+                    await outbox.put_many([b"%d" % (sent + index) for index in range(200)])
+                    sent += 200
+                    path.cut()
+                if life % 2:
+                    await outbox.delivered(sent - 1)
+                    assert sender.attempts > 2
+            shutil.copytree(tmp_path / "in", tmp_path / f"copy{life}")
+    with Inbox.open(tmp_path / "in") as inbox:
+        assert received(inbox) == [b"%d" % number for number in range(sent)]
+    with Inbox.open(tmp_path / "copy1") as earlier:
+        assert received(earlier) == [b"%d" % number for number in range(2000)]
+
+
+@in_loop
+async def test_what_waits_unseen_is_sent_when_it_comes(tmp_path: Path) -> None:
+    with Outbox.open(tmp_path / "out") as outbox, Inbox.open(tmp_path / "in") as inbox:
+        async with wire(inbox) as path, fast(outbox, path):
+            await path.connected.wait()
+            path.cut()  # idle: noticed all the same
+            await outbox.put(b"x")
+            await outbox.delivered(0)
+        waiting = asyncio.ensure_future(outbox.delivered(7))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        outbox.confirm(8)
+        outbox.confirm(3)
+        assert outbox.delivered_number == 8
+
+
+@in_loop
+async def test_delivered_segments_are_removed(tmp_path: Path) -> None:
+    config = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=1000)
+    with Outbox.open(tmp_path / "out", config) as outbox, Inbox.open(tmp_path / "in") as inbox:
+        async with wire(inbox) as path, fast(outbox, path):
+            for number in range(20):
+                await outbox.put(bytes(500))
+                await outbox.delivered(number)
+            assert outbox.log.first_offset > 10
+    with Outbox.open(tmp_path / "out", config) as outbox, Inbox.open(tmp_path / "other") as lost:
+        async with wire(lost) as path, fast(outbox, path) as sender:
+            with pytest.raises(OutboxError, match="the receiver lost messages"):
+                await sender.wait()
+
+
+@in_loop
+async def test_an_old_copy_of_an_outbox_is_noticed(tmp_path: Path) -> None:
+    with Outbox.open(tmp_path / "out") as outbox:
+        await outbox.put(b"0")
+    shutil.copytree(tmp_path / "out", tmp_path / "old")
+    with Inbox.open(tmp_path / "in") as inbox:
+        async with wire(inbox) as path:
+            with Outbox.open(tmp_path / "out") as outbox:
+                await outbox.put(b"1")
+                async with fast(outbox, path):
+                    await outbox.delivered(1)
+            with Outbox.open(tmp_path / "old") as old, Outbox.open(tmp_path / "out") as new:
+                # both have epoch 2 and 3: the older one is refused from the newer one's first word on
+                async with fast(new, path):
+                    await new.put(b"2")
+                    await new.delivered(2)
+                async with fast(old, path) as sender:
+                    with pytest.raises(FencedError, match="newer process"):
+                        await sender.wait()
+                with pytest.raises(RemoteCallError, match="epoch 2 is over"):
+                    inbox._accept(old.id, 2, 3, [b"x"])
+            with Outbox.open(tmp_path / "old") as again:
+                again.epoch = 99
+                async with fast(again, path) as sender:
+                    with pytest.raises(OutboxError, match="restored from an old copy"):
+                        await sender.wait()
+        assert received(inbox) == [b"0", b"1", b"2"]
+
+
+@in_loop
+async def test_what_a_receiver_must_not_take(tmp_path: Path) -> None:
+    with Inbox.open(tmp_path / "in") as inbox:
+        with pytest.raises(RemoteCallError, match="message 1 instead of 0") as caught:
+            inbox._accept(b"x" * 16, 1, 1, [b"gap"])
+        assert caught.value.code == GAP
+        assert await inbox._hello(b"x" * 16, 2) == 0
+        assert await inbox._hello(b"x" * 16, 2) == 0
+        with pytest.raises(RemoteCallError) as fenced:
+            inbox._hello(b"x" * 16, 1)
+        assert fenced.value.code == FENCED
+        assert await inbox._accept(b"x" * 16, 2, 0, [b"a", b"b"]) == 2
+        assert await inbox._accept(b"x" * 16, 2, 1, [b"b", b"c"]) == 3
+        assert await inbox._accept(b"x" * 16, 2, 0, [b"a"]) == 3
+        assert received(inbox) == [b"a", b"b", b"c"]
+        async with wire(inbox) as path:
+            channel = await path.connect()
+            for fields in (None, {"outbox": "zz", "epoch": "1", "first": "0"}):
+                with pytest.raises(RemoteCallError, match="no outbox"):
+                    await channel.call(DELIVER, b"", fields)
+
+
+@in_loop
+async def test_the_progress_is_noted_and_read_again(tmp_path: Path) -> None:
+    for start in range(0, 300, 100):
+        with Inbox.open(tmp_path, checkpoint_records=30) as inbox:
+            assert inbox.expected(b"y" * 16) == start
+            for number in range(start, start + 100, 10):
+                await inbox._accept(b"y" * 16, 1, number, [b"%d" % each for each in range(number, number + 10)])
+        assert (tmp_path / "inbox.json").exists()
+    with Inbox.open(tmp_path, LogConfig(segment_bytes=100)) as inbox:
+        inbox.log.append([bytes(33)])
+        inbox.log.flush()
+        inbox.trim(100)
+        assert [record.offset for record in inbox.read(250, 20)] == list(range(250, 270))
+    progress = (tmp_path / "inbox.json").read_bytes()
+    (tmp_path / "inbox.json").write_bytes(progress.replace(b'"offset":301', b'"offset":999'))
+    with pytest.raises(LogError, match="speaks of 999"):
+        Inbox.open(tmp_path)
+    (tmp_path / "inbox.json").write_bytes(b"{}")
+    with pytest.raises(LogError, match="is no inbox"):
+        Inbox.open(tmp_path)
+
+
+def test_directories_that_are_no_outbox(tmp_path: Path) -> None:
+    with Outbox.open(tmp_path) as outbox:
+        outbox.log.append([b"x"])
+        with pytest.raises(LogError, match="another process"):
+            Outbox.open(tmp_path)
+    identity = (tmp_path / "outbox.json").read_bytes()
+    (tmp_path / "outbox.json").write_bytes(b"[]")
+    with pytest.raises(LogError, match="is no outbox"):
+        Outbox.open(tmp_path)
+    os.unlink(tmp_path / "outbox.json")
+    with pytest.raises(LogError, match="is missing"):
+        Outbox.open(tmp_path)
+    (tmp_path / "outbox.json").write_bytes(identity)
+    with Outbox.open(tmp_path) as outbox:
+        assert outbox.epoch == 2
+        assert read_batch(outbox.log, 0) == (outbox.log.read(0).load(), 1)

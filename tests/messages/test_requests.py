@@ -1,0 +1,89 @@
+"""Produce requests on the wire."""
+
+import asyncio
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.loops import in_loop
+from tunnel.messages.errors import ChannelClosedError, MalformedFrameError
+from tunnel.messages.requests import (
+    ProduceDecoder,
+    ProduceRequest,
+    encode_multi_produce,
+    encode_produce,
+    read_requests,
+)
+from tunnel.messages.sets import ByteBufferMessageSet
+
+requests = st.builds(
+    lambda topic, partition, payloads: ProduceRequest(topic, partition, ByteBufferMessageSet.of(payloads)),
+    st.text(min_size=1, max_size=8), st.integers(-1, 2**31 - 1), st.lists(st.binary(max_size=9), max_size=3),
+)  # fmt: skip
+Flat = tuple[str, int, bytes]
+
+
+def flat(request: ProduceRequest) -> Flat:
+    return request.topic, request.partition, request.messages.data
+
+
+def one(payload: bytes = b"x", topic: str = "orders") -> ProduceRequest:
+    return ProduceRequest(topic, 7, ByteBufferMessageSet.of([payload]))
+
+
+def test_the_layout_is_that_of_the_document() -> None:
+    data = one().messages.data
+    body = struct.pack(">H", 6) + b"orders" + struct.pack(">iI", 7, len(data)) + data
+    assert b"".join(encode_produce(one())) == b"\x00\x00" + body
+    assert b"".join(encode_multi_produce([one(), one()])) == b"\x00\x03\x00\x02" + body + body
+    with pytest.raises(ValueError, match="65536 requests"):
+        encode_multi_produce([one()] * 65_536)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(requests, min_size=1, max_size=3), max_size=4), st.integers(1, 60))
+def test_a_stream_may_be_cut_anywhere(sent: list[list[ProduceRequest]], step: int) -> None:
+    data = b"".join(
+        piece for each in sent for piece in (encode_produce(each[0]) if len(each) == 1 else encode_multi_produce(each))
+    )
+    decoder = ProduceDecoder()
+    found = [each for start in range(0, len(data), step) for each in decoder.feed(data[start : start + step])]
+    assert [[flat(request) for request in each] for each in found] == [[flat(each) for each in group] for group in sent]
+    assert decoder.is_between_requests
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"\x00\x01\x00\x00", "request key 1"),
+        (b"GET / HTTP/1.1", "request key"),
+        (b"\x00\x00\x00\x01t" + struct.pack(">iI", 0, 0xFFFFFFFF), "over 1000 bytes"),
+        (b"\x00\x00\x00\x01\xff" + struct.pack(">iI", 0, 0), "UTF-8"),
+    ],
+)
+def test_what_is_no_request_is_refused_by_its_first_bytes(data: bytes, match: str) -> None:
+    with pytest.raises(MalformedFrameError, match=match):
+        ProduceDecoder(1000).feed(data)
+
+
+def test_all_requests_of_one_count_against_the_limit() -> None:
+    data = b"".join(encode_multi_produce([one(bytes(400))] * 3))
+    with pytest.raises(MalformedFrameError, match="over 1000 bytes"):
+        ProduceDecoder(1000).feed(data)
+    assert len(ProduceDecoder(2000).feed(data)[0]) == 3
+
+
+@in_loop
+async def test_reading_a_stream_to_its_end() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"".join(encode_multi_produce([one(b"a"), one(b"b")])))
+    reader.feed_data(b"".join(encode_produce(one(b"c"))))
+    reader.feed_eof()
+    assert [list(each.messages.payloads()) async for each in read_requests(reader)] == [[b"a"], [b"b"], [b"c"]]
+    cut = asyncio.StreamReader()
+    cut.feed_data(b"".join(encode_produce(one()))[:-1])
+    cut.feed_eof()
+    with pytest.raises(ChannelClosedError):
+        [each async for each in read_requests(cut)]

@@ -1,0 +1,204 @@
+"""A log that others append to and fetch from, and the replica that takes far-behind readers off it.
+
+A reader that is far behind reads from the disk, and would make live traffic wait for it. When there is a replica, it
+is told to go there; the replica sends it back when it has caught up. A replica pulls batches of 1 MiB: it wants
+throughput, not speed, so being read does not matter to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from tunnel.errors import TunnelError
+from tunnel.messages.calls import CallHandler, Request, Response
+from tunnel.messages.channels import ChannelTable
+from tunnel.messages.errors import LogError, OffsetOutOfRangeError, RemoteCallError
+from tunnel.messages.log import Log
+from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
+
+__all__ = [
+    "APPEND",
+    "BEHIND_MESSAGES",
+    "CORRUPT",
+    "FETCH",
+    "MALFORMED",
+    "BrokerConfig",
+    "LogBroker",
+    "Replica",
+    "check_range",
+    "count_messages",
+]
+
+APPEND = 120  # codes of requests
+FETCH = 121
+MALFORMED = 130  # codes of answers
+CORRUPT = 131
+
+BEHIND_MESSAGES = 10_000  # the document's threshold for a backlog
+_REPLICA_BATCH_BYTES = 1024 * 1024  # the document's batch
+_FETCH_BYTES_MAX = 8 * 1024 * 1024
+_WAIT_MS_MAX = 60_000
+_logger = structlog.get_logger("tunnel.messages.broker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """When readers are sent elsewhere."""
+
+    replica: str = ""
+    """The address of the replica; none: far-behind readers are served here."""
+    behind_messages: int = BEHIND_MESSAGES
+    """A reader that is more behind is sent to the replica."""
+    master: str = ""
+    """On a replica: where readers go back to. A replica takes no appends."""
+
+
+def count_messages(data: bytes) -> int:
+    """How many whole messages a set has. CorruptMessageError, or LogError if it ends within one."""
+    end, count = 0, 0
+    for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
+        end = found.next_offset
+        count += 1
+    if end != len(data):
+        raise LogError("a message set that ends within a message")
+    return count
+
+
+def check_range(offset: int, response: Response) -> int:
+    """The end of the log that answered a fetch; OffsetOutOfRangeError if it does not have that offset."""
+    fields = response.fields or {}
+    first, end = int(fields["first"]), int(fields["max"])
+    if not first <= offset <= end:
+        raise OffsetOutOfRangeError(offset, first, end)
+    return end
+
+
+class LogBroker:
+    """Answers appends and fetches: give `handlers` to a CallChannel, or to `serve_calls`."""
+
+    def __init__(self, log: Log, config: BrokerConfig | None = None) -> None:
+        self.log = log
+        self._config = config or BrokerConfig()
+        self.handlers: dict[int, CallHandler] = {FETCH: self._fetch}
+        if not self._config.master:
+            self.handlers[APPEND] = self._append
+
+    def _append(self, request: Request) -> Awaitable[Response] | Response:
+        """Body: a message set. Answers with its offset; `durable=1` waits until it is on disk."""
+        try:
+            count = count_messages(request.body)
+        except TunnelError as error:
+            raise RemoteCallError(CORRUPT, str(error)) from None
+        offset = self.log.append_set(request.body, count)
+        answer = Response(b"", {"offset": str(offset)})
+        if (request.fields or {}).get("durable") == "1":
+            return self._when_durable(offset + count, answer)
+        return answer if self.log.has_room else self._when_room(answer)
+
+    async def _when_durable(self, end: int, answer: Response) -> Response:
+        await self.log.flushed(end)
+        return answer
+
+    async def _when_room(self, answer: Response) -> Response:
+        await self.log.room()
+        return answer
+
+    async def _fetch(self, request: Request) -> Response:
+        """Fields: offset, bytes, wait_ms, and `stay`, from who wants to be redirected nowhere. Answers with messages,
+        with `first` and `max`, which the log has, and maybe with `redirect`: where to fetch instead."""
+        fields = request.fields or {}
+        try:
+            offset = int(fields["offset"])
+            size_max = min(_FETCH_BYTES_MAX, max(1, int(fields.get("bytes", "65536"))))
+            wait_ms = min(_WAIT_MS_MAX, int(fields.get("wait_ms", "0")))
+        except (KeyError, ValueError):
+            raise RemoteCallError(MALFORMED, "a fetch needs a number as its offset") from None
+        log, config = self.log, self._config
+        behind = log.end_offset - offset
+        if "stay" not in fields:
+            if config.replica and behind > config.behind_messages:
+                return self._answer(b"", config.replica)
+            if config.master and behind <= 0:
+                return self._answer(b"", config.master)
+        try:
+            if behind <= 0 and wait_ms > 0:
+                await self._wait(offset + 1, wait_ms / 1000)
+            if behind > config.behind_messages:
+                data = await asyncio.to_thread(self._read, offset, size_max)  # the disk may have to be read
+            else:
+                data = self._read(offset, size_max)
+        except OffsetOutOfRangeError:
+            data = b""  # the answer has the bounds
+        return self._answer(data, "")
+
+    def _answer(self, data: bytes, redirect: str) -> Response:
+        fields = {"max": str(self.log.end_offset), "first": str(self.log.first_offset)}
+        if redirect:
+            fields["redirect"] = redirect
+        return Response(data, fields)
+
+    async def _wait(self, end: int, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.log.flushed(end)
+        except TimeoutError:
+            pass
+
+    def _read(self, offset: int, size_max: int) -> bytes:
+        return self.log.read(offset, size_max).load()
+
+
+class Replica:
+    """Copies a master's log into one of its own, offset by offset, for as long as it runs."""
+
+    def __init__(self, log: Log, table: ChannelTable, master: str, *, batch_bytes: int = _REPLICA_BATCH_BYTES) -> None:
+        self.log = log
+        self._table = table
+        self._master = master
+        self._batch_bytes = batch_bytes
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.pull()
+            except (OSError, TunnelError, TimeoutError) as error:
+                _logger.info("a replica waits for its master", master=self._master, error=str(error))
+                await asyncio.sleep(0.5)
+
+    async def pull(self) -> int:
+        """Copy one batch; how many messages it had. LogError if the master no longer has what is next here."""
+        fields = {
+            "offset": str(self.log.next_offset),
+            "bytes": str(self._batch_bytes),
+            "wait_ms": "1000",
+            "stay": "1",
+        }
+        response = await self._table.call(self._master, FETCH, b"", fields)
+        check_range(self.log.next_offset, response)
+        data = bytes(response.body)
+        end, count = 0, 0
+        for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
+            end = found.next_offset
+            count += 1
+        if count:
+            self.log.append_set(data[:end], count)
+            await self.log.room()
+        return count

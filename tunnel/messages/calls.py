@@ -1,0 +1,314 @@
+"""Many requests on one connection at once: an opaque id brings each answer to its caller, in whatever order they come.
+
+Both sides may call and both may answer. Nothing stops the reading: who gets more requests than it may hold answers
+SYSTEM_BUSY, so two sides that call each other can never wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import msgspec
+
+from tunnel.messages.errors import ChannelClosedError, MalformedFrameError, RemoteCallError
+from tunnel.messages.frames import CallHeader, FrameDecoder, FrameFlag, ResponseCode, encode_frame
+
+__all__ = ["CallChannel", "CallHandler", "Request", "Response", "serve_calls"]
+
+CALL_TIMEOUT_S = 30.0
+_READ_BYTES = 256 * 1024
+_HANDLED_MAX = 1024  # requests at once
+_HANDLED_BYTES_MAX = 64 * 1024 * 1024  # of their bodies
+_REMARK_MAX = 1000
+
+_Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+class Request(msgspec.Struct, gc=False):
+    """What a handler gets."""
+
+    code: int
+    body: bytes
+    fields: dict[str, str] | None = None
+    is_one_way: bool = False
+
+
+class Response(msgspec.Struct, gc=False):
+    """What a handler gives, and what a caller gets."""
+
+    body: _Bytes = b""
+    fields: dict[str, str] | None = None
+
+
+CallHandler: TypeAlias = Callable[[Request], Awaitable[Response | None] | Response | None]
+"""A function or coroutine function. To answer with an error of its own it raises RemoteCallError."""
+
+
+class CallChannel:
+    """One stream for requests and responses. Use it as an async context manager, or `start` and `close` it.
+
+    `handlers`: by request code, for what the other side asks.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        handlers: Mapping[int, CallHandler] | None = None,
+        *,
+        handled_max: int = _HANDLED_MAX,
+        handled_bytes_max: int = _HANDLED_BYTES_MAX,
+    ) -> None:
+        self.late_answers = 0  # to calls that nobody waits for any more
+        self.error: Exception | None = None
+        self._reader = reader
+        self._writer = writer
+        self._handlers = handlers or {}
+        self._handled_max = handled_max
+        self._handled_bytes_max = handled_bytes_max
+        self._handled_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._opaque = 0
+        self._calls: dict[int, asyncio.Future[Response]] = {}
+        self._handling: dict[int, asyncio.Task[None]] = {}
+        self._one_way: set[asyncio.Task[None]] = set()
+        self._out: list[_Bytes] = []
+        self._task: asyncio.Task[None] | None = None
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+
+    # life
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._task = self._loop.create_task(self._receive())
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call may succeed, as far as we know."""
+        return not self._closed.done()
+
+    async def wait_closed(self) -> None:
+        """Return when the connection is over; `error` says why, None after a clean end."""
+        await asyncio.shield(self._closed)
+
+    async def close(self) -> None:
+        """End it: calls fail with ChannelClosedError, handlers are cancelled, what was answered still leaves."""
+        self._end(None)
+        tasks = [*self._handling.values(), *self._one_way, *([self._task] if self._task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closed.done():
+            return
+        self._flush()
+        self.error = error
+        self._closed.set_result(None)
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(ChannelClosedError(f"the connection is gone{f': {error}' if error else ''}"))
+        for task in (*self._handling.values(), *self._one_way):
+            task.cancel()  # nobody is there for their answers
+        self._writer.close()
+
+    # calling
+
+    async def call(
+        self,
+        code: int,
+        body: _Bytes = b"",
+        fields: dict[str, str] | None = None,
+        *,
+        timeout: float | None = CALL_TIMEOUT_S,  # noqa: ASYNC109
+    ) -> Response:
+        """Ask, and return the answer. RemoteCallError: the far handler failed. TimeoutError after `timeout` seconds.
+
+        Cancelling it, or its timeout, also cancels the handler of the other side.
+        """
+        if self._closed.done():
+            raise ChannelClosedError("the connection is gone")
+        self._opaque += 1
+        opaque = self._opaque
+        future: asyncio.Future[Response] = self._loop.create_future()
+        self._write(encode_frame(CallHeader(code, opaque, 0, "", fields), body))
+        self._calls[opaque] = future
+        timer = None if timeout is None else self._loop.call_later(timeout, _expire, future, code, timeout)
+        try:
+            await self._writer.drain()
+            return await future
+        except (asyncio.CancelledError, TimeoutError):
+            self._write(encode_frame(CallHeader(code, opaque, FrameFlag.CANCEL | FrameFlag.ONE_WAY)))
+            raise
+        except OSError as error:
+            if isinstance(error, ChannelClosedError):
+                raise
+            raise ChannelClosedError(f"the connection is gone: {error}") from error
+        finally:
+            if timer is not None:
+                timer.cancel()
+            del self._calls[opaque]
+            if future.done() and not future.cancelled():
+                future.exception()  # seen, even when something else was raised
+
+    async def send(self, code: int, body: _Bytes = b"", fields: dict[str, str] | None = None) -> None:
+        """Ask for no answer: returns when it has been written."""
+        if self._closed.done():
+            raise ChannelClosedError("the connection is gone")
+        self._opaque += 1
+        self._write(encode_frame(CallHeader(code, self._opaque, FrameFlag.ONE_WAY, "", fields), body))
+        await self._writer.drain()
+
+    def _write(self, buffers: list[_Bytes]) -> None:
+        """What is written in one round of the loop leaves at its end, together."""
+        if self._closed.done():
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += buffers
+
+    def _flush(self) -> None:
+        if self._out and not self._closed.done():
+            self._writer.write(b"".join(self._out))
+        self._out = []
+
+    # receiving
+
+    async def _receive(self) -> None:
+        decoder = FrameDecoder()
+        try:
+            while data := await self._reader.read(_READ_BYTES):
+                for header, body in decoder.feed(data):
+                    self._handle(header, body)
+            whole = decoder.is_between_frames
+            self._end(None if whole else ChannelClosedError("the other side went away within a frame"))
+        except (OSError, MalformedFrameError) as error:
+            self._end(error)
+
+    def _handle(self, header: CallHeader, body: bytes) -> None:
+        if header.flag & FrameFlag.RESPONSE:
+            self._answered(header, body)
+        elif header.flag & FrameFlag.CANCEL:
+            task = self._handling.get(header.opaque)
+            if task is not None:
+                task.cancel()
+        else:
+            self._asked(header, body)
+
+    def _answered(self, header: CallHeader, body: bytes) -> None:
+        future = self._calls.get(header.opaque)
+        if future is None or future.done():
+            self.late_answers += 1
+        elif header.code == ResponseCode.SUCCESS:
+            future.set_result(Response(body, header.fields))
+        else:
+            future.set_exception(RemoteCallError(header.code, header.remark))
+
+    def _asked(self, header: CallHeader, body: bytes) -> None:
+        one_way = bool(header.flag & FrameFlag.ONE_WAY)
+        handler = self._handlers.get(header.code)
+        if handler is None:
+            text = f"no handler for requests of code {header.code}"
+            self._fail(header, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+            return
+        unread = self._writer.transport.get_write_buffer_size()
+        if unread > 2 * self._handled_bytes_max:
+            self._end(MalformedFrameError("the other side asks and reads no answers"))
+            return
+        busy = len(self._handling) + len(self._one_way) >= self._handled_max or header.opaque in self._handling
+        if busy or max(unread, self._handled_bytes + len(body)) > self._handled_bytes_max:
+            self._fail(header, ResponseCode.SYSTEM_BUSY, "too many requests at once: try again later")
+            return
+        request = Request(header.code, body, header.fields, one_way)
+        try:
+            outcome = handler(request)
+        except Exception as error:
+            self._failed(header, error)
+            return
+        if outcome is None or isinstance(outcome, Response):
+            self._succeed(header, outcome)
+            return
+        self._handled_bytes += len(body)
+        task = self._loop.create_task(self._run(header, outcome))
+        if one_way:
+            self._one_way.add(task)
+        else:
+            self._handling[header.opaque] = task
+        task.add_done_callback(lambda task: self._handled(header, len(body), task))
+        if asyncio.iscoroutine(outcome):
+            # Cancelled before its first step, a task leaves what it would have awaited; closing twice is harmless.
+            task.add_done_callback(lambda _: outcome.close())
+
+    def _handled(self, header: CallHeader, size: int, task: asyncio.Task[None]) -> None:
+        self._handled_bytes -= size
+        if header.flag & FrameFlag.ONE_WAY:
+            self._one_way.discard(task)
+        else:
+            self._handling.pop(header.opaque, None)
+
+    async def _run(self, header: CallHeader, handling: Awaitable[Response | None]) -> None:
+        try:
+            response = await handling
+            await self._writer.drain()
+        except OSError as error:
+            if self._closed.done() or isinstance(error, ChannelClosedError):
+                return
+            self._failed(header, error)
+        except Exception as error:
+            self._failed(header, error)
+        else:
+            self._succeed(header, response)
+
+    # answering
+
+    def _succeed(self, header: CallHeader, response: Response | None) -> None:
+        if header.flag & FrameFlag.ONE_WAY:
+            return
+        answer = CallHeader(ResponseCode.SUCCESS, header.opaque, FrameFlag.RESPONSE)
+        body: _Bytes = b""
+        if response is not None:
+            answer.fields, body = response.fields, response.body
+        try:
+            self._write(encode_frame(answer, body))
+        except ValueError as error:
+            self._failed(header, error)
+
+    def _failed(self, header: CallHeader, error: Exception) -> None:
+        if isinstance(error, RemoteCallError):
+            self._fail(header, error.code, str(error))
+        else:
+            self._fail(header, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def _fail(self, header: CallHeader, code: int, text: str) -> None:
+        if not header.flag & FrameFlag.ONE_WAY:
+            answer = CallHeader(code, header.opaque, FrameFlag.RESPONSE, text[:_REMARK_MAX])
+            self._write(encode_frame(answer))
+
+
+def _expire(future: asyncio.Future[Response], code: int, seconds: float) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError(f"no answer to a request of code {code} within {seconds} s"))
+
+
+def serve_calls(
+    handlers: Mapping[int, CallHandler],
+) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """What `start_server` of a tunnel or of asyncio takes: answers each connection until it ends."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with CallChannel(reader, writer, handlers) as channel:
+            await channel.wait_closed()
+
+    return serve

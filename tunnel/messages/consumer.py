@@ -1,0 +1,94 @@
+"""Reading a broker's log by offset: how far behind one is, and going where one is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tunnel.messages.broker import BEHIND_MESSAGES, FETCH, check_range
+from tunnel.messages.channels import ChannelTable
+from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
+from tunnel.messages.sets import ByteBufferMessageSet
+
+__all__ = ["ConsumedMessage", "Consumer"]
+
+_FETCH_BYTES = 1024 * 1024
+
+
+class ConsumedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message and its offset in the log. Those of one compressed set share an offset."""
+
+    offset: int
+    payload: bytes
+
+
+class Consumer:
+    """Fetches from `address` on, and from the replica while it is sent there. Keep `offset` with your own data: a
+    consumer that begins with it takes every message into effect once.
+
+    `on_lag(lag)` is called with each fetch that finds more than `lag_max` messages between it and the end of the log.
+    """
+
+    def __init__(
+        self,
+        table: ChannelTable,
+        address: str,
+        offset: int = 0,
+        *,
+        fetch_bytes: int = _FETCH_BYTES,
+        lag_max: int = BEHIND_MESSAGES,
+        on_lag: Callable[[int], None] | None = None,
+    ) -> None:
+        self.offset = offset
+        self.lag = 0  # messages between us and the end, at the last fetch
+        self.address = address  # where the next fetch goes
+        self._home = address
+        self._stay = False
+        self._end = 0
+        self._table = table
+        self._fetch_bytes = fetch_bytes
+        self._lag_max = lag_max
+        self._on_lag = on_lag
+
+    async def fetch(self, wait_ms: int = 1000) -> list[ConsumedMessage]:
+        """The next messages, maybe none after `wait_ms`. OffsetOutOfRangeError when the log no longer has the next one.
+
+        A fetch that fails changes nothing: call again.
+        """
+        data, base = await self._fetch_raw(wait_ms)
+        messages: list[ConsumedMessage] = []
+        offset = base
+        for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
+            if found.message.codec:
+                whole = data[found.offset : found.next_offset]
+                messages += [ConsumedMessage(offset, each) for each in ByteBufferMessageSet(whole).payloads()]
+            else:
+                messages.append(ConsumedMessage(offset, found.payload))
+            offset += 1
+        self._advance(offset)
+        return messages
+
+    async def _fetch_raw(self, wait_ms: int) -> tuple[bytes, int]:
+        while True:
+            fields = {"offset": str(self.offset), "bytes": str(self._fetch_bytes), "wait_ms": str(wait_ms)}
+            if self._stay:
+                fields["stay"] = "1"
+            try:
+                response = await self._table.call(self.address, FETCH, b"", fields, timeout=wait_ms / 1000 + 30)
+            except (OSError, TimeoutError):
+                self.address = self._home  # a replica that is gone is no reason to stop
+                raise
+            redirect = (response.fields or {}).get("redirect", "")
+            # Back from a replica we take what there is: it may be behind itself, and would be named again.
+            self._stay = redirect == self._home
+            if not redirect:
+                self._end = check_range(self.offset, response)
+                return bytes(response.body), self.offset
+            self.address = redirect
+
+    def _advance(self, offset: int) -> None:
+        self.offset = offset
+        self.lag = max(0, self._end - offset)
+        if self.lag > self._lag_max and self._on_lag is not None:
+            self._on_lag(self.lag)

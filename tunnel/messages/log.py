@@ -1,0 +1,388 @@
+"""An append-only log: segment files of message sets, written by one thread, flushed in groups.
+
+Whoever appends puts bytes into a queue; the writer thread takes everything that waits, writes it with one call, and
+flushes when enough was written or enough time has passed. Readers see only what is flushed, so what they saw is never
+taken back. Nobody else writes to the files: that is the answer to the question of concurrent writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+
+from tunnel.messages.errors import LogError, OffsetOutOfRangeError
+from tunnel.messages.message import encode_payloads
+from tunnel.messages.segments import INDEX_BYTES, Segment, SegmentSet, recover_segments, sync_directory
+
+__all__ = ["Log", "LogConfig"]
+
+_WRITEV_MAX = 512
+_log = structlog.get_logger("tunnel.messages.log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """When to flush, when to begin a new file, what to keep."""
+
+    flush_messages: int = 1_000
+    """Flush when so many wait for it: the defaults are those asked of a broker's log."""
+    flush_s: float = 1.0
+    """Or when the first has waited so long."""
+    segment_bytes: int = 64 * 1024 * 1024
+    """A segment that is larger gets a successor."""
+    retain_bytes: int | None = None
+    """Remove the oldest segments when all together are larger; None keeps everything."""
+    retain_s: float | None = None
+    """Remove segments that were last written so long ago."""
+    pending_bytes_max: int = 64 * 1024 * 1024
+    """Appended and not yet written: `room` waits above it."""
+
+
+class _Append(msgspec.Struct, gc=False):
+    data: bytes
+    count: int
+
+
+class Log:
+    """Open it with `Log.open`, in a thread if it is large. Every method may be called from any thread; the coroutines
+    from any event loop."""
+
+    def __init__(self, directory: Path, config: LogConfig, segments: list[Segment], lock: int) -> None:
+        self.directory = directory
+        self.cut_bytes = 0  # of a torn tail, when it was opened
+        self._config = config
+        self._lock_file = lock
+        self._segments = segments
+        self._bases = array("Q", (segment.base for segment in segments))
+        self._condition = threading.Condition()
+        self._pending: deque[_Append] = deque()
+        self._pending_bytes = 0
+        self._next = self._end = segments[-1].end
+        self._written = (segments[-1].count, segments[-1].size)  # of the last segment, flushed or not
+        self._unflushed_since: float | None = None
+        self._flush_to = 0
+        self._closing = False
+        self._error: LogError | None = None
+        self._waiters: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._roomers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._thread = threading.Thread(target=self._run, name=f"tunnel-log {directory.name}", daemon=True)
+
+    # life
+
+    @classmethod
+    def open(cls, directory: Path | str, config: LogConfig | None = None) -> Log:
+        """Open or make a log. Recovers: a tail that was torn by a crash is cut off. LogError if that cannot be, or if
+        another process has it open."""
+        place = Path(directory)
+        place.mkdir(parents=True, exist_ok=True)
+        lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            bases = sorted(int(path.stem) for path in place.glob("*.log"))
+            segments = [Segment(place, base) for base in bases or [0]]
+            if not bases:
+                segments[0].writer()
+                sync_directory(place)
+            cut = recover_segments(segments)
+        except BlockingIOError:
+            os.close(lock)
+            raise LogError(f"{place} is open in another process: stop it first") from None
+        except BaseException:
+            os.close(lock)
+            raise
+        log = cls(place, config or LogConfig(), segments, lock)
+        log.cut_bytes = cut
+        if cut:
+            _log.warning("cut the torn end of a log", directory=str(place), bytes=cut, end=log.end_offset)
+        log._thread.start()
+        return log
+
+    def close(self) -> None:
+        """Write and flush everything appended, then end the writer thread."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify_all()
+        self._thread.join()
+        if self._lock_file >= 0:
+            os.close(self._lock_file)
+            self._lock_file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # getters
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest message that is still there."""
+        return self._segments[0].base
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the newest message that readers may see."""
+        return self._end
+
+    @property
+    def next_offset(self) -> int:
+        """What the next message that is appended will have."""
+        return self._next
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what readers may see, on disk."""
+        with self._condition:
+            return sum(segment.size for segment in self._segments)
+
+    # appending
+
+    def append(self, payloads: Sequence[bytes]) -> int:
+        """Append messages; the offset of the first. They may be read, and will survive, once `flushed`."""
+        return self.append_set(encode_payloads(payloads), len(payloads))
+
+    def append_set(self, data: bytes, count: int) -> int:
+        """Append a message set of so many messages, as it is. It must be whole and checked."""
+        with self._condition:
+            if self._error is not None:
+                raise self._error
+            if self._closing:
+                raise LogError(f"{self.directory} is closed")
+            offset = self._next
+            self._next += count
+            if count:
+                self._pending.append(_Append(data, count))
+                self._pending_bytes += len(data)
+                if len(self._pending) == 1:
+                    self._condition.notify_all()
+            return offset
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `room` would return at once."""
+        return self._pending_bytes <= self._config.pending_bytes_max
+
+    async def room(self) -> None:
+        """Return when less than `pending_bytes_max` waits to be written."""
+        while not self.has_room:
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+            with self._condition:
+                if self._error is not None:
+                    raise self._error
+                self._roomers.append((loop, waiter))
+            await waiter
+
+    async def flushed(self, end: int, *, now: bool = False) -> None:
+        """Return when everything before this offset is on disk, LogError if it cannot be. `now`: wait for no group."""
+        if self._end >= end:
+            return
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        with self._condition:
+            if self._error is not None:
+                raise self._error
+            if self._end >= end:
+                return
+            self._waiters.append((end, loop, waiter))
+            if now and self._flush_to < end:
+                self._flush_to = end
+                self._condition.notify_all()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            with self._condition:
+                self._waiters = [each for each in self._waiters if each[2] is not waiter]
+            raise
+
+    def flush(self) -> None:
+        """Block until everything appended is on disk."""
+        with self._condition:
+            end = self._flush_to = self._next
+            self._condition.notify_all()
+            while self._end < end and self._error is None:
+                self._condition.wait()
+            if self._error is not None:
+                raise self._error
+
+    # reading
+
+    def read(self, offset: int, size_max: int = 1024 * 1024) -> SegmentSet:
+        """Messages from this offset on, of one segment: about `size_max` bytes, cut anywhere, the first one whole.
+
+        At the end it is empty. OffsetOutOfRangeError for what is no longer, or not yet, there.
+        """
+        with self._condition:
+            if not self.first_offset <= offset <= self._end:
+                raise OffsetOutOfRangeError(offset, self.first_offset, self._end)
+            segment = self._segments[bisect_right(self._bases, offset) - 1]
+        try:
+            return segment.read(offset, size_max)
+        except FileNotFoundError:  # removed meanwhile
+            raise OffsetOutOfRangeError(offset, self.first_offset, self._end) from None
+
+    # retention
+
+    def trim(self, before: int) -> None:
+        """Remove the segments that have only messages before this offset; never the last one."""
+        with self._condition:
+            count = bisect_right(self._bases, before) - 1
+            if count <= 0:
+                return
+            removed, self._segments = self._segments[:count], self._segments[count:]
+            self._bases = self._bases[count:]
+        for segment in removed:
+            segment.remove()
+
+    def _retain(self) -> None:
+        """What the configuration says of old segments."""
+        config = self._config
+        sealed = self._segments[:-1]
+        before = 0
+        total = sum(segment.size for segment in self._segments)
+        for segment in sealed:
+            too_much = config.retain_bytes is not None and total > config.retain_bytes
+            too_old = config.retain_s is not None and time.time() - segment.path.stat().st_mtime > config.retain_s
+            if not too_much and not too_old:
+                break
+            total -= segment.size
+            before = segment.end
+        self.trim(before)
+
+    # the writer thread
+
+    def _run(self) -> None:
+        writer = self._segments[-1].writer()
+        try:
+            while True:
+                batch = self._next_batch()
+                if batch is None:
+                    break
+                if batch:
+                    self._write(writer.number, batch)
+                if self._must_flush():
+                    os.fdatasync(writer.number)
+                    self._publish()
+                    if self._segments[-1].size >= self._config.segment_bytes:
+                        writer = self._roll().writer()
+                        sync_directory(self.directory)
+        except Exception as error:
+            # After a failed fsync nobody knows what is on disk: going on could lose what was promised.
+            self._fail(LogError(f"{self.directory} cannot be written: {error}; free the disk, then open it again"))
+
+    def _next_batch(self) -> list[_Append] | None:
+        """Wait for something to do: what to write, maybe nothing, or None when all is done."""
+        with self._condition:
+            while not self._pending:
+                if self._unflushed_since is not None:
+                    left = self._unflushed_since + self._config.flush_s - time.monotonic()
+                    if left <= 0 or self._closing or self._flush_to > self._end:
+                        return []
+                    self._condition.wait(left)
+                elif self._closing:
+                    return None
+                else:
+                    self._condition.wait()
+            batch = list(self._pending)
+            self._pending.clear()
+            self._pending_bytes = 0
+            roomers, self._roomers = self._roomers, []
+        for loop, waiter in roomers:
+            _wake(loop, waiter, None)
+        return batch
+
+    def _write(self, descriptor: int, batch: list[_Append]) -> None:
+        segment = self._segments[-1]
+        count, position = self._written
+        for append in batch:
+            segment.note(count, position)
+            if len(append.data) > 2 * INDEX_BYTES:
+                segment.note_inside(append.data, count, position)
+            count += append.count
+            position += len(append.data)
+        self._written = count, position
+        buffers = [memoryview(append.data) for append in batch]
+        start = 0
+        while start < len(buffers):
+            written = os.writev(descriptor, buffers[start : start + _WRITEV_MAX])
+            while start < len(buffers) and written >= len(buffers[start]):
+                written -= len(buffers[start])
+                start += 1
+            if written:
+                buffers[start] = buffers[start][written:]
+        if self._unflushed_since is None:
+            self._unflushed_since = time.monotonic()
+
+    def _must_flush(self) -> bool:
+        if self._unflushed_since is None:
+            return False
+        waiting = self._written[0] - self._segments[-1].count
+        late = time.monotonic() - self._unflushed_since >= self._config.flush_s
+        # Messages that wait for a group do not wait when the log is to be closed, or somebody asked.
+        return waiting >= self._config.flush_messages or late or self._closing or self._flush_to > self._end
+
+    def _publish(self) -> None:
+        """What was written is on disk: readers may see it."""
+        self._unflushed_since = None
+        with self._condition:
+            segment = self._segments[-1]
+            # Size first: a reader that sees the new count finds the messages.
+            segment.size = self._written[1]
+            segment.count = self._written[0]
+            self._end = segment.end
+            done = [each for each in self._waiters if each[0] <= self._end]
+            self._waiters = [each for each in self._waiters if each[0] > self._end]
+            self._condition.notify_all()
+        for _, loop, waiter in done:
+            _wake(loop, waiter, None)
+
+    def _roll(self) -> Segment:
+        """Seal the last segment and begin its successor."""
+        self._segments[-1].seal()
+        segment = Segment(self.directory, self._end)
+        segment.writer()
+        with self._condition:
+            self._segments.append(segment)
+            self._bases.append(segment.base)
+            self._written = (0, 0)
+        self._retain()
+        return segment
+
+    def _fail(self, error: LogError) -> None:
+        _log.error("a log failed", directory=str(self.directory), error=str(error))
+        with self._condition:
+            self._error = error
+            waiters = [(loop, waiter) for _, loop, waiter in self._waiters] + self._roomers
+            self._waiters, self._roomers = [], []
+            self._condition.notify_all()
+        for loop, waiter in waiters:
+            _wake(loop, waiter, error)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], error: Exception | None) -> None:
+    def wake() -> None:
+        if not waiter.done():
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(wake)

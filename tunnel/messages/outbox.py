@@ -1,0 +1,324 @@
+"""An outbox: messages that were accepted survive this process and days without a network, and leave in order.
+
+Each message has a number, and each life of the outbox an epoch. The receiver keeps, for each outbox, the epoch and the
+number that it expects next, in one record with the messages; so a message that is sent twice takes effect once, and of
+two processes that send from copies of one outbox only the newer is heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import msgspec
+import structlog
+
+from tunnel.errors import TunnelError
+from tunnel.messages.calls import CallChannel, Request, Response
+from tunnel.messages.errors import FencedError, LogError, OutboxError, RemoteCallError
+from tunnel.messages.log import Log, LogConfig
+from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
+from tunnel.messages.segments import write_atomically
+from tunnel.messages.sets import ByteBufferMessageSet
+
+__all__ = [
+    "DELIVER",
+    "FENCED",
+    "GAP",
+    "HELLO",
+    "Accept",
+    "Connect",
+    "Hello",
+    "Outbox",
+    "OutboxSender",
+    "outbox_handlers",
+    "read_batch",
+]
+
+HELLO = 100  # codes of requests
+DELIVER = 101
+FENCED = 110  # codes of answers
+GAP = 111
+
+_BATCH_BYTES = 256 * 1024
+_IN_FLIGHT = 8  # batches that the receiver has not confirmed
+_RETRY_S = 0.2  # first pause after a failure; doubles
+_RETRY_MAX_S = 10.0
+_ID_BYTES = 16
+
+# An outbox flushes whenever something waits: what is appended during one flush shares the next one.
+_LOG_CONFIG = LogConfig(flush_messages=1, flush_s=0.0)
+_logger = structlog.get_logger("tunnel.messages.outbox")
+
+Connect: TypeAlias = Callable[[], Awaitable[CallChannel]]
+"""Opens a channel to the receiver, or gives the one that is open: `lambda: table.channel("reports")`."""
+
+
+class _Identity(msgspec.Struct):
+    """What `outbox.json` has."""
+
+    id: str
+    epoch: int
+
+
+class Outbox:
+    """A directory of messages to deliver. Open it with `Outbox.open`; one process at a time."""
+
+    def __init__(self, log: Log, outbox_id: bytes, epoch: int) -> None:
+        self.id = outbox_id
+        self.epoch = epoch
+        self.log = log
+        self.delivered_number = log.first_offset  # the receiver has everything before it
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    @classmethod
+    def open(cls, directory: Path | str, config: LogConfig | None = None) -> Outbox:
+        """Open or make an outbox. LogError if another process has it, or it cannot be recovered."""
+        place = Path(directory)
+        log = Log.open(place, config or _LOG_CONFIG)
+        try:
+            path = place / "outbox.json"
+            if path.exists():
+                known = msgspec.json.decode(path.read_bytes(), type=_Identity)
+            else:
+                if log.end_offset:
+                    raise LogError(f"{path} is missing: restore it, or begin with an empty directory")
+                known = _Identity(secrets.token_hex(_ID_BYTES), 0)
+            known.epoch += 1
+            # On disk before the first message leaves: two lives never share an epoch.
+            write_atomically(path, msgspec.json.encode(known))
+        except (msgspec.DecodeError, OSError) as error:
+            log.close()
+            raise LogError(f"{place} is no outbox: {error}") from error
+        except BaseException:
+            log.close()
+            raise
+        return cls(log, bytes.fromhex(known.id), known.epoch)
+
+    def close(self) -> None:
+        """Flush, and let another process have it."""
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def put(self, payload: bytes) -> int:
+        """Accept a message; its number. When it returns the message is on disk, and will be delivered."""
+        number = self.log.append([payload])
+        await self.log.flushed(number + 1, now=True)
+        return number
+
+    async def put_many(self, payloads: Sequence[bytes]) -> int:
+        """As `put`, for several; the number of the first."""
+        number = self.log.append(payloads)
+        await self.log.flushed(number + len(payloads), now=True)
+        return number
+
+    @property
+    def undelivered(self) -> int:
+        """Accepted messages that the receiver has not confirmed."""
+        return self.log.end_offset - self.delivered_number
+
+    async def delivered(self, number: int) -> None:
+        """Return when the receiver has this message durably."""
+        if number >= self.delivered_number:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((number, waiter))
+            await waiter
+
+    def confirm(self, number: int) -> None:
+        """The receiver has everything before this number: forget it. For senders."""
+        if number <= self.delivered_number:
+            return
+        self.delivered_number = number
+        self.log.trim(number)
+        due = [waiter for wanted, waiter in self._waiters if wanted < number]
+        self._waiters = [each for each in self._waiters if each[0] >= number]
+        for waiter in due:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class OutboxSender:
+    """Delivers an outbox, for as long as it runs: connects, sends what is not confirmed, tries again when that fails.
+
+    `error` is set, and it stops, when only a person can help: FencedError, or OutboxError when the two sides do not
+    agree on what was delivered.
+    """
+
+    def __init__(self, outbox: Outbox, connect: Connect, *, random: Random | None = None) -> None:
+        self.error: OutboxError | None = None
+        self.attempts = 0
+        self._outbox = outbox
+        self._connect = connect
+        self._random = random or Random(os.getpid())
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop; what is not confirmed stays in the outbox."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def wait(self) -> None:
+        """Return when it has stopped for good; raises `error`."""
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        if self.error is not None:
+            raise self.error
+
+    async def _run(self) -> None:
+        pause_s = _RETRY_S
+        while True:
+            self.attempts += 1
+            before = self._outbox.delivered_number
+            try:
+                await self._deliver(await self._connect())
+            except OutboxError as error:
+                self.error = error
+                _logger.error("an outbox stopped", outbox=self._outbox.id.hex(), error=str(error))
+                return
+            except (OSError, TunnelError, TimeoutError) as error:
+                if self._outbox.delivered_number > before:
+                    pause_s = _RETRY_S
+                _logger.info("delivery interrupted", outbox=self._outbox.id.hex(), error=str(error), pause_s=pause_s)
+            await asyncio.sleep(pause_s * (0.5 + self._random.random() / 2))
+            pause_s = min(_RETRY_MAX_S, pause_s * 2)
+
+    async def _deliver(self, channel: CallChannel) -> None:
+        """Send until the channel fails. What is in flight is confirmed in order."""
+        outbox = self._outbox
+        position = await self._hello(channel)
+        outbox.confirm(position)
+        in_flight: deque[asyncio.Task[int]] = deque()
+        try:
+            while True:
+                while len(in_flight) < _IN_FLIGHT and position < outbox.log.end_offset:
+                    data, count = read_batch(outbox.log, position)
+                    in_flight.append(asyncio.get_running_loop().create_task(self._send(channel, position, data)))
+                    await asyncio.sleep(0)  # batches leave in the order of their tasks
+                    position += count
+                if in_flight:
+                    outbox.confirm(await in_flight.popleft())
+                else:
+                    await self._more(channel, position)
+        finally:
+            for task in in_flight:
+                task.cancel()
+            await asyncio.gather(*in_flight, return_exceptions=True)
+
+    async def _more(self, channel: CallChannel, position: int) -> None:
+        """Until there is more to send, or the channel is gone."""
+        loop = asyncio.get_running_loop()
+        waits: list[asyncio.Task[None]] = [
+            loop.create_task(self._outbox.log.flushed(position + 1)),
+            loop.create_task(channel.wait_closed()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        if not channel.is_open:
+            raise ConnectionResetError("the receiver is gone")
+
+    async def _hello(self, channel: CallChannel) -> int:
+        """Say who we are; the number that the receiver expects."""
+        log = self._outbox.log
+        expected = await self._ask(channel, HELLO, 0, b"")
+        if expected > log.end_offset:
+            raise OutboxError(
+                f"the receiver has {expected} messages of an outbox that has {log.end_offset}: it was restored from an "
+                "old copy; deliver what it has through a new outbox"
+            )
+        if expected < log.first_offset:
+            raise OutboxError(
+                f"the receiver expects message {expected}, the outbox begins with {log.first_offset}: the receiver "
+                "lost messages that it had confirmed; restore it"
+            )
+        return expected
+
+    async def _send(self, channel: CallChannel, position: int, data: bytes) -> int:
+        return await self._ask(channel, DELIVER, position, data)
+
+    async def _ask(self, channel: CallChannel, code: int, first: int, data: bytes) -> int:
+        outbox = self._outbox
+        fields = {"outbox": outbox.id.hex(), "epoch": str(outbox.epoch), "first": str(first)}
+        try:
+            # No timeout: whether the connection lives is the tunnel's business, and a disk may be slow.
+            response = await channel.call(code, data, fields, timeout=None)
+        except RemoteCallError as error:
+            if error.code == FENCED:
+                raise FencedError(f"{error}: a newer process sends from this outbox; stop this one") from error
+            raise
+        return int((response.fields or {})["next"])
+
+
+def read_batch(log: Log, position: int, size_max: int = _BATCH_BYTES) -> tuple[bytes, int]:
+    """Whole messages from this offset on, as bytes, and how many they are."""
+    data = log.read(position, size_max).load()
+    size, count = 0, 0
+    for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
+        size = found.next_offset
+        count += 1
+    return data[:size], count
+
+
+Hello: TypeAlias = Callable[[bytes, int], Awaitable[int]]
+Accept: TypeAlias = Callable[[bytes, int, int, list[bytes]], Awaitable[int]]
+
+
+def outbox_handlers(hello: Hello, accept: Accept) -> dict[int, Callable[[Request], Awaitable[Response] | Response]]:
+    """The receiver's side for a CallChannel: `Inbox` has it; so may an application that keeps messages with its data.
+
+    `hello(id, epoch)` begins an epoch and gives the number expected next. `accept(id, epoch, first, payloads)` takes
+    messages at once, in the order of its calls, but those that it has. Both return what to await until that is durable:
+    the number expected then. Both raise RemoteCallError with FENCED or GAP for what must not be.
+    """
+
+    def place(request: Request) -> tuple[bytes, int, int]:
+        fields = request.fields or {}
+        try:
+            return bytes.fromhex(fields["outbox"]), int(fields["epoch"]), int(fields["first"])
+        except (KeyError, ValueError):
+            raise RemoteCallError(GAP, "no outbox, epoch or number in the request") from None
+
+    def on_hello(request: Request) -> Awaitable[Response]:
+        outbox_id, epoch, _ = place(request)
+        return confirm(hello(outbox_id, epoch))
+
+    def on_deliver(request: Request) -> Awaitable[Response]:
+        outbox_id, epoch, first = place(request)
+        payloads = list(ByteBufferMessageSet(request.body).payloads())
+        return confirm(accept(outbox_id, epoch, first, payloads))
+
+    async def confirm(durable: Awaitable[int]) -> Response:
+        return Response(b"", {"next": str(await durable)})
+
+    return {HELLO: on_hello, DELIVER: on_deliver}

@@ -1,0 +1,156 @@
+"""Produce requests: what producers send to a broker.
+
+| bytes | what |
+|---|---|
+| 2 | request key: 0 produce, 3 multi-produce |
+| 2 | only in a multi-produce: how many of the following there are |
+| 2 | size of the topic |
+| | topic: UTF-8 |
+| 4 | partition; −1: the broker chooses |
+| 4 | size of the message set |
+| | message set |
+"""
+
+import asyncio
+import enum
+import struct
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from tunnel.messages.errors import ChannelClosedError, MalformedFrameError
+from tunnel.messages.sets import ByteBufferMessageSet
+
+__all__ = [
+    "REQUEST_BYTES_MAX",
+    "ProduceDecoder",
+    "ProduceRequest",
+    "RequestKey",
+    "encode_multi_produce",
+    "encode_produce",
+    "read_requests",
+]
+
+REQUEST_BYTES_MAX = 100 * 1024 * 1024  # Kafka 0.7's max.socket.request.bytes
+_READ_BYTES = 256 * 1024
+_SHORT = struct.Struct(">H")
+_PLACE = struct.Struct(">iI")  # partition and size
+
+
+class RequestKey(enum.IntEnum):
+    """The keys of Kafka 0.7, of which producers need two."""
+
+    PRODUCE = 0
+    FETCH = 1
+    MULTI_FETCH = 2
+    MULTI_PRODUCE = 3
+    OFFSETS = 4
+
+
+class ProduceRequest(msgspec.Struct, gc=False):
+    """Messages for one partition of one topic."""
+
+    topic: str
+    partition: int
+    messages: ByteBufferMessageSet
+
+    def encode(self) -> list[bytes]:
+        """Everything behind the key, in pieces."""
+        topic = self.topic.encode()
+        data = self.messages.data
+        return [_SHORT.pack(len(topic)), topic, _PLACE.pack(self.partition, len(data)), data]
+
+
+def encode_produce(request: ProduceRequest) -> list[bytes]:
+    """One request, in pieces."""
+    return [_SHORT.pack(RequestKey.PRODUCE), *request.encode()]
+
+
+def encode_multi_produce(requests: Sequence[ProduceRequest]) -> list[bytes]:
+    """Several requests as one, in pieces; ValueError above 65,535."""
+    if len(requests) > 0xFFFF:
+        raise ValueError(f"{len(requests)} requests in one, at most 65535")
+    pieces = [_SHORT.pack(RequestKey.MULTI_PRODUCE), _SHORT.pack(len(requests))]
+    for request in requests:
+        pieces += request.encode()
+    return pieces
+
+
+class ProduceDecoder:
+    """Bytes of a stream in, requests out; those of a multi-produce together."""
+
+    def __init__(self, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
+        self._request_bytes_max = request_bytes_max
+        self._buffer = bytearray()
+
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether the stream may end here."""
+        return not self._buffer
+
+    def feed(self, data: bytes) -> list[list[ProduceRequest]]:
+        """The requests that are whole now. MalformedFrameError: a wrong key, or a size over the limit."""
+        self._buffer += data
+        found: list[list[ProduceRequest]] = []
+        position = 0
+        while (parsed := self._parse(position)) is not None:
+            requests, position = parsed
+            found.append(requests)
+        del self._buffer[:position]
+        return found
+
+    def _parse(self, start: int) -> tuple[list[ProduceRequest], int] | None:
+        buffer = self._buffer
+        if len(buffer) - start < 2 * _SHORT.size:
+            return None
+        (key,) = _SHORT.unpack_from(buffer, start)
+        position = start + _SHORT.size
+        count = 1
+        if key == RequestKey.MULTI_PRODUCE:
+            (count,) = _SHORT.unpack_from(buffer, position)
+            position += _SHORT.size
+        elif key != RequestKey.PRODUCE:
+            raise MalformedFrameError(f"request key {key}: only produce (0) and multi-produce (3) are taken here")
+        requests: list[ProduceRequest] = []
+        for _ in range(count):
+            parsed = self._parse_one(position, start)
+            if parsed is None:
+                return None
+            request, position = parsed
+            requests.append(request)
+        return requests, position
+
+    def _parse_one(self, position: int, start: int) -> tuple[ProduceRequest, int] | None:
+        buffer = self._buffer
+        if len(buffer) - position < _SHORT.size:
+            return None
+        (topic_size,) = _SHORT.unpack_from(buffer, position)
+        position += _SHORT.size
+        place = position + topic_size
+        if len(buffer) < place + _PLACE.size:
+            return None
+        partition, size = _PLACE.unpack_from(buffer, place)
+        data = place + _PLACE.size
+        if data + size - start > self._request_bytes_max:
+            raise MalformedFrameError(f"a request over {self._request_bytes_max} bytes")
+        if len(buffer) < data + size:
+            return None
+        try:
+            topic = buffer[position:place].decode()
+        except UnicodeDecodeError:
+            raise MalformedFrameError("a topic that is not UTF-8") from None
+        messages = ByteBufferMessageSet(bytes(memoryview(buffer)[data : data + size]))
+        return ProduceRequest(topic, partition, messages), data + size
+
+
+async def read_requests(
+    reader: asyncio.StreamReader, *, request_bytes_max: int = REQUEST_BYTES_MAX
+) -> AsyncIterator[ProduceRequest]:
+    """The requests of a stream until it ends. ChannelClosedError when it ends within one."""
+    decoder = ProduceDecoder(request_bytes_max)
+    while data := await reader.read(_READ_BYTES):
+        for requests in decoder.feed(data):
+            for request in requests:
+                yield request
+    if not decoder.is_between_requests:
+        raise ChannelClosedError("the producer went away within a request")
