@@ -1,0 +1,50 @@
+"""The measurement of the road: its arithmetic, and a small run between real processes."""
+
+import json
+
+import pytest
+
+from loadtests.bench import road_paths
+from loadtests.bench.road import Row, main, render
+from loadtests.bench.road_paths import ROADS
+
+
+def test_a_small_run_between_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--size", "512KiB", "--runs", "1", "--echoes", "10", "--only", "bare-1,link-service", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    bare, link = found["rows"]
+    assert (bare["name"], link["name"], link["size_bytes"]) == ("bare-1", "link-service", 512 * 1024)
+    assert min(link["up_mb_s"], link["down_mb_s"], link["echo_p50_us"]) > 0
+    assert link["echo_p50_us"] <= link["echo_p99_us"]
+    assert link["up_of_bare"] == pytest.approx(link["up_mb_s"] / bare["up_mb_s"])
+    assert bare["echo_of_bare"] == 1
+
+
+def test_the_table_names_every_way_and_its_topology() -> None:
+    rows = [Row("bare-1", "a - b", 1, 1, 1000, 2000, 50, 90), Row("x", "a = b", 1, 1, 500, 500, 100, 200, 0.5, 0.25, 2)]
+    text = render(rows, ["machine"])
+    assert text.startswith("machine\n")
+    assert "500      50%        500      25%          100     2.0x      200  a = b" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"), [(["--only", "nothing"], "no way is called"), (["--size", "x"], "--size")]
+)
+def test_wrong_arguments_are_refused(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_missing_peer_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(road_paths, "which", lambda name: None)
+    monkeypatch.setattr(road_paths, "_peer", lambda stack, *arguments: "1")
+    assert main(["--only", "socat", "--size", "1KiB", "--runs", "1"]) == 2
+    assert "socat is not installed" in capsys.readouterr().err
+
+
+def test_every_way_has_a_bare_one_to_compare_with() -> None:
+    bare = {road.hops for road in ROADS if road.name.startswith("bare-")}
+    assert {road.hops for road in ROADS} == bare
