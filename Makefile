@@ -15,8 +15,9 @@ export REQUIRE_REAL
 SEEDS ?= 2000
 FROM ?= 0
 SECONDS ?= 60
+STRESS ?=
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo system-deps bench-deps clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo sim-demo stress system-deps bench-deps clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,14 +62,16 @@ sim: setup ## The simulator: SEEDS=2000 runs, the first one FROM=0
 fuzz: setup ## Fuzz every parser, SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
-mutants: setup ## Change the source in small ways and list the changes that no test notices (takes hours)
-	@if [ -t 1 ]; then $(BIN)/mutmut run; else $(BIN)/mutmut run | tr '\r' '\n' | tail -n 1; fi
-	@$(BIN)/mutmut results
+mutants: setup ## Change the source in small ways and list what no test notices: all, or MODULES=core.rtt,exchange
+	$(BIN)/python -m tests.mutants --children 2 $(if $(MODULES),--modules $(MODULES))
 
 bench: setup ## Measure the core
 	$(BIN)/python -m loadtests.bench.core
 
-demo: setup ## Watch a transfer survive
+demo: setup ## Watch a stream outlive lost requests and two dead relays: real processes, real HTTP
+	@$(BIN)/python -m loadtests.demo
+
+sim-demo: setup ## The same in the simulator: one transfer on a virtual clock, drawn
 	@$(BIN)/python -m tests.sim.demo
 
 # What tests put in the middle and at the ends: proxies, servers, clients; Java is for Spark. On Debian the interpreter's
@@ -78,6 +81,9 @@ SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server redis-too
 SYSTEM_DEPS_IF_THERE := libpython3.11-testsuite libpython3.12-testsuite libpython3.13-testsuite
 # What the measurements compare with.
 BENCH_DEPS := socat httptunnel
+
+stress: setup ## Users on tunnel sockets through a relay that loses packets: gates, page, Spark's report (3 minutes)
+	$(BIN)/python -m loadtests.stress --trace $(STRESS)
 
 system-deps: ## Install the real proxies, servers and clients of the tests (Debian; as root or with sudo)
 	@command -v apt-get >/dev/null || { echo "not Debian: install these yourself: $(SYSTEM_DEPS)"; exit 2; }
@@ -96,5 +102,5 @@ bench-deps: ## Install the peers that the measurements compare with (Debian; as 
 	@$(MAKE) system-deps EXTRA_DEPS='$(BENCH_DEPS)'
 
 clean: ## Remove what was built, .venv included
-	rm -rf .venv build dist mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,6 +25,7 @@ __all__ = ["RELAY", "create_app"]
 RELAY = web.AppKey("relay", Relay)
 _log = structlog.get_logger("relay")
 
+_ROLE_HEADER = "Tunnel-Role"  # of POST requests: exit or endpoint
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -110,11 +111,20 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
     if request.content_type != _CONTENT_TYPE:
         raise _Refusal(415, StatusCode.MALFORMED, f"the Content-Type of a body is {_CONTENT_TYPE}")
     body = await _read_body(request, relay.config)
-    is_exit = relay.policy.is_exit(identity.user)
+    is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
     response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
     if not relay.is_live(identity):
         raise _Refusal(401, StatusCode.NOT_AUTHORISED, "the token was revoked")  # while the request was held
     return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
+
+
+def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
+    """By the rules, and by what the endpoint says of itself; older ones say nothing."""
+    user = identity.user
+    is_exit = relay.policy.is_exit(user)
+    if role == "exit" and not is_exit:
+        raise _Refusal(403, StatusCode.DENIED, f"{user} is no exit: exit = true is missing under [users.{user}]")
+    return is_exit and role != "endpoint"
 
 
 async def _read_body(request: web.Request, config: RelayConfig) -> bytes:

@@ -61,7 +61,11 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="ask for no token; on loopback only")
     parser.add_argument("--exit", choices=("inline", "none"), default="", help="who dials TCP targets")
     parser.add_argument("--admin", default="", metavar="H:P", help="the admin listener")
-    parser.add_argument("--trace", default="", metavar="DIR", help="write traces there")
+    _add_trace(parser)
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trace", default="", metavar="DIR", help="write traces there, for tunnel-traces")
 
 
 def _add_serve(commands_: CommandAdder) -> None:
@@ -86,8 +90,10 @@ def _add_exit(commands_: CommandAdder) -> None:
     parser.add_argument("--token-file", default="", metavar="FILE", help="holds the token (default: TUNNEL_TOKEN)")
     parser.add_argument("--proxy", default="env", metavar="URL", help="proxy to the relay (default: from environment)")
     parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
+    parser.add_argument("--cert", metavar="FILE", help="our certificate and its key, if the relay asks for one")
     _add_config(parser)
     _add_allow(parser)
+    _add_trace(parser)
     parser.set_defaults(run=commands.run_exit)
 
 

@@ -11,23 +11,25 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from servlet.admin import ADMIN_HEADER
 from servlet.config import ConfigError, ListenAddress, RelayConfig, parse_address, require_safe
 from servlet.exit import Dialer, resolve
 from servlet.policy import Deny
-from servlet.rules import read_host
-from servlet.running import new_event_loop, serve
+from servlet.rules import UDP_RULE, UDP_TARGET, read_host
+from servlet.running import new_event_loop, open_traces, serve
 from servlet.server import contexts
 from servlet.store import Overrides, load_config, watched_files
-from tunnel import Attachment, UnreachableError, attach
+from tunnel import Attachment, TraceWriter, UnreachableError, attach
 from tunnel.wire import Target, TargetKind
 
 __all__ = ["DEFAULT_FILE", "DENIED", "LOST", "UNREACHABLE", "check", "drain", "run_exit", "run_relay", "try_rule"]
 
 UNREACHABLE, DENIED, LOST = 3, 5, 6  # exit codes
 DEFAULT_FILE = "relay.toml"
-_LOOK_S = 1.0  # between looks whether the relay still wants this exit
+_LOOK_S = 1.0  # between looks whether the relay still wants this exit, or what is wrong
+_log = structlog.get_logger("exit")
 _STOP_S = 3.0  # for a relay to stop once it has drained
 _ANSWER_S = 5.0  # of the admin listener
 
@@ -64,11 +66,12 @@ def try_rule(arguments: argparse.Namespace) -> int:
     """Whether a user may reach a target; with --resolve, as this machine resolves it."""
     config = load_config(_config_file(arguments))
     host, colon, port = arguments.target.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    is_udp = host.startswith(UDP_RULE)
+    host = host.removeprefix(UDP_RULE).removeprefix("[").removesuffix("]")
     if not colon:
         target = Target(TargetKind.SERVICE, port)
     elif port.isascii() and port.isdigit() and host:
-        target = Target(TargetKind.TCP, host, int(port))
+        target = Target(TargetKind.TCP, (UDP_TARGET if is_udp else "") + host, int(port))
     else:
         raise ConfigError(f"{arguments.target!r} is no target: write HOST:PORT, or the name of a service")
     decision = config.policy.authorise(arguments.name, target)
@@ -76,6 +79,7 @@ def try_rule(arguments: argparse.Namespace) -> int:
     rows = [(arguments.target, allowed, text)]
     if allowed and arguments.resolve and target.kind is TargetKind.TCP and isinstance(read_host(host), str):
         rules = config.policy.rules_of(arguments.name)
+        rules = rules.datagrams if is_udp else rules
         try:
             addresses = asyncio.run(resolve(host, target.port))
         except OSError as error:
@@ -162,12 +166,17 @@ def run_exit(arguments: argparse.Namespace) -> int:
     if config.policy.is_empty:
         raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
     token = _token(arguments)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_exit(arguments, config, token))
+    with (
+        open_traces(arguments.trace or config.trace, "exit") as trace,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        runner.run(_exit(arguments, config, token, trace))
     return 0
 
 
-async def _exit(arguments: argparse.Namespace, config: RelayConfig, token: str) -> None:
+async def _exit(
+    arguments: argparse.Namespace, config: RelayConfig, token: str, trace: TraceWriter | None = None
+) -> None:
     limits = config.limits
     dialer = Dialer(
         config.policy.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max
@@ -181,14 +190,20 @@ async def _exit(arguments: argparse.Namespace, config: RelayConfig, token: str) 
         token=token,
         proxy=arguments.proxy,
         ca=arguments.ca,
+        cert=arguments.cert,
         name=arguments.name,
         exit_handler=dialer,
         attach_timeout=None,
+        trace=trace,
     )
     waiting = loop.create_task(stopped.wait())
     starting = loop.create_task(attachment.start())
     try:
-        await asyncio.wait([waiting, starting], return_when=asyncio.FIRST_COMPLETED)
+        trouble = ""
+        while not (await asyncio.wait([waiting, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            last, trouble = trouble, attachment.stats().trouble
+            if trouble and trouble != last:
+                _log.warning("not_attached", relay=arguments.relay, text=trouble)
         if starting.done():
             await starting
             print(f"attached to {arguments.relay} as {arguments.name or 'an exit'}", file=sys.stderr, flush=True)

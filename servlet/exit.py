@@ -6,17 +6,19 @@ passed, as a literal. ACCEPTED means that the target accepted.
 
 import asyncio
 import socket
-import struct
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
 from servlet.addresses import IPAddress, faces
+from servlet.datagrams import open_datagrams
 from servlet.grants import EXIT_USER
 from servlet.rules import Ruleset, read_host
 from tunnel import Attachment, ExitRequest, RejectReason, memory_attach
+from tunnel.datagrams import UDP_PREFIX
+from tunnel.splice import Side, SocketSide, TunnelSide, splice
 
 if TYPE_CHECKING:
     from servlet.relay import Relay
@@ -25,7 +27,6 @@ __all__ = ["Dialer", "InlineExit", "Resolve", "resolve"]
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[IPAddress]]]
 _log = structlog.get_logger("exit")
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 _LINGER_S = 2.0  # for what was written to reach its endpoint, when the relay stops
 
 
@@ -54,7 +55,7 @@ class Dialer:
         resolve: Resolve = resolve,
     ) -> None:
         self.connections = 0  # being dialled, or open
-        self._open: dict[_Side, None] = {}  # the sides towards the tunnel
+        self._open: dict[Side, None] = {}  # the sides towards the tunnel
         self._rules_of = rules_of
         self._dial_seconds = dial_seconds
         self._connections_max = connections_max
@@ -82,31 +83,33 @@ class Dialer:
         for side in list(self._open):
             side.abort_both()
 
-    def _join(self, request: ExitRequest, target: "_Side") -> bool:
-        side = _Side(target, self._ended)
+    def _join(self, request: ExitRequest, target: Side) -> bool:
+        side = TunnelSide(ended=self._ended)
         try:
             request.accept(lambda: side)
         except BaseException:
             target.abort()  # nobody wants it any more
             raise
         self._open[side] = None
-        target.resume_reading()
+        splice(target, side)
         return True
 
-    def _ended(self, side: "_Side | None" = None) -> None:
+    def _ended(self, side: Side | None = None, error: Exception | None = None) -> None:
         self.connections -= 1
         if side is not None:
             self._open.pop(side, None)
 
     # --- dialling
 
-    async def _dial(self, request: ExitRequest) -> "_Side":
+    async def _dial(self, request: ExitRequest) -> Side:
         """A connection to the target, not read from yet."""
         host, port = request.target.host, request.target.port
         rules = self._rules_of(request.user)
         verdict = rules.check_target(host, port)
         if not verdict.allowed:
             raise _Refused(RejectReason.DENIED, verdict.text)
+        if host.startswith(UDP_PREFIX):
+            host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
         try:
             async with asyncio.timeout(self._dial_seconds):
                 addresses = await self._addresses(request.user, host, port, rules)
@@ -134,7 +137,7 @@ class Dialer:
             raise _Refused(RejectReason.DENIED, f"{name} leads to no address that may be reached")
         return allowed
 
-    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> "_Side":
+    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> Side:
         """The first that accepts. Each gets an equal share of the time that is left: a dead one costs no more."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._dial_seconds
@@ -143,7 +146,7 @@ class Dialer:
             literal = str(faces(address)[0] if address.version == 6 and address.ipv4_mapped else address)
             try:
                 async with asyncio.timeout((ends - loop.time()) / (len(addresses) - index)):
-                    _, side = await loop.create_connection(_Side, literal, port)
+                    side = await self._open_side(request, literal, port)
             except OSError as error:  # a TimeoutError is one, too
                 failure = error
                 continue
@@ -155,94 +158,15 @@ class Dialer:
             raise _Refused(RejectReason.REFUSED, f"{request.target.host}:{port} refused the connection")
         raise _Refused(RejectReason.UNREACHABLE, f"{request.target.host}:{port}: {failure.strerror or failure}")
 
+    async def _open_side(self, request: ExitRequest, literal: str, port: int) -> Side:
+        if request.target.host.startswith(UDP_PREFIX):
+            return await open_datagrams(literal, port)
+        _, side = await asyncio.get_running_loop().create_connection(SocketSide, literal, port)
+        return side
+
 
 def _who(request: ExitRequest) -> dict[str, str]:
     return {"user": request.user, "target": f"{request.target.host}:{request.target.port}"}
-
-
-class _Side(asyncio.Protocol):
-    """One end of a joined pair: the TCP target, or the connection through the tunnel.
-
-    What comes from one is written to the other; a full buffer stops the reading on the other side; an end of file is
-    passed on alone; anything else that ends one side ends the other as well, as a reset if it was not clean.
-    """
-
-    def __init__(self, other: "_Side | None" = None, ended: "Callable[[_Side], None] | None" = None) -> None:
-        self._transport: asyncio.Transport
-        self._other = other
-        self._ended = ended
-        self._is_eof = False
-        self._is_lost = False
-        self._is_target = other is None
-        if other is not None:
-            other._other = self
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if self._is_target:
-            self._transport.pause_reading()  # until there is somebody to write to
-            sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        elif self._other is not None and self._other._is_lost:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        other = self._other
-        if other is None or other._is_lost:
-            return
-        other._transport.write(data)
-        if getattr(other._transport, "write_error", None) is not None:
-            self.abort_both()  # nobody reads it any more: the target learns it as from TCP
-
-    def eof_received(self) -> bool:
-        self._is_eof = True
-        other = self._other
-        if other is not None and not other._is_lost:
-            if other._is_eof:
-                other._transport.close()
-                self._transport.close()
-            elif not other._transport.is_closing():
-                other._transport.write_eof()
-        return True
-
-    def pause_writing(self) -> None:
-        if self._other is not None and not self._other._transport.is_closing():
-            self._other._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self._other is not None:
-            self._other.resume_reading()
-
-    def resume_reading(self) -> None:
-        """Read on, if there is anything to read."""
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-        other = self._other
-        if other is not None and not other._is_lost and hasattr(other, "_transport"):
-            if exc is None:
-                other._transport.close()
-            else:
-                other.abort()
-        if self._ended is not None:
-            self._ended(self)
-
-    def abort_both(self) -> None:
-        """End both sides at once, with a reset."""
-        self.abort()
-        if self._other is not None:
-            self._other.abort()
-
-    def abort(self) -> None:
-        """End this side at once, with a reset."""
-        if self._is_target and not self._is_lost:
-            sock = self._transport.get_extra_info("socket")
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._transport.abort()
 
 
 class InlineExit:
@@ -261,7 +185,12 @@ class InlineExit:
     async def start(self) -> None:
         """Attach to the relay's switch."""
         self._attachment = memory_attach(
-            self._relay.host, user=EXIT_USER, name="inline", exit_handler=self.dialer, linger=_LINGER_S
+            self._relay.host,
+            user=EXIT_USER,
+            name="inline",
+            exit_handler=self.dialer,
+            linger=_LINGER_S,
+            trace=self._relay.trace,
         )
         await self._attachment.start()
 

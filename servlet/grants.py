@@ -6,7 +6,7 @@ import msgspec
 
 from servlet.addresses import IPNetwork
 from servlet.policy import Decision, Deny, Hand, HandTo
-from servlet.rules import Rule, Ruleset, parse_rule
+from servlet.rules import UDP_RULE, Rule, Ruleset, parse_rule
 from tunnel.wire import RejectReason, Target, TargetKind
 
 __all__ = ["EXIT_USER", "OPEN_USER", "Grant", "Policy"]
@@ -105,9 +105,8 @@ class Policy:
 
 # An open relay is reached from its own machine alone: it may go wherever that machine may.
 _EVERYTHING = tuple(
-    map(
-        parse_rule,
-        "*:* 127.0.0.0/8:* 10.0.0.0/8:* 172.16.0.0/12:* 192.168.0.0/16:* 100.64.0.0/10:* 198.18.0.0/15:* "
-        "[::1]:* [fc00::/7]:*".split(),
-    )
+    parse_rule(protocol + text)
+    for protocol in ("", UDP_RULE)
+    for text in "*:* 127.0.0.0/8:* 10.0.0.0/8:* 172.16.0.0/12:* 192.168.0.0/16:* 100.64.0.0/10:* 198.18.0.0/15:* "
+    "[::1]:* [fc00::/7]:*".split()
 )

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from servlet.auth import Identity
 from servlet.host import now_us
-from tunnel.exchange import LinkState
+from tunnel.exchange import Buffers, LinkInput, LinkPace, LinkState
 from tunnel.wire import (
     ENVELOPE_BYTES,
     Answer,
@@ -36,9 +36,8 @@ LINK_PROTOCOL = "tunnel-link/1"
 LINK_LANE = 0xFFFF  # no lane has this number: what names it opens a link
 
 _OPENING_BYTES_MAX = 4096  # of the first message; it needs less than 100
-_BATCH_BYTES = 256 * 1024  # of packets in a batch, unless a single one is larger
-_READ_BYTES = 256 * 1024  # allocated at once for reading
-_READ_BYTES_MIN = 16 * 1024  # less is not worth another read
+_GREETING_BYTES = 1024  # read at once of it
+_JOIN_BYTES = 16 * 1024  # below it one copy is cheaper than many buffers
 _NOTSENT_BYTES = 128 * 1024  # the kernel takes no more than it can soon send: what waits can still be chosen
 _HIGH_BYTES = 64 * 1024  # beyond it, in the transport, nothing more is given
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
@@ -77,11 +76,11 @@ class RelayLink(asyncio.BufferedProtocol):
         self._opening = bytearray()
         self._number = 0  # as the switch knows it; 0: it does not
         self._is_over = False
-        self._state = LinkState(relay.config.limits.link_batch_bytes_max)
+        self._state = LinkState(relay.config.limits.link_batch_bytes_max, _buffers)
+        self._pace = LinkPace()
         self._batches = 0
         self._paused = False
-        self._buffer = memoryview(bytearray(_READ_BYTES))
-        self._filled = 0
+        self._greeting = memoryview(bytearray(_GREETING_BYTES))  # what comes before the first batch is read to it
         self._receipt_timer: asyncio.TimerHandle | None = None
         self._opening_timer: asyncio.TimerHandle | None = None
 
@@ -99,11 +98,19 @@ class RelayLink(asyncio.BufferedProtocol):
     def fill(self) -> None:
         """Send what waits, as much as the connection takes."""
         while self._number and not self._paused and not self._state.closed:
-            frames = self._host.switch.poll_link(self._number, _BATCH_BYTES, now_us())
+            now = now_us()
+            frames = self._host.switch.poll_link(self._number, self._pace.batch_bytes, now)
             if not frames:
                 return
             self._batches += 1
-            self._transport.writelines(self._state.send([frame.data for frame in frames], self._batches))
+            before = self._state.unreceipted_bytes
+            buffers = self._state.send([frame.data for frame in frames], self._batches)
+            size = self._state.unreceipted_bytes - before
+            self._pace.sent(size, now)
+            if size < _JOIN_BYTES:
+                self._transport.write(b"".join(buffers))
+            else:
+                self._transport.writelines(buffers)
         if self._state.closed:
             self.end(self._state.closed)
 
@@ -117,16 +124,16 @@ class RelayLink(asyncio.BufferedProtocol):
     # --- what the transport tells
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Fresh memory each time: the switch keeps slices of what was read."""
-        if _READ_BYTES - self._filled < _READ_BYTES_MIN:
-            self._buffer = memoryview(bytearray(_READ_BYTES))
-            self._filled = 0
-        return self._buffer[self._filled :]
+        return self._state.space() if self._number else self._greeting
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = self._buffer[self._filled : self._filled + nbytes]
-        self._filled += nbytes
-        self.received(data)
+        if self._is_over:
+            return
+        if self._number:
+            now = now_us()
+            self._found(self._state.filled(nbytes, now), now)
+        else:
+            self._open(self._greeting[:nbytes])
 
     def eof_received(self) -> bool:
         return False
@@ -154,15 +161,11 @@ class RelayLink(asyncio.BufferedProtocol):
 
     # --- what comes
 
-    def received(self, data: Buffer) -> None:
-        """Bytes were read; they do not change any more."""
-        if self._is_over:
-            return
-        if not self._number:
-            self._open(data)
-            return
-        now, switch = now_us(), self._host.switch
-        found = self._state.receive(data, now)
+    def _found(self, found: LinkInput, now: int) -> None:
+        """Batches and receipts have come."""
+        switch = self._host.switch
+        for _ in found.receipts:
+            self._pace.receipted(now)
         if found.receipts:
             switch.link_receipted(self._number, len(found.receipts), now)
         for batch in found.batches:
@@ -199,7 +202,8 @@ class RelayLink(asyncio.BufferedProtocol):
             self._opening_timer.cancel()
         self._write(Answer(LINK_LANE, 0, 0))
         if rest:
-            self.received(rest)
+            now = now_us()
+            self._found(self._state.receive(rest, now), now)
         else:
             self._host.pump()
 
@@ -228,6 +232,7 @@ class RelayLink(asyncio.BufferedProtocol):
 
 
 _log: Any = structlog.get_logger("link")
+_buffers = Buffers()  # of all links in this process
 
 
 def _tune(sock: socket.socket | None) -> None:

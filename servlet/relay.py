@@ -33,6 +33,7 @@ class Relay:
         self, config: RelayConfig, packet_filter: PacketFilter | None = None, trace: TraceSink | None = None
     ) -> None:
         self.config = config
+        self.trace = trace
         self.tokens = config.tokens
         self.policy = config.policy
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)

@@ -11,13 +11,15 @@ import msgspec
 
 from servlet.addresses import IPAddress, IPNetwork, Kind, Special, faces, is_within, special
 
-__all__ = ["Rule", "Ruleset", "Verdict", "parse_network", "parse_rule", "read_host"]
+__all__ = ["UDP_RULE", "UDP_TARGET", "Rule", "Ruleset", "Verdict", "parse_network", "parse_rule", "read_host"]
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _NAME_BYTES_MAX = 253  # RFC 1035, in text
 _PORT_MAX = 65535
 _ANY = "*"
+UDP_RULE = "udp/"
+UDP_TARGET = "udp:"  # before the host of a target; tunnel.datagrams says it to clients
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -34,6 +36,7 @@ class Rule(msgspec.Struct, frozen=True):
     port: int  # 0: any
     host: str = ""
     network: IPNetwork | None = None
+    is_udp: bool = False
 
     def covers_port(self, port: int) -> bool:
         """Whether it speaks of this port."""
@@ -62,7 +65,10 @@ def read_host(host: str) -> IPAddress | str | None:
 
 
 def parse_rule(text: str) -> Rule:
-    """A rule: HOST:PORT, ADDRESS/BITS:PORT, [IPv6]:PORT, [IPv6/BITS]:PORT; * is any port, or any public host."""
+    """A rule: HOST:PORT, ADDRESS/BITS:PORT, [IPv6]:PORT, [IPv6/BITS]:PORT; * is any port, or any public host. With
+    udp/ before it, it speaks of datagrams, and of nothing else."""
+    if text.startswith(UDP_RULE) and not text.startswith(UDP_RULE * 2):
+        return msgspec.structs.replace(parse_rule(text.removeprefix(UDP_RULE)), text=text, is_udp=True)
     host, colon, port_text = text.rpartition(":")
     if not colon or not host:
         raise ValueError(f"{text!r} is no rule: write HOST:PORT, as in db.internal:5432 or 10.0.0.0/8:5432")
@@ -102,14 +108,24 @@ def _parse_port(rule: str, text: str) -> int:
 
 
 class Ruleset:
-    """What one user may reach. `resolvable`: networks, private ones too, that listed names may resolve to."""
+    """What one user may reach. `resolvable`: networks, private ones too, that listed names may resolve to.
 
-    def __init__(self, rules: Iterable[Rule], resolvable: Iterable[IPNetwork] = ()) -> None:
-        self.rules = tuple(rules)
+    `datagrams`: the rules for UDP, by themselves.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule], resolvable: Iterable[IPNetwork] = (), *, are_datagrams: bool = False
+    ) -> None:
+        given = tuple(rules)
+        self.rules = tuple(rule for rule in given if rule.is_udp == are_datagrams)
         self._resolvable = tuple(resolvable)
+        self._label = UDP_RULE if are_datagrams else ""  # of targets, in texts
+        self.datagrams = self if are_datagrams else Ruleset(given, self._resolvable, are_datagrams=True)
 
     def check_target(self, host: str, port: int) -> Verdict:
         """The target as it was asked for. A name is not resolved: `check_address` follows at the exit."""
+        if host.startswith(UDP_TARGET) and self.datagrams is not self:
+            return self.datagrams.check_target(host.removeprefix(UDP_TARGET), port)
         if not 1 <= port <= _PORT_MAX:
             return Verdict(False, f"{port} is no port")
         found = read_host(host)
@@ -120,7 +136,7 @@ class Ruleset:
         for rule in self.rules:
             if rule.covers_port(port) and rule.host in (found, _ANY):
                 return Verdict(True, f"allowed by {rule.text}")
-        return Verdict(False, f"no rule allows {found}:{port}")
+        return Verdict(False, f"no rule allows {self._label}{found}:{port}")
 
     def check_address(self, address: IPAddress, port: int, name: str = "") -> Verdict:
         """An address about to be dialled. `name`: what it was resolved from; it has passed `check_target`."""
@@ -147,7 +163,9 @@ class Ruleset:
             for rule in self.rules:
                 if rule.covers_port(port) and rule.host == _ANY:
                     return Verdict(True, f"allowed by {rule.text}")
-        where = f"{name} leads to {face}, and no rule allows that" if name else f"no rule allows {face}:{port}"
+        where = (
+            f"{name} leads to {face}, and no rule allows that" if name else f"no rule allows {self._label}{face}:{port}"
+        )
         return Verdict(False, where if found is None else f"{where} ({found.kind.value}: it must be listed as such)")
 
 

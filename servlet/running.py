@@ -1,9 +1,9 @@
 """A relay process from start to end: listeners, signals, reloading, draining."""
 
 import asyncio
-import os
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -15,15 +15,17 @@ from servlet.config import ConfigError, ListenAddress, RelayConfig
 from servlet.policy import PacketFilter
 from servlet.server import RelayRunner, contexts, listen
 from servlet.store import FileWatch
-from tunnel.traces.jsonl import JsonLinesWriter
+from tunnel import TraceWriter, open_trace
+from tunnel.memory import keep_freed_memory
 
-__all__ = ["RunningRelay", "new_event_loop", "serve"]
+__all__ = ["RunningRelay", "new_event_loop", "open_traces", "serve"]
 
 _log = structlog.get_logger("relay")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it exists."""
+    """uvloop's where it exists, in a process that moves bytes from now on."""
+    keep_freed_memory()
     try:
         import uvloop
     except ImportError:
@@ -47,7 +49,7 @@ class RunningRelay:
         self.admin: ListenAddress | None = None
         self.stopped = asyncio.Event()
         self._load = load
-        self._writer = _open_trace(config.trace)
+        self._writer = open_trace_of(config.trace, "relay")
         self.app = create_app(config, packet_filter, trace=self._writer)
         self.relay = self.app[RELAY]
         self._watch = FileWatch(files or [], self.reload)
@@ -136,12 +138,21 @@ class RunningRelay:
         self.stopped.set()
 
 
-def _open_trace(directory: str) -> JsonLinesWriter | None:
-    if not directory:
-        return None
+@contextlib.contextmanager
+def open_traces(directory: str, name: str) -> Iterator[TraceWriter | None]:
+    """The trace that a configuration or an option asks for; None where it asks for none."""
+    trace = open_trace_of(directory, name)
     try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        return JsonLinesWriter(Path(directory) / f"relay-{os.getpid()}.jsonl")
+        yield trace
+    finally:
+        if trace is not None:
+            trace.close()
+
+
+def open_trace_of(directory: str, name: str) -> TraceWriter | None:
+    """As `open_traces`; the caller closes it. ConfigError when the directory cannot be written."""
+    try:
+        return open_trace(directory, name=name) if directory else None
     except OSError as error:
         raise ConfigError(f"trace: {directory}: {error.strerror}: name a directory that can be written") from None
 

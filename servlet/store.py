@@ -82,12 +82,23 @@ def read_users(path: Path) -> dict[str, tuple[Key, ...]]:
 
 
 def write_users(path: Path, users: Mapping[str, Iterable[Key]]) -> None:
-    """Replace the file in one step; only its owner may read it."""
+    """Replace the file in one step; only its owner may read it. ConfigError, and the file as it was, if it cannot be
+    written: a full disk leaves nothing torn behind."""
+    try:
+        _replace(path, render_users(users))
+    except FileExistsError:
+        raise
+    except OSError as error:
+        text = f"{path} cannot be written: {error.strerror}: nothing was changed; see to the disk and its permissions"
+        raise ConfigError(text) from None
+
+
+def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f"_{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(render_users(users))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

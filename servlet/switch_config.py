@@ -50,8 +50,9 @@ class SwitchConfig:
     routes_per_user_max: int = 4096
     routes_per_attachment_max: int = 1024
     """Routes that an attachment may have opened."""
-    pending_timeout_us: int = 60 * SECOND
-    """A CONNECT that was handed on is answered by then, or REJECTED(timed out)."""
+    pending_timeout_us: int = 75 * SECOND
+    """A CONNECT that was handed on is answered by then, or REJECTED(timed out): longer than the longest pause between
+    two CONNECTs of an initiator, so that one more repeat comes in time (3.2)."""
     park_us: int = 5 * SECOND
     """How long a resume waits for the endpoint it names (6.5)."""
     settle_us: int = 5 * SECOND

@@ -47,7 +47,7 @@ tokens = "{tokens}"
 # What a user may do. Nothing that is not listed is reachable.
 #   connect   TCP targets: "host:port", "10.1.0.0/16:5432", "[fd00::/8]:22"; "*:443" is any public host, ":*" any port.
 #             Loopback, link-local, private and metadata addresses only count when they, or a network within their
-#             range, are listed.
+#             range, are listed. "udp/10.0.0.53:53" is for datagrams, and for nothing else.
 #   services  names of services to connect to; "*" is any
 #   listen    names to offer services under; "*" is any
 #   exit      true: what attaches in this name dials targets for everybody

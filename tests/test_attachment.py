@@ -9,6 +9,7 @@ from tests.carriers.harness import echo, end, say_and_hear
 from tests.support.loops import in_loop
 from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay
 from tunnel import LostError, UnreachableError
+from tunnel.exchange import Recovered
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
 
@@ -162,3 +163,13 @@ async def test_flushing_an_attachment_that_waits_can_be_cancelled() -> None:
         relay.fault = lambda message: None
         await writer.flush()
         await end(writer)
+
+
+@in_loop
+async def test_trouble_that_is_over_while_it_closes_is_no_error() -> None:
+    async with MemoryTestRelay() as relay:
+        attachment = relay.attach("ann")
+        await attachment.start()
+        await attachment.close()
+        attachment.status(Recovered())  # of an answer that was on its way
+        assert attachment.refusal is None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tunnel.listener import ExitRequest, Server
     from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector
     from tunnel.streams import StreamReader, StreamWriter
+    from tunnel.tracing import TraceWriter, open_trace
     from tunnel.transport import Transport
 
 __all__ = [
@@ -48,11 +49,13 @@ __all__ = [
     "StatisticsCollector",
     "StreamReader",
     "StreamWriter",
+    "TraceWriter",
     "Transport",
     "TunnelError",
     "UnreachableError",
     "attach",
     "memory_attach",
+    "open_trace",
 ]
 
 _HOMES = {
@@ -63,6 +66,7 @@ _HOMES = {
     "listener": "ExitRequest Server",
     "status": "AttachmentStats ConnectionListener ErrorListener StatisticsCollector",
     "streams": "StreamReader StreamWriter",
+    "tracing": "TraceWriter open_trace",
     "transport": "Transport",
 }
 _HOME = {name: f"tunnel.{home}" for home, names in _HOMES.items() for name in names.split()}

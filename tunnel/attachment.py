@@ -31,7 +31,8 @@ CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # of the attachmen
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
 
 _DENIALS = frozenset({403, 415})
-_IDENTITIES = frozenset({401, 407})
+_PROXY_ASKS = 407
+_IDENTITIES = frozenset({401, _PROXY_ASKS})
 
 
 class Attachment:
@@ -110,7 +111,8 @@ class Attachment:
         where = self._driver.carrier.description
         last = self._trouble or "nothing answered"
         return (
-            f"no relay answers at {where} within {self._attach_timeout} s ({last}): check the URL, the proxy, the relay"
+            f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
+            "check the URL, the proxy, the relay; `tunnel doctor` finds out which"
         )
 
     async def close(self) -> None:
@@ -271,6 +273,7 @@ class Attachment:
             batches_unreceipted=driver.unreceipted,
             packets_discarded=driver.endpoint.packets_discarded,
             connections={number: connection.snapshot() for number, connection in connections},
+            targets={transport.connection_id: transport.target for transport in self._transports},
         )
 
     def add_connection_listener(self, listener: ConnectionListener) -> None:
@@ -288,7 +291,8 @@ class Attachment:
     # what the driver tells (Application)
 
     def incoming(self, event: Incoming) -> None:
-        driver = self._ready()
+        driver = self._driver
+        assert driver is not None
         server = self._servers.get(event.service)
         connection = driver.endpoint.connections.get(event.connection_id)
         if connection is None:
@@ -302,7 +306,8 @@ class Attachment:
         server.add(transport)
 
     def asked(self, event: ConnectRequested) -> None:
-        driver = self._ready()
+        driver = self._driver
+        assert driver is not None
         target = event.target
 
         def accept() -> Transport:
@@ -334,7 +339,7 @@ class Attachment:
         match event:
             case AttachedEvent() | Recovered():
                 self._trouble = ""
-                if self._ready().attached:
+                if self._driver is not None and self._driver.attached:  # it may be on its way out
                     self._listeners.present()
                     if not self._attached.done():
                         self._attached.set_result(None)
@@ -365,7 +370,9 @@ class Attachment:
     def _refused(self, event: Refused) -> None:
         """The relay wants no more of us: everything ends."""
         if event.status in _IDENTITIES or event.code == StatusCode.NOT_AUTHORISED:
-            self._refusal = NotAuthenticatedError(f"{event.text}: check the token, and the proxy's user and password")
+            # The carrier says what a proxy wants; a relay does not say what is wrong with a token.
+            advice = "" if event.status == _PROXY_ASKS else ": check the token"
+            self._refusal = NotAuthenticatedError(f"{event.text}{advice}")
         elif event.status in _DENIALS or event.code == StatusCode.DENIED:
             self._refusal = DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy before it")
         else:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Protocol, TypeAlias
 
 from tunnel.carriers.base import Carrier
+from tunnel.carriers.exchanging import ExchangingCarrier
 from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incoming, State
 from tunnel.exchange import (
     AttachedEvent,
@@ -23,7 +24,9 @@ from tunnel.exchange import (
     Refused,
     Troubled,
 )
-from tunnel.traces.record import TraceSink
+from tunnel.traces.exchanges import ExchangeTracer
+from tunnel.traces.record import TraceLevel, TraceSink, level_of
+from tunnel.traces.watch import DriverWatch
 from tunnel.wire import RejectReason
 
 __all__ = ["Application", "Driver", "StatusEvent", "now_us"]
@@ -73,7 +76,9 @@ class Driver:
         name: str = "",
         trace: TraceSink | None = None,
     ) -> None:
-        self.endpoint = Endpoint(config, random, endpoint_id=carrier.attachment_id, name=name, trace=trace)
+        # in traces: a name alone may come back with another life
+        node = f"{name or 'endpoint'}-{carrier.attachment_id.hex()[:8]}"
+        self.endpoint = Endpoint(config, random, endpoint_id=carrier.attachment_id, name=node, trace=trace)
         self.carrier = carrier
         self.unreceipted = 0  # batches
         self._application = application
@@ -86,12 +91,20 @@ class Driver:
         self._timer_us = 0
         self._closed = False
         self._quiet: list[asyncio.Future[None]] = []
+        self._watch: DriverWatch | None = None
+        if trace is not None and level_of(trace) is not TraceLevel.OFF:
+            exchanging = carrier if isinstance(carrier, ExchangingCarrier) else None
+            self._watch = DriverWatch(trace, node, exchanging.sockets if exchanging is not None else tuple)
+            if exchanging is not None:
+                exchanging.exchange_trace = ExchangeTracer(trace, node)
 
     # life
 
     def start(self) -> None:
         """Begin to attach."""
         self.carrier.start(self)
+        if self._watch is not None:
+            self._watch.start()
         self.pump()
 
     async def close(self) -> None:
@@ -100,6 +113,8 @@ class Driver:
         for handle in (self._scheduled, self._timer):
             if handle is not None:
                 handle.cancel()
+        if self._watch is not None:
+            self._watch.close()
         self._wake_quiet()
         await self.carrier.close()
 
@@ -197,6 +212,8 @@ class Driver:
                 self.endpoint.batch_done(token, ok, self.now())
             case LanesChanged(lanes=lanes, pull_interval_us=pull_interval_us):
                 self.endpoint.carrier_changed(lanes, pull_interval_us, self.now())
+                if self._watch is not None:
+                    self._trace_carrier(self._watch, lanes)
             case AttachedEvent() | Detached() | Troubled() | Recovered() | Refused():
                 self._status(event)
 
@@ -213,7 +230,24 @@ class Driver:
                 self.endpoint.detached(self.now())
             case Troubled():
                 self.endpoint.detached(self.now())
+        if self._watch is not None:
+            self._trace_status(self._watch, event)
         self._application.status(event)
+
+    def _trace_status(self, watch: DriverWatch, event: StatusEvent) -> None:
+        now = self.now()
+        if isinstance(event, AttachedEvent | Recovered):
+            self._trace_carrier(watch, 0)
+            relay = self.carrier.description.partition(" ")[2]
+            watch.attached(relay, fresh=isinstance(event, AttachedEvent) and event.fresh, now=now)
+        else:
+            watch.detached(type(event).__name__.lower(), now)
+
+    def _trace_carrier(self, watch: DriverWatch, lanes: int) -> None:
+        carrier = self.carrier.description.partition(" ")[0]
+        watch.carrier_changed(carrier, lanes, self.now())
+        if self.endpoint.tracer is not None:
+            self.endpoint.tracer.carrier = carrier
 
     def _present(self, *, fresh: bool) -> None:
         known = self._attached

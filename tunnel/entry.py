@@ -35,8 +35,9 @@ def attach(
 ) -> Attachment:
     """Attach to the relay at `url`: `async with attach(...) as t`.
 
-    `proxy`: "env" for the usual variables, None for none, or a URL, with user and password if need be. `ca`: a file of
-    certificates to trust instead of the system's. `cert`: a PEM file with certificate and key, or a pair of files.
+    `proxy`: "env" for the usual variables, None for none, or a URL, with user and password if need be: they are told
+    only when it asks. `ca`: a file of certificates to trust instead of those that the operating system trusts. `cert`:
+    a PEM file with certificate and key, or a pair of files.
     `carrier`: "poll" for plain exchanges alone; "auto" and "link" also try an upgraded connection, "link" more often.
     `name`: replaces an older attachment of this user and name. `user_timeout`: seconds without an answer after which a
     connection is lost. ValueError when an argument is wrong.
@@ -45,7 +46,7 @@ def attach(
         raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
     from tunnel.carriers.dialing import Dialing  # aiohttp: imported by those who need it
 
-    dialing = Dialing(url, token=token, proxy=proxy, ca=ca, cert=cert)
+    dialing = Dialing(url, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=exit_handler is not None)
 
     def make(secret: bytes, random: Random) -> Carrier:
         from tunnel.carriers.link import LinkCarrier

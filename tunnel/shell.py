@@ -5,10 +5,6 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-import structlog
-
-from tunnel.core.errors import TunnelError
-
 __all__ = [
     "DENIED",
     "EXIT_CODES",
@@ -37,6 +33,8 @@ LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 def configure_log(level: str, stream: TextIO | None = None) -> None:
     """One line for each event, on standard error unless told otherwise: JSON, unless a person looks."""
+    import structlog  # here: a command that logs nothing starts sooner without it
+
     file = sys.stderr if stream is None else stream
     last = structlog.dev.ConsoleRenderer() if file.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -53,6 +51,8 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
 
 def exit_code_of(program: str, run: Callable[[], int], usage_errors: tuple[type[Exception], ...] = ()) -> int:
     """Run a command; tell a person on standard error what went wrong, and give the exit code of the contract."""
+    from tunnel.core.errors import TunnelError  # here, as above: the core comes with it
+
     try:
         return run()
     except usage_errors as error:

@@ -34,7 +34,7 @@ class StatisticsCollector(Protocol):
 
 
 class AttachmentStats(msgspec.Struct):
-    """How an attachment is at one moment; `connections` by id."""
+    """How an attachment is at one moment; `connections` by id, and of those that are in use, whither they lead."""
 
     attached: bool
     carrier: str
@@ -42,6 +42,7 @@ class AttachmentStats(msgspec.Struct):
     batches_unreceipted: int
     packets_discarded: int
     connections: dict[int, ConnectionStats]
+    targets: dict[int, str] = {}
 
 
 class Listeners:

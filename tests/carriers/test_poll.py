@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import truststore
 
 from tests.carriers.harness import ask, echo, end, noise, say_and_hear
 from tests.support.http_relay import HttpTestRelay, token_of
@@ -213,7 +214,10 @@ async def test_a_proxy_for_tls_sees_no_token() -> None:
         await use(relay, ca=CA, proxy=f"http://me:s3cret@127.0.0.1:{proxy.port}")
         assert all(head.startswith(b"CONNECT ") and b"Bearer" not in head for head in proxy.heads)
         assert all("Proxy-Authorization" not in headers for _, headers in relay.seen)
-        with pytest.raises(NotAuthenticatedError, match="Who are you"):
+        with pytest.raises(
+            NotAuthenticatedError,
+            match="and does not say how: give user and password",
+        ):
             await relay.attach("ann", ca=CA, proxy=f"http://127.0.0.1:{proxy.port}").start()
 
 
@@ -228,8 +232,6 @@ def test_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(Dialing("http://relay").proxy) == "http://one:1"
     dialing = Dialing("https://relay", token="t")
     assert str(dialing.proxy) == "http://two:2"
-    assert dialing.proxy_headers == {"Proxy-Authorization": "Basic dUB4OnA="}
-    assert "Proxy-Authorization" not in dialing.headers
     assert Dialing("https://inside.example").proxy is None
     assert Dialing("https://relay", proxy=None).proxy is None
     assert Dialing("https://relay", proxy="").proxy is None
@@ -262,6 +264,12 @@ WRONG = [
 def test_wrong_arguments_are_told_at_once(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         attach(**{"url": "https://relay", "proxy": None, **arguments})  # type: ignore[arg-type]
+
+
+def test_the_operating_system_is_trusted_unless_told_otherwise() -> None:
+    assert isinstance(Dialing("https://relay", proxy=None).tls, truststore.SSLContext)
+    assert not isinstance(Dialing("https://relay", proxy=None, ca=CA).tls, truststore.SSLContext)
+    assert Dialing("http://relay", proxy=None).tls is None
 
 
 def test_a_directory_of_authorities() -> None:

@@ -30,7 +30,7 @@ ANN, BOB = Options(user="ann"), Options(user="bob")
 def rejection(solo: Solo) -> Rejected:
     """The one REJECTED that leaves."""
     (packet,) = solo.out()
-    assert (packet.type, packet.source, packet.destination) == (PacketType.REJECTED, PEER, 0)
+    assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.REJECTED, PEER, 0, 0)
     rejected = decode_rejected(packet.payload)
     assert rejected is not None
     assert rejected.route_key == KEY
@@ -46,7 +46,9 @@ def acceptance(solo: Solo) -> Accepted:
 
 
 def announced(solo: Solo) -> list[ListenState]:
-    states = [decode_listen_state(packet.payload) for packet in solo.out()]
+    packets = solo.out()
+    assert {(packet.source, packet.destination, packet.sequence) for packet in packets} <= {(0, 0, 0)}  # 2.8
+    states = [decode_listen_state(packet.payload) for packet in packets]
     return [state for state in states if state is not None]
 
 
@@ -103,6 +105,11 @@ def test_the_relay_may_refuse_a_name() -> None:  # 2.8
     assert acceptor.refused("s")
     hear(1, ListenStatus.UP, "s")
     assert not acceptor.refused("s")
+    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
+    hear(1, ListenStatus.REFUSED, "s")
+    assert not acceptor.refused("s")  # that was the answer of the relay before
+    hear(2, ListenStatus.REFUSED, "s")
+    assert acceptor.refused("s")
     hear(1, ListenStatus.REFUSED, "other")
     solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, b"junk"))
     assert solo.endpoint.packets_discarded == 2
@@ -167,6 +174,7 @@ def test_what_cannot_be_opened_is_refused(
     solo.request(target, options)  # type: ignore[arg-type]
     rejected = rejection(solo)
     assert rejected.reason == reason
+    assert rejected.text == ""
     assert rejected.options.versions == ((1, 1) if reason is RejectReason.VERSION else None)  # 3.4
     assert solo.events() == []
 
@@ -199,12 +207,42 @@ def test_the_backlog_counts_what_the_application_has_not_seen() -> None:
     assert isinstance(solo.event(Incoming), Incoming)  # it goes on
 
 
+def ask(solo: Solo, number: int) -> PacketType:
+    """What a CONNECT with this number as its route key is told."""
+    solo.route_key = bytes([number] * 16)
+    solo.request(SERVICE, ANN)
+    (packet,) = [packet for packet in solo.out() if packet.type in (PacketType.ACCEPTED, PacketType.REJECTED)]
+    return PacketType(packet.type)
+
+
+def test_every_connection_that_was_seen_makes_room_for_one() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 2, solo.now)
+    assert [ask(solo, 1), ask(solo, 2), ask(solo, 3)] == [PacketType.ACCEPTED, PacketType.ACCEPTED, PacketType.REJECTED]
+    solo.ack()
+    assert isinstance(solo.event(Incoming), Incoming)
+    assert [ask(solo, 4), ask(solo, 5)] == [PacketType.ACCEPTED, PacketType.REJECTED]
+
+
+def test_a_connection_that_was_seen_makes_no_room_again_when_it_ends() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 1, solo.now)
+    assert ask(solo, 1) == PacketType.ACCEPTED
+    solo.ack()
+    assert isinstance(solo.event(Incoming), Incoming)
+    seen = solo.connection
+    assert ask(solo, 2) == PacketType.ACCEPTED
+    seen.abort(solo.now)
+    assert ask(solo, 3) == PacketType.REJECTED
+
+
 @pytest.mark.parametrize("packet_type", [PacketType.ABORT, PacketType.SHUTDOWN])
 def test_an_initiator_that_only_says_no_is_never_shown(packet_type: PacketType) -> None:  # 3.5
     solo = Solo()
     solo.endpoint.listen("s", 1, solo.now)
     for _ in range(3):
         solo.request(SERVICE, ANN)
+        acceptance(solo)  # the tries before it take no place in the backlog
         solo.say(packet_type, encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION)))
         assert solo.events() == []
         assert not solo.endpoint.connections
@@ -267,7 +305,7 @@ def test_a_resume_of_something_else_is_refused(wrong: str) -> None:  # 6.6
     solo.request(SERVICE, BOB if wrong == "user" else None, resume=True, source=source, destination=destination)
     (packet,) = solo.out()
     rejected = decode_rejected(packet.payload)
-    assert (packet.type, packet.source) == (PacketType.REJECTED, source)
+    assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.REJECTED, source, 0, 0)
     assert rejected is not None
     assert rejected.reason == RejectReason.GONE
     assert solo.connection.state is State.OPEN

@@ -25,12 +25,15 @@ def test_every_action_can_be_carried_out() -> None:
 
 def test_begin_starts_keepalive_and_tells_an_initiator() -> None:
     solo = Solo().connect()
+    solo.connection.write(b"early", solo.now)
+    solo.out()
     solo.connection.sender.suspend()
     assert act(solo, Action.BEGIN) == [Connected(solo.connection.id)]
     assert not solo.connection.sender.suspended
     assert not solo.connection.sender.window.ends_held
     assert solo.connection.timers.get(Timer.OPEN) == NEVER_US
     assert solo.connection.timers.get(Timer.KEEPALIVE) == solo.now + 60 * SECOND_US
+    assert solo.connection.timers.get(Timer.RETRANSMIT) == solo.now + SECOND_US
     acceptor = Solo()
     acceptor.request()
     assert act(acceptor, Action.BEGIN) == []
@@ -104,6 +107,7 @@ def test_shutdown_needs_somebody_to_tell() -> None:
     act(solo, Action.SEND_SHUTDOWN)
     (packet,) = solo.out()
     assert (packet.type, packet.source, packet.destination) == (PacketType.SHUTDOWN, solo.connection.id, PEER)
+    assert packet.sequence == 0
     alone = Solo().connect()
     act(alone, Action.SEND_SHUTDOWN)
     assert alone.out() == []
@@ -173,6 +177,15 @@ def test_nothing_was_received_that_never_left() -> None:
     solo.connection.close(solo.now)
     all_received(solo.connection, solo.now)
     assert solo.events() == [Lost(solo.connection.id, LostReason.PEER_CLOSED, "3 bytes were not acknowledged")]
+
+
+def test_everything_that_has_left_was_received() -> None:
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.out()
+    solo.connection.close(solo.now)
+    all_received(solo.connection, solo.now)
+    assert solo.events() == [Closed(solo.connection.id)]
 
 
 def test_a_drain_that_ends_without_a_route_begins_anew() -> None:  # 5.7, 4.15

@@ -93,6 +93,34 @@ def test_a_packet_that_is_too_large_gets_a_batch_of_its_own_however_busy_the_oth
     assert sum(len(batch.packets) for batch in found if batch not in alone) >= 4
 
 
+def test_what_is_lost_leaves_when_it_just_fits() -> None:
+    solo, (connection,) = many(1)
+    connection.write(bytes(2000), solo.now)
+    solo.endpoint.batch_done(fill(solo, 64 * KIB).token, False, solo.now)
+    solo.say(PacketType.PROBE)
+    other, _ = many(1)
+    other.say(PacketType.PROBE)
+    ack_size = fill(other, 64 * KIB).size
+    assert [packet.type for packet in fill(solo, ack_size + 24 + 2000).packets] == [ACK, DATA]
+
+
+def test_what_is_too_large_by_its_header_gets_a_batch_of_its_own() -> None:
+    solo, (large, busy) = many(2)
+    large.write(bytes(32 * KIB), solo.now)
+    solo.endpoint.batch_done(fill(solo, 256 * KIB).token, False, solo.now)
+    sizes = []
+    for _ in range(4):
+        busy.write(b"x", solo.now)
+        sizes.append(fill(solo, 32 * KIB).size)
+    assert 32 * KIB + 24 in sizes
+
+
+def test_the_smallest_packet_leaves_however_small_the_batch() -> None:  # 4.13
+    solo, (connection,) = many(1)
+    connection.write(bytes(2000), solo.now)
+    assert [len(packet.payload) for packet in fill(solo, 500).packets] == [KIB]
+
+
 def test_what_is_too_large_waits_for_its_turn_among_much() -> None:
     solo, (large, busy) = many(2)
     large.write(bytes(500_000), solo.now)
@@ -111,7 +139,9 @@ def test_what_was_too_large_may_have_ended() -> None:
     solo.say(PacketType.PROBE)
     assert [packet.type for packet in fill(solo, 16 * KIB).packets] == [ACK]
     large.abort(solo.now)
-    assert [packet.type for packet in fill(solo, 16 * KIB).packets] == [PacketType.ABORT]
+    batch = fill(solo, 16 * KIB)
+    assert [packet.type for packet in batch.packets] == [PacketType.ABORT]
+    assert batch.size == batch.packets[0].size
 
 
 def test_strays_leave_as_there_is_room() -> None:
@@ -122,6 +152,30 @@ def test_strays_leave_as_there_is_room() -> None:
     solo.endpoint.listen("s" * 255, 4, solo.now)
     solo.endpoint.listen("t" * 255, 4, solo.now)
     assert [len(fill(solo, 500).packets) for _ in range(2)] == [1, 1]
+
+
+def test_answers_to_strangers_are_bounded_until_they_have_left() -> None:  # 3.9
+    solo = Solo()
+    for _ in range(2):
+        for number in range(70):
+            solo.receive(Packet(DATA, 5, number + 1, 7, b"x"))
+        assert len(solo.out()) == 64
+
+
+def test_a_batch_is_filled_to_its_last_byte() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s" * 255, 4, solo.now)
+    size = solo.out()[0].size
+    solo.endpoint.listen("t" * 255, 4, solo.now)
+    solo.endpoint.listen("u" * 255, 4, solo.now)
+    assert fill(solo, 2 * size).size == 2 * size
+
+
+def test_control_packets_of_a_connection_wait_for_room_for_all_of_them() -> None:
+    solo, _ = many(1)
+    solo.say(PacketType.PROBE)
+    assert solo.endpoint.next_batch(KIB, solo.now) is None
+    assert [packet.type for packet in fill(solo, KIB + 1).packets] == [ACK]
 
 
 def test_a_long_refusal_leaves_alone_and_stops_nobody() -> None:
@@ -173,6 +227,14 @@ def test_little_that_became_much_takes_its_turn() -> None:
         connection.write(bytes(100_000), solo.now)
     found = shares(fill(solo, 64 * KIB).packets)
     assert len(found) == 2
+
+
+def test_little_that_became_just_too_much_waits_behind_what_was_there() -> None:
+    solo, (first, second) = many(2)
+    first.write(bytes(100_000), solo.now)
+    second.write(bytes(10), solo.now)
+    second.write(bytes(4 * KIB - 10), solo.now)
+    assert fill(solo, 64 * KIB).packets[0].source == first.id
 
 
 def test_much_that_is_sent_again_is_not_little() -> None:  # 4.14: what is lost is to be sent, too

@@ -46,6 +46,9 @@ def test_anything_heard_answers_the_ping() -> None:
     assert liveness.pinging_since_us == NEVER_US
     liveness.handle_keepalive(RTO_US, 61 * SECOND_US)
     assert timers.get(Timer.KEEPALIVE) == 121 * SECOND_US
+    liveness.handle_keepalive(RTO_US, 121 * SECOND_US)  # silence again: it begins anew
+    assert liveness.pinging_since_us == 121 * SECOND_US
+    assert timers.get(Timer.KEEPALIVE) == 122 * SECOND_US
 
 
 def test_keepalive_can_be_off() -> None:
@@ -76,3 +79,9 @@ def test_a_shorter_timeout_of_the_peer_holds_for_what_waits_already() -> None:
     liveness.limit(20 * SECOND_US)
     assert liveness.user_timeout_us == 20 * SECOND_US
     assert not liveness.expired(0, 10 * SECOND_US)
+
+
+def test_a_timeout_that_is_hardly_shorter_is_shorter() -> None:
+    liveness, timers = make()
+    liveness.limit(300 * SECOND_US - 1)
+    assert timers.get(Timer.USER_TIMEOUT) == 300 * SECOND_US - 1

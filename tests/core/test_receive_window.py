@@ -137,10 +137,23 @@ def test_it_does_not_grow_for_a_slow_reader_or_a_slow_sender() -> None:
     slow_reader.advance()
     assert slow_reader.size_bytes == 100
     for number in range(20):
-        data(slow_sender, number, bytes(50))
+        data(slow_sender, number, bytes(30))
         read_all(slow_sender)
         slow_sender.advance()
+        slow_sender.announced()
     assert slow_sender.size_bytes == 100
+
+
+def test_it_grows_when_it_is_told_that_the_sender_is_fast_and_the_reader_keeps_up() -> None:
+    window = make(EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=10_000))
+    data(window, 0, bytes(30))
+    window.use_up()
+    window.advance()
+    assert window.size_bytes == 100
+    read_all(window)
+    window.advance()
+    window.advance()
+    assert window.size_bytes == 200
 
 
 def test_growth_is_granted_by_the_budget_and_given_back() -> None:

@@ -145,3 +145,51 @@ def test_before_the_first_packet_connect_is_the_newest() -> None:  # 4.3
     receiver.owe_ack(0)
     ack = receiver.take_ack(0)
     assert (ack.cumulative, ack.echo_sequence, ack.echo_attempt) == (9, 9, 3)
+
+
+SECOND = 1_000_000
+
+
+def grown(times: list[int], size: int = 50) -> list[int]:
+    """The window after packets that came at these times and were read at once."""
+    config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=1000)
+    receiver = Receiver(ReceiveWindow(config, WindowBudget(900), FIRST), TimerTable(), ConnectionStats())
+    sizes = []
+    for number, now in enumerate(times):
+        data(receiver, number, now, bytes(size))
+        receiver.window.read(size)
+        receiver.opened(now)
+        sizes.append(receiver.window.size_bytes)
+    return sizes
+
+
+def test_a_window_that_comes_within_two_seconds_grows() -> None:
+    # The first packet begins the count: a window later is the third.
+    assert grown([0, 1, 2 * SECOND - 1]) == [100, 100, 200]
+    assert grown([0, 1, 2 * SECOND]) == [100, 100, 100]
+
+
+def test_each_window_is_timed_by_itself() -> None:
+    assert grown([0, 1, 5 * SECOND, 5 * SECOND, 7 * SECOND - 1]) == [100, 100, 100, 100, 200]
+    assert grown([0, 1, 5 * SECOND, 5 * SECOND, 7 * SECOND]) == [100, 100, 100, 100, 100]
+
+
+def test_the_first_bytes_show_nothing() -> None:
+    assert grown([0], size=70) == [100]
+
+
+def test_every_packet_that_is_not_taken_counts() -> None:
+    config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=100)
+    stats = ConnectionStats()
+    receiver = Receiver(ReceiveWindow(config, WindowBudget(0), FIRST), TimerTable(), stats)
+    data(receiver, 0, 0)
+    for _ in range(2):
+        assert data(receiver, 0, 0) is Arrival.DUPLICATE
+        assert data(receiver, 1, 0, bytes(100)) is Arrival.REFUSED
+    assert (stats.packets_duplicate, stats.packets_discarded) == (2, 2)
+
+
+def test_a_delay_of_hours_is_the_longest_that_can_be_said() -> None:  # 2.4
+    receiver, _ = make()
+    data(receiver, 0, 0)
+    assert receiver.take_ack(5_000_000_000).delay_us == 0xFFFFFFFF

@@ -25,3 +25,11 @@ def test_adding_forgets_what_is_old() -> None:
     assert len(rest) == 10
     assert not rest.has_id(89)
     assert rest.has_id(90)
+
+
+def test_the_same_may_rest_twice() -> None:
+    rest = RestingPlace()
+    for now in (100, 200):
+        rest.add(7, ("ann", b"key"), b"gone", now)
+    assert rest.answer(("ann", b"key"), 300 + REST_US) is None
+    assert len(rest) == 0

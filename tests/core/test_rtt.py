@@ -44,6 +44,16 @@ def test_a_constant_round_trip_is_found(start_us: int, true_us: int) -> None:
     assert rtt.variance_us <= 16
 
 
+def test_a_new_one_knows_nothing() -> None:
+    rtt = RttEstimator()
+    assert (rtt.latest_us, rtt.minimum_us, rtt.srtt_us, rtt.variance_us) == (0, 0, 0, 0)
+    assert (rtt.backoff, rtt.widened, rtt.pull_interval_us) == (0, 0, 0)
+
+
+def test_the_smallest_round_trip_is_a_microsecond() -> None:  # 0 would mean that there was no sample
+    assert after(1, 1).srtt_us == 1
+
+
 def test_the_first_sample() -> None:  # RFC 6298 2.2
     rtt = after(100_000)
     assert (rtt.srtt_us, rtt.variance_us, rtt.minimum_us, rtt.latest_us) == (100_000, 50_000, 100_000, 100_000)
@@ -95,3 +105,4 @@ def test_the_reordering_window() -> None:  # 4.8
         assert rtt.reorder_window_us(1) == min(20_000 + quarters * 20_000, 320_000)
     assert rtt.reorder_window_us(2) == 320_000
     assert after(100).reorder_window_us(1) == 1_000
+    assert after(80_001).reorder_window_us(1) == 20_000

@@ -38,3 +38,38 @@ def test_the_defaults_are_those_of_the_design() -> None:
 def test_what_cannot_work_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must"):
         LaneConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"lanes_start": 0}, "lanes must satisfy 1 <= lanes_start <= lanes_max <= "),
+        ({"body_bytes_min": 1}, "bodies must satisfy 116 <= body_bytes_min <= body_bytes_start <= body_bytes_max$"),
+        (
+            {"answer_bytes_max": KIB},
+            "answer_bytes_max must be at least body_bytes_min, and both largest bodies below",
+        ),
+        ({"hold_us": 1}, "holds must satisfy 0 < hold_us_min <= hold_us, within 32 bits of milliseconds$"),
+        ({"pull_interval_us": -1}, "pull_interval_us must not be negative, and fit 32 bits of milliseconds$"),
+    ],
+)
+def test_what_is_wrong_is_said(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{text}"):
+        LaneConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"lanes_start": 1, "lanes_max": 1},
+        {"lanes_max": (1 << 16) - 1},
+        {"body_bytes_min": 116},
+        {"hold_us_min": 1},
+        {"hold_us_min": 2_000_000, "hold_us": 2_000_000},
+        {"hold_us": (2**32 - 1) * 1000},
+        {"pull_interval_us": (2**32 - 1) * 1000},
+        {"packet_bytes_max": 24},
+    ],
+)
+def test_the_bounds_themselves_work(fields: dict[str, Any]) -> None:
+    LaneConfig(**fields)

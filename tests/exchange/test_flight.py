@@ -192,3 +192,25 @@ def test_an_attempt_that_is_not_open_cannot_be_taken() -> None:
     assert sender.flight.take(1).repeat == 0
     with pytest.raises(ValueError, match="not an open attempt"):
         sender.flight.take(1)
+
+
+def test_silence_is_measured_from_when_the_attempt_left() -> None:
+    flight = Flight(PULL, 10 * SECOND, wait_us=500 * MS, repeat_us=SECOND, attempts_max=3)
+    flight.send(1, 10 * SECOND, Random(1))
+    flight.check_silence(10_500 * MS)
+    assert (flight.last, flight.first_failure_us) == ("no answer within 0.5 s", 500 * MS)
+
+
+def test_a_proof_that_comes_at_the_deadline_is_none() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.flight.prove(500 * MS)
+    assert not sender.flight.proven
+
+
+def test_of_two_the_elder_stays_while_it_is_young() -> None:  # 7.8
+    sender = Sender(attempts_max=2)
+    evicted: list[int | None] = []
+    while len(evicted) < 3:
+        evicted.append(sender.send(sender.flight.next_us))
+    assert evicted == [None, None, 2]

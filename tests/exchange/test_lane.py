@@ -93,3 +93,10 @@ def test_numbers_and_serials_come_to_their_end() -> None:
     it = lane()
     it.serial_received = 2**32 - 2**16
     assert it.exhausted
+
+
+def test_what_is_not_cut_begins_at_its_beginning() -> None:
+    it = lane()
+    assert it.start_push(ATTACHED, 9, encode_packets([data_packet(1)]), 65536).piece_offset == 0
+    with pytest.raises(ValueError, match=r"^no packet is cut on this lane$"):
+        it.start_piece(ATTACHED, 400, 65536)

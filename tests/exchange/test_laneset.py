@@ -40,7 +40,7 @@ def test_pulls_are_counted() -> None:
 def test_evidence_brings_forward_what_was_answered_and_nothing_else() -> None:
     lanes = LaneSet(4, 4096, 0)
     answered, waiting = flying(lanes, 0, 5), flying(lanes, 1, 5)
-    lanes.use_evidence(Answer(3, 1, 1, evidence=[(0, 5), (1, 4), (2, 9), (200, 1)]), 80_000)
+    lanes.use_evidence(Answer(3, 1, 1, evidence=[(0, 5), (1, 4), (2, 9), (4, 1), (200, 1)]), 80_000)
     assert (answered.next_us, answered.proven) == (80_000, True)
     assert not waiting.proven
 
@@ -48,7 +48,7 @@ def test_evidence_brings_forward_what_was_answered_and_nothing_else() -> None:
 def test_pulls_held_since_before_the_silence_are_doubted() -> None:
     lanes = LaneSet(4, 4096, 0)
     before = flying(lanes, 0, 1, sent_us=10, hold_ms=1000)
-    after = flying(lanes, 1, 1, sent_us=500, hold_ms=1000)
+    after = flying(lanes, 1, 1, sent_us=400, hold_ms=1000)
     push = flying(lanes, 2, 1, sent_us=10)
     unsent = flying(lanes, 3, 1, sent_us=None, hold_ms=1000)
     lanes.doubt_pulls(400, 80_000)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunnel.exchange.intake import Buffers
 from tunnel.exchange.link import LinkState
 from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, encode_link_header
 
@@ -38,11 +39,33 @@ def test_batches_arrive_whole_and_in_order_however_they_are_cut(payloads: list[b
     assert (ours.unreceipted, ours.unreceipted_bytes) == ([], 0)
 
 
-def test_a_batch_that_came_in_one_portion_is_not_copied() -> None:
-    data = batch(1, b"payload")
-    (got,) = LinkState().receive(data, 0).batches
+def test_batches_stay_where_they_were_read_to() -> None:
+    link = LinkState()
+    large = bytes(range(256)) * 1024
+    first, second = batch(1, b"payload"), batch(2, large)
+    space = link.space()
+    space[: len(first)] = first
+    (got,) = link.filled(len(first), 0).batches
     assert isinstance(got, memoryview)
-    assert got.obj is data
+    assert (bytes(got), got.obj) == (b"payload", space.obj)
+    link.space()[:LINK_HEADER_SIZE] = second[:LINK_HEADER_SIZE]
+    assert link.filled(LINK_HEADER_SIZE, 0).batches == []
+    rest = link.space()
+    assert len(rest) == len(large) + LINK_HEADER_SIZE  # nothing behind the next header is read there
+    rest[: len(large)] = large
+    (got,) = link.filled(len(large), 0).batches
+    assert isinstance(got, memoryview)
+    assert got.obj is rest.obj
+    assert got == large
+
+
+def test_links_may_share_their_memory() -> None:
+    buffers = Buffers()
+    first, second = LinkState(buffers=buffers), LinkState(buffers=buffers)
+    home = id(first.space().obj)
+    del first
+    assert id(second.space().obj) == home
+    assert id(LinkState().space().obj) != home
 
 
 def test_buffers_that_leave_are_not_copied() -> None:
@@ -135,3 +158,52 @@ def test_a_link_ends_when_its_numbers_are_used_up() -> None:
     link._sent = 2**32 - 2
     assert joined(link.send([b"a"], 1)) == batch(2**32 - 1, b"a")
     assert link.closed == "its numbers are used up"
+
+
+@pytest.mark.parametrize("receipted_before", [False, True])
+def test_256_kib_are_counted_from_the_last_receipt(receipted_before: bool) -> None:  # 8.2
+    theirs, number = LinkState(), 1
+    if receipted_before:
+        theirs.receive(batch(1, bytes(100)), 0)
+        theirs.handle_timeout(25 * MS)
+        number = 2
+    theirs.receive(batch(number, bytes(256 * 1024 - 1)), 7)
+    assert theirs.next_timeout() == 25 * MS + 7
+    theirs.receive(batch(number + 1, b"x"), 8)
+    assert theirs.next_timeout() == 8
+
+
+def test_small_portions_do_not_keep_what_they_came_in() -> None:
+    link = LinkState()
+    came_in = bytearray(batch(1, bytes(100)))
+    link.receive(memoryview(came_in)[:10], 0)
+    link.receive(memoryview(came_in)[10:20], 0)
+    assert len(link._parts) == 1
+    came_in.clear()  # BufferError if a part of it were kept
+
+
+def test_a_large_batch_in_large_portions_is_joined() -> None:
+    link = LinkState()
+    payload = bytes(range(256)) * 200
+    data, got = batch(1, payload), []
+    for start in range(0, len(data), 20_000):
+        got += link.receive(data[start : start + 20_000], 0).batches
+    assert got == [payload]
+
+
+def test_all_receipts_of_a_portion_are_told() -> None:
+    ours = LinkState()
+    for token in (5, 6, 7):
+        ours.send([b"a"], token)
+    assert ours.receive(batch(0, received=1) + batch(0, received=2), 0).receipts == [5, 6]
+    assert ours.receive(batch(0, received=3), 0).receipts == [7]
+
+
+def test_a_batch_may_be_as_large_as_the_limit() -> None:
+    assert [len(found) for found in LinkState(length_max=100).receive(batch(1, bytes(100)), 0).batches] == [100]
+
+
+def test_a_strange_header_is_named_as_the_cause() -> None:
+    link = LinkState()
+    link.receive(b"x" * LINK_HEADER_SIZE, 0)
+    assert link.closed == "a header is not ours, or damaged"

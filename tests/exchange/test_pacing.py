@@ -220,3 +220,105 @@ def test_the_relay_bounds_the_hold_and_may_allow_more_the_next_time() -> None:
     for _ in range(100):
         limit.endured(limit.hold_us)
     assert limit.hold_us == 15 * SECOND
+
+
+# to the byte and to the microsecond
+
+
+def test_a_body_halves_exactly_and_has_at_least_a_byte() -> None:
+    limit = body()
+    limit.answered(0, 501 * MS, 1)
+    assert limit.limit_bytes == 32 * KIB
+    limit.bound(0)
+    assert limit.limit_bytes == 1
+
+
+def test_a_size_that_is_refused_when_its_time_has_come_waits_twice_as_long() -> None:
+    limit = body()
+    limit.refused(64 * KIB, 0)
+    limit.refused(64 * KIB, 30 * SECOND)
+    limit.answered(30 * SECOND, 0, 90 * SECOND - 1)
+    assert limit.limit_bytes == 32 * KIB
+    limit.answered(30 * SECOND, 0, 90 * SECOND)
+    assert limit.limit_bytes == 64 * KIB
+
+
+def test_half_a_round_trip_is_rounded_down() -> None:
+    assert not LaneCount(2, 8, adapt=True).pressed(0, 100 * MS, 1, 1)
+
+
+def test_four_holds_that_were_endured_double_it_and_then_eight() -> None:
+    limit = hold()
+    limit.bound(4 * SECOND)
+    limit.bound(15 * SECOND)
+    counts = []
+    while limit.hold_us < 15 * SECOND:
+        before, count = limit.hold_us, 0
+        while limit.hold_us == before:
+            limit.endured(before)
+            count += 1
+        counts.append((count, limit.hold_us // SECOND))
+    assert counts == [(4, 8), (8, 15)]
+
+
+def test_it_never_takes_more_than_64_holds() -> None:
+    limit = hold()
+    counts = []
+    for _ in range(6):
+        limit.cut(10 * SECOND)
+        limit.cut(10 * SECOND)
+        count = 0
+        while limit.hold_us < 15 * SECOND:
+            limit.endured(limit.hold_us)
+            count += 1
+        counts.append(count)
+    assert counts == [4, 8, 16, 32, 64, 64]
+
+
+def test_holds_endured_at_the_longest_make_growing_back_no_harder() -> None:
+    limit = hold()
+    for _ in range(100):
+        limit.endured(15 * SECOND)
+    limit.cut(10 * SECOND)
+    limit.cut(10 * SECOND)
+    for _ in range(4):
+        limit.endured(limit.hold_us)
+    assert limit.hold_us == 15 * SECOND
+
+
+@pytest.mark.parametrize(("age_us", "counts"), [(3_000_000, True), (2_999_999, False)])
+def test_three_quarters_of_a_hold_count_as_endured(age_us: int, counts: bool) -> None:
+    limit = hold()
+    limit.bound(4 * SECOND)
+    limit.bound(15 * SECOND)
+    for _ in range(4):
+        limit.endured(age_us)
+    assert (limit.hold_us > 4 * SECOND) is counts
+
+
+def test_three_quarters_of_the_age_of_a_cut_clear_the_suspicion() -> None:
+    limit = hold()
+    limit.cut(8 * SECOND)
+    limit.endured(6 * SECOND)
+    limit.cut(8 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+
+
+def test_a_quarter_of_its_age_is_similar() -> None:
+    limit = hold()
+    limit.cut(10 * SECOND)
+    limit.cut(12_500_000)
+    assert limit.hold_us == 7_500_000
+
+
+def test_one_cut_alone_says_nothing_however_early_and_whatever_was_before() -> None:
+    limit = HoldLimit(16 * SECOND, SECOND)
+    limit.cut(SECOND)
+    assert limit.hold_us == 16 * SECOND
+    limit.cut(SECOND)
+    assert limit.hold_us == 8 * SECOND
+    limit.cut(SECOND)
+    assert limit.hold_us == 8 * SECOND
+    limit.endured(SECOND)
+    limit.cut(SECOND)
+    assert limit.hold_us == 8 * SECOND

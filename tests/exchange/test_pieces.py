@@ -93,3 +93,9 @@ def test_packets_between_pieces_end_the_cut_packet() -> None:
 
 def test_damage_in_a_body_is_counted_by_the_parser() -> None:
     assert names(assembler(), body(PACKET + b"x")) == ([7], Discarded(truncated=1, bytes=1))
+
+
+def test_the_smallest_and_the_largest_packet_are_taken() -> None:
+    smallest = whole_packet(data_packet(7, 0))
+    assert assembler().add(0, smallest) == (smallest, None)
+    assert assembler(len(PACKET)).add(0, PACKET) == (PACKET, None)

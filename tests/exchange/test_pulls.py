@@ -147,3 +147,17 @@ def test_configuring_starts_anew() -> None:
     pulls.configure(0, can_hold=True)
     assert (pulls.mode, pulls.hungry, pulls.interval_us) == (PullMode.HOLDING, False, 0)
     assert pulls.due_us(0, 2) == 0
+
+
+def test_a_repeated_pull_says_nothing_about_holds() -> None:
+    pulls = policy()
+    pulls.answered(pulled(hold_us=SECOND, took_us=SECOND, repeated=True), 100)
+    assert pulls.started(HOLD_US, 100) == SECOND
+
+
+@pytest.mark.parametrize(("took_us", "hold_us", "due_us"), [(500 * MS, 2 * SECOND, 0), (400 * MS, SECOND, 50 * MS)])
+def test_half_a_hold_was_held(took_us: int, hold_us: int, due_us: int) -> None:
+    pulls = policy()
+    pulls.answered(pulled(hold_us=SECOND, took_us=took_us), 0)
+    assert pulls.due_us(0, 4) == due_us
+    assert pulls.started(HOLD_US, due_us) == hold_us

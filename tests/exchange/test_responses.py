@@ -82,4 +82,10 @@ def test_another_version_is_fatal() -> None:
     body = bytearray(encoded(Answer(1, 2, 3)))
     body[4] = 2
     body[12:16] = checksum(body[:12], bytes(4), body[16:]).to_bytes(4, "big")
-    assert judge(200, body, 0).verdict is Verdict.FATAL
+    found = judge(200, body, 0)
+    assert found.verdict is Verdict.FATAL
+    assert found.text == "HTTP 200: the relay speaks another version of the protocol"
+
+
+def test_what_is_no_text_can_be_quoted() -> None:
+    assert judge(200, b"\xff\xfe<html>", 0).text.endswith("\ufffd\ufffd<html>")

@@ -17,7 +17,7 @@ __all__ = ["LINK_TARGET"]
 
 OPERATIONS_MAX = 200
 LENGTH_MAX = 100_000
-PARTS_MAX = 2 * LENGTH_MAX // 4096 + 2  # buffers that hold an incomplete batch, however small the portions
+MEMORY_MAX = 2**17  # for a batch that is not complete
 _RECEIPT_US = 25_000  # 8.2
 
 
@@ -64,8 +64,8 @@ class _World:
         """Raise AssertionError for the first promise that does not hold."""
         for half in self.halves:
             state = half.state
-            assert state._part_bytes == sum(map(len, state._parts)) <= LENGTH_MAX
-            assert len(state._parts) <= PARTS_MAX, f"{len(state._parts)} buffers for {state._part_bytes} bytes"
+            assert state.closed or state._intake.held_bytes <= LENGTH_MAX
+            assert len(state._intake._view) <= MEMORY_MAX, f"{len(state._intake._view)} bytes of memory"
             assert len(state.unreceipted) == len(half.sent) - half.receipted
             deadline = state.next_timeout()
             assert deadline is None or deadline <= self.now + _RECEIPT_US

@@ -194,6 +194,30 @@ async def test_another_user_finds_nothing_under_an_id() -> None:
 
 
 @pytest.mark.parametrize(
+    ("user", "role", "status", "exits"),
+    [
+        ("exits", "exit", 200, 1),
+        ("exits", "", 200, 1),  # of an older version
+        ("exits", "endpoint", 200, 0),
+        ("ann", "exit", 403, 0),
+        ("ann", "endpoint", 200, 0),
+        ("ann", "conductor", 200, 0),  # of a later version
+    ],
+)
+@in_loop
+async def test_an_endpoint_says_what_it_is(user: str, role: str, status: int, exits: int) -> None:
+    """7.17: targets are handed to exits that mean to be some, and who is none hears of it."""
+    async with relay() as running, Client(running, user) as client:
+        reply = await client.post(attach_body(), **({"Tunnel_Role": role} if role else {}))
+        assert reply.status == status
+        if status == 200:
+            assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # an exit counts when it is heard
+        else:
+            assert "ann is no exit: exit = true is missing" in reply.message.text
+        assert running.relay.host.switch.stats().exits == exits
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status"),
     [
         ("GET", "/", 404),

@@ -145,6 +145,7 @@ def test_check_says_where_tls_is_missing(made: str, capsys: pytest.CaptureFixtur
         ("example.com:80", 5, "denied\texample.com:80\tno rule allows example.com:80"),
         ("[::1]:80", 5, "denied\t[::1]:80"),
         ("reports", 5, "denied\treports\tno rule allows the service reports"),
+        ("udp/example.com:443", 5, "denied\tudp/example.com:443\tno rule allows udp/example.com:443"),
     ],
 )
 def test_rules_can_be_tried(target: str, code: int, words: str, made: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,3 +316,30 @@ async def test_an_exit_with_a_wrong_token_is_code_4() -> None:
         url = f"http://{running.addresses[0]}"
         async with process("exit", "--relay", url, "--allow", "127.0.0.1:1", TUNNEL_TOKEN="tnl_x") as exit_:
             assert await exit_.ended() == 4
+
+
+@in_loop
+async def test_an_exit_that_is_none_for_the_relay_is_code_5() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["ann"]) as exit_:
+            assert await exit_.ended() == 5
+            assert "ann is no exit: exit = true is missing under [users.ann]" in exit_.lines[-1]
+
+
+@in_loop
+async def test_an_exit_at_something_else_says_what_answered() -> None:
+    async def hotel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nConnection: close\r\n\r\n<html>Welcome, guest")
+        writer.close()
+
+    server = await asyncio.start_server(hotel, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            assert "<html>Welcome, guest" in json.loads(await exit_.line("not_attached"))["text"]
+            exit_.process.send_signal(signal.SIGTERM)
+            assert await exit_.ended() == 0

@@ -108,3 +108,51 @@ def test_every_timer_fires_when_it_is_due(steps: list[tuple[int, int | None, boo
         fired.clear()
         asked = deadlines.next_timeout()
         assert not due or (asked is not None and now < asked <= min(due.values()))
+
+
+def test_what_is_stale_is_forgotten_when_it_is_more_than_half_and_not_before() -> None:
+    deadlines, many, fired = timers(200)
+    for number, timer in enumerate(many):
+        deadlines.set(timer, 1000 + number)
+    for timer in many[:100]:
+        deadlines.clear(timer)
+    assert len(deadlines) == 200
+    deadlines.clear(many[100])
+    assert len(deadlines) == 99
+    for timer in many[101:133]:
+        deadlines.clear(timer)
+    assert len(deadlines) == 99  # a few are not worth it
+    fire(deadlines, 2000)
+    assert [number for number, _ in fired] == list(range(133, 200))
+
+
+def test_timers_that_were_put_off_or_advanced_are_no_more_stale_than_they_are() -> None:
+    deadlines, many, fired = timers(200)
+    for timer in many:
+        deadlines.set(timer, 1000)
+        deadlines.clear(timer)
+        deadlines.set(timer, 1000)  # in use again
+        deadlines.set(timer, 1000)  # and once more
+    assert len(deadlines) == 200
+    for timer in many[:100]:
+        deadlines.set(timer, 900)  # the later entry is stale
+    assert len(deadlines) == 300
+    fire(deadlines, 950)
+    assert len(deadlines) == 200
+    fire(deadlines, 1000)
+    assert len(fired) == 200
+    assert len(deadlines) == 0
+
+
+def test_what_was_stale_and_came_up_counts_no_more() -> None:
+    deadlines, many, _ = timers(400)
+    for round_ in range(3):  # cleared, and left behind when their time comes
+        for timer in many[:60]:
+            deadlines.set(timer, 100 + round_)
+            deadlines.clear(timer)
+        fire(deadlines, 100 + round_)
+    for timer in many[:100]:
+        deadlines.set(timer, 1000)
+    for timer in many[:60]:
+        deadlines.clear(timer)
+    assert len(deadlines) == 100

@@ -1,5 +1,7 @@
 """The relay's own packets, and what keeping one costs."""
 
+import pytest
+
 from servlet.budget import Budget
 from servlet.frames import (
     charge,
@@ -101,3 +103,31 @@ def test_9_2_what_is_no_slice_is_left_alone() -> None:
     before = frame.data
     keep(frame, Budget(1, 1))
     assert frame.data is before
+
+
+def test_what_the_relay_says_has_no_number() -> None:  # 1.6
+    said = (
+        dropped_frame(1, 2),
+        edge_frame(1, 2, 3),
+        rejected_frame(1, bytes(16), 2, ""),
+        option_frame(Option(1, Options())),
+        listen_state_frame(ListenState(1, ListenStatus.UP, 1, "s")),
+    )
+    assert {frame.sequence for frame in said} == {0}
+
+
+@pytest.mark.parametrize(("held", "copied"), [(124, False), (125, True)])
+def test_9_2_an_eighth_of_the_mailbox_is_pressure(held: int, copied: bool) -> None:
+    budget = Budget(1000, 1000)
+    budget.hold(held)
+    eighths = parsed(*[100] * 8)
+    keep(eighths[0], budget)
+    assert isinstance(eighths[0].data, bytes) is copied
+
+
+def test_9_2_what_is_exactly_half_of_its_body_keeps_it() -> None:
+    budget = Budget(1000, 1000)
+    budget.hold(500)
+    halves = parsed(100, 100)
+    keep(halves[0], budget)
+    assert isinstance(halves[0].data, memoryview)

@@ -26,6 +26,7 @@ from tests.servlet.support import (
     read_rejected,
     rejected,
 )
+from tunnel.core.constants import BACKOFF_MAX_US
 from tunnel.wire import DropReason, Packet, PacketType, RejectReason, Target, TargetKind
 
 FORBIDDEN = Target(TargetKind.TCP, "forbidden", 1)
@@ -244,12 +245,25 @@ def test_3_2_a_connect_that_nobody_answers_times_out() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(connect(11))
-    relay.advance(59 * SECOND)
+    relay.advance(74 * SECOND)
     assert client.push() == []
     relay.advance(2 * SECOND)
     assert reason(client.push()) == RejectReason.TIMED_OUT
     assert exit_.push() == []
     assert kinds(exit_.push(accepted(11, 22))) == ["DROPPED"]
+
+
+def test_3_2_a_connect_lost_behind_the_relay_is_repeated_before_it_is_given_up() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11))
+    assert kinds(exit_.push()) == ["CONNECT"]  # and the exit never sees this answer
+    relay.advance(BACKOFF_MAX_US)  # the longest pause of an initiator
+    client.push(connect(11))
+    assert kinds(exit_.push()) == ["CONNECT"]
+    relay.advance(10 * SECOND)
+    exit_.push(accepted(11, 22))
+    assert kinds(client.push()) == ["ACCEPTED"]
 
 
 def test_a_relay_that_drains_opens_nothing_and_leaves_resumes_to_the_next() -> None:

@@ -174,7 +174,7 @@ def test_2_8_a_listener_has_room_again_when_a_connect_was_answered_or_given_up()
     exit_.listen(backlog=1)
     client.push(connect(11, target=REPORTS))
     assert reasons(client.push(connect(12, target=REPORTS))) == [RejectReason.BUSY]
-    relay.advance(61 * SECOND)
+    relay.advance(76 * SECOND)
     assert reasons(client.push(connect(12, target=REPORTS))) == [RejectReason.TIMED_OUT]
     assert [packet.source for packet in exit_.push()] == [12]
 
@@ -203,7 +203,7 @@ def test_6_5_a_resume_that_nobody_answers_is_forgotten_in_silence() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(resume(11, exit_))
-    relay.advance(61 * SECOND)
+    relay.advance(76 * SECOND)
     assert client.push() == []
     assert relay.switch.stats().routes == 0
 

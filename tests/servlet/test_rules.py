@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from servlet.rules import Ruleset, parse_network, parse_rule, read_host
+from servlet.rules import Ruleset, Verdict, parse_network, parse_rule, read_host
 
 
 def ruleset(rules: str, resolvable: str = "") -> Ruleset:
@@ -203,4 +203,27 @@ def test_a_verdict_says_why() -> None:
 )
 def test_a_rule_that_cannot_be_meant_is_explained(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        parse_rule(text)
+
+
+def test_rules_for_datagrams_are_by_themselves() -> None:
+    rules = Ruleset(map(parse_rule, ("db.internal:5432", "udp/10.0.0.53:53", "udp/ns.internal:*", "udp/[fd00::/8]:53")))
+    assert [rule.text for rule in rules.datagrams.rules] == [
+        "udp/10.0.0.53:53",
+        "udp/ns.internal:*",
+        "udp/[fd00::/8]:53",
+    ]
+    assert rules.datagrams.datagrams is rules.datagrams
+    assert rules.check_target("udp:10.0.0.53", 53) == Verdict(True, "allowed by udp/10.0.0.53:53")
+    assert rules.check_target("udp:fd00::1", 53).allowed
+    assert rules.check_target("udp:NS.internal.", 99).allowed
+    assert rules.check_target("10.0.0.53", 53).text.startswith("no rule allows 10.0.0.53:53")
+    assert rules.check_target("udp:db.internal", 5432) == Verdict(False, "no rule allows udp/db.internal:5432")
+    assert rules.check_target("udp:10.0.0.54", 53).text.startswith("no rule allows udp/10.0.0.54:53")
+    assert not rules.check_target("udp:udp:10.0.0.53", 53).allowed
+
+
+@pytest.mark.parametrize("text", ["udp/", "udp/db.internal", "udp/udp/x:1", "tcp/db.internal:1"])
+def test_what_is_no_rule_for_datagrams(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write|neither|is no network"):
         parse_rule(text)

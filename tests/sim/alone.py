@@ -13,7 +13,7 @@ from tests.sim.scenario import Scenario
 from tests.sim.streams import Ending, Flow, StreamSpec
 from tunnel.core import EndpointConfig
 
-__all__ = ["one_death", "one_kind", "one_silence"]
+__all__ = ["one_death", "one_kind", "one_silence", "one_slow_path", "unheard_abort"]
 
 PHASE_US = 30 * SECOND
 
@@ -54,6 +54,18 @@ def one_slow_path(shape: PathShape, size: int) -> Scenario:
     """One upload, nothing wrong but the path itself."""
     nodes = (replace(_nodes()[0], shape=shape), *_nodes()[1:])
     return Scenario(1, nodes, (StreamSpec(0, 0, 1, Flow(size), Flow(), Ending.CLOSE, label="slow path"),), FaultPlan())
+
+
+def unheard_abort() -> Scenario:
+    """The exit aborts the second of two streams while its only lane is busy with the answer to the first."""
+    far = PathShape(SECOND, SECOND, 0, 1_000_000)
+    client, service, exit_ = _nodes()
+    paced = Flow(4000, write_bytes=100, write_pause_us=100 * MILLISECOND)
+    streams = tuple(
+        StreamSpec(number, 0, 2, paced, paced, Ending.ABORT, start_us, moment_us=3 * SECOND, label="abort")
+        for number, start_us in ((0, 5 * SECOND), (2, 5300 * MILLISECOND))
+    )
+    return Scenario(1, (client, service, replace(exit_, shape=far)), streams, FaultPlan())
 
 
 def _nodes(*, link: bool = False, config: EndpointConfig | None = None) -> tuple[NodeSpec, ...]:

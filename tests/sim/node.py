@@ -24,6 +24,8 @@ from tunnel.exchange import (
     PacketsReceived,
     Refused,
 )
+from tunnel.traces.exchanges import ExchangeTracer
+from tunnel.traces.record import TraceEvent, TraceRecord
 from tunnel.wire import SECRET_SIZE, Packet, attachment_id
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class Node:
         self._make_link = make_link
         self._application = application
         self._trace = trace
+        self._exchange_trace: ExchangeTracer | None = None
         self._exchanges: dict[int, int] = {}  # request id -> exchange id of the path
         self._armed_us = -1
         self._pumping = False
@@ -127,6 +130,9 @@ class Node:
             self.spec.endpoint, random, endpoint_id=attachment_id(secret), name=self.spec.name, trace=self._trace
         )
         self.lanes = Lanes(self.spec.lanes, secret, random, endpoint_name=self.spec.name)
+        if self._trace is not None:
+            self._exchange_trace = ExchangeTracer(self._trace, self.spec.name)
+            self._traced_carrier(False)
         self.edge_used = {}
         self.attached = False
         self._armed_us = -1
@@ -173,10 +179,20 @@ class Node:
     # the path's side
 
     def answered(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
-        self._in_life(self.lives, lambda: self.lanes.answered(request_id, status, body, retry_after_us, self.now_us))
+        self._in_life(self.lives, lambda: self._answered(request_id, status, body, retry_after_us))
 
     def failed(self, request_id: int) -> None:
-        self._in_life(self.lives, lambda: self.lanes.failed(request_id, self.now_us))
+        self._in_life(self.lives, lambda: self._failed(request_id))
+
+    def _answered(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
+        if self._exchange_trace is not None:
+            self._exchange_trace.answered(request_id, status, len(body), self.now_us)
+        self.lanes.answered(request_id, status, body, retry_after_us, self.now_us)
+
+    def _failed(self, request_id: int) -> None:
+        if self._exchange_trace is not None:
+            self._exchange_trace.failed(request_id, self.now_us)
+        self.lanes.failed(request_id, self.now_us)
 
     # the link's side
 
@@ -208,6 +224,13 @@ class Node:
             self.lanes.set_pulling(not used)
             lanes = 1 if used else self.lanes.lane_count
             self.endpoint.carrier_changed(lanes, 0 if used else self.lanes.pull_interval_us, self.now_us)
+            self._traced_carrier(used)
+
+    def _traced_carrier(self, link: bool) -> None:
+        if self._trace is not None and self.endpoint.tracer is not None:
+            carrier = self.endpoint.tracer.carrier = "link" if link else "poll"
+            event = TraceEvent.CARRIER_CHANGED
+            self._trace(TraceRecord(time_us=self.now_us, node=self.spec.name, event=event, carrier=carrier))
 
     def _give_link_up(self, link: LinkPath, unreceipted: list[int]) -> None:
         if link is not self.link:
@@ -264,6 +287,9 @@ class Node:
                 self.endpoint.batch_done(token, ok, now_us)
             case AttachedEvent():
                 self.attached = True
+                if self._trace is not None:
+                    record = TraceRecord(time_us=now_us, node=self.spec.name, event=TraceEvent.ATTACHED, text="relay")
+                    self._trace(record)
                 self._open_link()
                 self.endpoint.attached(event.fresh, event.packet_bytes_max, event.initial_edge_bytes, now_us)
                 self.endpoint.carrier_changed(self.lanes.lane_count, event.pull_interval_us, now_us)
@@ -277,6 +303,8 @@ class Node:
                 exchange_id = self._exchanges.pop(request_id, None)
                 if exchange_id is not None:
                     self.path.abandon(exchange_id)
+                if self._exchange_trace is not None:
+                    self._exchange_trace.abandoned(request_id, now_us)
 
     def _receive(self, packets: list[Packet]) -> None:
         for packet in packets:
@@ -304,6 +332,11 @@ class Node:
         moved = False
         while (request := self.lanes.poll_request(self.now_us)) is not None:
             body = b"".join(request.body)
+            if self._exchange_trace is not None:
+                kind = "attach" if request.lane < 0 else "pull" if request.pull else "push"
+                self._exchange_trace.sent(
+                    request.id, request.lane, request.number, request.repeat, kind, len(body), self.now_us
+                )
             self._exchanges[request.id] = self.path.send(request.id, body, request.repeat > 0)
             moved = True
         return moved

@@ -22,6 +22,7 @@ from tunnel.core import (
     PeerFinished,
     Refused,
 )
+from tunnel.wire import RejectReason
 
 if TYPE_CHECKING:
     from tests.sim.clock import Alarm, Clock
@@ -70,6 +71,13 @@ class Stream:
         """Answers of a relay that did not know the service (yet); the initiator tried again."""
 
     @property
+    def aborted_unheard(self) -> bool:
+        """The acceptor aborted before its answer had left: its initiator hears of a refusal, and that is the end."""
+        acceptor, initiator = self.acceptor, self.initiator
+        aborted = acceptor is not None and acceptor.aborted
+        return aborted and initiator is not None and initiator.refusal == RejectReason.GONE
+
+    @property
     def parties(self) -> list[Party]:
         return [party for party in (self.initiator, self.acceptor) if party is not None]
 
@@ -89,6 +97,7 @@ class Party:
         self.connection = connection
         self.outcome: Outcome | None = None
         self.reason: LostReason | None = None
+        self.refusal: RejectReason | int | None = None
         self.text = ""
         self.ended_us = -1  # of virtual time
         self.connected = not initiator
@@ -127,6 +136,7 @@ class Party:
                 self._finish(Outcome.LOST, reason, text)
                 return
             case Refused(reason=refusal, text=text):
+                self.refusal = refusal
                 self._finish(Outcome.REFUSED, None, f"{getattr(refusal, 'name', refusal)}: {text}")
                 return
             case PeerClosed():

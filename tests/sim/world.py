@@ -232,7 +232,8 @@ class World:
     def ended(self, party: Party) -> None:
         """One side is through; the stream is when both are."""
         each = party.stream
-        if party.outcome is Outcome.REFUSED and each.spec.ending is not Ending.REFUSED:
+        refused = party.outcome is Outcome.REFUSED and each.spec.ending is not Ending.REFUSED
+        if refused and not each.aborted_unheard:
             self._try_again(party, each)
         elif all(one.outcome is not None for one in each.parties):
             self.open_streams.pop(each.spec.number, None)

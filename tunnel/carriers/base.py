@@ -9,7 +9,23 @@ from typing import Protocol
 from tunnel.exchange import LaneEvent
 from tunnel.wire import Packet
 
-__all__ = ["Carrier", "Host"]
+__all__ = ["Carrier", "ExchangeTrace", "Host"]
+
+
+class ExchangeTrace(Protocol):
+    """Who hears of every exchange. What is told of a request that was not `sent` is ignored."""
+
+    def sent(self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int) -> None:
+        """A request leaves; `kind` is attach, push or pull."""
+
+    def answered(self, request_id: int, status: int, size_bytes: int, now: int) -> None:
+        """A complete response came."""
+
+    def failed(self, request_id: int, now: int) -> None:
+        """No complete response came."""
+
+    def abandoned(self, request_id: int, now: int) -> None:
+        """Nobody waits for the answer any more."""
 
 
 class Host(Protocol):

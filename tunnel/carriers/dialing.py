@@ -1,18 +1,21 @@
 """How to reach a relay over HTTP: its URL, our token, the proxy in between, and whom TLS trusts."""
 
-import base64
 import os
 import ssl
-import urllib.request
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from urllib.parse import unquote
 
 import aiohttp
+import truststore
 from yarl import URL
 
-__all__ = ["Dialing", "describe_failure", "is_final", "retry_after_us"]
+from tunnel.carriers.challenges import Introduction
+from tunnel.carriers.connecting import ConnectConnector, introduce
+from tunnel.carriers.proxies import choose_proxy
 
+__all__ = ["ROLE_HEADER", "Dialing", "describe_failure", "is_final", "retry_after_us"]
+
+ROLE_HEADER = "Tunnel-Role"
 _SECOND_US = 1_000_000
 _READ_BUFFER_BYTES = 256 * 1024
 _FINAL = (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL)
@@ -29,26 +32,40 @@ class Dialing:
         proxy: str | None = "env",
         ca: str | None = None,
         cert: str | Sequence[str] | None = None,
+        is_exit: bool = False,
     ) -> None:
         self.base = _relay_url(url)
-        self.proxy, credentials = _proxy_of(self.base, proxy)
         self.headers = {
             "Cache-Control": "no-store, no-transform",
             "Accept-Encoding": "identity",
             "User-Agent": "tunnel/1",
+            # Who thinks to be an exit and is none hears of it; and who is one for the relay alone gets nothing to dial.
+            ROLE_HEADER: "exit" if is_exit else "endpoint",
         }
         if token is not None:
             if not token.isascii() or not token.isprintable() or " " in token or not token:
                 raise ValueError("the token holds characters that no token has: was it copied whole, on one line?")
             self.headers["Authorization"] = f"Bearer {token}"
+        is_tls = self.base.scheme == "https"
+        self.tls = _tls_context(ca, cert) if is_tls else None
+        self._proxy = choose_proxy(self.base, proxy)
+        self._proxy_tls: ssl.SSLContext | None = None
+        self._introduction: Introduction | None = None
+        if self._proxy is not None:
+            where = self._proxy.url
+            if where.scheme == "https":
+                self._proxy_tls = _tls_context(ca, None)  # our certificate is for the relay alone
+            self._introduction = Introduction(
+                str(where).rstrip("/"), where.host or "", self._proxy.user, self._proxy.password, can_talk=is_tls
+            )
         self.proxy_headers: dict[str, str] = {}
-        if self.base.scheme == "https":
-            self.proxy_headers = credentials  # for CONNECT: the relay never sees them
-        else:
-            self.headers |= credentials
-        self.tls = _tls_context(ca, cert) if self.base.scheme == "https" else None
         through = f" through {self.proxy}" if self.proxy is not None else ""
         self.description = f"{self.base}{through}"
+
+    @property
+    def proxy(self) -> URL | None:
+        """The proxy in between, without user and password."""
+        return self._proxy.url if self._proxy is not None else None
 
     def url(self, name: str) -> URL:
         """That of one of the relay's two resources."""
@@ -59,9 +76,18 @@ class Dialing:
 
         Nor has it headers of its own: aiohttp would send those to the proxy as well, the token included.
         """
-        connector = aiohttp.TCPConnector(limit=0, ssl=self.tls if self.tls is not None else True)
+        connector: aiohttp.BaseConnector
+        middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = ()
+        if self._proxy is None or self._introduction is None or self.tls is None:
+            tls = self.tls or self._proxy_tls
+            connector = aiohttp.TCPConnector(limit=0, ssl=tls if tls is not None else True)
+            if self._introduction is not None:
+                middlewares = (introduce(self._introduction),)
+        else:
+            connector = ConnectConnector(self._proxy, self._introduction, self.tls, self._proxy_tls)
         return aiohttp.ClientSession(
             connector=connector,
+            middlewares=middlewares,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
@@ -84,39 +110,25 @@ def _relay_url(text: str) -> URL:
     return url
 
 
-def _proxy_of(relay: URL, choice: str | None) -> tuple[URL | None, dict[str, str]]:
-    """The proxy for this relay, and the header that introduces us to it."""
-    text = choice
-    if choice == "env":
-        proxies = urllib.request.getproxies_environment()
-        bypassed = urllib.request.proxy_bypass(f"{relay.host}:{relay.port}")
-        text = None if bypassed else proxies.get(relay.scheme, proxies.get("all"))
-    if not text:
-        return None, {}
-    url = URL(text if "://" in text else f"http://{text}")
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"the proxy {url.with_user(None)} is not one for HTTP: write http://HOST:PORT")
-    if url.user is None:
-        return url, {}
-    pair = f"{unquote(url.raw_user or '')}:{unquote(url.raw_password or '')}"
-    credentials = base64.b64encode(pair.encode()).decode("ascii")
-    return url.with_user(None), {"Proxy-Authorization": f"Basic {credentials}"}
-
-
 def _tls_context(ca: str | None, cert: str | Sequence[str] | None) -> ssl.SSLContext:
+    """Who is trusted: the authorities in `ca`, else those that the operating system trusts."""
+    context: ssl.SSLContext
     try:
-        if ca is not None and os.path.isdir(ca):
+        if ca is None:
+            context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        elif os.path.isdir(ca):
             context = ssl.create_default_context(capath=ca)
         else:
             context = ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"ca={ca!r} cannot be used: {error}") from None
+        raise ValueError(f"ca={ca!r} cannot be used: {error}: name a PEM file, or a directory of them") from None
     if cert is not None:
         files = [cert] if isinstance(cert, str) else list(cert)
         try:
             context.load_cert_chain(*files)
         except (OSError, ssl.SSLError, TypeError) as error:
-            raise ValueError(f"cert={cert!r} cannot be used: {error}") from None
+            text = f"cert={cert!r} cannot be used: {error}: name a PEM file with certificate and key, or two files"
+            raise ValueError(text) from None
     return context
 
 

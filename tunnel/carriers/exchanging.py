@@ -1,10 +1,12 @@
 """A carrier made of lanes and of something that gets one HTTP request answered (section 7)."""
 
+import socket
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
 
-from tunnel.carriers.base import Host
+from tunnel.carriers.base import ExchangeTrace, Host
 from tunnel.exchange import Abandoned, LaneEvent, Lanes, Request, Troubled
 from tunnel.wire import Buffer, Packet
 
@@ -47,6 +49,8 @@ class Exchanger(Protocol):
 class ExchangingCarrier:
     """Lanes over an exchanger. Subclasses may add faster ways."""
 
+    exchange_trace: ExchangeTrace | None = None
+
     def __init__(self, lanes: Lanes, exchanger: Exchanger) -> None:
         self._lanes = lanes
         self._exchanger = exchanger
@@ -76,6 +80,10 @@ class ExchangingCarrier:
         moved = False
         while (request := self._lanes.poll_request(now)) is not None:
             self._exchanger.send(request)
+            if self.exchange_trace is not None:
+                kind = "attach" if request.lane < 0 else "pull" if request.pull else "push"
+                size = sum(map(len, request.body))
+                self.exchange_trace.sent(request.id, request.lane, request.number, request.repeat, kind, size, now)
             moved = True
         return moved
 
@@ -88,9 +96,15 @@ class ExchangingCarrier:
     def poll_event(self) -> LaneEvent | None:
         while isinstance(event := self._lanes.poll_event(), Abandoned):
             self._exchanger.abandon(event.request_id)
+            if self.exchange_trace is not None:
+                self.exchange_trace.abandoned(event.request_id, self._host.now())
         if isinstance(event, Troubled) and self._last_failure:
             return msgspec.structs.replace(event, last=self._last_failure)
         return event
+
+    def sockets(self) -> Iterable[socket.socket]:
+        """What moves the batches, as far as it is known: to be looked at, not to be used."""
+        return ()
 
     async def prepared(self) -> None:
         """It is, as soon as it is attached."""
@@ -104,12 +118,16 @@ class ExchangingCarrier:
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
         if not self._closed:
             self._last_failure = ""
+            if self.exchange_trace is not None:
+                self.exchange_trace.answered(request_id, status, len(body), self._host.now())
             self._lanes.answered(request_id, status, body, retry_after_us, self._host.now())
             self._host.pump()
 
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         if not self._closed:
             self._last_failure = text
+            if self.exchange_trace is not None:
+                self.exchange_trace.failed(request_id, self._host.now())
             self._lanes.failed(request_id, self._host.now())
             self._host.trouble(text, final=final)
             self._host.pump()

@@ -5,7 +5,9 @@ which attach, carry the first packets and take over at once.
 """
 
 import asyncio
+import socket
 from collections import deque
+from collections.abc import Iterable
 from random import Random
 
 from tunnel.carriers.base import Host
@@ -23,6 +25,7 @@ from tunnel.exchange import (
     Lanes,
     LanesChanged,
     LinkInput,
+    LinkPace,
     PacketsReceived,
     Refused,
 )
@@ -30,15 +33,9 @@ from tunnel.wire import Packet, encode_packets, parse_packets
 
 __all__ = ["LinkCarrier"]
 
-KIB = 1024
 MS = 1_000
 SECOND = 1_000 * MS
 
-_BATCH_BYTES_START = 128 * KIB
-_BATCH_BYTES_MIN = 16 * KIB
-_BATCH_BYTES_MAX = 1024 * KIB  # packets are at most an eighth (4.13)
-_FAST_US = 100 * MS  # full batches receipted sooner may grow
-_SLOW_US = 500 * MS  # those that take longer shrink
 _DOUBT_US = SECOND  # no receipt for so long: the lanes take over what it owes
 _DOUBT_US_MAX = 8 * SECOND  # doubles up to this whenever the receipts come after all: the link is only slow
 _DEAD_US = 10 * SECOND  # no receipt for so long: the link is closed
@@ -75,8 +72,7 @@ class LinkCarrier(ExchangingCarrier):
         self._attached = False
         self._retry_at_us = 0
         self._retry_us = _RETRY_US_MIN
-        self._batch_bytes = _BATCH_BYTES_START
-        self._sent: deque[tuple[int, bool]] = deque()  # when, and whether full; for each batch without a receipt
+        self._pace = LinkPace()
         self._progress_us = 0  # the last receipt
         self._doubted = False
         self._doubt_us = _DOUBT_US
@@ -87,6 +83,9 @@ class LinkCarrier(ExchangingCarrier):
     @property
     def description(self) -> str:
         return f"link {self._dialing.description}" if self._link is not None else super().description
+
+    def sockets(self) -> Iterable[socket.socket]:
+        return () if self._link is None else self._link.sockets()
 
     def start(self, host: Host) -> None:
         super().start(host)
@@ -101,19 +100,19 @@ class LinkCarrier(ExchangingCarrier):
         link = self._link
         if link is None or self._doubted:
             return super().room(now)
-        return self._batch_bytes if link.is_writable else 0
+        return self._pace.batch_bytes if link.is_writable else 0
 
     def push(self, packets: list[Packet], token: int, now: int) -> None:
         link = self._link
         if link is None or self._doubted:
             super().push(packets, token, now)
             return
-        if not self._sent:
+        if not self._pace.waits:
             self._progress_us = now
         before = link.state.unreceipted_bytes
         link.send(encode_packets(packets), token)
         size = link.state.unreceipted_bytes - before
-        self._sent.append((now, size * 4 >= self._batch_bytes * 3))
+        self._pace.sent(size, now)
         self._host.wrote(size)
         if link.state.closed:
             self.link_lost(link, link.state.closed)
@@ -140,7 +139,7 @@ class LinkCarrier(ExchangingCarrier):
         link.handle_timeout(now)
         if self._doubted and now >= self._progress_us + _DEAD_US:
             self.link_lost(link, "no receipt for too long")
-        elif self._sent and now >= self._progress_us + self._doubt_us:
+        elif self._pace.waits and now >= self._progress_us + self._doubt_us:
             self._give_up(link)
             self._doubted = True
             self._use_lanes(True)
@@ -249,7 +248,7 @@ class LinkCarrier(ExchangingCarrier):
             if self._forgotten:
                 self._forgotten -= 1
             else:
-                self._receipted(now)
+                self._pace.receipted(now)
                 self._events.append(BatchDone(token, ok=True))
         for batch in found.batches:
             packets, discarded = parse_packets(batch)
@@ -259,14 +258,6 @@ class LinkCarrier(ExchangingCarrier):
             self._doubt_us = min(2 * self._doubt_us, _DOUBT_US_MAX)
             self._use_lanes(False)
         self._host.pump()
-
-    def _receipted(self, now: int) -> None:
-        sent_us, was_full = self._sent.popleft()
-        took_us = now - sent_us
-        if was_full and took_us < _FAST_US:
-            self._batch_bytes = min(2 * self._batch_bytes, _BATCH_BYTES_MAX)
-        elif took_us > _SLOW_US:
-            self._batch_bytes = max(self._batch_bytes // 2, _BATCH_BYTES_MIN)
 
     def link_writable(self, link: LinkIO) -> None:
         self._host.pump()
@@ -296,13 +287,13 @@ class LinkCarrier(ExchangingCarrier):
         for token in unreceipted[self._forgotten :]:
             self._events.append(BatchDone(token, ok=False))
         self._forgotten = len(unreceipted)
-        self._sent.clear()
+        self._pace.forget()
 
     def _link_timeout(self) -> int | None:
         if self._link is None:
             return None
         due_us = self._link.state.next_timeout()
-        if self._sent or self._doubted:
+        if self._pace.waits or self._doubted:
             silent_us = self._progress_us + (_DEAD_US if self._doubted else self._doubt_us)
             due_us = silent_us if due_us is None else min(due_us, silent_us)
         return due_us

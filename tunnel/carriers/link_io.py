@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from tunnel.exchange import LinkInput, LinkState
+from tunnel.exchange import Buffers, LinkInput, LinkState
 from tunnel.wire import (
     ENVELOPE_BYTES,
     Answer,
@@ -21,13 +21,13 @@ __all__ = ["HELLO_LANE", "LinkIO", "LinkOwner", "hello"]
 
 HELLO_LANE = 0xFFFF  # of the envelopes that open a link: no lane has this number
 
-_CHUNK_BYTES = 512 * 1024  # read buffers are carved from this
-_READ_BYTES_MIN = 128 * 1024  # and are no smaller
 _HELLO_BYTES_MAX = 64 * 1024
+_GREETING_BYTES = 1024  # read at once of it
 _NOTSENT_BYTES = 128 * 1024  # what the kernel keeps unsent; the bound of DESIGN section 6
 _HIGH_BYTES = 64 * 1024  # what asyncio keeps beyond it before we stop writing
 _JOIN_BYTES = 16 * 1024  # below it one copy is cheaper than many buffers
 _TCP_DEAD_MS = 15_000  # unacknowledged by TCP for so long: the path is gone
+_buffers = Buffers()  # of all links in this process
 
 
 class LinkOwner(Protocol):
@@ -57,7 +57,7 @@ class LinkIO(asyncio.BufferedProtocol):
         now: Callable[[], int],
         closed: Callable[[Exception | None], None],
     ) -> None:
-        self.state = LinkState()
+        self.state = LinkState(buffers=_buffers)
         self.is_open = False
         self.is_paused = False
         self._owner = owner
@@ -65,11 +65,15 @@ class LinkIO(asyncio.BufferedProtocol):
         self._closed = closed
         self._lost = False
         self._transport: asyncio.Transport
-        self._chunk = bytearray(_READ_BYTES_MIN)
-        self._used = 0
+        self._greeting = memoryview(bytearray(_GREETING_BYTES))  # what comes before the first batch is read to it
         self._hello = bytearray()
 
     # output
+
+    def sockets(self) -> Iterable[socket.socket]:
+        """The connection's own; once it has begun."""
+        found: socket.socket | None = self._transport.get_extra_info("socket")
+        return () if found is None else (found,)
 
     def begin(self, transport: asyncio.Transport, greeting: bytes, early: bytes) -> None:
         """The connection is ours: introduce ourselves."""
@@ -118,16 +122,13 @@ class LinkIO(asyncio.BufferedProtocol):
     # input
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if len(self._chunk) - self._used < _READ_BYTES_MIN:
-            # What was read stays where it is: it is kept by reference.
-            self._chunk = bytearray(_CHUNK_BYTES)
-            self._used = 0
-        return memoryview(self._chunk)[self._used :]
+        return self.state.space() if self.is_open else self._greeting
 
     def buffer_updated(self, nbytes: int) -> None:
-        start = self._used
-        self._used += nbytes
-        self._take(memoryview(self._chunk)[start : self._used])
+        if self.is_open:
+            self._found(self.state.filled(nbytes, self._now()))
+        else:
+            self._take(self._greeting[:nbytes])
 
     def eof_received(self) -> None:
         """Closes: a link has no half."""
@@ -137,16 +138,15 @@ class LinkIO(asyncio.BufferedProtocol):
         self._end(self.state.closed or (str(exc) if exc is not None else "the connection was closed"))
 
     def _take(self, data: memoryview) -> None:
-        if not self.is_open:
-            rest = self._take_hello(data)
-            if rest is None:
-                return
-            data = rest
-        if len(data):
-            found = self.state.receive(data, self._now())
-            self._owner.link_input(self, found)
-            if self.state.closed:
-                self._refuse(self.state.closed)
+        """The greeting, and what is behind it."""
+        rest = self._take_hello(data)
+        if rest is not None and len(rest):
+            self._found(self.state.receive(rest, self._now()))
+
+    def _found(self, found: LinkInput) -> None:
+        self._owner.link_input(self, found)
+        if self.state.closed:
+            self._refuse(self.state.closed)
 
     def _take_hello(self, data: memoryview) -> memoryview | None:
         """Collect the answer to our greeting; what is behind it, or None while there is no good one."""

@@ -101,6 +101,9 @@ class HttpExchanger:
         try:
             body = await self._read(response.content)
             complete = response.content.at_eof()
+            coding = response.headers.get("Content-Encoding", "identity")
+            if coding.lower() != "identity":
+                body = f"something in between compresses answers ({coding:.20}) though they say no-transform".encode()
             return response.status, body, retry_after_us(response.headers)
         finally:
             if complete:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tunnel.core.carrier_view import CarrierView
     from tunnel.core.config import EndpointConfig
     from tunnel.core.connection import Connection
+    from tunnel.core.tracer import Tracer
     from tunnel.traces.record import TraceEvent
 
 __all__ = ["ACTIONS", "Owner", "all_received", "drain_anew", "drain_over"]
@@ -28,6 +29,7 @@ class Owner(Protocol):
     budget: WindowBudget
     endpoint_id: bytes
     carrier: CarrierView
+    tracer: Tracer | None
 
     def emit(self, event: Event) -> None:
         """Queue an event for the application."""

@@ -231,6 +231,8 @@ class Connection:
         newly = self.sender.acknowledge(ack, now)
         if newly is None:
             return False
+        if self.owner.tracer is not None:
+            self.owner.tracer.acknowledged(self, ack, newly, now)
         config = self.owner.config
         window.buffer_bytes_max = max(config.send_buffer_bytes_max, min(ack.window, config.window_bytes_max))
         if self._write_refused and window.room * WRITABLE_SHARE >= window.buffer_bytes_max:

@@ -22,7 +22,8 @@ from tunnel.core.inbound import receive
 from tunnel.core.opening import Identity
 from tunnel.core.rest import RestingPlace
 from tunnel.core.state import State
-from tunnel.traces.record import TraceEvent, TraceRecord, TraceSink
+from tunnel.core.tracer import Tracer
+from tunnel.traces.record import TraceEvent, TraceLevel, TraceSink, level_of
 from tunnel.wire import (
     VERSION,
     Abort,
@@ -71,7 +72,7 @@ class Endpoint:
         self.random = random
         self.endpoint_id = endpoint_id
         self.name = name  # in traces
-        self.trace = trace
+        self.tracer = None if level_of(trace) is TraceLevel.OFF or trace is None else Tracer(trace, name)
         self.budget = WindowBudget(config.budget_bytes)
         self.carrier = CarrierView()
         self.connections: dict[int, Connection] = {}
@@ -142,18 +143,22 @@ class Endpoint:
         """One batch has come."""
         touched: dict[int, Connection] = {}
         last = None
+        tracer = self.tracer
         for packet in packets:
             if packet.version != VERSION:
-                self.packets_discarded += 1
+                self._discard(packet, now)
                 continue
             packet_type = packet.type
             connection = self.connections.get(packet.source if packet_type in _BY_SOURCE else packet.destination)
             if connection is None or packet_type == _CONNECT:
                 self._receive_without_connection(packet, now)
                 continue
-            if self.trace is not None:
-                self._trace_packet(TraceEvent.PACKET_RECEIVED, packet, connection, now, "")
-            receive(connection, packet, now)
+            if tracer is None:
+                receive(connection, packet, now)
+            else:
+                tracer.receiving(packet, connection, now)
+                receive(connection, packet, now)
+                tracer.received(packet, connection, now)
             if connection is not last:
                 touched[connection.id] = last = connection
         for connection in touched.values():
@@ -163,12 +168,14 @@ class Endpoint:
         """What leaves now: at most `size_max` bytes, or one packet that is larger. None when nothing waits. Below 2 KiB
         there would be no room for the control packets of a connection, which leave together."""
         batch = self._batches.fill(size_max, now)
-        if batch is not None and self.trace is not None:
-            self._trace_batch(batch, now)
+        if batch is not None and self.tracer is not None:
+            self.tracer.batch_filled(batch, self.connections, now)
         return batch
 
     def batch_done(self, token: int, ok: bool, now: int) -> None:
         """The batch is queued at the relay, or the carrier has given it up."""
+        if self.tracer is not None:
+            self.tracer.batch_done(token, ok, now)
         for connection in self._batches.done(token, ok, now):
             if ok:
                 self._schedule(connection)  # a receipt gives nothing to send
@@ -207,6 +214,8 @@ class Endpoint:
             deadline, _, connection = heappop(timers)
             if deadline == connection.scheduled_us:
                 connection.scheduled_us = NEVER_US
+                if self.tracer is not None:
+                    self.tracer.timer_expired(connection, deadline, now)
                 connection.handle_timeout(now)
                 connection.timers.next()
                 self.touch(connection)
@@ -241,6 +250,8 @@ class Endpoint:
     def forget(self, connection: Connection, now: int) -> None:
         """The connection has ended: only its id and route key are kept, for a while."""
         del self.connections[connection.id]
+        if self.tracer is not None:
+            self.tracer.ended(connection, now)
         connection.scheduled_us = NEVER_US
         self.acceptor.forget(connection)
         identity = connection.identity
@@ -248,21 +259,8 @@ class Endpoint:
 
     def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
         """Trace that something happened to a connection."""
-        if self.trace is not None:
-            rtt = connection.sender.rtt
-            self.trace(
-                TraceRecord(
-                    time_us=now,
-                    node=self.name,
-                    event=event,
-                    connection=connection.id,
-                    peer=connection.identity.peer_id,
-                    srtt_us=rtt.srtt_us,
-                    rto_us=rtt.rto_us(),
-                    backoff=rtt.backoff,
-                    text=connection.state.value,
-                )
-            )
+        if self.tracer is not None:
+            self.tracer.note(connection, event, now)
 
     def new_id(self) -> int:
         """An id that is not 0, not in use and not resting (3.1)."""
@@ -309,39 +307,11 @@ class Endpoint:
             if packet.type in _BY_SOURCE:
                 own, peer = peer, own
             self.send_abort(own, peer)
-            self.packets_discarded += 1
+            self._discard(packet, now)
         else:
-            self.packets_discarded += 1
+            self._discard(packet, now)
 
-    def _trace_batch(self, batch: Batch, now: int) -> None:
-        for packet in batch.packets:
-            own = packet.destination if packet.type == PacketType.ACCEPTED else packet.source
-            connection = self.connections.get(own)
-            if connection is not None:
-                cause = ""
-                if packet.attempt:
-                    segment = connection.sender.window.find(packet.sequence)
-                    cause = "" if segment is None else segment.cause
-                self._trace_packet(TraceEvent.PACKET_SENT, packet, connection, now, cause)
-
-    def _trace_packet(self, event: TraceEvent, packet: Packet, connection: Connection, now: int, cause: str) -> None:
-        assert self.trace is not None
-        window = connection.sender.window
-        self.trace(
-            TraceRecord(
-                time_us=now,
-                node=self.name,
-                event=event,
-                connection=connection.id,
-                peer=connection.identity.peer_id,
-                packet_type=packet.type,
-                sequence=packet.sequence,
-                attempt=packet.attempt,
-                size_bytes=packet.size,
-                cause=cause,
-                srtt_us=connection.sender.rtt.srtt_us,
-                rto_us=connection.sender.rtt.rto_us(),
-                window_bytes=max(0, window.peer_edge - window.sent_offset),
-                in_flight_bytes=window.sent_offset - window.acknowledged_offset,
-            )
-        )
+    def _discard(self, packet: Packet, now: int) -> None:
+        self.packets_discarded += 1
+        if self.tracer is not None:
+            self.tracer.discarded(packet, now)

@@ -64,7 +64,7 @@ class ReceiveWindow:
         self._granted = granted
         self.size_bytes = config.window_bytes_min + granted
         self.right_edge = self._announced_edge = self.size_bytes
-        self._used_up = False  # the sender has come near the right edge since the window last grew
+        self._used_up = False  # the sender has come near the right edge, or is fast, since the window last grew
         self._chunks: deque[tuple[Buffer, _Pin | None]] = deque()
         self._last_pin: _Pin | None = None
         self._ahead: dict[int, tuple[int, Buffer, _Pin | None, End | None]] = {}
@@ -266,6 +266,10 @@ class ReceiveWindow:
             granted = self._budget.grant(min(self.size_bytes, self._config.window_bytes_max - self.size_bytes))
             self._granted += granted
             self.size_bytes += granted
+
+    def use_up(self) -> None:
+        """As much as the window came so fast that it may be what limits the sender, however fast the reader is."""
+        self._used_up = True
 
     def admit(self, early_bytes: int) -> None:
         """Take at least so much: the initiator need not know our window before it sends (3.6)."""

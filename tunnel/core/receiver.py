@@ -1,6 +1,6 @@
 """The receiving half of a connection: takes sequenced packets in and decides when an ACK leaves."""
 
-from tunnel.core.constants import ACK_DELAY_US, ACK_SPACING_US
+from tunnel.core.constants import ACK_DELAY_US, ACK_SPACING_US, SECOND_US
 from tunnel.core.receive_window import Arrival, ReceiveWindow
 from tunnel.core.stats import ConnectionStats
 from tunnel.core.timers import Timer, TimerTable
@@ -9,6 +9,7 @@ from tunnel.wire import Ack, Buffer, End, PacketType, wrap
 __all__ = ["Receiver"]
 
 _DATA = int(PacketType.DATA)
+_EPOCH_US = 2 * SECOND_US  # a window that fills up sooner may be too small for the round trip
 
 
 class Receiver:
@@ -17,6 +18,8 @@ class Receiver:
 
     __slots__ = (
         "_cause",
+        "_epoch_offset",
+        "_epoch_us",
         "_last_ack_us",
         "_newest_us",
         "_stats",
@@ -37,6 +40,8 @@ class Receiver:
         self._waiting_since_us = 0
         self._newest_us = 0  # when what the next ACK is for came: the delay that it reports is exact (4.5)
         self._last_ack_us = -ACK_SPACING_US
+        self._epoch_us = 0  # since then a window's worth of bytes comes, up to the offset
+        self._epoch_offset = 0
 
     def insert(
         self, sequence: int, attempt: int, packet_type: int, payload: Buffer, end: End | None, now: int
@@ -51,6 +56,8 @@ class Receiver:
             return arrival
         self._cause = (sequence, attempt)
         self._newest_us = now
+        if window.received_offset >= self._epoch_offset:
+            self._next_epoch(now)
         if not self.ack_pending:
             self.ack_pending = True
             self._waiting_since_us = now
@@ -62,6 +69,13 @@ class Receiver:
         elif not self.ack_due:
             self._timers.set(Timer.ACK_DELAY, self._waiting_since_us + ACK_DELAY_US)
         return arrival
+
+    def _next_epoch(self, now: int) -> None:
+        """A window's worth of bytes has come. The window holds what comes within an epoch, if the budget allows."""
+        if now - self._epoch_us < _EPOCH_US and self._epoch_offset:
+            self.window.use_up()
+        self._epoch_us = now
+        self._epoch_offset = self.window.received_offset + self.window.size_bytes
 
     def opened_by(self, sequence: int, attempt: int) -> None:
         """CONNECT came: the stream begins behind it, and until then it is the newest packet."""

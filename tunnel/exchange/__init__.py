@@ -14,8 +14,10 @@ from tunnel.exchange.events import (
     Request,
     Troubled,
 )
+from tunnel.exchange.intake import Buffers
 from tunnel.exchange.lanes import Lanes
 from tunnel.exchange.link import LinkInput, LinkState
+from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.served import Arrival, Outbox, Reply, ServedLane, ServedLimits
 
 __all__ = [
@@ -23,12 +25,14 @@ __all__ = [
     "Arrival",
     "AttachedEvent",
     "BatchDone",
+    "Buffers",
     "Detached",
     "LaneConfig",
     "LaneEvent",
     "Lanes",
     "LanesChanged",
     "LinkInput",
+    "LinkPace",
     "LinkState",
     "Outbox",
     "PacketsReceived",

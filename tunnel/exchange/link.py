@@ -1,7 +1,7 @@
 """One half of a link (section 8); both sides are equal. Bytes in, batches and receipts out; no I/O.
 
-`send` and `handle_timeout` return what to write; `receive` takes what was read, in any portions. When `closed` is set
-the link is over: close the connection, and give up what `unreceipted` names (8.3).
+`send` and `handle_timeout` return what to write; what comes is read to `space`, and found by `filled`. When `closed` is
+set the link is over: close the connection, and give up what `unreceipted` names (8.3).
 """
 
 from collections import deque
@@ -9,6 +9,7 @@ from collections import deque
 import msgspec
 
 from tunnel.exchange.config import KIB, MIB, MILLISECOND_US
+from tunnel.exchange.intake import Buffers, Intake
 from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, decode_link_header, encode_link_header
 
 __all__ = ["LinkInput", "LinkState"]
@@ -16,7 +17,6 @@ __all__ = ["LinkInput", "LinkState"]
 _RECEIPT_US = 25 * MILLISECOND_US  # 8.2
 _RECEIPT_BYTES = 256 * KIB  # a receipt leaves earlier after so many: a fast link is not to wait for them
 _NUMBER_MAX = 2**32 - 1  # 8.1
-_PORTION_BYTES = 4 * KIB  # smaller portions of a batch are copied together
 
 
 class LinkInput(msgspec.Struct):
@@ -27,9 +27,9 @@ class LinkInput(msgspec.Struct):
 
 
 class LinkState:
-    """`length_max`: of a batch that comes, in bytes of packets."""
+    """`length_max`: of a batch that comes, in bytes of packets. `buffers`: shared with other links, or its own."""
 
-    def __init__(self, length_max: int = 16 * MIB) -> None:
+    def __init__(self, length_max: int = 16 * MIB, buffers: Buffers | None = None) -> None:
         self.closed = ""  # why; empty while the link is open
         self.unreceipted_bytes = 0  # sent, and not known to have arrived
         self._length_max = length_max
@@ -39,8 +39,7 @@ class LinkState:
         self._receipt_at_us: int | None = None
         self._unreceipted_input_bytes = 0
         self._header: LinkHeader | None = None  # of the batch whose packets are coming
-        self._parts: list[Buffer] = []
-        self._part_bytes = 0
+        self._intake = Intake(buffers or Buffers())
 
     @property
     def unreceipted(self) -> list[int]:
@@ -79,50 +78,51 @@ class LinkState:
 
     # input
 
+    def space(self) -> memoryview:
+        """Where the next bytes are to be read to; then call `filled`."""
+        wanted = self._header.length if self._header is not None else LINK_HEADER_SIZE
+        return self._intake.space(wanted, LINK_HEADER_SIZE)
+
+    def filled(self, size: int, now: int) -> LinkInput:
+        """So many bytes were read to there. Once the link is closed nothing is found any more."""
+        found = LinkInput([], [])
+        intake = self._intake
+        intake.filled(size)
+        while not self.closed:
+            header = self._header
+            wanted = header.length if header is not None else LINK_HEADER_SIZE
+            if intake.held_bytes < wanted:
+                break
+            if header is None:
+                self._take_header(found, decode_link_header(intake.take(wanted)), now)
+            else:
+                self._header = None
+                self._take_batch(found, intake.take(wanted), now)
+        return found
+
     def receive(self, data: Buffer, now: int) -> LinkInput:
-        """Bytes were read. They are kept by reference and must not change. A batch that came in one portion is a slice
-        of it; others are joined. Nothing is believed behind what closes the link."""
+        """Bytes that were read elsewhere, in any portion; they are copied."""
         found = LinkInput([], [])
         view = memoryview(data)
         while len(view) and not self.closed:
-            wanted = (self._header.length if self._header is not None else LINK_HEADER_SIZE) - self._part_bytes
-            part = view[:wanted]
-            view = view[wanted:]
-            self._keep(part, whole=len(part) == wanted and not self._parts)
-            if len(part) == wanted:
-                self._complete(found, now)
+            space = self.space()
+            size = min(len(space), len(view))
+            space[:size] = view[:size]
+            view = view[size:]
+            part = self.filled(size, now)
+            found.batches += part.batches
+            found.receipts += part.receipts
         return found
 
-    def _keep(self, part: memoryview, *, whole: bool) -> None:
-        """Small portions are gathered: as buffers of their own they would cost far more than they hold."""
-        self._part_bytes += len(part)
-        if whole or len(part) >= _PORTION_BYTES:
-            self._parts.append(part)
+    def _take_header(self, found: LinkInput, header: LinkHeader | None, now: int) -> None:
+        self.closed = self._objection(header)
+        if header is None or self.closed:
             return
-        last = self._parts[-1] if self._parts else None
-        if isinstance(last, bytearray):
-            last += part
-        else:
-            self._parts.append(bytearray(part))
-
-    def _complete(self, found: LinkInput, now: int) -> None:
-        """All the bytes of a header or of a batch are here."""
-        whole = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts = []
-        self._part_bytes = 0
-        if self._header is None:
-            header = decode_link_header(whole)
-            self.closed = self._objection(header)
-            if header is None or self.closed:
-                return
-            found.receipts += self._take_receipts(header.received)
-            if header.number and header.length:
-                self._header = header
-            elif header.number:
-                self._take_batch(found, b"", now)
-        else:
-            self._header = None
-            self._take_batch(found, whole, now)
+        found.receipts += self._take_receipts(header.received)
+        if header.number and header.length:
+            self._header = header
+        elif header.number:
+            self._take_batch(found, b"", now)
 
     def _objection(self, header: LinkHeader | None) -> str:
         """Why this header closes the link (8.3); empty: it does not."""

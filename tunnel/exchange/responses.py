@@ -9,6 +9,7 @@ from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusC
 __all__ = ["Outcome", "Verdict", "judge"]
 
 _QUOTE_BYTES = 120  # of a foreign body are shown to a person
+_ADVICE_BYTES = 500  # of what a carrier says about a proxy that asks who we are
 
 
 class Verdict(enum.Enum):
@@ -75,14 +76,14 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
         case EnvelopeError.VERSION:
             return Outcome(Verdict.FATAL, text=f"HTTP {status}: the relay speaks another version of the protocol")
     verdict = _BY_STATUS.get(status, Verdict.REPEAT)
+    size = _ADVICE_BYTES if status == 407 else _QUOTE_BYTES
     reason = message.value if isinstance(message, EnvelopeError) else "a request instead of an answer"
-    text = (
-        f"HTTP {status}, {reason}: {_quote(body)}" if message is EnvelopeError.NOT_OURS else f"HTTP {status}, {reason}"
-    )
+    quoted = f": {_quote(body, size)}" if message is EnvelopeError.NOT_OURS else ""
+    text = f"HTTP {status}, {reason}{quoted}"
     return Outcome(verdict, text=text, retry_after_us=retry_after_us)
 
 
-def _quote(body: Buffer) -> str:
+def _quote(body: Buffer, size: int) -> str:
     """The beginning of a foreign body, on one line, harmless on a terminal."""
-    start = bytes(body[:_QUOTE_BYTES]).decode("utf-8", "replace")
+    start = bytes(body[:size]).decode("utf-8", "replace")
     return " ".join("".join(letter if letter.isprintable() else " " for letter in start).split()) or "an empty body"

@@ -3,6 +3,26 @@
 Importing this package brings only the record (which the sans-I/O parts use); writers are imported by their own names.
 """
 
-from tunnel.traces.record import TRACE_VERSION, TraceCause, TraceEvent, TraceFault, TraceReason, TraceRecord, TraceSink
+from tunnel.traces.record import (
+    TRACE_VERSION,
+    TraceCause,
+    TraceEvent,
+    TraceFault,
+    TraceLevel,
+    TraceReason,
+    TraceRecord,
+    TraceSink,
+    level_of,
+)
 
-__all__ = ["TRACE_VERSION", "TraceCause", "TraceEvent", "TraceFault", "TraceReason", "TraceRecord", "TraceSink"]
+__all__ = [
+    "TRACE_VERSION",
+    "TraceCause",
+    "TraceEvent",
+    "TraceFault",
+    "TraceLevel",
+    "TraceReason",
+    "TraceRecord",
+    "TraceSink",
+    "level_of",
+]

@@ -6,9 +6,10 @@ from typing import Self
 
 import msgspec
 
+from tunnel.traces.frames import examine
 from tunnel.traces.record import TraceRecord
 
-__all__ = ["JsonLinesWriter", "decode_record", "encode_record", "read_records"]
+__all__ = ["JsonLinesWriter", "decode_record", "encode_record", "read_records", "read_trace"]
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(TraceRecord)
@@ -29,9 +30,14 @@ class JsonLinesWriter:
 
     def __init__(self, path: str | Path) -> None:
         self._file = Path(path).open("wb")  # noqa: SIM115 - close() closes it
+        self._writer = Path(path).stem
+        self._number = 0
 
     def __call__(self, record: TraceRecord) -> None:
-        """Write one record. Raise ValueError after close()."""
+        """Write one record, with its number. Raise ValueError after close()."""
+        self._number += 1
+        msgspec.structs.force_setattr(record, "writer", self._writer)
+        msgspec.structs.force_setattr(record, "number", self._number)
         self._file.write(encode_record(record) + b"\n")
 
     def close(self) -> None:
@@ -54,3 +60,9 @@ def read_records(path: str | Path) -> Iterator[TraceRecord]:
             except ValueError as error:
                 raise ValueError(f"{path}:{number}: {error}") from error
             yield record
+
+
+def read_trace(path: str | Path) -> list[TraceRecord]:
+    """The records of a file of any trace writer, as far as it is whole."""
+    _, parts = examine(Path(path))
+    return [decode_record(line) for part in parts for line in part.splitlines()]

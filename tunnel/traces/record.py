@@ -11,7 +11,17 @@ from collections.abc import Callable
 
 import msgspec
 
-__all__ = ["TRACE_VERSION", "TraceCause", "TraceEvent", "TraceFault", "TraceReason", "TraceRecord", "TraceSink"]
+__all__ = [
+    "TRACE_VERSION",
+    "TraceCause",
+    "TraceEvent",
+    "TraceFault",
+    "TraceLevel",
+    "TraceReason",
+    "TraceRecord",
+    "TraceSink",
+    "level_of",
+]
 
 TRACE_VERSION = 1
 
@@ -24,7 +34,7 @@ class TraceEvent(enum.StrEnum):
     PACKET_RECEIVED = "packet_received"
     PACKET_DROPPED = "packet_dropped"  # thrown away on arrival, `reason` says why
     PACKET_BUFFERED = "packet_buffered"
-    PACKETS_ACKED = "packets_acked"
+    PACKETS_ACKED = "packets_acked"  # `count` of them by one ACK; `sequence` is its cumulative number
     # qlog: recovery
     PACKET_LOST = "packet_lost"  # declared lost, `cause` says by which rule
     MARKED_FOR_RETRANSMIT = "marked_for_retransmit"
@@ -33,37 +43,53 @@ class TraceEvent(enum.StrEnum):
     # qlog: connections and streams
     CONNECTION_STARTED = "connection_started"
     CONNECTION_STATE_UPDATED = "connection_state_updated"  # `text` names the new state
-    CONNECTION_CLOSED = "connection_closed"
-    STREAM_DATA_MOVED = "stream_data_moved"  # `cause` says from where to where
+    CONNECTION_CLOSED = "connection_closed"  # `reason` says how
+    STREAM_DATA_MOVED = "stream_data_moved"  # `cause` says from where to where; in all, when the connection ended
     PARAMETERS_SET = "parameters_set"
-    # ours: proof of a needless retransmission (PROTOCOL 4.9)
-    SPURIOUS_RETRANSMIT = "spurious_retransmit"
+    # ours: what became of a packet that was sent more than once
+    PACKET_RECOVERED = "packet_recovered"  # acknowledged in the end; `attempt` is the last one
+    SPURIOUS_RETRANSMIT = "spurious_retransmit"  # proof that an attempt was needless (PROTOCOL 4.9)
     # ours: flow control
     WINDOW_UPDATED = "window_updated"
     EDGE_UPDATED = "edge_updated"
     # ours: batches between an endpoint and its carrier
-    BATCH_SENT = "batch_sent"
+    BATCH_SENT = "batch_sent"  # `batch` names it, `count` packets are in it
     BATCH_RECEIPTED = "batch_receipted"
     BATCH_GIVEN_UP = "batch_given_up"
     # ours: lanes and exchanges
+    # (node, lane, exchange, attempt) is one request; `text` is attach, push or pull
     EXCHANGE_SENT = "exchange_sent"
-    EXCHANGE_REPEATED = "exchange_repeated"
+    EXCHANGE_REPEATED = "exchange_repeated"  # sent, and not for the first time
     EXCHANGE_ANSWERED = "exchange_answered"
     EXCHANGE_FAILED = "exchange_failed"
+    EXCHANGE_ABANDONED = "exchange_abandoned"  # a repeat or a sibling was faster
     LANES_UPDATED = "lanes_updated"
     BODY_LIMIT_UPDATED = "body_limit_updated"
     HOLD_UPDATED = "hold_updated"
     # ours: presence at a relay, and its routes
-    ATTACHED = "attached"
+    ATTACHED = "attached"  # at an endpoint, `text` names the relay
     DETACHED = "detached"
     CARRIER_CHANGED = "carrier_changed"
     ROUTE_BOUND = "route_bound"
     ROUTE_RESUMED = "route_resumed"
     ROUTE_RELEASED = "route_released"
+    # ours: samples of what lies beneath
+    LOOP_LAG = "loop_lag"  # the event loop came so much too late: `latency_us`
+    SOCKET_SAMPLED = "socket_sampled"  # TCP_INFO of a carrier's connection; `count` segments were retransmitted on it
     # ours: what a test did to the system, and the trace's word about itself
     FAULT_INJECTED = "fault_injected"  # `cause` is a TraceFault
     FAULTS_HEALED = "faults_healed"
     TRACE_DROPPED = "trace_dropped"  # `count` records were not written
+
+
+class TraceLevel(enum.IntEnum):
+    """How much a trace tells; each level tells what the one before tells, and more."""
+
+    OFF = 0
+    CONNECTION = 1
+    """Connections and attachments come and go, what they moved in all, faults, what failed."""
+    PACKET = 2
+    """Every packet, batch and exchange."""
 
 
 class TraceCause(enum.StrEnum):
@@ -182,6 +208,10 @@ class TraceRecord(
     backoff: int = 0  # times that the RTO has doubled
     window_bytes: int = 0
     in_flight_bytes: int = 0
+    backlog_bytes: int = 0  # written, or lost, and waiting to be sent
+    edge_bytes: int = -1  # what the relay still takes of this route (2.10); -1: it has not said
+    batch: int = 0  # the endpoint's number for it
+    carrier: str = ""  # poll, link, ...: what moved the packet
     lane: int = 0
     exchange: int = 0  # the lane's number for it (7.3)
     serial: int = 0  # the response serial (7.3)
@@ -189,6 +219,15 @@ class TraceRecord(
     latency_us: int = 0
     count: int = 0
     text: str = ""  # for people; no analysis parses it, except for the names promised at the events above
+    writer: str = ""  # who wrote the record to a file: unique in a run
+    number: int = 0  # counts what that writer was given, from 1: a number that is missing is a record that is missing
 
 
 TraceSink = Callable[[TraceRecord], None]
+
+
+def level_of(sink: TraceSink | None) -> TraceLevel:
+    """What the sink asks for: its attribute `level`; everything, when it has none; nothing without a sink."""
+    if sink is None:
+        return TraceLevel.OFF
+    return TraceLevel(getattr(sink, "level", TraceLevel.PACKET))

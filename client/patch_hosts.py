@@ -1,0 +1,84 @@
+"""Which hosts are led through a tunnel, and the addresses that stand for their names.
+
+It needs nothing but the standard library, and Python 3.8: programs that borrow a tunnel load this file by its path.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from fnmatch import fnmatchcase
+from typing import Any, Iterable  # noqa: UP035 - Python 3.8
+
+__all__ = ["Hosts", "Placeholders", "is_literal"]
+
+_EVERYTHING = "*"
+
+
+class Hosts:
+    """Patterns of names ("*.internal"), addresses and networks ("10.0.0.0/8"). "*" is every host but this machine."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        if isinstance(patterns, str):
+            raise TypeError("hosts is a list of patterns, not one string")
+        self.patterns = [_plain(pattern) for pattern in patterns]
+        self._networks = [network for network in map(_network, self.patterns) if network is not None]
+
+    def __contains__(self, host: str) -> bool:
+        host = _plain(host)
+        address = _address(host)
+        if address is not None and any(address in network for network in self._networks):
+            return True
+        is_here = host == "localhost" or host.endswith(".localhost") or (address is not None and _is_here(address))
+        return any(fnmatchcase(host, pattern) for pattern in self.patterns if not (is_here and pattern == _EVERYTHING))
+
+
+class Placeholders:
+    """An address of 240.0.0.0/4, which is no real host's, for each name that must not be resolved here."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count()
+        self._address_of: dict[str, str] = {}
+        self._name_of: dict[str, str] = {}
+
+    def address(self, name: str) -> str:
+        """The one that stands for this name. No lock, which a fork could leave locked: a number may be wasted."""
+        name = _plain(name)
+        known = self._address_of.get(name)
+        if known is None:
+            fresh = str(ipaddress.IPv4Address("240.0.0.1") + next(self._count))
+            self._name_of[fresh] = name
+            known = self._address_of.setdefault(name, fresh)
+        return known
+
+    def name(self, address: str) -> str | None:
+        """The name that it stands for, if it is one of ours."""
+        return self._name_of.get(address[7:] if address.startswith("::ffff:") else address)
+
+
+def is_literal(host: str) -> bool:
+    """Whether it is an address, not a name."""
+    return _address(_plain(host)) is not None
+
+
+def _plain(host: str) -> str:
+    return host.lower().rstrip(".").strip("[]").partition("%")[0]
+
+
+def _address(host: str) -> Any:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _network(pattern: str) -> Any:
+    try:
+        return ipaddress.ip_network(pattern, strict=False)
+    except ValueError:
+        return None
+
+
+def _is_here(address: Any) -> bool:
+    return bool(address.is_loopback or address.is_unspecified)

@@ -1,0 +1,67 @@
+"""Do something to a module when it is imported, or at once if it is.
+
+It needs nothing but the standard library, and Python 3.8: programs that borrow a tunnel load this file by its path.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from typing import Any, Callable  # noqa: UP035 - Python 3.8
+
+__all__ = ["Late"]
+
+
+class Late(importlib.abc.MetaPathFinder):
+    """Watches for imports of some modules, from `watch` to `stop`."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Callable[[Any], None]] = {}
+
+    def watch(self, name: str, call: Callable[[Any], None]) -> None:
+        """Call it once, with the module."""
+        module = sys.modules.get(name)
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
+            call(module)
+            return
+        if not self._calls:
+            sys.meta_path.insert(0, self)
+        self._calls[name] = call
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._calls.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        """Find what the others find, and be there when it was executed."""
+        call = self._calls.pop(fullname, None)
+        if call is None:
+            return None
+        if not self._calls:
+            sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Executing(spec.loader, call)
+        return spec
+
+
+class _Executing(importlib.abc.Loader):
+    """A loader, and what follows."""
+
+    def __init__(self, loader: Any, call: Callable[[Any], None]) -> None:
+        self._loader = loader
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._call(module)

@@ -1,0 +1,118 @@
+"""Standard input and output for a coroutine, whatever they are: pipes, files, terminals, sockets.
+
+Each has a thread that blocks. The event loop could watch pipes, but no files, and only after O_NONBLOCK was set, which
+a terminal shares with the shell that started us.
+"""
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+__all__ = ["Blocking", "Input", "Output"]
+
+READ_BYTES = 64 * 1024  # what a pipe holds
+_T = TypeVar("_T")
+
+
+class Blocking:
+    """A thread for calls that block, one after the other. A call that never returns keeps no process alive."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    async def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """What the function returns or raises. Cancelling does not stop it: it is not waited for any more."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+
+        def settle(result: _T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+        def work() -> None:
+            result, failure = None, None
+            try:
+                result = function(*arguments)
+            except BaseException as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(settle, result, failure)
+
+        self._calls.put(work)
+        return await future
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
+
+
+class Input:
+    """A descriptor to read from."""
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self._descriptor = descriptor
+        self._blocking = Blocking("input")
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person may type there."""
+        return os.isatty(self._descriptor)
+
+    async def read(self) -> bytes:
+        """What comes next; empty at the end. What cannot be read any more has ended."""
+        return await self._blocking.call(self._read)
+
+    def _read(self) -> bytes:
+        while True:
+            try:
+                return os.read(self._descriptor, READ_BYTES)
+            except BlockingIOError:  # somebody who shares it wants it so
+                select.select([self._descriptor], [], [])
+            except OSError:
+                return b""
+
+
+class Output:
+    """A descriptor to write to."""
+
+    def __init__(self, descriptor: int = 1) -> None:
+        self._descriptor = descriptor
+        self._blocking = Blocking("output")
+
+    async def write(self, data: bytes) -> None:
+        """Return when all of it was taken. BrokenPipeError when nobody reads."""
+        await self._blocking.call(self._write, data)
+
+    async def end(self) -> None:
+        """Whoever reads meets the end; the descriptor's number stays taken."""
+        await self._blocking.call(self._end)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except BlockingIOError:
+                select.select([], [self._descriptor], [])
+
+    def _end(self) -> None:
+        if stat.S_ISSOCK(os.fstat(self._descriptor).st_mode):
+            # It may be standard input as well: that direction goes on.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._descriptor)) as sock:
+                sock.shutdown(socket.SHUT_WR)
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._descriptor, inheritable=False)
+        os.close(nowhere)

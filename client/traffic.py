@@ -1,0 +1,138 @@
+"""What a command has carried so far: by connections that are open, and by those that have ended."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import structlog
+
+from tunnel import Attachment
+from tunnel.splice import TunnelSide
+
+__all__ = ["Traffic", "TrafficReport"]
+
+_log = structlog.get_logger("tunnel")
+_MIB = 1024 * 1024
+_CAUSES_MAX = 20  # what is rarer than so many others is counted with the rest
+
+
+class TrafficReport(msgspec.Struct):
+    """Totals since the start; times are those of the slowest open connection, or of the last one that ended."""
+
+    attached: bool = False
+    carrier: str = ""
+    connections_open: int = 0
+    connections: int = 0
+    connections_failed: int = 0  # not opened, or ended with an error
+    bytes_up: int = 0  # acknowledged by the far end
+    bytes_down: int = 0  # delivered here
+    packets_sent: int = 0
+    resent: dict[str, int] = {}  # packets of this side, by cause
+    spurious: int = 0  # of these, proven needless
+    exchanges_failed: dict[str, int] = {}  # and repeated, by cause
+    srtt_us: int = 0
+    rto_us: int = 0
+
+
+class Traffic:
+    """Counts. It is told of every connection, and listens to the attachment's failures."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self.failed = 0  # connections
+        self._attachment = attachment
+        self._open: dict[TunnelSide, None] = {}
+        self._ended = TrafficReport()
+        self._failures: Counter[str] = Counter()
+        attachment.add_error_listener(self)
+
+    def opened(self, side: TunnelSide) -> None:
+        """A connection through the tunnel is there."""
+        self._open[side] = None
+
+    def ended(self, side: TunnelSide) -> None:
+        """It is no more."""
+        del self._open[side]
+        _add(self._ended, side)
+
+    def read_closed(self, text: str) -> None:
+        """ErrorListener: an exchange, or a link, failed."""
+        cause = text.partition(":")[0]
+        if cause not in self._failures and len(self._failures) >= _CAUSES_MAX:
+            cause = "other"
+        self._failures[cause] += 1
+
+    def report(self) -> TrafficReport:
+        """How it stands now."""
+        stats = self._attachment.stats()
+        report = msgspec.structs.replace(
+            self._ended,
+            attached=stats.attached,
+            carrier=stats.carrier,
+            connections_open=len(self._open),
+            connections_failed=self.failed,
+            resent=dict(self._ended.resent),
+            exchanges_failed=dict(self._failures),
+        )
+        if self._open:
+            report.srtt_us = report.rto_us = 0
+        for side in self._open:
+            _add(report, side)
+        return report
+
+    @asynccontextmanager
+    async def reported(self, seconds: float) -> AsyncIterator[None]:
+        """Tell the report every so often, and at the end; with 0, never. A person gets a line, a log an event."""
+        if not seconds:
+            yield
+            return
+        task = asyncio.get_running_loop().create_task(self._tell(seconds))
+        try:
+            yield
+        finally:
+            task.cancel()
+            self._log()
+
+    async def _tell(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            self._log()
+
+    def _log(self) -> None:
+        report = self.report()
+        if sys.stderr.isatty():
+            print(_line(report), file=sys.stderr, flush=True)
+        else:
+            _log.info("traffic", **msgspec.to_builtins(report))
+
+
+def _line(report: TrafficReport) -> str:
+    """For a person."""
+    parts = [
+        "attached" if report.attached else "not attached",
+        report.carrier.partition(" ")[0],
+        f"connections {report.connections_open} open, {report.connections} in all, {report.connections_failed} failed",
+        f"up {report.bytes_up / _MIB:.1f} MiB",
+        f"down {report.bytes_down / _MIB:.1f} MiB",
+        f"RTT {report.srtt_us / 1000:.1f} ms",
+        f"repeated {sum(report.exchanges_failed.values())}",
+        f"resent {sum(report.resent.values())}",
+    ]
+    return " | ".join(parts)
+
+
+def _add(report: TrafficReport, side: TunnelSide) -> None:
+    stats = side.stats()
+    report.connections += 1
+    report.bytes_up += stats.bytes_acknowledged
+    report.bytes_down += stats.bytes_delivered
+    report.packets_sent += stats.packets_sent
+    report.spurious += stats.packets_spurious
+    for cause, count in stats.resent_by_cause.items():
+        report.resent[cause] = report.resent.get(cause, 0) + count
+    if side.is_over:
+        report.srtt_us, report.rto_us = stats.srtt_us, stats.rto_us
+    else:
+        report.srtt_us, report.rto_us = max(report.srtt_us, stats.srtt_us), max(report.rto_us, stats.rto_us)

@@ -1,0 +1,184 @@
+"""How fast is the road? Bytes and echoes between real processes: `python -m loadtests.bench.road`.
+
+Every way is started as a user would start it, a client moves bytes up, then down, then sends echoes of 64 bytes one
+after the other; runs are interleaved, medians count. Beside ours stand a bare forwarder of one and of two hops (what
+the machine gives), socat and GNU httptunnel. A peer that is not installed is an error, not a blank.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from loadtests.bench.road_paths import ROADS, MissingPeerError, Road, Way
+from loadtests.faultproxy.grammar import parse_size_bytes
+from loadtests.processes import NotReadyError, Process, python_command
+
+__all__ = ["Row", "machine", "main", "measure", "render"]
+
+CLIENT_S = 300.0  # no run takes longer
+_MB = 1e6
+
+
+class Row(msgspec.Struct):
+    """One way: medians over the runs, and what the bare chain of as many hops does, divided by it."""
+
+    name: str
+    topology: str
+    hops: int
+    size_bytes: int
+    up_mb_s: float
+    down_mb_s: float
+    echo_p50_us: float
+    echo_p99_us: float
+    up_of_bare: float | None = None
+    down_of_bare: float | None = None
+    echo_of_bare: float | None = None
+
+
+class _Run(msgspec.Struct):
+    """What a client printed: bytes per second, the seconds of each echo, and those that its own processor spent."""
+
+    up: float
+    down: float
+    echo: list[float]
+    cpu_s: float
+
+
+def measure(roads: Iterable[Road], size: int, echoes: int, runs: int) -> list[Row]:
+    """Start every way, run the clients in turns, take medians."""
+    found: dict[str, list[_Run]] = {}
+    with ExitStack() as stack:
+        started = [(road, road.start(stack)) for road in roads]
+        for _ in range(runs):
+            for road, way in started:
+                found.setdefault(road.name, []).append(_client(way, size // road.share, echoes))
+        rows = [_row(road, found[road.name], size // road.share) for road, _ in started]
+    _compare(rows)
+    return rows
+
+
+def _client(way: Way, size: int, echoes: int) -> _Run:
+    arguments = ("client", *way.arguments, "--size", str(size), "--echoes", str(echoes))
+    command = python_command("loadtests.bench.road_peer", *arguments)
+    client = Process(command, ready=lambda line: line.startswith("{"), environment={"TUNNEL_TOKEN": way.token})
+    with client.start():
+        client.wait_ready(CLIENT_S)
+        return msgspec.json.decode(client.ready_line, type=_Run)
+
+
+def _row(road: Road, runs: list[_Run], size: int) -> Row:
+    def echo_us(percent: int) -> float:
+        return statistics.median(_percentile(run.echo, percent) for run in runs) * 1e6
+
+    return Row(
+        name=road.name,
+        topology=road.topology,
+        hops=road.hops,
+        size_bytes=size,
+        up_mb_s=statistics.median(run.up for run in runs) / _MB,
+        down_mb_s=statistics.median(run.down for run in runs) / _MB,
+        echo_p50_us=echo_us(50),
+        echo_p99_us=echo_us(99),
+    )
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+def _compare(rows: list[Row]) -> None:
+    bare = {row.hops: row for row in rows if row.name.startswith("bare-")}
+    for row in rows:
+        base = bare.get(row.hops)
+        if base is not None:
+            row.up_of_bare = row.up_mb_s / base.up_mb_s
+            row.down_of_bare = row.down_mb_s / base.down_mb_s
+            row.echo_of_bare = row.echo_p50_us / base.echo_p50_us
+
+
+def machine() -> str:
+    """What it ran on."""
+    processor = platform.processor() or "unknown processor"
+    cpuinfo = Path("/proc/cpuinfo")
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
+        if line.startswith("model name"):
+            processor = line.split(":", 1)[1].strip()
+            break
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{processor}, {os.cpu_count()} CPUs, {system}"
+
+
+def _share(value: float | None, *, times: bool = False) -> str:
+    return "" if value is None else f"{value:.1f}x" if times else f"{value:.0%}"
+
+
+def render(rows: list[Row], head: list[str]) -> str:
+    """The table for a person."""
+    lines = [*head, ""]
+    columns = f"{'way':<14}{'up MB/s':>9}{'of bare':>9}{'down MB/s':>11}{'of bare':>9}"
+    lines.append(columns + f"{'echo p50 us':>13}{'of bare':>9}{'p99 us':>9}  topology")
+    for row in rows:
+        lines.append(
+            f"{row.name:<14}{row.up_mb_s:>9,.0f}{_share(row.up_of_bare):>9}{row.down_mb_s:>11,.0f}"
+            f"{_share(row.down_of_bare):>9}{row.echo_p50_us:>13,.0f}{_share(row.echo_of_bare, times=True):>9}"
+            f"{row.echo_p99_us:>9,.0f}  {row.topology}"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table, or JSON. 0: measured; 2: usage, or a peer is missing; 3: a process did not start or did not
+    end."""
+    names = [road.name for road in ROADS]
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench.road",
+        description=__doc__,
+        epilog="example: python -m loadtests.bench.road --size 64MiB --only bare-1,link-service",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--size", default="256MiB", help="bytes each way and run (default 256MiB); slow ways move less")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each way; the median counts (default 3)")
+    parser.add_argument("--echoes", type=int, default=1000, help="echoes of each run (default 1000)")
+    parser.add_argument("--only", default="", metavar="NAMES", help=f"some of {','.join(names)}")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    wanted = options.only.split(",") if options.only else names
+    if unknown := set(wanted) - set(names):
+        parser.error(f"no way is called {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
+    try:
+        size = parse_size_bytes(options.size)
+    except ValueError as error:
+        parser.error(f"--size: {error}")
+    roads = [road for road in ROADS if road.name in wanted]
+    load_before = os.getloadavg()[0]
+    try:
+        rows = measure(roads, size, options.echoes, options.runs)
+    except MissingPeerError as error:
+        print(f"road: {error}", file=sys.stderr)
+        return 2
+    except NotReadyError as error:
+        print(f"road: {error}", file=sys.stderr)
+        return 3
+    if options.json:
+        found = {"machine": machine(), "load_before": load_before, "runs": options.runs}
+        print(json.dumps({**found, "rows": [msgspec.to_builtins(row) for row in rows]}))
+        return 0
+    sizes = (
+        f"{options.size} each way (slow ways less), {options.echoes} echoes, medians of {options.runs} interleaved runs"
+    )
+    head = [machine(), sizes, f"one direction at a time, on loopback; load average before: {load_before:.2f}"]
+    print(render(rows, head))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The ways that the road's measurement compares: which processes stand between a client and its target."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from random import SystemRandom
+from shutil import which
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from loadtests.ports import hold_port
+from loadtests.processes import Process, python_command, relay_command, says_event
+from servlet.auth import Key, make_token
+from servlet.store import write_users
+
+__all__ = ["ROADS", "MissingPeerError", "Road", "Way"]
+
+_PEER = "loadtests.bench.road_peer"
+
+_CONFIG = """\
+listen = ["127.0.0.1:0"]
+exit = "none"
+tokens = "relay.tokens.toml"
+[users.client]
+connect = ["127.0.0.1:{target}"]
+[users.exit]
+exit = true
+"""
+
+
+class MissingPeerError(RuntimeError):
+    """A program to compare with is not installed."""
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How a client reaches the target: these arguments of `road_peer client`, and this token."""
+
+    arguments: tuple[str, ...]
+    token: str = ""
+
+
+class Road(msgspec.Struct, frozen=True):
+    """`start` starts its processes, which end with the stack. `hops` is how many processes forward bytes."""
+
+    name: str
+    topology: str
+    hops: int
+    start: Callable[[ExitStack], Way]
+    share: int = 1  # of the size that is moved: the slow ones move less
+
+
+def _peer(stack: ExitStack, *arguments: str) -> str:
+    """Start a role; what it said when it was ready."""
+    process = Process(python_command(_PEER, *arguments), ready=lambda line: line.startswith("ready "))
+    return stack.enter_context(process).ready_line.split()[1]
+
+
+def _program(stack: ExitStack, name: str, *arguments: str, port: int) -> None:
+    """Start a program that others have written and that listens at `port`."""
+    found = which(name)
+    if found is None:
+        raise MissingPeerError(f"{name} is not installed: apt-get install socat httptunnel")
+    process = stack.enter_context(Process([found, *arguments]))
+    _wait_listening(process, port)
+
+
+def _wait_listening(process: Process, port: int) -> None:
+    """Programs do not say when they listen. One connection is not to be wasted on asking: hts serves a single one."""
+    wanted = f":{port:04X}"
+    while process.is_running:
+        for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines():
+            fields = line.split()
+            if fields[1].endswith(wanted) and fields[3] == "0A":  # LISTEN
+                return
+        time.sleep(0.01)
+    raise MissingPeerError(f"{' '.join(process.command)} ended: {process.output}")
+
+
+def _bare(hops: int) -> Callable[[ExitStack], Way]:
+    def start(stack: ExitStack) -> Way:
+        port = _peer(stack, "target")
+        for _ in range(hops):
+            port = _peer(stack, "forward", "--port", port)
+        return Way(("--port", port))
+
+    return start
+
+
+def _socat(stack: ExitStack) -> Way:
+    target = _peer(stack, "target")
+    port = stack.enter_context(hold_port())
+    listen = f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork,nodelay"
+    _program(stack, "socat", "-b", "262144", listen, f"TCP:127.0.0.1:{target},nodelay", port=port)
+    return Way(("--port", str(port)))
+
+
+def _httptunnel(stack: ExitStack) -> Way:
+    target = _peer(stack, "target")
+    server, client = stack.enter_context(hold_port()), stack.enter_context(hold_port())
+    _program(stack, "hts", "-w", "-F", f"127.0.0.1:{target}", f"127.0.0.1:{server}", port=server)
+    _program(stack, "htc", "-w", "-F", str(client), f"127.0.0.1:{server}", port=client)
+    return Way(("--port", str(client)))
+
+
+def _relay(stack: ExitStack, *arguments: str) -> str:
+    """A relay as a user starts it; its URL."""
+    command = relay_command("serve", *arguments)
+    process = stack.enter_context(Process(command, ready=says_event("listening")))
+    return str(msgspec.json.decode(process.ready_line)["url"])
+
+
+def _service(carrier: str, delay_ms: int = 0) -> Callable[[ExitStack], Way]:
+    def start(stack: ExitStack) -> Way:
+        url = _relay(stack, "--open", "--listen", "127.0.0.1:0", "--exit", "none")
+        _peer(stack, "service", "--relay", url)
+        if delay_ms:
+            port = url.rpartition(":")[2]
+            late = _peer(stack, "forward", "--port", port, "--delay-ms", str(delay_ms))
+            url = f"http://127.0.0.1:{late}"
+        return Way(("--relay", url, "--carrier", carrier))
+
+    return start
+
+
+def _tokens(file: Path, *users: str) -> dict[str, str]:
+    """A new token for each user; the relay's file of them is written."""
+    made: dict[str, tuple[str, Key]] = {user: make_token(SystemRandom()) for user in users}
+    write_users(file, {user: (key,) for user, (_, key) in made.items()})
+    return {user: token for user, (token, _) in made.items()}
+
+
+def _exit(carrier: str) -> Callable[[ExitStack], Way]:
+    def start(stack: ExitStack) -> Way:
+        target = _peer(stack, "target")
+        directory = stack.enter_context(TemporaryDirectory())
+        file = f"{directory}/relay.toml"
+        tokens = _tokens(Path(directory) / "relay.tokens.toml", "client", "exit")
+        Path(file).write_text(_CONFIG.format(target=target), encoding="utf-8")
+        url = _relay(stack, "-c", file)
+        command = relay_command("exit", "--relay", url, "--allow", f"127.0.0.1:{target}")
+        environment = {"TUNNEL_TOKEN": tokens["exit"]}
+        attached = Process(command, ready=lambda line: line.startswith("attached"), environment=environment)
+        stack.enter_context(attached)
+        return Way(("--relay", url, "--carrier", carrier, "--port", target), tokens["client"])
+
+    return start
+
+
+ROADS: tuple[Road, ...] = (
+    Road("bare-1", "client - uvloop forwarder - target", 1, _bare(1)),
+    Road("bare-2", "client - 2 uvloop forwarders - target", 2, _bare(2)),
+    Road("socat", "client - socat - target", 1, _socat),
+    Road("httptunnel", "client - htc - hts - target", 2, _httptunnel),
+    Road("link-service", "client =link= relay =link= service", 1, _service("link")),
+    Road("link-exit", "client =link= relay =link= exit - target", 2, _exit("link")),
+    Road("poll-service", "client =poll= relay =link= service", 1, _service("poll")),
+    Road("poll-exit", "client =poll= relay =link= exit - target", 2, _exit("poll")),
+    Road("poll-100ms", "client =poll= 50 ms each way - relay =link= service", 1, _service("poll", 50), share=4),
+)

@@ -1,0 +1,326 @@
+"""The processes of the road's measurements: `python -m loadtests.bench.road_peer ROLE ...`.
+
+A client and a target speak a small protocol on any stream: a command of 16 bytes, then bytes up, bytes down, or echoes.
+In between stands what is measured. Each role says `ready ADDRESS` on a line when it serves; the client prints its
+figures as JSON and ends.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import json
+import os
+import signal
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import tunnel
+from servlet.running import new_event_loop
+
+__all__ = ["SERVICE", "main"]
+
+SERVICE = "bench"
+MESSAGE = bytes(range(64))  # an echo
+_COMMAND = struct.Struct("!8sQ")  # what, how many bytes
+_UP, _DOWN, _ECHO = b"up", b"down", b"echo"
+_BLOCK = bytes(256 * 1024)
+_CONNECT_S = 30.0
+_WARM_S = 60.0  # a way that has not moved an eighth by then is broken
+_MEASURE_S = 240.0
+
+
+class Target(asyncio.Protocol):
+    """Counts what comes up, sends what goes down, echoes."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._head = b""
+        self._echoing = False
+        self._left = 0  # to be received
+        self._unsent = 0
+        self._paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._left:
+            self._left -= len(data)
+            if self._left <= 0:
+                self._transport.write(_COMMAND.pack(b"done", 0))
+            return
+        if self._echoing:
+            self._transport.write(data)
+            return
+        self._head += data
+        if len(self._head) < _COMMAND.size:
+            return
+        name, size = _COMMAND.unpack_from(self._head)
+        rest, self._head = self._head[_COMMAND.size :], b""
+        what = name.rstrip(b"\0")
+        if what == _UP:
+            self._left = size
+        elif what == _DOWN:
+            self._unsent = size
+            self._send()
+        else:
+            self._echoing = True  # until the end: the last command of a connection
+        if rest:
+            self.data_received(rest)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._send()
+
+    def _send(self) -> None:
+        while self._unsent and not self._paused:
+            part = _BLOCK if self._unsent >= len(_BLOCK) else _BLOCK[: self._unsent]
+            self._unsent -= len(part)
+            self._transport.write(part)
+
+
+class Client(asyncio.Protocol):
+    """One command at a time: `up`, `down` and `echo` return seconds."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._loop = asyncio.get_running_loop()
+        self._wanted = 0
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._unsent = 0
+        self._paused = False
+        self._echoes = 0
+        self._sent_ns = 0
+        self._echo_ns: list[int] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._done.done():
+            self._done.set_exception(exc or ConnectionResetError("the path ended"))
+
+    def data_received(self, data: bytes) -> None:
+        self._wanted -= len(data)
+        if self._wanted > 0:
+            return
+        if self._echoes:
+            self._echo_ns.append(time.perf_counter_ns() - self._sent_ns)
+            self._echoes -= 1
+            if self._echoes:
+                self._send_echo()
+                return
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._send()
+
+    async def up(self, size: int) -> float:
+        """Seconds until the target has them all."""
+        self._unsent = size
+        return await self._run(_UP, size, _COMMAND.size, self._send)
+
+    async def down(self, size: int) -> float:
+        """Seconds until they are all here."""
+        return await self._run(_DOWN, size, size, lambda: None)
+
+    async def echo(self, count: int) -> list[float]:
+        """Seconds of each echo, one after the other."""
+        self._echoes = count
+        self._echo_ns = []
+        await self._run(_ECHO, 0, 0, self._send_echo)
+        return [nanoseconds / 1e9 for nanoseconds in self._echo_ns]
+
+    async def _run(self, what: bytes, size: int, wanted: int, begin: Callable[[], None]) -> float:
+        self._done = self._loop.create_future()
+        self._wanted = wanted
+        start = time.perf_counter()
+        self._transport.write(_COMMAND.pack(what, size))
+        begin()
+        await self._done
+        return time.perf_counter() - start
+
+    def _send_echo(self) -> None:
+        self._wanted = len(MESSAGE)
+        self._sent_ns = time.perf_counter_ns()
+        self._transport.write(MESSAGE)
+
+    def _send(self) -> None:
+        while self._unsent and not self._paused:
+            part = _BLOCK if self._unsent >= len(_BLOCK) else _BLOCK[: self._unsent]
+            self._unsent -= len(part)
+            self._transport.write(part)
+
+
+class Forwarder(asyncio.Protocol):
+    """One side of a bare forwarder: what comes is written to the other side, perhaps after a delay."""
+
+    def __init__(self, delay_s: float, upstream: tuple[str, int] | None) -> None:
+        self._transport: asyncio.Transport
+        self._loop = asyncio.get_running_loop()
+        self._delay_s = delay_s
+        self._upstream = upstream
+        self._dialling: asyncio.Task[None] | None = None
+        self.other: Forwarder | None = None
+        self._late: deque[bytes] = deque()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._upstream is not None:
+            self._dialling = self._loop.create_task(self._dial(*self._upstream))
+
+    async def _dial(self, host: str, port: int) -> None:
+        _, other = await self._loop.create_connection(lambda: Forwarder(self._delay_s, None), host, port)
+        self.other, other.other = other, self
+        while self._late and not self._delay_s:  # what came before there was anybody to write to
+            self._pass()
+
+    def data_received(self, data: bytes) -> None:
+        if self._delay_s:
+            self._late.append(data)
+            self._loop.call_later(self._delay_s, self._pass)
+        elif self.other is not None:
+            self.other._transport.write(data)
+        else:
+            self._late.append(data)
+
+    def _pass(self) -> None:
+        if self.other is not None:
+            self.other._transport.write(self._late.popleft())
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.other is not None:
+            self.other._transport.close()
+
+
+def _ready(text: str) -> None:
+    print(f"ready {text}", flush=True)
+
+
+async def _serve(make: Callable[[], asyncio.Protocol]) -> None:
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    async with server:
+        _ready(str(server.sockets[0].getsockname()[1]))
+        await server.serve_forever()
+
+
+async def _target(arguments: argparse.Namespace) -> None:
+    await _serve(Target)
+
+
+async def _forward(arguments: argparse.Namespace) -> None:
+    await _serve(lambda: Forwarder(arguments.delay_ms / 1000, ("127.0.0.1", arguments.port)))
+
+
+async def _service(arguments: argparse.Namespace) -> None:
+    attachment = tunnel.attach(arguments.relay, proxy=None, carrier=arguments.carrier)
+    async with attachment:
+        await attachment.create_server(Target, SERVICE)
+        _ready(SERVICE)
+        await asyncio.Event().wait()
+
+
+async def _client(arguments: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    if not arguments.relay:
+        # Some peers say nothing when they are ready: they are when they take a connection that leads to the target.
+        transport, client = await loop.create_connection(Client, "127.0.0.1", arguments.port)
+        await _measure(client, arguments)
+        transport.close()
+        return
+    token = os.environ.get("TUNNEL_TOKEN") or None
+    async with tunnel.attach(arguments.relay, token=token, proxy=None, carrier=arguments.carrier) as attachment:
+        target = ("127.0.0.1", arguments.port) if arguments.port else (SERVICE, None)
+        connection, client = await attachment.create_connection(Client, *target, timeout=_CONNECT_S)
+        await _measure(client, arguments)
+        connection.abort()
+
+
+async def _measure(client: Client, arguments: argparse.Namespace) -> None:
+    size, warm = arguments.size, arguments.echoes // 10
+    wanted = arguments.what.split(",")
+    figures: dict[str, Any] = {}
+    async with asyncio.timeout(_WARM_S):
+        await client.up(max(1, size // 8))  # everything that is learned is learned before
+        await client.down(max(1, size // 8))
+    cpu_s = time.process_time()
+    async with asyncio.timeout(_MEASURE_S):
+        if "up" in wanted:
+            figures["up"] = size / await client.up(size)
+        if "down" in wanted:
+            figures["down"] = size / await client.down(size)
+        if "echo" in wanted:
+            figures["echo"] = (await client.echo(warm + arguments.echoes))[warm:]
+    figures["cpu_s"] = time.process_time() - cpu_s
+    print(json.dumps(figures), flush=True)
+
+
+_ROLES: dict[str, Callable[[argparse.Namespace], Awaitable[None]]] = {
+    "target": _target,
+    "forward": _forward,
+    "service": _service,
+    "client": _client,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play one role, until killed; the client ends by itself."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench.road_peer",
+        description=__doc__,
+        epilog="example: python -m loadtests.bench.road_peer client --port 4000 --size 1000000",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("role", choices=sorted(_ROLES))
+    parser.add_argument("--port", type=int, default=0, help="where forwarders and clients connect")
+    parser.add_argument("--relay", default="", metavar="URL", help="reach the target through this relay")
+    parser.add_argument("--carrier", default="link", choices=("auto", "poll", "link"))
+    parser.add_argument("--delay-ms", type=float, default=0, help="of a forwarder, each way")
+    parser.add_argument("--size", type=int, default=64 * 1024 * 1024, help="bytes each way")
+    parser.add_argument("--echoes", type=int, default=1000)
+    parser.add_argument("--what", default="up,down,echo", help="what a client does (default all: up,down,echo)")
+    parser.add_argument("--profile", default="", metavar="FILE", help="write a profile (cProfile) there at the end")
+    options = parser.parse_args(arguments)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        if not options.profile:
+            runner.run(_until_told(_ROLES[options.role](options)))
+        else:
+            with cProfile.Profile() as profile:
+                runner.run(_until_told(_ROLES[options.role](options)))
+            profile.dump_stats(str(Path(options.profile)))
+    return 0
+
+
+async def _until_told(role: Awaitable[None]) -> None:
+    """End well with SIGTERM, so that a profile is written."""
+    task = asyncio.ensure_future(role)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""`python -m loadtests.bench.traces`: what tracing costs the one who traces, and how fast traces are written.
+
+Emit is measured in processor time of the calling thread, so that other work on the machine does not count; written
+records a second are wall time, with the writer's own thread on the same cores.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tunnel.traces import TraceEvent, TraceRecord
+from tunnel.traces.writer import TraceWriter
+
+__all__ = ["main"]
+
+ROUNDS = 5
+QUEUE = 10_000_000  # nothing is dropped: emit is measured with everything that it does
+
+
+def sample(number: int) -> TraceRecord:
+    """A record as packets make them: the largest that there is."""
+    return TraceRecord(
+        time_us=number * 7,
+        node="client-1234abcd",
+        event=TraceEvent.PACKET_SENT,
+        connection=123456789,
+        peer=987654321,
+        packet_type=4,
+        sequence=number,
+        size_bytes=1424,
+        srtt_us=20_000,
+        rto_us=65_000,
+        window_bytes=262_144,
+        in_flight_bytes=100_000,
+        backlog_bytes=10_000,
+        batch=number // 10,
+        carrier="link",
+    )
+
+
+def _each_us(count: int, run: Callable[[], None]) -> float:
+    """Processor time of this thread for each of `count`, the best of some rounds."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        before = time.thread_time_ns()
+        run()
+        best = min(best, (time.thread_time_ns() - before) / count / 1000)
+    return best
+
+
+def measure(count: int) -> dict[str, Any]:
+    """Cost and rate for so many records."""
+    records = [sample(number) for number in range(count)]
+
+    def make() -> None:
+        for number in range(count):
+            sample(number)
+
+    sink = None
+
+    def guard() -> None:
+        for record in records:
+            if sink is not None:
+                sink(record)
+
+    result: dict[str, Any] = {"records": count, "off_us": _each_us(count, guard), "make_us": _each_us(count, make)}
+    with tempfile.TemporaryDirectory() as directory:
+        writer = TraceWriter(directory, queue_records=QUEUE)
+
+        def emit() -> None:
+            for record in records:
+                writer(record)
+
+        result["emit_us"] = _each_us(count, emit)
+        writer.close()
+    with tempfile.TemporaryDirectory() as directory:
+        writer = TraceWriter(directory, queue_records=QUEUE)
+        before, cpu = time.perf_counter(), time.process_time()
+        for record in records:
+            writer(record)
+        writer.close()
+        result["written_per_s"] = round(count / (time.perf_counter() - before))
+        result["written_per_cpu_s"] = round(count / (time.process_time() - cpu))
+        size = sum(path.stat().st_size for path in Path(directory).iterdir())
+        result["bytes_each"] = round(size / count, 1)
+        result["dropped"] = writer.dropped
+    return result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a table, or JSON."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.bench.traces", description=__doc__)
+    parser.add_argument("--records", type=int, default=200_000, metavar="N", help="(default: 200000)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    result = measure(options.records)
+    if options.json:
+        print(json.dumps(result))
+        return 0
+    print(f"tracing off          {result['off_us']:8.3f} µs an event")
+    print(f"making a record      {result['make_us']:8.3f} µs")
+    print(f"emit                 {result['emit_us']:8.3f} µs")
+    print(f"written              {result['written_per_s']:8,} a second, {result['bytes_each']} bytes each")
+    print(f"                     {result['written_per_cpu_s']:8,} a second of one core, both threads together")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

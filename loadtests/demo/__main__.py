@@ -1,0 +1,58 @@
+"""`python -m loadtests.demo --help`."""
+
+import argparse
+import asyncio
+import sys
+
+import msgspec
+
+from loadtests.demo.play import Play
+from loadtests.demo.show import LiveShow, PlainShow, Show, SilentShow
+from loadtests.faultproxy.grammar import parse_size_bytes
+from loadtests.processes import NotReadyError
+from servlet.running import new_event_loop
+
+EXIT_OK, EXIT_WRONG, EXIT_INTERRUPTED = 0, 1, 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 only if every byte was right."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.demo",
+        description="Moves a stream up and down through a proxy that loses requests and responses, and kills the relay "
+        "twice on the way. Needs nothing but this machine.",
+        epilog="example: make demo. Exit code 0 only if every byte was right.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--size", default="128MiB", metavar="SIZE", help="of each direction (default: 128MiB)")
+    parser.add_argument("--seed", type=int, default=7, metavar="N", help="of the faults (default: 7)")
+    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    options = parser.parse_args(argv)
+    try:
+        size_bytes = parse_size_bytes(options.size)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(_perform(size_bytes, options.seed, as_json=options.json))
+    except NotReadyError as error:
+        print(f"the demo could not begin: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+async def _perform(size_bytes: int, seed: int, *, as_json: bool) -> int:
+    show: Show = SilentShow() if as_json else LiveShow() if sys.stdout.isatty() else PlainShow()
+    play = Play(size_bytes, seed, show.said)
+    async with show.watching(play):
+        report = await play.perform()
+    if as_json:
+        print(msgspec.json.encode(report).decode())
+    else:
+        show.conclude(report)
+    return EXIT_WRONG if report.failure else EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

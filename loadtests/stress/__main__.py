@@ -1,0 +1,132 @@
+"""`python -m loadtests.stress`: a run under Locust, then gates, a page, and Spark's report of the traces."""
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from loadtests.stress.gates import Finding, Thresholds, judge
+from loadtests.stress.outcome import Outcome, read_outcome
+from loadtests.stress.page import render
+from loadtests.stress.shapes import SHAPES, make_plan
+
+__all__ = ["main"]
+
+BROKEN, USAGE = 1, 2
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when every gate held, 1 when one broke, 2 when the run could not be made."""
+    arguments = _parser().parse_args(argv)
+    losses = [loss for loss in arguments.losses.split(",") if loss]
+    try:
+        plan = make_plan(arguments.shape, arguments.crowd, arguments.seconds, losses)
+    except ValueError as error:
+        print(f"stress: {error}", file=sys.stderr)
+        return USAGE
+    directory: Path = arguments.measures
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    command = _locust(arguments)
+    print(shlex.join(command), flush=True)
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if code:
+        print(f"stress: locust ended with {code}", file=sys.stderr)
+        return USAGE
+    try:
+        outcome = read_outcome(directory)
+    except ValueError as error:
+        print(f"stress: {error}", file=sys.stderr)
+        return USAGE
+    thresholds = Thresholds(failures=arguments.max_failures, slope_percent=arguments.max_slope)
+    findings = judge(outcome.rows, outcome.summary, thresholds, plan.ramp_s)
+    page = directory / "stress.html"
+    page.write_text(render(outcome, findings, shlex.join(command)), encoding="utf-8")
+    _tell(outcome, findings, page, as_json=arguments.json)
+    reported = _report(directory) if arguments.trace else 0
+    return BROKEN if reported or not all(finding.ok for finding in findings) else 0
+
+
+def _locust(arguments: argparse.Namespace) -> list[str]:
+    directory: Path = arguments.measures
+    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtests" / "locustfile.py"), "--headless"]
+    command += ["--only-summary", "--html", str(directory / "locust.html"), "--json-file", str(directory / "locust")]
+    for name in ("shape", "crowd", "seconds", "losses", "weather", "seed"):
+        command += [f"--{name}", str(getattr(arguments, name))]
+    command += ["--measures", str(directory)]
+    if arguments.trace:
+        command += ["--trace", str(directory / "traces")]
+    if arguments.processes != 1:
+        command += ["--processes", str(arguments.processes)]
+    return command
+
+
+def _tell(outcome: Outcome, findings: Sequence[Finding], page: Path, *, as_json: bool) -> None:
+    if as_json:
+        steps = [{"loss": loss, "seconds": length, "goodput": rate} for loss, length, rate in outcome.steps]
+        gates = [asdict(finding) for finding in findings]
+        print(json.dumps({"gates": gates, "steps": steps, "summary": outcome.summary, "resent": outcome.resent}))
+        return
+    print("\ngoodput by step")
+    for loss, length, rate in outcome.steps:
+        print(f"  loss {loss or '?':>6}  {length:6,.0f} s  {rate / 1e6:8.2f} MB/s")
+    print(
+        "retransmitted packets: "
+        + (", ".join(f"{cause} {n:,}" for cause, n in sorted(outcome.resent.items())) or "none")
+    )
+    for error in outcome.summary["errors"]:
+        print(f"  error: {error}")
+    print("gates")
+    for finding in findings:
+        print(f"  {'held  ' if finding.ok else 'BROKEN'}  {finding.name}: {finding.found} ({finding.limit})")
+    print(f"page: {page}", flush=True)
+
+
+def _report(directory: Path) -> int:
+    """Spark's report of what relay and proxy wrote."""
+    report = directory / "traces.html"
+    command = [
+        str(Path(sys.executable).parent / "tunnel-traces"),
+        "report",
+        str(directory / "traces"),
+        "-o",
+        str(report),
+    ]
+    print(shlex.join(command), flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.stress",
+        description="Users on tunnel sockets through weather that gets worse; gates decide the exit code.",
+        epilog="example: python -m loadtests.stress --crowd 200 --seconds 600 --losses 0,0.01,0.05,0.1,0.2 --trace. "
+        "Exit codes: 0 every gate held, 1 one broke, 2 the run could not be made.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--shape", choices=list(SHAPES), default="steps", help="default: steps in loss")
+    parser.add_argument("--crowd", type=int, default=50, help="users (default: 50)")
+    parser.add_argument("--seconds", type=float, default=150.0, help="how long (default: 150)")
+    parser.add_argument("--losses", default="0,0.01,0.05,0.1,0.2", help="of single packets at the relay, in turn")
+    parser.add_argument("--weather", default="--drop-response 0.01", help="options of the fault proxy")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults (default: 1)")
+    parser.add_argument("--processes", type=int, default=1, help="of users; -1: one for each processor (default: 1)")
+    parser.add_argument(
+        "--measures", type=Path, default=Path("build/stress"), metavar="DIR", help="replaced by each run"
+    )
+    parser.add_argument("--max-failures", type=int, default=0, help="of user actions (default: 0)")
+    parser.add_argument("--max-slope", type=float, default=1.0, help="of memory, percent a minute (default: 1)")
+    parser.add_argument("--trace", action="store_true", help="write traces, and end with Spark's report of them")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""The gates: thresholds on what was measured, which decide the exit code."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadtests.stress.measures import Row
+
+__all__ = ["Finding", "Thresholds", "judge", "lower_envelope", "slope_percent_per_minute"]
+
+_MIB = 1 << 20
+_MINUTE_S = 60.0
+_FEW = 4  # points: too few for a slope
+_WINDOW_S = 10.0  # a transfer lasts a second or two: the least of so long is what stays
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What is still good. A slope is that of resident memory after the ramp."""
+
+    failures: int = 0  # user actions
+    slope_percent: float = 1.0  # per minute
+    slope_floor_bytes: int = 4 * _MIB  # a rise of less in all is noise of the allocator
+    descriptors_left: int = 0
+    tasks_left: int = 0
+    actions: int = 1  # at least: a run in which nobody did anything proves nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One gate."""
+
+    name: str
+    found: str
+    limit: str
+    ok: bool
+
+
+def slope_percent_per_minute(points: Sequence[tuple[float, float]]) -> float:
+    """Of the line of least squares through (seconds, value), in percent of the mean value per minute."""
+    count = len(points)
+    if count < _FEW:
+        return 0.0
+    mean_x = sum(x for x, _ in points) / count
+    mean_y = sum(y for _, y in points) / count
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    if not spread or not mean_y:
+        return 0.0
+    rise = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    return rise * _MINUTE_S / mean_y * 100
+
+
+def lower_envelope(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The least value of each window: what a process keeps, without what it just moves."""
+    least: dict[int, tuple[float, float]] = {}
+    for x, y in points:
+        window = int(x / _WINDOW_S)
+        if window not in least or y < least[window][1]:
+            least[window] = (x, y)
+    return list(least.values())
+
+
+def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: float) -> list[Finding]:
+    """Every gate. `rows` have the seconds since the start, and the memory of each process in `rss_bytes`."""
+    actions, failures = summary["actions"], summary["failures"]
+    findings = [
+        Finding("user actions", f"{actions:,}", f"at least {thresholds.actions:,}", actions >= thresholds.actions),
+        Finding(
+            "failed user actions",
+            f"{failures:,}",
+            f"at most {thresholds.failures:,}",
+            failures <= thresholds.failures,
+        ),
+        Finding("wrong bytes", f"{summary['wrong']:,}", "none", not summary["wrong"]),
+    ]
+    for process in sorted({name for row in rows for name in row.get("rss_bytes", {})}):
+        points = lower_envelope(
+            [
+                (row["seconds"], row["rss_bytes"][process])
+                for row in rows
+                if row["seconds"] >= ramp_s and process in row.get("rss_bytes", {})
+            ]
+        )
+        slope = slope_percent_per_minute(points)
+        rise = slope / 100 * points[0][1] * (points[-1][0] - points[0][0]) / _MINUTE_S if points else 0.0
+        findings.append(
+            Finding(
+                f"memory of {process}",
+                f"{slope:+.2f} % a minute",
+                f"at most {thresholds.slope_percent:g} %, or {thresholds.slope_floor_bytes // _MIB} MiB in all",
+                slope <= thresholds.slope_percent or rise <= thresholds.slope_floor_bytes,
+            )
+        )
+    for name, limit in (("descriptors", thresholds.descriptors_left), ("tasks", thresholds.tasks_left)):
+        left = summary[f"{name}_left"]
+        findings.append(Finding(f"{name} left at the end", f"{left}", f"at most {limit}", left <= limit))
+    return findings

@@ -1,0 +1,65 @@
+"""What is measured each second, as flat rows: JSON lines while it runs; gates and page read them at the end."""
+
+import gc
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tunnel import AttachmentStats
+
+__all__ = ["Row", "object_population", "read_rows", "row_of"]
+
+Row = dict[str, Any]
+_TYPES = 12  # of the object population: the most frequent
+
+
+def row_of(stats: AttachmentStats | None) -> Row:
+    """The tunnel's side of a process: queues, times and retransmissions, summed over its connections."""
+    if stats is None:
+        return {"connections": 0}
+    found = stats.connections.values()
+    causes: Counter[str] = Counter()
+    for one in found:
+        causes.update(one.resent_by_cause)
+    return {
+        "attached": stats.attached,
+        "connections": len(found),
+        "send_queue_bytes": sum(one.bytes_written - one.bytes_acknowledged for one in found),
+        "unsent_bytes": sum(one.bytes_buffered for one in found),
+        "receive_queue_bytes": sum(one.receive_buffer_bytes for one in found),
+        "in_flight_packets": sum(one.in_flight_packets for one in found),
+        "unreceipted_batches": stats.batches_unreceipted,
+        "resent_packets": sum(one.packets_resent for one in found),
+        "spurious_packets": sum(one.packets_spurious for one in found),
+        "resent_by_cause": dict(causes),
+        "srtt_ms": _median_ms(one.srtt_us for one in found),
+        "rto_ms": _median_ms(one.rto_us for one in found),
+        "rto_ms_max": max((one.rto_us for one in found), default=0) / 1000,
+        "backoff_max": max((one.backoff for one in found), default=0),
+    }
+
+
+def _median_ms(values: Iterable[int]) -> float:
+    known = [value for value in values if value]
+    return median(known) / 1000 if known else 0.0
+
+
+def object_population() -> dict[str, int]:
+    """How many objects of which type the collector knows: the most frequent ones."""
+    counts = Counter(type(thing).__name__ for thing in gc.get_objects())
+    return dict(counts.most_common(_TYPES))
+
+
+def read_rows(directory: Path, name: str) -> list[Row]:
+    """The rows of all processes with this name, in the order of their time. A last line that was cut is left out."""
+    rows = []
+    for file in sorted(directory.glob(f"{name}-*.jsonl")):
+        for line in file.read_bytes().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+    return sorted(rows, key=lambda row: float(row["time_s"]))

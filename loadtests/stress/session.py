@@ -1,0 +1,224 @@
+"""One run under Locust: the world, the measures each second, what is left at the end.
+
+Importing this module needs Locust, which puts gevent in the place of threads and sockets.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+
+from client.runtime import default_runtime
+from client.runtime_loop import loop_thread
+from loadtests.processes import Process, python_command, says_event
+from loadtests.stress.measures import object_population, row_of
+from loadtests.stress.processinfo import look_at
+
+__all__ = ["Session", "Weather"]
+
+_POPULATION_S = 10  # between looks at the objects: each takes a while
+_CONTROL_S = 60.0
+_SETTLE_S = 15.0  # for what was open to end
+_LOOP_DESCRIPTORS = 3  # a running loop has its selector, and a pair that wakes it
+
+
+class Weather:
+    """A world's control port."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._lock = gevent.lock.RLock()
+
+    def order(self, **wish: Any) -> dict[str, Any]:
+        """One wish, and how everything is then. OSError when the world is gone."""
+        with self._lock, socket.create_connection(("127.0.0.1", self._port), timeout=_CONTROL_S) as control:
+            control.sendall(json.dumps(wish).encode() + b"\n")
+            with control.makefile() as lines:
+                found: dict[str, Any] = json.loads(lines.readline())
+        if "error" in found:
+            raise ValueError(found["error"])
+        return found
+
+
+class Session:
+    """What a run has besides Locust's own."""
+
+    def __init__(self, environment: Environment, directory: Path, options: Any) -> None:
+        self.environment = environment
+        self.directory = directory
+        self.weather: Weather | None = None
+        self._options = options
+        self._world: Process | None = None
+        self._rows: dict[str, Any] = {}
+        self._samplings: list[gevent.Greenlet] = []
+        self._bytes = 0
+        self._wrong = 0
+        self._before = 0
+        directory.mkdir(parents=True, exist_ok=True)
+
+    # where the world is
+
+    def find_world(self) -> None:
+        """Start it, unless told where it is; workers are told by their master."""
+        runner = self.environment.runner
+        if isinstance(runner, WorkerRunner):
+            runner.register_message("world", lambda environment, msg: _set_where(msg.data))
+            return
+        where = {"relay": os.environ.get("TUNNEL_RELAY", ""), "target": os.environ.get("STRESS_TARGET", "")}
+        if not all(where.values()):
+            where = self._start_world()
+        _set_where(where)
+        if isinstance(runner, MasterRunner):
+            self.environment.events.worker_connect.add_listener(  # type: ignore[no-untyped-call]
+                lambda client_id: runner.send_message("world", where, client_id)
+            )
+
+    def _start_world(self) -> dict[str, str]:
+        options = self._options
+        command = python_command("loadtests.stress.world", "--weather", options.weather, "--seed", str(options.seed))
+        if options.trace:
+            command += ["--trace", options.trace]
+        self._world = Process(command, ready=says_event("ready")).start().wait_ready()
+        said = json.loads(self._world.ready_line)
+        self.weather = Weather(said["control"])
+        return {name: said[name] for name in ("relay", "target")}
+
+    # while it runs
+
+    def start(self) -> None:
+        """Count every action, measure each second."""
+        self._before = _descriptors()
+        self.environment.events.request.add_listener(self._count)  # type: ignore[no-untyped-call]
+        if not isinstance(self.environment.runner, MasterRunner):
+            self._samplings.append(gevent.spawn(self._sample, "process", self._own_row))
+        if self.weather is not None:
+            self._samplings.append(gevent.spawn(self._sample, "world", self.weather.order))
+
+    def _count(self, *, response_length: int, exception: Exception | None, **_: Any) -> None:
+        self._bytes += response_length or 0
+        if isinstance(exception, AssertionError):
+            self._wrong += 1
+
+    def _sample(self, name: str, look: Callable[[], dict[str, Any]]) -> None:
+        with (self.directory / f"{name}-{os.getpid()}.jsonl").open("w") as file:
+            while True:
+                began = time.monotonic()
+                try:
+                    row = {"time_s": time.time(), **look()}
+                except OSError as error:
+                    row = {"time_s": time.time(), "error": str(error)}
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                gevent.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+
+    def _own_row(self) -> dict[str, Any]:
+        info = look_at(os.getpid())
+        assert info is not None
+        row = {
+            "pid": os.getpid(),
+            "rss_bytes": info.rss_bytes,
+            "descriptors": info.descriptors,
+            "cpu_s": info.cpu_s,
+            "moved_bytes": self._bytes,
+            "users": self.environment.runner.user_count if self.environment.runner else 0,
+            **row_of(default_runtime().stats()),
+        }
+        now = time.monotonic()
+        if now - self._rows.get("population_at", 0.0) >= _POPULATION_S:
+            self._rows["population_at"] = now
+            row["objects"] = object_population()
+        self._fire(row)
+        return row
+
+    def _fire(self, row: dict[str, Any]) -> None:
+        """The measures as statistics of Locust: its percentiles are then those of the run."""
+        for name in (
+            "rto_ms",
+            "srtt_ms",
+            "send_queue_bytes",
+            "receive_queue_bytes",
+            "unreceipted_batches",
+            "rss_bytes",
+        ):
+            if name in row:
+                self.environment.events.request.fire(  # type: ignore[no-untyped-call]
+                    request_type="METRIC",
+                    name=name,
+                    response_time=row[name],
+                    response_length=0,
+                    exception=None,
+                    context={},
+                )
+
+    # the end
+
+    def end(self) -> None:
+        """What is left when every user has gone: close the tunnel, look, write it down."""
+        for sampling in self._samplings:
+            sampling.kill()
+        if not isinstance(self.environment.runner, MasterRunner):
+            default_runtime().close()
+            deadline = time.monotonic() + _SETTLE_S
+            while time.monotonic() < deadline and (self._descriptors_left() or _tasks()):
+                gc.collect()
+                gevent.sleep(0.2)
+            self._write_summary()
+        if self._world is not None:
+            self._world.stop()
+
+    def _descriptors_left(self) -> int:
+        """What this module itself opened before it counted stays; so does what a loop holds."""
+        return max(0, _descriptors() - self._before - _LOOP_DESCRIPTORS)
+
+    def _write_summary(self) -> None:
+        entries = self.environment.stats.entries.values()
+        tunnel = [entry for entry in entries if entry.method == "tunnel"]
+        summary = {
+            "time_s": time.time(),
+            "actions": sum(entry.num_requests for entry in tunnel),
+            "failures": sum(entry.num_failures for entry in tunnel),
+            "wrong": self._wrong,
+            "moved_bytes": self._bytes,
+            "descriptors_left": self._descriptors_left(),
+            "tasks_left": _tasks(),
+            "by_action": {
+                entry.name: {
+                    "count": entry.num_requests,
+                    "failures": entry.num_failures,
+                    "p50_ms": entry.get_response_time_percentile(0.5) or 0,
+                    "p99_ms": entry.get_response_time_percentile(0.99) or 0,
+                }
+                for entry in tunnel
+            },
+            "errors": sorted({str(error.error)[:300] for error in self.environment.stats.errors.values()})[:20],
+        }
+        (self.directory / f"summary-{os.getpid()}.jsonl").write_text(json.dumps(summary) + "\n")
+
+
+def _set_where(where: dict[str, str]) -> None:
+    os.environ["TUNNEL_RELAY"] = where["relay"]
+    os.environ["STRESS_TARGET"] = where["target"]
+    os.environ.setdefault("TUNNEL_CARRIER", "poll")
+    os.environ.setdefault("no_proxy", "*")
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _tasks() -> int:
+    """Of the tunnel's loop."""
+
+    async def count() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    return loop_thread().run(count())

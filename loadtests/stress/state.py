@@ -1,0 +1,22 @@
+"""What a relay says of itself at its admin listener."""
+
+import asyncio
+import json
+from typing import Any
+
+__all__ = ["relay_state"]
+
+_ANSWER_S = 5.0
+
+
+async def relay_state(port: int) -> dict[str, Any]:
+    """Its /state. OSError or ValueError when it does not answer, or not that."""
+    async with asyncio.timeout(_ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(b"GET /state HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n")
+            _, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
+    found: dict[str, Any] = json.loads(body)
+    return found

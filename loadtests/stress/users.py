@@ -1,0 +1,264 @@
+"""The users: blocking tunnel sockets under gevent, each doing one thing again and again and checking every byte.
+
+Importing this module needs Locust, which puts gevent in the place of threads and sockets.
+"""
+
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import xxhash
+from locust import User, between, constant, events, task
+
+import client
+from loadtests.stress.target import PATTERN, digest_of_pattern
+
+__all__ = ["BulkUser", "ChurnUser", "EchoUser", "HalfCloserUser", "IdleCrowd", "RequestUser", "SlowReaderUser"]
+
+TIMEOUT_S = 330.0  # longer than the user timeout: the tunnel says first what is wrong
+BULK_BYTES = int(os.environ.get("STRESS_BULK_BYTES", 4 << 20))
+CROWD = int(os.environ.get("STRESS_CROWD", 20))  # connections that one member of the crowd holds
+CROWD_PERIOD_S = float(os.environ.get("STRESS_CROWD_PERIOD_S", 30.0))
+
+
+class WrongBytesError(AssertionError):
+    """What came is not what was sent: the one thing that must never happen."""
+
+
+def target() -> tuple[str, int]:
+    """Where the target is, as the relay sees it."""
+    host, _, port = os.environ["STRESS_TARGET"].rpartition(":")
+    return host, int(port)
+
+
+@contextmanager
+def measured(name: str) -> Iterator[list[int]]:
+    """One action: its time, its bytes (set the first item), and how it failed, if it did."""
+    began = time.perf_counter()
+    size = [0]
+    error: Exception | None = None
+    try:
+        yield size
+    except Exception as caught:
+        error = caught
+    events.request.fire(  # type: ignore[no-untyped-call]
+        request_type="tunnel",
+        name=name,
+        response_time=(time.perf_counter() - began) * 1000,
+        response_length=size[0],
+        exception=error,
+        context={},
+    )
+
+
+def dial(wish: bytes) -> socket.socket:
+    """A connection to the target that has said what it wants."""
+    made: socket.socket = client.create_connection(target(), timeout=TIMEOUT_S)
+    try:
+        made.sendall(wish)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def take(sock: socket.socket, size: int) -> bytes:
+    """Exactly so many bytes."""
+    parts = []
+    while size:
+        data = sock.recv(min(size, 1 << 18))
+        if not data:
+            raise WrongBytesError(f"the stream ended {size} bytes early")
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def check(found: bytes, expected: bytes) -> None:
+    """Equal, or the run has failed."""
+    if found != expected:
+        raise WrongBytesError("other bytes came than were sent")
+
+
+class EchoUser(User):
+    """One connection, small words to and fro."""
+
+    weight = 6
+    wait_time = between(0.05, 0.5)
+
+    def on_start(self) -> None:
+        """Without a connection there is nothing to do."""
+        self.sock: socket.socket | None = None
+
+    def on_stop(self) -> None:
+        """Leave nothing open."""
+        if self.sock is not None:
+            self.sock.close()
+
+    @task
+    def echo(self) -> None:
+        """A word, and the same word back."""
+        with measured("echo") as size:
+            if self.sock is None:
+                self.sock = dial(b"e")
+            word = random.randbytes(random.randint(1, 2000))
+            try:
+                self.sock.sendall(word)
+                check(take(self.sock, len(word)), word)
+            except OSError:
+                self.sock.close()
+                self.sock = None
+                raise
+            size[0] = 2 * len(word)
+
+
+class BulkUser(User):
+    """Large transfers, either way."""
+
+    weight = 1
+    wait_time = between(0.5, 2)
+
+    @task
+    def upload(self) -> None:
+        """Send, and let the target say what came."""
+        with measured("upload") as size, dial(b"s") as sock:
+            data = random.randbytes(BULK_BYTES)
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            check(take(sock, 24), len(data).to_bytes(8) + xxhash.xxh3_128(data).digest())
+            size[0] = len(data)
+
+    @task
+    def download(self) -> None:
+        """Ask for bytes, and check them."""
+        with measured("download") as size, dial(b"d" + BULK_BYTES.to_bytes(8)) as sock:
+            data = take(sock, BULK_BYTES)
+            check(take(sock, 16), digest_of_pattern(BULK_BYTES))
+            check(xxhash.xxh3_128(data).digest(), digest_of_pattern(BULK_BYTES))
+            size[0] = len(data)
+
+
+class RequestUser(User):
+    """Requests and answers on a connection that stays."""
+
+    weight = 4
+    wait_time = between(0.05, 0.3)
+
+    def on_start(self) -> None:
+        """The first request connects."""
+        self.sock: socket.socket | None = None
+
+    def on_stop(self) -> None:
+        """Leave nothing open."""
+        if self.sock is not None:
+            self.sock.close()
+
+    @task
+    def ask(self) -> None:
+        """A frame, and the same reversed."""
+        with measured("request") as size:
+            if self.sock is None:
+                self.sock = dial(b"r")
+            body = random.randbytes(random.choice((64, 512, 16_384)))
+            try:
+                self.sock.sendall(len(body).to_bytes(4) + body)
+                check(take(self.sock, 4 + len(body)), len(body).to_bytes(4) + body[::-1])
+            except OSError:
+                self.sock.close()
+                self.sock = None
+                raise
+            size[0] = 2 * len(body)
+
+
+class ChurnUser(User):
+    """Connects, says little, closes."""
+
+    weight = 3
+    wait_time = between(0.2, 1)
+
+    @task
+    def churn(self) -> None:
+        """From the dial to the end."""
+        with measured("connect and close") as size, dial(b"e") as sock:
+            sock.sendall(b"hello")
+            check(take(sock, 5), b"hello")
+            sock.shutdown(socket.SHUT_WR)
+            check(sock.recv(1), b"")
+            size[0] = 10
+
+
+class SlowReaderUser(User):
+    """Reads a little at a time: what it does not read must wait, and disturb nobody."""
+
+    weight = 1
+    wait_time = constant(1)
+
+    @task
+    def read_slowly(self) -> None:
+        """One megabyte in steps."""
+        with measured("slow reading") as size, dial(b"d" + (1 << 20).to_bytes(8)) as sock:
+            for start in range(0, 1 << 20, len(PATTERN)):
+                check(take(sock, min(len(PATTERN), (1 << 20) - start)), PATTERN[: (1 << 20) - start])
+                time.sleep(0.2)
+            check(take(sock, 16), digest_of_pattern(1 << 20))
+            size[0] = 1 << 20
+
+
+class HalfCloserUser(User):
+    """Ends its own direction, and reads on."""
+
+    weight = 2
+    wait_time = between(0.5, 1.5)
+
+    @task
+    def half_close(self) -> None:
+        """What was sent before the end comes back after it."""
+        with measured("half-close") as size, dial(b"e") as sock:
+            data = random.randbytes(100_000)
+            sender = memoryview(data)
+            got = bytearray()
+            for start in range(0, len(data), 20_000):
+                sock.sendall(sender[start : start + 20_000])
+                got += take(sock, 10_000)
+            sock.shutdown(socket.SHUT_WR)
+            got += take(sock, len(data) - len(got))
+            check(bytes(got), data)
+            check(sock.recv(1), b"")
+            size[0] = 2 * len(data)
+
+
+class IdleCrowd(User):
+    """Many connections that hardly speak."""
+
+    weight = 1
+    wait_time = constant(0)
+
+    def on_start(self) -> None:
+        """The crowd comes one by one, in the task."""
+        self.crowd: list[socket.socket] = []
+
+    def on_stop(self) -> None:
+        """And leaves at once."""
+        for sock in self.crowd:
+            sock.close()
+
+    @task
+    def live(self) -> None:
+        """Each says a word, spread over the period."""
+        if len(self.crowd) < CROWD:
+            with measured("crowd connect"):
+                self.crowd.append(dial(b"e"))
+            return
+        for sock in list(self.crowd):
+            time.sleep(CROWD_PERIOD_S / CROWD)
+            with measured("crowd echo"):
+                try:
+                    sock.sendall(b"still here")
+                    check(take(sock, 10), b"still here")
+                except OSError:
+                    self.crowd.remove(sock)
+                    sock.close()
+                    raise

@@ -1,0 +1,180 @@
+"""The far side of the stress suite as one process: relay, fault proxy and target, and the weather on order.
+
+`python -m loadtests.stress.world` starts them and says where they are. A line of JSON to its control port changes the
+weather, and each answer is a line of JSON:
+
+  {"loss": "0.05"}         single packets lost at the relay from now on: a probability, or gilbert:P:R
+  {"restart": "relay"}     kill -9, and a new one ("proxy" too)
+  {"blackhole": 3}         the fault proxy stands still for so many seconds
+  {}                       nothing; the answer says how everything is
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from loadtests.lossyrelay import ask_loss
+from loadtests.ports import hold_port
+from loadtests.processes import Process, python_command, says_event
+from loadtests.stress.processinfo import look_at
+from loadtests.stress.state import relay_state
+from tunnel.shell import configure_log
+
+__all__ = ["World", "main"]
+
+_log = structlog.get_logger("world")
+
+
+class World:
+    """`async with` it; what it says is in `where`."""
+
+    def __init__(self, *, weather: Sequence[str] = (), seed: int = 1, trace: str = "") -> None:
+        self.where: dict[str, Any] = {}
+        self._weather = list(weather)
+        self._seed = seed
+        self._trace = trace
+        self._stack = contextlib.AsyncExitStack()
+        self._processes: dict[str, Process] = {}
+        self._loss = "0"
+        self._ports: dict[str, int] = {}
+
+    async def __aenter__(self) -> "World":
+        try:
+            for name in ("target", "relay", "admin", "loss", "proxy"):
+                self._ports[name] = self._stack.enter_context(hold_port())
+            for name, command, ready in self._commands():
+                process = Process(command, ready=ready)
+                self._processes[name] = await self._stack.enter_async_context(process)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self.where = {
+            "relay": f"http://127.0.0.1:{self._ports['proxy']}",
+            "target": f"127.0.0.1:{self._ports['target']}",
+        }
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._stack.aclose()
+
+    def _commands(self) -> list[tuple[str, list[str], Callable[[str], bool]]]:
+        ports = {name: f"127.0.0.1:{port}" for name, port in self._ports.items()}
+        trace = ["--trace", self._trace] if self._trace else []
+        relay = ["--listen", ports["relay"], "--admin", ports["admin"], "--allow", ports["target"]]
+        relay += ["--control", str(self._ports["loss"]), "--seed", str(self._seed), *trace]
+        proxy = ["--listen", ports["proxy"], "--upstream", f"http://{ports['relay']}", "--seed", str(self._seed)]
+        return [
+            (
+                "target",
+                python_command("loadtests.stress.target", "--port", str(self._ports["target"])),
+                says_event("listening"),
+            ),
+            ("relay", python_command("loadtests.lossyrelay", *relay), says_event("lossy")),
+            ("proxy", python_command("loadtests.faultproxy", *proxy, *self._weather, *trace), _proxy_is_ready),
+        ]
+
+    async def order(self, wish: dict[str, Any]) -> dict[str, Any]:
+        """Change the weather; then say how everything is."""
+        unknown = set(wish) - {"loss", "restart", "blackhole"}
+        if unknown or not isinstance(wish, dict):
+            raise ValueError(f"no such wish: {wish}")
+        if "loss" in wish:
+            found = await ask_loss(self._ports["loss"], str(wish["loss"]))
+            if "error" in found:
+                raise ValueError(found["error"])
+            self._loss = str(wish["loss"])
+        if "restart" in wish:
+            await self._restart(str(wish["restart"]))
+        if "blackhole" in wish:
+            await self._stand_still("proxy", float(wish["blackhole"]))
+        return await self.state()
+
+    async def _restart(self, name: str) -> None:
+        process = self._processes[name]
+        await asyncio.to_thread(process.kill)
+        process.start()
+        await process.ready()
+        if name == "relay":
+            await ask_loss(self._ports["loss"], self._loss)
+        _log.info("restarted", process=name)
+
+    async def _stand_still(self, name: str, seconds: float) -> None:
+        process = self._processes[name]
+        process.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            process.signal(signal.SIGCONT)
+
+    async def state(self) -> dict[str, Any]:
+        """Memory and descriptors of each process, and what the relay counts."""
+        found: dict[str, Any] = {"time_s": time.time(), "loss": self._loss, "processes": {}}
+        for name, process in self._processes.items():
+            info = look_at(process.pid)
+            if info is not None:
+                found["processes"][name] = {**asdict(info), "pid": process.pid}
+        with contextlib.suppress(OSError, ValueError):
+            found["relay"] = await relay_state(self._ports["admin"])
+            found["loss_counts"] = await ask_loss(self._ports["loss"])
+        return found
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The control port."""
+        try:
+            while line := await reader.readline():
+                try:
+                    answer = await self.order(json.loads(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    answer = {"error": f"{error}: see python -m loadtests.stress.world --help"}
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except (ConnectionError, ValueError) as error:
+            _log.warning("control lost", error=str(error))
+        finally:
+            writer.close()
+
+
+def _proxy_is_ready(line: str) -> bool:
+    return line.startswith("listening on ")
+
+
+async def _run(arguments: argparse.Namespace) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with (
+        World(weather=arguments.weather.split(), seed=arguments.seed, trace=arguments.trace) as world,
+        await asyncio.start_server(world.serve, "127.0.0.1", 0) as server,
+    ):
+        _log.info("ready", control=server.sockets[0].getsockname()[1], **world.where)
+        await stopped.wait()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until told to stop."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.stress.world",
+        description="Relay, fault proxy and target of the stress suite, with weather on order.",
+        epilog="example: python -m loadtests.stress.world --weather '--drop-response 0.02 --delay 5ms'",
+    )
+    parser.add_argument("--weather", default="", help="options of the fault proxy")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trace", default="", metavar="DIR", help="write traces there")
+    arguments = parser.parse_args(argv)
+    configure_log("info")
+    asyncio.run(_run(arguments))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

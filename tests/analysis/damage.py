@@ -1,0 +1,63 @@
+"""A trace directory with everything that can be wrong with one."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import zstandard
+
+from tunnel.traces import TraceEvent, TraceRecord
+from tunnel.traces.frames import SUFFIX
+from tunnel.traces.writer import TraceWriter
+
+__all__ = ["FRAME_RECORDS", "damaged_directory"]
+
+FRAME_RECORDS = 4096
+
+
+def damaged_directory(directory: Path) -> dict[str, str]:
+    """Name of each damaged file -> what is wrong with it. One more is whole; all have three frames."""
+    for name in ("whole", "truncated", "corrupt", "newer"):
+        _write(directory, name)
+    names = {path.name.split("-")[0]: path for path in directory.iterdir()}
+    cut = names["truncated"].read_bytes()
+    names["truncated"].write_bytes(cut[: len(cut) - 100])
+    _corrupt(names["corrupt"])
+    _make_newer(names["newer"])
+    shutil.copy(names["whole"], directory / f"zcopy{SUFFIX}")
+    (directory / f"empty{SUFFIX}").write_bytes(b"")
+    (directory / f"_left-1-1-1{SUFFIX}").write_bytes(b"x")
+    return {
+        names["truncated"].name: "truncated",
+        names["corrupt"].name: "corrupt",
+        names["newer"].name: "version",
+        f"zcopy{SUFFIX}": "duplicate",
+        f"empty{SUFFIX}": "empty",
+        f"_left-1-1-1{SUFFIX}": "open",
+    }
+
+
+def _write(directory: Path, name: str) -> None:
+    with TraceWriter(directory, name=name) as trace:
+        for number in range(2 * FRAME_RECORDS + 100):
+            record = TraceRecord(
+                time_us=number * 1000, node=name, event=TraceEvent.LOOP_LAG, latency_us=number, text=name
+            )
+            trace(record)
+
+
+def _corrupt(path: Path) -> None:
+    """Spoils the middle of the second of the three frames."""
+    data = bytearray(path.read_bytes())
+    second = data.index(b"\x28\xb5\x2f\xfd", 10)
+    third = data.index(b"\x28\xb5\x2f\xfd", second + 10)
+    for at in range((second + third) // 2, (second + third) // 2 + 40):
+        data[at] ^= 0x5A
+    path.write_bytes(bytes(data))
+
+
+def _make_newer(path: Path) -> None:
+    """One more line, of a version that does not exist yet."""
+    line = {"version": 99, "time_us": 1, "node": "future", "event": "beamed", "writer": "w", "number": 1}
+    with path.open("ab") as file:
+        file.write(zstandard.ZstdCompressor().compress(msgspec.json.encode(line) + b"\nno json\n"))

@@ -1,0 +1,93 @@
+"""Everything that the tests need Spark for, in one process of its own: a session costs more than what it then does.
+
+`python -m tests.analysis.job DIRECTORY` leaves there what it found, as JSON. Spark is set up for tiny data: without
+generated code, which takes longer to compile than to do without.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.analysis.damage import damaged_directory
+from tests.analysis.truth import simulate
+from tunnel.analysis import flow, network
+from tunnel.analysis.analyse import Analysis, analyse
+from tunnel.analysis.ingest import compact, read_events
+from tunnel.analysis.report import render
+from tunnel.analysis.session import make_session
+
+__all__ = ["SETTINGS", "Found", "main"]
+
+SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+class Found(msgspec.Struct):
+    """What was injected, and what was found."""
+
+    truth: Analysis
+    injected: list[tuple[int, int]]
+    injected_again: int
+    """Repeats that were lost on purpose."""
+    strikes: dict[str, int]
+    lost: list[tuple[int, int]]
+    """Packets whose first attempt was lost, as Spark has them."""
+    streams: list[dict[str, Any]]
+    damaged: Analysis
+    expected: dict[str, str]
+    rows_first: int
+    rows_again: int
+    """After nothing, and after one more file, was added."""
+    rows_more: int
+
+
+def main(directory: Path) -> None:
+    """Run it all."""
+    run = simulate(directory / "truth", streams=12, bytes_each=600_000)
+    expected = damaged_directory(directory / "damaged")
+    session = make_session("local[1]", memory="1g", settings=SETTINGS)
+    intake = compact(session, directory / "truth", directory / "truth" / "_tables")
+    events = read_events(session, directory / "truth" / "_tables")
+    truth = analyse(session, events, intake)
+    ordered = network.in_order(flow.packets_of(flow.flow_of(events)))
+    lost = ordered.where("lost_first = 1").select("stream", "sequence").collect()
+    streams = [row.asDict() for row in network.stream_table(ordered).collect()]
+    tables = directory / "damaged_tables"
+    intake = compact(session, directory / "damaged", tables)
+    damaged_events = read_events(session, tables)
+    rows_first = damaged_events.count()
+    damaged = analyse(session, damaged_events, intake)
+    compact(session, directory / "damaged", tables)
+    rows_again = read_events(session, tables).count()
+    more = directory / "damaged" / "more.jsonl"
+    more.write_text('{"version":1,"time_us":1,"node":"a","event":"loop_lag","writer":"more","number":1}\n')
+    compact(session, directory / "damaged", tables)
+    rows_more = read_events(session, tables).count()
+    session.stop()
+    (directory / "report.html").write_text(render(truth, "truth"))
+    (directory / "damaged.html").write_text(render(damaged, "damaged"))
+    found = Found(
+        truth=truth,
+        injected=run.gilbert.lost,
+        injected_again=len(run.gilbert.repeats_lost),
+        strikes=run.strikes,
+        lost=[(row["stream"], row["sequence"]) for row in lost],
+        streams=streams,
+        damaged=damaged,
+        expected=expected,
+        rows_first=rows_first,
+        rows_again=rows_again,
+        rows_more=rows_more,
+    )
+    (directory / "found.json").write_bytes(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,147 @@
+"""The analysis against runs whose faults are known one by one, and against a second way to compute the same."""
+
+import math
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.job import Found
+from tests.analysis.truth import BURST_BEGINS, BURST_ENDS
+from tunnel.traces import TraceEvent, TraceRecord
+from tunnel.traces.jsonl import read_trace
+
+pytestmark = pytest.mark.timeout(600)
+
+NUMBERED = {4, 5, 10, 13}
+
+
+@pytest.fixture(scope="module")
+def records(job_directory: Path) -> list[TraceRecord]:
+    return [record for path in sorted((job_directory / "truth").glob("*.zst")) for record in read_trace(path)]
+
+
+def attempts_of(records: list[TraceRecord], event: TraceEvent) -> dict[tuple[int, int], set[int]]:
+    """(sender's id, number) -> attempts."""
+    found: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for record in records:
+        if record.event == event and record.packet_type in NUMBERED:
+            stream = record.connection if event == TraceEvent.PACKET_SENT else record.peer
+            found[stream, record.sequence].add(record.attempt)
+    return found
+
+
+def test_every_injected_loss_is_found_and_nothing_else(found: Found) -> None:
+    assert len(found.injected) > 200
+    assert sorted(found.lost) == sorted(found.injected)
+
+
+def test_lost_repeats_are_counted_too(found: Found) -> None:
+    assert found.injected_again > 0
+    assert found.truth.totals["lost"] == len(found.injected) + found.injected_again
+
+
+def test_losses_are_classified_by_where_they_happened(found: Found) -> None:
+    (stage,) = found.truth.loss_stages
+    assert stage["stage"] == "after the relay had it"
+    assert stage["packets"] == len(found.injected)
+    assert stage["never_arrived"] == 0
+
+
+def test_the_fitted_gilbert_model_is_the_injected_one(found: Found) -> None:
+    fit = found.truth.gilbert
+    # three standard deviations of a share
+    assert abs(fit["p"] - BURST_BEGINS) < 3 * math.sqrt(BURST_BEGINS / (fit["n00"] + fit["n01"]))
+    assert abs(fit["r"] - BURST_ENDS) < 3 * math.sqrt(BURST_ENDS * (1 - BURST_ENDS) / (fit["n10"] + fit["n11"]))
+    assert fit["mean_burst"] == pytest.approx(1 / fit["r"])
+    assert sum(row["length"] * row["bursts"] for row in found.truth.bursts) == len(found.injected)
+
+
+def test_transitions_agree_with_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
+    """Also across the wrap of numbers, which these streams begin near."""
+    sent, received = attempts_of(records, TraceEvent.PACKET_SENT), attempts_of(records, TraceEvent.PACKET_RECEIVED)
+    order: dict[int, list[int]] = defaultdict(list)
+    for record in records:
+        if record.event == TraceEvent.PACKET_SENT and record.packet_type in NUMBERED and not record.attempt:
+            order[record.connection].append(record.sequence)
+    assert any(numbers != sorted(numbers) for numbers in order.values())
+    counted = {(before, now): 0 for before in (False, True) for now in (False, True)}
+    for stream, numbers in order.items():
+        lost = [0 not in received[stream, number] for number in numbers]
+        for before, now in pairwise(lost):
+            counted[before, now] += 1
+    fit = found.truth.gilbert
+    assert [fit["n00"], fit["n01"], fit["n10"], fit["n11"]] == list(counted.values())
+    assert found.truth.totals["packets"] == sum(map(len, sent.values()))
+
+
+def test_needless_repeats_agree_with_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
+    sent, received = attempts_of(records, TraceEvent.PACKET_SENT), attempts_of(records, TraceEvent.PACKET_RECEIVED)
+    needless = sum(
+        1 for packet, attempts in sent.items() for attempt in attempts if any(a < attempt for a in received[packet])
+    )
+    verdicts = {
+        (record.connection, record.sequence)
+        for record in records
+        if record.event == TraceEvent.SPURIOUS_RETRANSMIT and record.packet_type in NUMBERED
+    }
+    assert needless > 0
+    assert found.truth.totals["needless"] == needless
+    assert sum(row["needless"] for row in found.truth.spurious) == needless
+    assert sum(row["hits"] + row["false_alarms"] for row in found.truth.spurious) == len(verdicts)
+
+
+def test_waiting_behind_a_gap_agrees_with_a_replay(found: Found, records: list[TraceRecord]) -> None:
+    arrived: dict[int, dict[int, int]] = defaultdict(dict)
+    begins: dict[int, int] = {}
+    for record in records:
+        if record.packet_type not in NUMBERED:
+            continue
+        if record.event == TraceEvent.PACKET_SENT:
+            begins.setdefault(record.connection, record.sequence)
+        elif record.event == TraceEvent.PACKET_RECEIVED:
+            arrived[record.peer].setdefault((record.sequence - begins[record.peer]) % 2**32, record.time_us)
+    waited = 0
+    for times in arrived.values():
+        latest = 0
+        for position in sorted(times):
+            latest = max(latest, times[position])
+            waited += latest > times[position]
+    assert found.truth.totals["waited"] == waited > 0
+
+
+def test_exchange_faults_are_seen_as_failed_exchanges(found: Found) -> None:
+    struck = sum(found.strikes.values())
+    failed = sum(row["n"] for row in found.truth.exchanges if row["event"] == "exchange_failed")
+    told = {row["cause"]: row["n"] for row in found.truth.faults}
+    assert struck > 0
+    assert failed == struck
+    assert told.pop("packet_dropped") == len(found.injected) + found.injected_again
+    assert sum(told.values()) == struck
+
+
+def test_stalls_have_causes_and_name_the_injected_ones(found: Found) -> None:
+    causes = {row["why"] for row in found.truth.stalls}
+    assert {"loss", "carrier_http"} <= causes
+    assert all(row["gap_us"] > 0 for row in found.truth.longest_stalls)
+
+
+def test_nothing_is_missing_from_the_trace(found: Found) -> None:
+    assert [(row["dropped"], row["missing"]) for row in found.truth.writers] == [(0, 0)]
+    assert found.truth.problems == []
+
+
+def test_bytes_are_the_same_at_every_stage(found: Found) -> None:
+    bytes_of = {row["cause"]: row["bytes"] for row in found.truth.moved}
+    assert bytes_of["network_to_transport"] == bytes_of["transport_to_application"] == 12 * 600_000
+    assert bytes_of["transport_to_network"] > bytes_of["application_to_transport"] == 12 * 600_000
+
+
+def test_every_stream_is_there_with_its_own_numbers(found: Found) -> None:
+    assert len(found.streams) == found.truth.totals["streams"] == 24
+    assert sum(row["lost"] for row in found.streams) == found.truth.totals["lost"]
+    assert all(row["both_ends"] for row in found.streams)
+    rtt = found.truth.rtt
+    assert rtt["samples"] == sum(row["n"] for row in found.truth.rtt_values if row["of"] == "rtt")
+    assert rtt["us_min"] <= rtt["us"][0] <= rtt["us"][1] <= rtt["us"][2]

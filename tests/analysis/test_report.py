@@ -1,0 +1,153 @@
+"""The page: whole, alone, readable; and its parts."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.job import Found
+from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.report import render
+from tunnel.analysis.svg import Axis, Series, bars, plot
+from tunnel.analysis.verdict import verdict
+from tunnel.analysis.words import STALLS, bits, count, duration, percent, size
+from tunnel.traces import TraceLevel
+
+pytestmark = pytest.mark.timeout(600)
+VOID = {"meta", "br", "rect", "line", "path"}
+
+
+class Page(HTMLParser):
+    """Checks that what is opened is closed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_needs_no_network(job_directory: Path) -> None:
+    text = (job_directory / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.seen.count("svg") >= 8
+    assert not re.search(r'(src|href)="(?!#)', text)
+    assert "<script" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_every_section_says_what_it_answers(job_directory: Path) -> None:
+    text = (job_directory / "report.html").read_text()
+    titles = re.findall(r"<h2>(.*?)</h2>", text)
+    assert titles == [
+        "Throughput", "Stalls", "Retransmissions", "Needless retransmissions", "Losses and order",
+        "Round trips and timers", "The worst streams", "Exchanges and batches", "The trace itself",
+    ]  # fmt: skip
+    assert text.count('<p class="what">') == len(titles)
+
+
+def test_the_verdict_names_the_first_cause(found: Found) -> None:
+    sentences = verdict(found.truth)
+    first = found.truth.stalls[0]["why"]
+    assert STALLS[first][0] in sentences[0]
+    assert "in bursts" in sentences[1]
+    assert "all of them arrived in the end" in sentences[1]
+    assert "needless" in sentences[2]
+
+
+def test_a_trace_without_packets_has_a_page_too() -> None:
+    text = render(Analysis(), "<nothing>")
+    assert "&lt;nothing&gt;" in text
+    assert f"--trace-level {TraceLevel.PACKET.name.lower()}" in text
+
+
+def streams(**changes: int) -> dict[str, int]:
+    return {
+        "streams": 2, "both_ends": 2, "packets": 1000, "unique_packets": 1000, "lost": 0, "needless": 0,
+        "never_arrived": 0, "resent_bytes": 0, "duration_us": 1_000_000, **changes,
+    }  # fmt: skip
+
+
+def test_nothing_wrong_is_said_to_be_nothing() -> None:
+    assert verdict(Analysis(totals=streams())) == [
+        (
+            "Nothing held the streams up for long: senders were stalled for 0.0 % of their time. "
+            "What limited goodput is what applications wrote, and the rate of the path."
+        ),
+        "No packet that was sent failed to arrive.",
+    ]
+
+
+def test_one_end_alone_proves_no_loss() -> None:
+    assert "Only one end" in verdict(Analysis(totals=streams(both_ends=0)))[1]
+
+
+def test_what_never_arrived_is_said() -> None:
+    sentence = verdict(Analysis(totals=streams(lost=10, never_arrived=3)))[1]
+    assert sentence == "10 of 1,000 transmissions were lost (1.00 %); 3 never arrived at all, not even later."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (count(1234567.2), "1,234,567"),
+        (count(None), "–"),
+        (duration(950), "950 µs"),
+        (duration(1500), "1.5 ms"),
+        (duration(2_500_000), "2.5 s"),
+        (duration(180_000_000), "3 min"),
+        (duration(10_800_000_000), "3 h"),
+        (duration(None), "–"),
+        (size(999), "999 B"),
+        (size(2_500_000), "2.5 MB"),
+        (size(5e15), "5e+03 TB"),
+        (size(None), "–"),
+        (bits(125_000), "1 Mbit/s"),
+        (bits(1e9), "8 Gbit/s"),
+        (bits(None), "–"),
+        (percent(0.1234), "12.3 %"),
+        (percent(0.0), "0.0 %"),
+        (percent(0.00001), "< 0.1 %"),
+        (percent(None), "–"),
+    ],
+)
+def test_numbers_are_written_for_people(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    picture = bars([("a<b", 4.0, "four"), ("c", 1.0, "one")])
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height', picture)]
+    assert widths[0] == pytest.approx(4 * widths[1])
+    assert "a&lt;b" in picture
+    assert bars([]) == ""
+
+
+def test_lines_and_points_stay_within_their_axes() -> None:
+    series = [Series("one", [(1.0, 10.0), (1000.0, 20.0)]), Series("two", [(10.0, 15.0)], 2, dots=True)]
+    picture = plot(series, Axis("x", logarithmic=True), Axis("y"))
+    assert picture.count("<path") == 2
+    assert 'class="legend"' in picture
+    coordinates = [
+        float(number) for path in re.findall(r' d="(.*?)"', picture) for number in re.findall(r"[\d.]+", path)
+    ]
+    assert all(0 <= number <= 680 for number in coordinates)
+    assert plot([Series("none", [])], Axis("x"), Axis("y")) == ""
+
+
+def test_a_single_point_has_axes_too() -> None:
+    assert "<svg" in plot([Series("one", [(5.0, 5.0)])], Axis("x", logarithmic=True), Axis("y"), y_from_0=False)

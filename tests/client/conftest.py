@@ -1,0 +1,52 @@
+"""For the tests of commands: a relay for each file, and an environment with nothing of the machine's own in it."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.client.rig import Rig
+
+_OURS = ("TUNNEL_RELAY", "TUNNEL_TOKEN", "TUNNEL_CARRIER", "XDG_RUNTIME_DIR")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture(autouse=True)
+def no_such_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends in .invalid (RFC 6761) is not resolved, and nobody else is asked for it."""
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *arguments: Any, **options: Any) -> Any:
+        if str(host).endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    """A relay with its inline exit."""
+    with Rig() as found:
+        yield found
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A configuration directory of this test alone; no variable says anything."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in (*_OURS, *_PROXIES, *map(str.upper, _PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def known(rig: Rig, home: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """The relay, which the environment names."""
+    for name, value in rig.environment().items():
+        monkeypatch.setenv(name, value)
+    return rig

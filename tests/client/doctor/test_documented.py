@@ -1,0 +1,24 @@
+"""docs/DOCTOR.md shows what the doctor says."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.client.doctor.scenes import SCENES, documented, normalised, said
+from tests.client.rig import Rig
+
+
+@pytest.mark.parametrize(
+    "title", [pytest.param(title, marks=pytest.mark.real(*needs.split())) for title, (_, needs) in SCENES.items()]
+)
+def test_it_says_so(title: str, known: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.doctor.path_steps.LOAD_S", 0.2)
+    monkeypatch.delenv("TUNNEL_RELAY")
+    code, text = said(SCENES[title][0], known, tmp_path)
+    expected_code, expected = documented()[title]
+    assert normalised(text) == normalised(expected)
+    assert code == expected_code
+
+
+def test_everything_that_is_documented_is_tried() -> None:
+    assert list(documented()) == list(SCENES)

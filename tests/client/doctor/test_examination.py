@@ -1,0 +1,195 @@
+"""The doctor on paths that hurt, each in its own way: what it finds, advises and returns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.cli import main
+from loadtests.faultproxy import Drop, FaultProxy, FaultProxyOptions, Flip, IdleCut, Status
+from servlet.config import ListenAddress, RelayConfig, TlsFiles
+from tests.client.rig import TOKEN, Rig, greet
+from tests.servlet.rig import settings
+from tests.support.proxies import UpstreamProxy
+
+TLS = Path(__file__).parents[2] / "support" / "tls"
+Found = dict[str, tuple[str, str, dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.doctor.path_steps.LOAD_S", 0.1)
+    monkeypatch.setenv("TUNNEL_TOKEN", TOKEN)
+
+
+@pytest.fixture
+def doctor(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(url: str, *arguments: str) -> tuple[int, Found, dict[str, Any]]:
+        code = main(["doctor", "--json", "--watch", "0.3", "--relay", url, *arguments])
+        lines = capsys.readouterr().out.splitlines()  # the relay's thread may have logged something
+        report = json.loads(next(line for line in lines if line.startswith('{"version"')))
+        assert report["exit_code"] == code
+        found = {f["step"]: (f["verdict"], f"{f['text']}: {f['advice']}", f["data"]) for f in report["findings"]}
+        return code, found, report
+
+    return run
+
+
+def hurting(rig: Rig, **options: Any) -> str:
+    upstream = ("127.0.0.1", rig.running.addresses[0].port)
+    proxy: FaultProxy = rig.enter(FaultProxy(FaultProxyOptions(upstream=upstream, **options)))
+    return proxy.url
+
+
+def test_a_hop_that_repeats_limits_and_strips(rig: Rig, doctor: Any) -> None:
+    code, found, report = doctor(hurting(rig, duplicate=1.0, limit_bytes=100_000, no_upgrade=True))
+    assert code == 0
+    assert found["repeats"][0] == "note"
+    assert found["repeats"][2]["repeated"] > 0
+    assert found["body limit"][2] == {"body_bytes": 65536}
+    assert "a hop refuses bodies beyond 128 KiB; 64 KiB pass" in found["body limit"][1]
+    assert found["link"][:1] == ("note",)
+    assert report["summary"].startswith("the tunnel works here; 3 thing(s)")
+
+
+def test_a_hop_that_alters_and_one_that_lets_nothing_large_pass(rig: Rig, doctor: Any) -> None:
+    code, found, _ = doctor(hurting(rig, flip=Flip(1.0, "request")))
+    assert code == 3
+    assert "refuses us: HTTP 400" in found["relay"][1]
+    _, found, _ = doctor(hurting(rig, flip=Flip(1.0, "response")))
+    assert found["relay"][0] == "problem"
+    code, found, _ = doctor(hurting(rig, limit_bytes=1000))
+    assert "not even bodies of 16 KiB pass (HTTP 413)" in found["body limit"][1]
+    assert found["body limit"][0] == "problem"
+
+
+def test_a_hop_that_cuts_what_rests(rig: Rig, doctor: Any) -> None:
+    code, found, _ = doctor(hurting(rig, idle_cut=IdleCut(100_000)))
+    assert code == 0
+    assert found["hold limit"][0] == "note"
+    assert found["idle limit"][0] == "note"
+
+
+def test_lost_exchanges_are_told_and_are_no_problem(rig: Rig, doctor: Any) -> None:
+    code, found, _ = doctor(hurting(rig, seed=3, drop_request=Drop(0.4)))
+    notes = [text for verdict, text, _ in found.values() if verdict == "note"]
+    if code == 0:
+        assert any("failed" in text for text in notes)
+    else:  # all attempts met a loss
+        assert found["relay"][2]["kind"] == "cut"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "text"),
+    [
+        (302, 3, "sends us to http://elsewhere.invalid/: sign in there with a browser"),
+        (404, 3, "check the URL, its path included"),
+        (503, 3, "a proxy cannot reach the relay"),
+    ],
+)
+def test_what_is_no_relay(rig: Rig, doctor: Any, status: int, code: int, text: str) -> None:
+    found_code, found, _ = doctor(hurting(rig, statuses=(Status(status, 1.0),)))
+    assert found_code == code
+    assert text in found["relay"][1]
+
+
+def test_a_wrong_token(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNNEL_TOKEN", TOKEN[:-2] + "xx")
+    code, found, report = doctor(rig.url)
+    assert code == 4
+    assert "answers, but does not know the token: check it, or ask" in found["relay"][1]
+    assert report["next"] == f"tunnel login {rig.url} --token-file FILE"
+
+
+def test_targets(rig: Rig, doctor: Any) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        for target, code, reason, text in (
+            ("example.com:80", 5, "denied", "no rule of the relay allows it"),
+            (f"127.0.0.1:{nobody.getsockname()[1]}", 6, "refused", "check that it listens there"),
+            ("nowhere.invalid:80", 6, "name_not_resolved", "the exit cannot resolve the name"),
+            ("reports", 6, "no_such_service", "nobody listens under this name"),
+        ):
+            found_code, found, report = doctor(rig.url, target)
+            assert (found_code, found["target"][2]["reason"]) == (code, reason)
+            assert text in found["target"][1]
+            assert report["next"]
+
+
+def test_a_proxy_with_and_without_its_password(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy: UpstreamProxy = rig.enter(UpstreamProxy(user="me:secret"))
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+    code, found, report = doctor(rig.url)
+    assert code == 4
+    assert "named by http_proxy" in found["proxy"][1]
+    assert report["next"] == f"tunnel doctor --proxy http://USER:PASSWORD@127.0.0.1:{proxy.port}"
+    monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{proxy.port}")
+    code, found, report = doctor(rig.url)
+    assert code == 0
+    assert "secret" not in json.dumps(report)
+
+
+def tls_relay(server: str = "server.pem") -> RelayConfig:
+    listen = ListenAddress("127.0.0.1", 0, True)
+    return settings(listen=(listen,), tls=TlsFiles(str(TLS / server), str(TLS / server)))
+
+
+def test_tls_that_is_trusted_and_tls_that_is_not(home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Rig(tls_relay()) as rig:
+        url = rig.url.replace("http:", "https:")
+        code, found, _ = doctor(url, "--ca", str(TLS / "ca.pem"))
+        assert code == 0
+        issuer = found["TLS"][2]["issuer"]
+        assert found["TLS"][:2] == ("ok", f"the certificate comes from {issuer}: ")
+        code, found, report = doctor(url)
+        assert code == 3
+        assert found["TLS"][0] == "problem"
+        assert found["TLS"][2] == {"issuer": issuer, "trusted": False}
+        assert report["next"] == "tunnel doctor --ca FILE"
+        monkeypatch.setattr("client.doctor.relay_steps.INTERCEPTORS", [issuer.lower()])
+        _, found, _ = doctor(url, "--ca", str(TLS / "ca.pem"))
+        assert "it is opened on the way by" in found["TLS"][1]
+        _, found, _ = doctor(rig.url)
+        assert found["relay"][0] == "problem"  # TLS answered with none
+        code, found, _ = doctor(f"https://127.0.0.1:{rig.serve(greet)}")
+        assert "https:// or http://" in found["relay"][1]
+
+
+def test_a_relay_that_nobody_finds(home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, found, _ = doctor("http://relay.invalid")
+    assert (code, found["relay"][2]["kind"]) == (3, "name")
+    monkeypatch.setattr("client.doctor.relay_steps.ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        code, found, _ = doctor(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert (code, found["relay"][2]["kind"]) == (3, "timeout")
+
+
+def test_a_clock_that_is_wrong(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.doctor.relay_steps.SKEW_S", -1.0)
+    _, found, _ = doctor(rig.url)
+    assert found["clock"][0] == "note"
+    assert "s ahead of the other side: set it" in found["clock"][1] or "behind the other side" in found["clock"][1]
+
+
+def test_an_answer_without_a_date_and_pages_without_a_title(home: Path, doctor: Any) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\nConnection: close\r\n\r\nno\x1bthing  x")
+        await writer.drain()
+        writer.close()
+
+    with Rig() as rig:
+        code, found, _ = doctor(f"http://127.0.0.1:{rig.serve(answer)}")
+    assert code == 3
+    assert "(HTTP 200, no thing x)" in found["relay"][1]
+    assert found["clock"][0] == "not tried"
+
+
+def test_settings_that_cannot_work(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--relay", "relay.example"]) == 2
+    assert "is no relay URL" in capsys.readouterr().err

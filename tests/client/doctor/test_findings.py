@@ -1,0 +1,36 @@
+"""Findings as a person and as a program reads them."""
+
+import json
+
+from client.doctor.findings import Finding, Report, Verdict, render_finding, render_summary
+
+
+def test_lines_are_broken_and_indented() -> None:
+    text = render_finding(Finding("relay", Verdict.PROBLEM, "word " * 30, "do this"))
+    lines = text.splitlines()
+    assert lines[0].startswith("  problem    relay         word word")
+    assert all(len(line) <= 110 for line in lines)
+    assert lines[1].startswith(" " * 27 + "word")
+    assert text.endswith("do this\n")
+
+
+def test_a_word_longer_than_a_line_stays_whole() -> None:
+    assert "x" * 200 in render_finding(Finding("relay", Verdict.OK, "x" * 200))
+
+
+def test_the_first_problem_decides_and_each_is_told() -> None:
+    told: list[Finding] = []
+    report = Report("http://relay", told=told.append)
+    report.add("a", Verdict.OK, "fine", ms=1)
+    report.add("b", Verdict.PROBLEM, "bad", "mend it", exit_code=4)
+    report.add("c", Verdict.PROBLEM, "worse", exit_code=3)
+    assert report.exit_code == 4
+    assert [finding.step for finding in told] == ["a", "b", "c"]
+    report.summary, report.next = "no", "tunnel login"
+    assert render_summary(report) == "\nverdict: no\nnext:    tunnel login\n"
+    report.next = ""
+    assert render_summary(report) == "\nverdict: no\n"
+    found = json.loads(report.encode())
+    assert found["version"] == 1
+    assert found["findings"][0] == {"step": "a", "verdict": "ok", "text": "fine", "advice": "", "data": {"ms": 1}}
+    assert "told" not in found

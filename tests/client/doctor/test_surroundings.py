@@ -1,0 +1,65 @@
+"""What this machine says about proxies."""
+
+from pathlib import Path
+
+import pytest
+
+from client.doctor.findings import Report, Verdict
+from client.doctor.surroundings import examine_proxy
+from client.options import RelaySettings
+
+
+def found(choice: str | None = "env", proxy: str = "") -> dict[str, str]:
+    report = Report("")
+    settings = RelaySettings("https://relay.example", None, choice, None, "auto", 1.0)
+    examine_proxy(report, settings, proxy)
+    assert all(finding.verdict in (Verdict.OK, Verdict.NOTE) for finding in report.findings)
+    return {finding.step: finding.text for finding in report.findings}
+
+
+@pytest.mark.usefixtures("home")
+def test_who_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found() == {"proxy": "none: no variable of the environment names one"}
+    assert found(None) == {"proxy": "none: --proxy none says to go without"}
+    assert found("http://p:1", "http://p:1") == {"proxy": "http://p:1, named by --proxy or the login"}
+    monkeypatch.setenv("ALL_PROXY", "http://p:1")
+    assert found(proxy="http://p:1") == {"proxy": "http://p:1, named by ALL_PROXY"}
+    monkeypatch.setenv("https_proxy", "http://p:1")
+    assert found(proxy="http://p:1") == {"proxy": "http://p:1, named by https_proxy"}
+    monkeypatch.setenv("no_proxy", "*")
+    assert "no_proxy excludes this relay" in found()["proxy"]
+
+
+def test_scripts_are_named_and_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = home / "config"
+    config.mkdir()
+    (config / "kioslaverc").write_text("[Proxy Settings]\nProxyType=2\nProxy Config Script=http://wpad/wpad.dat\n")
+    assert "(http://wpad/wpad.dat)" in found()["proxy script"]
+    (config / "kioslaverc").write_text("ProxyType=1\nProxy Config Script=http://wpad/wpad.dat\n")
+    assert "proxy script" not in found()
+    monkeypatch.setenv("auto_proxy", "http://me:secret@wpad/x")
+    assert "(auto_proxy=wpad/x)" in found()["proxy script"]
+    monkeypatch.delenv("auto_proxy")
+    monkeypatch.setenv("HTTP_PROXY", "http://wpad/proxy.pac")
+    assert "(HTTP_PROXY=http://wpad/proxy.pac)" in found()["proxy script"]
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("case $4 in mode) echo \"'auto'\";; *) echo \"'http://wpad/'\";; esac", "(http://wpad/)"),
+        ("case $4 in mode) echo \"'auto'\";; *) echo \"''\";; esac", "(found on the network)"),
+        ("echo \"'none'\"", ""),
+    ],
+)
+def test_the_settings_of_gnome(home: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str) -> None:
+    program = home / "gsettings"
+    program.write_text(f"#!/bin/sh\nset -- x $@\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
+    monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere")
+    assert text in found().get("proxy script", "")
+    program.write_text("not a program")
+    assert "proxy script" not in found()
+    monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS")
+    assert "proxy script" not in found()

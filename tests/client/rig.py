@@ -1,0 +1,118 @@
+"""A relay and its targets in a thread of their own, so that commands run in the main thread, as they are called."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from servlet.config import RelayConfig
+from servlet.grants import Grant, Policy
+from servlet.rules import parse_rule
+from servlet.running import RunningRelay
+from tests.servlet.rig import TOKENS, settings
+
+__all__ = ["TOKEN", "Background", "Rig", "echo", "greet"]
+
+TOKEN = TOKENS["ann"]
+_T = TypeVar("_T")
+_WAIT_S = 60.0
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Background:
+    """An event loop in a thread. `call` runs a coroutine there, `enter` keeps a context open until the end."""
+
+    def __enter__(self) -> Self:
+        self.loop = asyncio.new_event_loop()
+        self._contexts = AsyncExitStack()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.call(self._contexts.aclose())
+        self.call(self._cancel())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_WAIT_S)
+        self.loop.close()
+
+    def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """What it returns or raises."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(_WAIT_S)
+
+    def enter(self, context: AbstractAsyncContextManager[_T]) -> _T:
+        """What it gives."""
+        return self.call(self._contexts.enter_async_context(context))
+
+    def serve(self, handler: Handler) -> int:
+        """The port of a TCP server on loopback."""
+
+        async def start() -> int:
+            server = await asyncio.start_server(handler, "127.0.0.1", 0)
+            self._contexts.push_async_callback(_close, server)
+            port: int = server.sockets[0].getsockname()[1]
+            return port
+
+        return self.call(start())
+
+    async def _cancel(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _close(server: asyncio.Server) -> None:
+    server.close()
+
+
+class Rig(Background):
+    """With a relay, in which ann may reach 127.0.0.1 and localhost, and listen as `reports`."""
+
+    def __init__(self, config: RelayConfig | None = None) -> None:
+        allowed = tuple(map(parse_rule, ("127.0.0.0/8:*", "localhost:*", "nowhere.invalid:*")))
+        policy = Policy({"ann": Grant(connect=allowed, services=("*",), listen=("reports",))})
+        self._config = config or settings(exit="inline", policy=policy)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.running: RunningRelay = self.call(self._start())
+        self.url = f"http://{self.running.addresses[0]}"
+        return self
+
+    async def _start(self) -> RunningRelay:
+        return await self._contexts.enter_async_context(RunningRelay(self._config))
+
+    def environment(self) -> dict[str, str]:
+        """What a command needs."""
+        return {"TUNNEL_RELAY": self.url, "TUNNEL_TOKEN": TOKEN}
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Say what is heard, until the end."""
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Speak first, end at once, read to the end."""
+    try:
+        writer.write(b"hello\n")
+        writer.write_eof()
+        await reader.read()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()

@@ -1,0 +1,214 @@
+"""A relay in a thread for tests of blocking sockets, with an exit that knows a few names; and pairs of sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from client import RelaySettings, Runtime, TunnelSocket, create_connection
+from servlet.addresses import IPAddress
+from servlet.exit import Dialer
+from servlet.grants import EXIT_USER
+from tests.servlet import rig
+from tunnel import StreamReader, StreamWriter, memory_attach
+
+__all__ = [
+    "DEADLINE_S",
+    "KINDS",
+    "NAMES",
+    "ROOT",
+    "RelayThread",
+    "beside",
+    "fill",
+    "pair",
+    "receive",
+    "relay_thread",
+    "run_python",
+]
+
+DEADLINE_S = 60.0  # only a hanging test gets there
+# The names that the exit knows; but for the first, nothing else in the world does.
+NAMES = {"localhost": "127.0.0.1", "db.internal": "127.0.0.1", "other.internal": "127.0.0.2"}
+KINDS = ("plain", "tunnel", "accepted")
+ROOT = Path(__file__).parent.parent.parent
+
+
+class RelayThread:
+    """`url` and `token` are what a client needs."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.token = rig.TOKENS["ann"]
+        self.asked: list[str] = []  # names that the exit was asked for
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._log: dict[str, Any] = {}
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="test-relay")
+
+    @property
+    def settings(self) -> RelaySettings:
+        return RelaySettings(self.url, self.token, None, None, "auto", 300.0)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For a process of its own."""
+        return {
+            **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+            "TUNNEL_RELAY": self.url,
+            "TUNNEL_TOKEN": self.token,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONWARNINGS": "error",
+        }
+
+    def start(self) -> None:
+        # Logs of another thread would go to whatever file the last test configured, which may be closed.
+        self._log = structlog.get_config()
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """At once; harmless the second time."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        structlog.configure(**self._log)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._failure = error
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with rig.relay() as running:
+            dialer = Dialer(running.relay.policy.rules_of, resolve=self._resolve)
+            host = running.relay.host
+            async with (
+                memory_attach(host, user=EXIT_USER, name="inline", exit_handler=dialer, linger=1.0),
+                memory_attach(host, user="bob", linger=1.0) as services,
+            ):
+                await services.start_server(_echo, "reports")
+                self.url = f"http://{running.addresses[0]}"
+                self._started.set()
+                await self._stop.wait()
+                dialer.abort()
+
+    async def _resolve(self, host: str, port: int) -> list[IPAddress]:
+        self.asked.append(host)
+        if host == "never.internal":
+            await self._stop.wait()
+        return [ip_address(NAMES[host])] if host in NAMES else []
+
+
+async def _echo(reader: StreamReader, writer: StreamWriter) -> None:
+    """The service "reports"."""
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@contextlib.contextmanager
+def relay_thread() -> Iterator[RelayThread]:
+    """A relay, stopped at the end."""
+    relay = RelayThread()
+    relay.start()
+    try:
+        yield relay
+    finally:
+        relay.stop()
+
+
+@contextlib.contextmanager
+def pair(kind: str, runtime: Runtime | None) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two connected sockets. "plain": of the kernel; "tunnel": the first is a TunnelSocket; "accepted": the second."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(DEADLINE_S)
+        address = listener.getsockname()
+        first: socket.socket
+        if kind == "plain":
+            first = socket.create_connection(address, timeout=DEADLINE_S)
+        else:
+            first = create_connection(address, timeout=DEADLINE_S, runtime=runtime)
+            assert isinstance(first, TunnelSocket)
+        second, _ = listener.accept()
+    with first, second:
+        second.settimeout(DEADLINE_S)
+        yield (second, first) if kind == "accepted" else (first, second)
+
+
+def receive(sock: socket.socket, size: int) -> bytes:
+    """So many bytes, or fewer at the end of the stream."""
+    parts = []
+    while size and (data := sock.recv(min(size, 1 << 16))):
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """Something that another thread does meanwhile; it must end, and well."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert failures == []
+
+
+def fill(sock: socket.socket) -> int:
+    """Write until nothing more can be written for a while; the number of bytes."""
+    sock.setblocking(False)
+    written = 0
+    while select.select([], [sock], [], 0.3)[1]:
+        with contextlib.suppress(BlockingIOError):
+            written += sock.send(bytes(1 << 16))
+    sock.settimeout(DEADLINE_S)
+    return written
+
+
+def run_python(
+    relay: RelayThread, code: str, *arguments: str, expected: int | None = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, which has the relay in its environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=relay.environment,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert expected is None or done.returncode == expected, done.stderr
+    return done

@@ -1,0 +1,148 @@
+"""Still more of a connection: its numbers, what it says when it is misused, and what it learns from the peer."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.solo import PEER, SERVICE, TARGET, Solo
+from tunnel.core import Connection, EndpointConfig, LocalProtocolError, Lost, LostReason, PeerClosedError, State
+from tunnel.core.constants import SECOND_US
+from tunnel.wire import (
+    Accepted,
+    Dropped,
+    DropReason,
+    Options,
+    Packet,
+    PacketType,
+    RejectReason,
+    decode_connect,
+    encode_accepted,
+    encode_dropped,
+)
+
+DATA = PacketType.DATA
+
+
+def test_the_first_byte_of_an_initiator_follows_its_connect() -> None:  # 3.1, 1.6
+    solo = Solo()
+    solo.endpoint.connect(SERVICE, solo.now).write(b"early", solo.now)
+    connect, data = solo.out()
+    assert (connect.type, data.type) == (PacketType.CONNECT, DATA)
+    assert data.sequence == (connect.sequence + 1) % 2**32
+
+
+def test_accepted_is_the_first_packet_of_an_acceptor() -> None:  # 3.5
+    solo = Solo()
+    solo.request(TARGET)
+    solo.endpoint.accept(solo.connection.id, solo.now)
+    solo.connection.write(b"x", solo.now)
+    packets = [packet for packet in solo.out() if packet.type != PacketType.ACK]
+    first = solo.connection.identity.first_sequence
+    assert [(packet.type, packet.sequence) for packet in packets] == [
+        (PacketType.ACCEPTED, first % 2**32),
+        (DATA, (first + 1) % 2**32),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reach", "command", "text"),
+    [
+        (State.REQUESTED, lambda c: c.write(b"x", 0), "write() after finish() or close(), or before accept()"),
+        (State.REQUESTED, lambda c: c.finish(0), "finish() before accept()"),
+        (State.REQUESTED, lambda c: c.close(0), "close() before accept(): refuse it instead"),
+        (State.OPEN, lambda c: c.accept(0), "accept() of a connection that was not requested, or is answered"),
+        (
+            State.OPEN,
+            lambda c: c.refuse(RejectReason.BUSY, "", 0),
+            "refuse() of a connection that was not requested, or is answered",
+        ),
+    ],
+)
+def test_who_misuses_it_is_told_how(reach: State, command: Callable[[Connection], object], text: str) -> None:
+    solo = Solo()
+    if reach is State.REQUESTED:
+        solo.request(TARGET)
+    else:
+        solo.opened()
+    with pytest.raises(LocalProtocolError, match=f"^{re.escape(text)}$"):
+        command(solo.connection)
+
+
+def test_who_writes_to_nobody_is_told_so() -> None:
+    solo = Solo().opened()
+    solo.connection.abort(solo.now)
+    with pytest.raises(PeerClosedError, match=r"^the connection is closed: nobody would read this$"):
+        solo.connection.write(b"x", solo.now)
+
+
+def test_the_first_option_counts() -> None:  # 2.7: versions start at 1
+    solo = Solo().opened()
+    solo.option(0, 1, Options(pull_interval_ms=3000))
+    assert solo.connection.sender.rtt.pull_interval_us == 3 * SECOND_US
+
+
+def test_no_room_is_no_room_in_the_statistics() -> None:
+    solo = Solo().connect()
+    solo.answer(window=100)
+    solo.connection.write(bytes(200), solo.now)
+    solo.out()
+    assert solo.connection.snapshot().window_bytes == 0
+
+
+def test_a_peer_takes_packets_of_a_kilobyte_whatever_it_says() -> None:  # 4.13
+    solo = Solo().connect()
+    solo.answer(Options(packet_bytes_max=100))
+    solo.out()
+    solo.connection.write(bytes(3000), solo.now)
+    assert [len(packet.payload) for packet in solo.out()] == [1024, 1024, 952]
+
+
+def test_the_peers_user_timeout_is_in_milliseconds() -> None:  # 2.7, 4.15
+    solo = Solo().connect()
+    solo.answer(Options(user_timeout_ms=10_000))
+    solo.connection.write(b"x", solo.now)
+    solo.wait(9_900_000)
+    assert not [event for event in solo.events() if isinstance(event, Lost)]
+    solo.wait(100_000)
+    assert [event.reason for event in solo.events() if isinstance(event, Lost)] == [LostReason.TIMEOUT]
+
+
+def test_who_has_not_been_answered_by_the_application_waits_for_it() -> None:  # 4.15: that is no silence of the peer
+    solo = Solo(EndpointConfig(exit=True, user_timeout_us=10 * SECOND_US))
+    solo.request(TARGET)
+    solo.endpoint.detached(solo.now)
+    solo.wait(60 * SECOND_US)
+    assert solo.in_state(State.REQUESTED)
+
+
+def test_the_abort_of_a_timeout_has_no_number() -> None:  # 5.8
+    solo = Solo().opened()
+    solo.connection.abort(solo.now)
+    assert [(packet.type, packet.sequence) for packet in solo.out()] == [(PacketType.ABORT, 0)]
+
+
+def test_an_abort_without_words_has_none() -> None:  # 5.8
+    solo = Solo().opened()
+    solo.connection.abort(solo.now)
+    assert solo.event(Lost) == Lost(solo.connection.id, LostReason.ABORTED, "")
+
+
+def test_a_resume_names_the_endpoint_that_accepted() -> None:  # 6.5
+    solo = Solo().connect()
+    solo.answer(Options(endpoint_id=bytes(range(16))))
+    solo.out()
+    solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0)))
+    (packet,) = solo.out()
+    connect = decode_connect(packet.payload)
+    assert connect is not None
+    assert (connect.resume, connect.options.endpoint_id) == (True, bytes(range(16)))
+
+
+def test_another_acceptor_is_named_as_the_cause() -> None:  # 3.8
+    solo = Solo().opened()
+    payload = encode_accepted(Accepted(solo.route_key, False, 1000, Options()))
+    solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 7, payload))
+    assert solo.event(Lost) == Lost(
+        solo.connection.id, LostReason.GONE, "another endpoint answered in place of the peer"
+    )

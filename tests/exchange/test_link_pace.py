@@ -1,0 +1,51 @@
+"""How large the batches of a link are."""
+
+from tunnel.exchange.link_pace import LinkPace
+
+KIB = 1024
+MS = 1_000
+
+
+def after(size_share: float, took_us: int, times: int = 1) -> int:
+    """The limit after so many batches of this share of it, each receipted after this time."""
+    pace = LinkPace()
+    for _ in range(times):
+        pace.sent(round(pace.batch_bytes * size_share), 1000)
+        pace.receipted(1000 + took_us)
+    return pace.batch_bytes
+
+
+def test_full_batches_that_are_receipted_soon_let_it_double() -> None:
+    assert after(1, 0, times=0) == 128 * KIB
+    assert after(0.75, 100 * MS - 1) == 256 * KIB
+    assert after(1, 0, times=2) == 512 * KIB
+    assert after(1, 0, times=9) == 1024 * KIB
+
+
+def test_batches_that_are_not_full_or_not_soon_leave_it() -> None:
+    assert after(0.74, 0) == 128 * KIB
+    assert after(1, 100 * MS) == 128 * KIB
+    assert after(1, 500 * MS) == 128 * KIB
+
+
+def test_late_receipts_halve_it_whatever_the_size() -> None:
+    assert after(0.01, 500 * MS + 1) == 64 * KIB
+    assert after(1, 501 * MS, times=9) == 16 * KIB
+
+
+def test_receipts_belong_to_the_oldest_batches() -> None:
+    pace = LinkPace()
+    assert not pace.waits
+    pace.sent(128 * KIB, 0)
+    pace.sent(1, 400 * MS)
+    pace.receipted(600 * MS)
+    assert (pace.batch_bytes, pace.waits) == (64 * KIB, True)
+    pace.receipted(600 * MS)
+    assert (pace.batch_bytes, pace.waits) == (64 * KIB, False)
+
+
+def test_what_is_forgotten_is_not_waited_for() -> None:
+    pace = LinkPace()
+    pace.sent(1, 0)
+    pace.forget()
+    assert not pace.waits

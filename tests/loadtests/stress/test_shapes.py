@@ -1,0 +1,51 @@
+"""Plans: who is there when, in which weather."""
+
+import pytest
+
+from loadtests.stress.shapes import SHAPES, Plan, Stage, make_plan
+
+
+def at(plan: Plan, seconds: float) -> Stage:
+    stage = plan.at(seconds)
+    assert stage is not None
+    return stage
+
+
+def test_steps_change_the_loss_alone() -> None:
+    plan = make_plan("steps", 50, 100, ["0", "0.1"])
+    assert [(at(plan, second).users, at(plan, second).loss) for second in (0, 49, 50, 99)] == [
+        (50, "0"),
+        (50, "0"),
+        (50, "0.1"),
+        (50, "0.1"),
+    ]
+    assert plan.ramp_s == 50  # half of a short run
+    assert make_plan("steps", 200, 600, ["0"]).ramp_s == 95
+
+
+def test_a_spike_comes_and_goes() -> None:
+    plan = make_plan("spike", 100, 90, ["0.05"])
+    assert [at(plan, second).users for second in (0, 31, 61)] == [10, 100, 10]
+
+
+def test_a_ramp_ends_with_everybody() -> None:
+    stage = at(make_plan("ramp", 100, 50, ["0"]), 1)
+    assert (stage.users, stage.spawn_rate) == (100, 2)
+
+
+def test_a_soak_takes_the_losses_in_turn() -> None:
+    plan = make_plan("soak", 10, 3600, ["0", "0.1", "0.2"])
+    assert [at(plan, minute * 60 + 1).loss for minute in range(4)] == ["0", "0.1", "0.2", "0"]
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_every_shape_ends(shape: str) -> None:
+    plan = make_plan(shape, 5, 30, ["0"])
+    assert at(plan, 29.9).users >= 1
+    assert plan.at(30) is None
+
+
+@pytest.mark.parametrize(("users", "seconds", "losses"), [(0, 1, ["0"]), (1, 0, ["0"]), (1, 1, [])])
+def test_what_makes_no_sense_is_said(users: int, seconds: float, losses: list[str]) -> None:
+    with pytest.raises(ValueError, match="a run needs users, seconds and at least one loss"):
+        make_plan("steps", users, seconds, losses)

@@ -1,0 +1,66 @@
+"""A tiny project, all of whose mutants run: what is noticed, what is not, and what never ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.mutants.__main__ import PYTEST
+from tests.mutants.plugin import Outcome
+from tests.mutants.tree import mutated
+from tests.mutants.verdicts import changes
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = """
+def count(limit):
+    number = 0
+    while number < limit:
+        number += 1
+    return number
+
+
+def unused(number):
+    return number + 1
+"""
+TESTS = """
+from box import count
+
+
+def test_it_counts():
+    assert count(2) == 2
+"""
+
+
+def run(folder: Path, tests: str) -> tuple[int, dict[str, str]]:
+    """The exit code of pytest, and the outcome of each change."""
+    text, names = mutated("box.py", SOURCE)
+    (folder / "box.py").write_text(text)
+    (folder / "test_box.py").write_text(tests)
+    (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
+    plan, results = folder / "plan.json", folder / "results.jsonl"
+    plan.write_text(json.dumps([{"module": "box", "own_tests": "test_box", "mutants": names}]))
+    options = [f"--mutants-plan={plan}", f"--mutants-results={results}", "--mutants-cpu=1", "--mutants-children=2"]
+    command = [sys.executable, "-m", "pytest", *PYTEST, *options, "test_box.py"]
+    done = subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False
+    )
+    lines = results.read_text().splitlines() if results.exists() else []
+    found = {line["mutant"]: line["outcome"] for line in map(json.loads, lines)}
+    words = changes(text)
+    return done.returncode, {words[name]: outcome for name, outcome in found.items()}
+
+
+def test_mutants_are_killed_survive_end_never_or_are_reached_by_nobody(tmp_path: Path) -> None:
+    code, found = run(tmp_path, TESTS)
+    assert code == 0
+    assert found["count: number = 0 => number = 1"] == Outcome.SURVIVED
+    assert found["count: while number < limit: => while number <= limit:"] == Outcome.KILLED
+    assert found["count: number += 1 => number -= 1"] == Outcome.TIMEOUT
+    assert found["count: number = 0 => number = None"] == Outcome.KILLED
+    assert found["unused: return number + 1 => return number - 1"] == Outcome.UNREACHED
+
+
+def test_a_test_that_fails_without_a_mutant_ends_it(tmp_path: Path) -> None:
+    code, found = run(tmp_path, TESTS.replace("== 2", "== 3"))
+    assert code != 0
+    assert not found

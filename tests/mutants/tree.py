@@ -1,0 +1,35 @@
+"""A copy of the project in which every function of the chosen modules stands next to its mutants."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from mutmut.mutation.file_mutation import mutate_file_contents
+
+from tests.mutants.areas import Module
+
+__all__ = ["mutate", "mutated"]
+
+COPIED = ("client", "docs", "loadtests", "servlet", "tests", "tunnel")
+
+
+def mutate(root: Path, tree: Path, modules: Iterable[Module]) -> dict[Module, list[str]]:
+    """Make `tree` anew from `root`; the names of the mutants that each module has in it."""
+    shutil.rmtree(tree, ignore_errors=True)
+    tree.mkdir(parents=True)
+    for name in COPIED:
+        shutil.copytree(root / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / "pyproject.toml", tree)
+    made = {}
+    for module in modules:
+        text, made[module] = mutated(str(module.path), (root / module.path).read_text())
+        (tree / module.path).write_text(text)
+    return made
+
+
+def mutated(path: str, source: str) -> tuple[str, list[str]]:
+    """The source with all mutants of its functions, and their names."""
+    found = mutate_file_contents(path, source)
+    return found.code, list(found.mutant_names)

@@ -1,0 +1,43 @@
+"""What the type checker notices: `make lint` is a part of `make test`, so no test need show what mypy refuses."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.mutants.areas import Module
+
+__all__ = ["refused"]
+
+ERROR = re.compile(r"^(.+\.py):(\d+): error: (.*)$")
+
+
+def refused(tree: Path, modules: Iterable[Module]) -> dict[Module, set[str]]:
+    """The names of the mutants in `tree` that mypy finds wrong."""
+    by_path = {str(module.path): module for module in modules}
+    options = ["--no-warn-unused-ignores", "--no-pretty", f"--cache-dir={tree.parent / 'mypy'}"]
+    command = [sys.executable, "-m", "mypy", *options, *by_path]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"mypy did not run: {done.stdout}{done.stderr}")
+    lines: dict[str, set[int]] = {}
+    for line in done.stdout.splitlines():
+        found = ERROR.match(line)
+        if found is not None and found[1] in by_path:
+            lines.setdefault(found[1], set()).add(int(found[2]))
+    return {
+        module: set(_functions_with((tree / path).read_text(), lines.get(path, set())))
+        for path, module in by_path.items()
+    }
+
+
+def _functions_with(text: str, lines: set[int]) -> Iterable[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "__mutmut_" in node.name:
+            last = node.end_lineno or node.lineno
+            if any(node.lineno <= line <= last for line in lines):
+                yield node.name

@@ -1,0 +1,135 @@
+"""What the mutants say: their changes as text, those that are defended, and the table."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tests.mutants.areas import Module
+from tests.mutants.plugin import Outcome
+
+__all__ = ["NOTICED", "Row", "changes", "judge", "read_defended", "render"]
+
+SEPARATOR = "__mutmut_"
+NOTICED = (Outcome.KILLED, Outcome.TIMEOUT, Outcome.CRASHED, Outcome.MISTYPED)
+
+
+def changes(mutated: str) -> dict[str, str]:
+    """For every mutant in the text of a mutated module: its function, what stood there and what stands there now.
+
+    Without line numbers and indentation, so that the words stay the same when the code around moves.
+    """
+    functions: dict[str, list[str]] = {}
+    lines = mutated.splitlines()
+    for node in ast.walk(ast.parse(mutated)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and SEPARATOR in node.name:
+            text = [line.strip() for line in lines[node.lineno - 1 : node.end_lineno]]
+            text[0] = text[0].replace(node.name, node.name.rpartition(SEPARATOR)[0])
+            functions[node.name] = text
+    found = {}
+    for name, text in functions.items():
+        function, _, number = name.rpartition(SEPARATOR)
+        if number != "orig":
+            found[name] = f"{_readable(function)}: {_difference(functions[f'{function}{SEPARATOR}orig'], text)}"
+    return found
+
+
+def _readable(function: str) -> str:
+    """Class.method, or function."""
+    return function.removeprefix("xǁ").replace("ǁ", ".") if "ǁ" in function else function.removeprefix("x_")
+
+
+def _difference(before: list[str], after: list[str]) -> str:
+    old, new = [], []
+    for line in difflib.ndiff(before, after):
+        if line.startswith("- "):
+            old.append(line[2:])
+        elif line.startswith("+ "):
+            new.append(line[2:])
+    return f"{' '.join(old)} => {' '.join(new)}"
+
+
+def read_defended(text: str) -> dict[str, str]:
+    """`core.rtt Rtt.sample: OLD => NEW` to its reason: the next indented line. ValueError for a line without one."""
+    defended: dict[str, str] = {}
+    waiting: list[str] = []
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line.startswith(" "):
+            defended |= dict.fromkeys(waiting, line.strip())
+            waiting = []
+        else:
+            waiting.append(line)
+    if waiting:
+        raise ValueError(f"no reason is given for {waiting[0]}")
+    return defended
+
+
+@dataclass
+class Row:
+    """One module in the table."""
+
+    module: Module
+    mutants: int = 0
+    noticed: int = 0
+    timeouts: int = 0
+    mistyped: int = 0
+    defended: list[str] = field(default_factory=list)
+    survivors: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    """Defended, and no such mutant is left."""
+
+    @property
+    def rate(self) -> float:
+        """Of the mutants that can be noticed."""
+        possible = self.mutants - len(self.defended)
+        return 100.0 * self.noticed / possible if possible else 100.0
+
+
+def judge(module: Module, mutated: str, outcomes: dict[str, str], defended: dict[str, str]) -> Row:
+    """Count; a survivor is defended or it is not."""
+    row = Row(module)
+    words = changes(mutated)
+    for mutant, outcome in outcomes.items():
+        row.mutants += 1
+        line = f"{module.name} {words[mutant]}"
+        if outcome in NOTICED:
+            row.noticed += 1
+            row.timeouts += outcome == Outcome.TIMEOUT
+            row.mistyped += outcome == Outcome.MISTYPED
+        elif line in defended:
+            row.defended.append(line)
+        else:
+            row.survivors.append(line)
+    existing = {f"{module.name} {change}" for change in words.values()}
+    row.stale = [line for line in defended if line.startswith(f"{module.name} ") and line not in existing]
+    return row
+
+
+def render(rows: Iterable[Row]) -> Iterator[str]:
+    """The survivors, then the table."""
+    rows = list(rows)
+    for row in rows:
+        yield from row.survivors
+        yield from (f"defended, but there is no such mutant: {line}" for line in row.stale)
+    heads = f"{'module':<26}{'mutants':>9}{'killed':>8}{'timed out':>11}{'mistyped':>10}"
+    yield f"{heads}{'survived':>10}{'defended':>10}{'rate':>8}"
+    total = Row(Module("all", "modules"))
+    for row in rows:
+        yield _line(row.module.name, row)
+        total.mutants += row.mutants
+        total.noticed += row.noticed
+        total.timeouts += row.timeouts
+        total.mistyped += row.mistyped
+        total.survivors += row.survivors
+        total.defended += row.defended
+    yield _line("all", total)
+
+
+def _line(name: str, row: Row) -> str:
+    killed = row.noticed - row.timeouts - row.mistyped
+    counts = f"{row.mutants:>9}{killed:>8}{row.timeouts:>11}{row.mistyped:>10}"
+    return f"{name:<26}{counts}{len(row.survivors):>10}{len(row.defended):>10}{row.rate:>7.1f}%"

@@ -1,0 +1,162 @@
+"""Some MiB both ways through real reverse proxies, each with a committed configuration (config/)."""
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.faultproxy import Drop, FaultProxy, FaultProxyOptions
+from loadtests.ports import hold_port
+from tests.real.servers import start_haproxy, start_nginx
+from tests.real.transfers import MIB, a_relay, access_log, client, move, statuses, until
+from tests.support.loops import run
+from tunnel.exchange import LaneConfig
+
+nginx = pytest.mark.real("nginx")
+haproxy = pytest.mark.real("haproxy")
+ALWAYS = Drop(1)
+SMALL_BODIES = LaneConfig(body_bytes_max=64 << 10, answer_bytes_max=64 << 10)
+SHORT_HOLDS = LaneConfig(hold_us=1_500_000, hold_us_min=250_000)
+
+
+@nginx
+def test_nginx_with_its_defaults(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_relay(relay), client(server.url) as attachment:
+            moved = await move(attachment, 4 * MIB)
+            assert moved.carrier.startswith("poll")
+
+    with hold_port() as relay, start_nginx(tmp_path, "nginx-defaults.conf", relay=relay) as server:
+        run(main())
+    assert set(statuses(tmp_path)) <= {200, 499}  # 499: the client closed a request that was held
+
+
+@nginx
+@pytest.mark.parametrize("body", ["100k", "16k"])
+def test_nginx_that_takes_small_bodies_alone(tmp_path: Path, body: str) -> None:
+    """Bodies shrink at 413, and the limit is remembered: few of hundreds of bodies are too large."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url) as attachment:
+            await move(attachment, MIB)
+
+    with hold_port() as relay, start_nginx(tmp_path, "nginx-small-bodies.conf", relay=relay, body=body) as server:
+        run(main())
+    answers = statuses(tmp_path)
+    assert 0 < answers.count(413) < answers.count(200) / 4
+
+
+@nginx
+def test_nginx_that_asks_twice(tmp_path: Path) -> None:
+    """proxy_next_upstream non_idempotent: the relay gets requests twice, and applies them once."""
+
+    async def main() -> None:
+        lossy = FaultProxyOptions(listen=("127.0.0.1", lossy_port), upstream=("127.0.0.1", relay), drop_response=ALWAYS)
+        async with a_relay(relay), FaultProxy(lossy) as proxy, client(server.url) as attachment:
+            await move(attachment, MIB)
+        assert proxy.counts.faults["drop_response"] > 5
+
+    with (
+        hold_port() as relay,
+        hold_port() as lossy_port,
+        start_nginx(tmp_path, "nginx-retry.conf", relay=relay, lossy=lossy_port) as server,
+    ):
+        run(main())
+    assert any(line.split()[2:4] == ["502,", "200"] for line in access_log(tmp_path))
+
+
+@nginx
+def test_nginx_that_closes_after_each_request(tmp_path: Path) -> None:
+    """keepalive_requests 1: no connection is used twice, and none that was closed is trusted."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url) as attachment:
+            await move(attachment, MIB)
+
+    with hold_port() as relay, start_nginx(tmp_path, "nginx-one-request.conf", relay=relay) as server:
+        run(main())
+    assert set(statuses(tmp_path)) <= {200, 499}
+
+
+@nginx
+def test_nginx_with_a_forced_cache(tmp_path: Path) -> None:
+    """An answer to something else is ignored; what it should have answered is asked again."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url, lanes=SMALL_BODIES) as attachment:
+            await move(attachment, MIB)
+
+    with hold_port() as relay, start_nginx(tmp_path, "nginx-forced-cache.conf", relay=relay) as server:
+        run(main())
+    assert any(line.endswith(" HIT") for line in access_log(tmp_path))
+
+
+@nginx
+def test_nginx_that_cuts_held_requests(tmp_path: Path) -> None:
+    """A pull that is held for longer than the proxy waits is answered with 504: holds become shorter."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url, lanes=SHORT_HOLDS) as attachment:
+            await until(lambda: 504 in statuses(tmp_path) and statuses(tmp_path)[-4:] == [200] * 4)
+            await move(attachment, MIB)
+
+    with hold_port() as relay, start_nginx(tmp_path, "nginx-short-timeouts.conf", relay=relay) as server:
+        run(main())
+    assert 504 in statuses(tmp_path)
+
+
+@nginx
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+def test_nginx_that_lets_upgrades_pass(tmp_path: Path, carrier: str) -> None:
+    async def main() -> None:
+        async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
+            moved = await move(attachment, 4 * MIB)
+            assert moved.carrier.startswith(carrier)
+
+    with hold_port() as relay, start_nginx(tmp_path, "nginx-upgrade.conf", relay=relay) as server:
+        run(main())
+    assert (101 in statuses(tmp_path)) == (carrier == "link")
+
+
+@nginx
+def test_nginx_that_lets_no_upgrade_pass(tmp_path: Path) -> None:
+    """What asked for a link goes on with exchanges."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url, carrier="link") as attachment:
+            moved = await move(attachment, MIB)
+            assert moved.carrier.startswith("poll")
+
+    with hold_port() as relay, start_nginx(tmp_path, "nginx-defaults.conf", relay=relay) as server:
+        run(main())
+
+
+@haproxy
+def test_haproxy_that_asks_twice(tmp_path: Path) -> None:
+    """retry-on all-retryable-errors: the relay gets requests twice, and applies them once."""
+
+    async def main() -> None:
+        lossy = FaultProxyOptions(listen=("127.0.0.1", lossy_port), upstream=("127.0.0.1", relay), drop_response=ALWAYS)
+        async with a_relay(relay), FaultProxy(lossy) as proxy, client(server.url) as attachment:
+            await move(attachment, MIB)
+        assert proxy.counts.faults["drop_response"] > 5
+
+    with (
+        hold_port() as relay,
+        hold_port() as lossy_port,
+        start_haproxy(tmp_path, "haproxy-retry.cfg", relay=relay, lossy=lossy_port) as server,
+    ):
+        run(main())
+
+
+@haproxy
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+def test_haproxy_with_short_timeouts(tmp_path: Path, carrier: str) -> None:
+    """Held requests are cut: what is sent later arrives all the same."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
+            moved = await move(attachment, 2 * MIB)
+            assert moved.carrier.startswith(carrier)
+
+    with hold_port() as relay, start_haproxy(tmp_path, "haproxy-short-timeouts.cfg", relay=relay) as server:
+        run(main())

@@ -1,0 +1,82 @@
+"""Some MiB both ways through squid, the forward proxy of many companies: open, with a password, before nginx."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from loadtests.ports import hold_port
+from tests.real.servers import start_nginx, start_squid
+from tests.real.transfers import CA, MIB, a_relay, client, move
+from tests.support.loops import run
+from tunnel import NotAuthenticatedError
+
+squid = pytest.mark.real("squid")
+USER, PASSWORD = "me", "s3cret pass"
+# What the helpers of squid read: a hash of the password, and one of user, realm and password.
+PASSWORDS = {
+    "Basic": f"{USER}:$6$abcdefgh$JkUs2M4cQMIF3fzb8rSPdrGis9kyxOr8G//"
+    "eP6mEBQv4DyD/cfcCAqUX6.8VAMaqE9BpPh.U5Cfz9mU/DZcFL1\n",
+    "Digest": f"{USER}:tunnel test:{hashlib.md5(f'{USER}:tunnel test:{PASSWORD}'.encode()).hexdigest()}\n",
+}
+
+
+@squid
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_squid(scheme: str, carrier: str) -> None:
+    """CONNECT lets everything pass, hence links; without TLS squid passes no upgrade on, and exchanges remain."""
+
+    async def main() -> None:
+        url = f"http://127.0.0.1:{relay}" if scheme == "http" else f"https://127.0.0.1:{tls}"
+        async with (
+            a_relay(relay, tls_port=tls),
+            client(url, proxy=server.url, ca=CA, carrier=carrier) as attachment,
+        ):
+            moved = await move(attachment, 2 * MIB)
+            assert moved.carrier.startswith(carrier if scheme == "https" else "poll")
+
+    with hold_port() as relay, hold_port() as tls, start_squid("squid-open.conf") as server:
+        run(main())
+
+
+@squid
+@pytest.mark.real("nginx")
+def test_nginx_behind_squid(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_relay(relay), client(nginx.url, proxy=server.url) as attachment:
+            await move(attachment, 2 * MIB)
+
+    with (
+        hold_port() as relay,
+        start_nginx(tmp_path, "nginx-small-bodies.conf", relay=relay, body="100k") as nginx,
+        start_squid("squid-open.conf") as server,
+    ):
+        run(main())
+
+
+@squid
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("asks", ["Basic", "Digest"])
+def test_squid_with_a_password(asks: str, scheme: str, carrier: str) -> None:
+    async def main() -> None:
+        url = f"http://127.0.0.1:{relay}" if scheme == "http" else f"https://127.0.0.1:{tls}"
+        there = f"127.0.0.1:{server.port}"
+        proxy = f"http://{USER}:{PASSWORD.replace(' ', '%20')}@{there}"
+        async with a_relay(relay, tls_port=tls):
+            async with client(url, proxy=proxy, ca=CA, carrier=carrier) as attachment:
+                moved = await move(attachment, MIB)
+                assert moved.carrier.startswith(carrier if scheme == "https" else "poll")
+            with pytest.raises(NotAuthenticatedError, match=rf"asks for {asks} \(tunnel test\): give user"):
+                await client(url, proxy=server.url, ca=CA).start()
+            with pytest.raises(NotAuthenticatedError, match=rf"asks for {asks} .* does not take those of {USER}"):
+                await client(url, proxy=f"http://{USER}:wrong@{there}", ca=CA).start()
+
+    template = f"squid-{asks.lower()}.conf"
+    with (
+        hold_port() as relay,
+        hold_port() as tls,
+        start_squid(template, {"passwords": PASSWORDS[asks]}) as server,
+    ):
+        run(main())

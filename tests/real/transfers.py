@@ -1,0 +1,137 @@
+"""A relay in this process, and some MiB through whatever stands before it: both ways at once, compared by digest."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from servlet.config import ListenAddress, TlsFiles
+from servlet.running import RunningRelay
+from tests.servlet.rig import TOKENS, settings
+from tunnel import Attachment, StreamReader, StreamWriter, attach
+from tunnel.core import ConnectionStats
+
+__all__ = [
+    "CA",
+    "MIB",
+    "Moved",
+    "a_relay",
+    "access_log",
+    "client",
+    "digest_service",
+    "move",
+    "noise",
+    "statuses",
+    "until",
+]
+
+MIB = 1 << 20
+_CHUNK_BYTES = 64 << 10
+_TLS = Path(__file__).parent.parent / "support" / "tls"
+CA = str(_TLS / "ca.pem")
+_WAIT_S = 50  # only a hanging transfer gets there
+
+
+@dataclass
+class Moved:
+    """What a transfer was like."""
+
+    carrier: str
+    stats: list[ConnectionStats]  # of the client's side, of each connection at its end
+
+
+@asynccontextmanager
+async def a_relay(port: int, *, tls_port: int = 0, **changes: Any) -> AsyncIterator[RunningRelay]:
+    """A relay on a port that is held for it, with a service `reports` that sends back digests and noise; also over
+    TLS, at another port."""
+    listen = [ListenAddress("127.0.0.1", port, False)]
+    tls = None
+    if tls_port:
+        listen.append(ListenAddress("127.0.0.1", tls_port, True))
+        tls = TlsFiles(str(_TLS / "server.pem"), str(_TLS / "server.pem"))
+    config = settings(listen=tuple(listen), tls=tls, **changes)
+    async with RunningRelay(config) as running, client(f"http://127.0.0.1:{port}", "ann", carrier="link") as service:
+        await service.start_server(digest_service, "reports")
+        yield running
+
+
+def client(url: str, user: str = "bob", **options: Any) -> Attachment:
+    """An attachment of this user; through no proxy and by exchanges alone unless told otherwise."""
+    defaults: dict[str, Any] = {"token": TOKENS[user], "proxy": None, "carrier": "poll", "attach_timeout": 40}
+    return attach(url, **{**defaults, **options})
+
+
+async def digest_service(reader: StreamReader, writer: StreamWriter) -> None:
+    """Reads a size of 8 bytes, then sends so much noise while it reads to the end; then the digest of what it read."""
+    size = int.from_bytes(await reader.readexactly(8), "big")
+
+    async def send() -> None:
+        data = noise(size, seed=2)
+        for start in range(0, size, _CHUNK_BYTES):
+            writer.write(data[start : start + _CHUNK_BYTES])
+            await writer.drain()
+
+    sending = asyncio.create_task(send())
+    digest = hashlib.sha256()
+    while data := await reader.read(_CHUNK_BYTES):
+        digest.update(data)
+    await sending
+    writer.write(digest.digest())
+    writer.close()
+    await writer.wait_closed()
+
+
+async def move(attachment: Attachment, size: int = 2 * MIB, connections: int = 2) -> Moved:
+    """Both ways at once over each connection; every byte is right, or an assertion fails."""
+    async with asyncio.timeout(_WAIT_S):
+        await asyncio.gather(*[_move_one(attachment, size, seed) for seed in range(10, 10 + connections)])
+    stats = attachment.stats()
+    return Moved(stats.carrier, list(stats.connections.values()))
+
+
+async def _move_one(attachment: Attachment, size: int, seed: int) -> None:
+    reader, writer = await attachment.open_connection("reports", timeout=40)
+    data = noise(size, seed)
+
+    async def send() -> None:
+        writer.write(size.to_bytes(8, "big"))
+        for start in range(0, size, _CHUNK_BYTES):
+            writer.write(data[start : start + _CHUNK_BYTES])
+            await writer.drain()
+        writer.write_eof()
+
+    sending = asyncio.create_task(send())
+    try:
+        received = await reader.readexactly(size)
+        await sending
+        assert received == noise(size, seed=2)
+        assert await reader.read() == hashlib.sha256(data).digest()
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        sending.cancel()
+
+
+def noise(size: int, seed: int) -> bytes:
+    """Bytes that no filter can guess, the same for the same seed."""
+    return hashlib.shake_128(seed.to_bytes(4, "big")).digest(size)
+
+
+def access_log(directory: Path) -> list[str]:
+    """What nginx noted, a line for each request that it answered."""
+    return (directory / "access.log").read_text().splitlines()
+
+
+def statuses(directory: Path) -> list[int]:
+    """What nginx answered, in order."""
+    return [int(line.split()[0]) for line in access_log(directory)]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return when it holds. What other programs do has no event that could be awaited."""
+    async with asyncio.timeout(_WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)

@@ -1,0 +1,117 @@
+"""A relay, exits and clients as processes, as users run them; targets in the test's own process."""
+
+import asyncio
+import hashlib
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from loadtests.processes import Process, relay_command, says_event
+from servlet.config import render_users
+from tests.servlet.rig import KEYS, TOKENS
+from tunnel import Attachment, StreamReader, StreamWriter, attach
+
+__all__ = [
+    "MIB",
+    "an_exit",
+    "client",
+    "echo_digest",
+    "is_attached",
+    "python_client",
+    "relay_process",
+    "resident_bytes",
+    "target",
+]
+
+MIB = 1 << 20
+_CONFIG = """\
+listen = ["127.0.0.1:{port}"]
+exit = "{exits}"
+[everyone]
+connect = ["127.0.0.0/8:*"]
+services = ["*"]
+listen = ["*"]
+[users.exits]
+exit = true
+[limits]
+{limits}
+"""
+
+
+def relay_process(
+    directory: Path,
+    port: int,
+    *,
+    exits: str = "none",
+    before: tuple[str, ...] = (),
+    more: tuple[str, ...] = (),
+    **limits: Any,
+) -> Process:
+    """`tunnel-relay serve` with this configuration; `before` is a command that runs it, `more` stands behind."""
+    lines = "\n".join(f"{name} = {value}" for name, value in limits.items())
+    (directory / "relay.toml").write_text(_CONFIG.format(port=port, exits=exits, limits=lines))
+    (directory / "tokens.toml").write_text(render_users(KEYS))
+    command = [*before, *relay_command("serve", "-c", str(directory / "relay.toml"), *more)]
+    return Process(command, ready=says_event("listening"))
+
+
+def an_exit(port: int) -> Process:
+    """`tunnel-relay exit` at the relay of that port; it dials this machine alone."""
+    arguments = ("--relay", f"http://127.0.0.1:{port}", "--proxy", "", "--allow", "127.0.0.0/8:*")
+    return Process(relay_command("exit", *arguments), ready=is_attached, environment={"TUNNEL_TOKEN": TOKENS["exits"]})
+
+
+def is_attached(line: str) -> bool:
+    return line.startswith("attached to")
+
+
+def python_client(program: str, port: int, *words: str, environment: Mapping[str, str] | None = None) -> Process:
+    """A client's program that says `attached to` something when it has what it needs."""
+    command = [sys.executable, "-c", program, f"http://127.0.0.1:{port}", *words]
+    return Process(command, ready=is_attached, environment={"TUNNEL_TOKEN": TOKENS["bob"], **(environment or {})})
+
+
+def client(port: int, user: str = "bob", **options: Any) -> Attachment:
+    """An attachment of this process."""
+    defaults: dict[str, Any] = {"token": TOKENS[user], "proxy": None, "carrier": "poll", "attach_timeout": 40}
+    return attach(f"http://127.0.0.1:{port}", **{**defaults, **options})
+
+
+@asynccontextmanager
+async def target(serve: Any) -> AsyncIterator[int]:
+    """A TCP server; its port."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def echo_digest(reader: StreamReader, writer: StreamWriter, size: int, progress: Any = None) -> None:
+    """Send so much to an echo and compare what comes back; `progress(bytes)` is told, and may be awaited."""
+    data = hashlib.shake_128(b"echo").digest(size)
+
+    async def send() -> None:
+        for start in range(0, size, 64 << 10):
+            writer.write(data[start : start + (64 << 10)])
+            await writer.drain()
+
+    sending = asyncio.create_task(send())
+    received = bytearray()
+    try:
+        while len(received) < size:
+            part = await reader.read(256 << 10)
+            assert part, "the stream ended early"
+            received += part
+            if progress is not None:
+                await progress(len(received))
+        await sending
+    finally:
+        sending.cancel()
+    assert hashlib.sha256(received).digest() == hashlib.sha256(data).digest()
+
+
+def resident_bytes(pid: int) -> int:
+    """Of a process: the most memory that it had so far."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024

@@ -1,0 +1,225 @@
+"""Processes that are killed, stopped, and short of descriptors, disk and memory (scenarios 24, 25, 26, 29, 30, 31)."""
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.ports import hold_port
+from loadtests.processes import Process, relay_command
+from tests.real.transfers import until
+from tests.scenarios.rig import MIB, an_exit, client, echo_digest, python_client, relay_process, resident_bytes, target
+from tests.support.loops import in_loop
+from tunnel import ResetError, StreamReader, StreamWriter
+
+CLIENT = """
+import asyncio, os, sys, tunnel
+async def main():
+    url, port, carrier = sys.argv[1:]
+    async with tunnel.attach(url, token=os.environ["TUNNEL_TOKEN"], proxy=None, carrier=carrier, user_timeout=1) as a:
+        reader, writer = await a.open_connection("127.0.0.1", int(port))
+        writer.write(b"hello")
+        await reader.readexactly(5)
+        print("attached to the target", flush=True)
+        await reader.read()
+asyncio.run(main())
+"""
+STOPPED_S = 1.2  # long enough for every timer of a transfer on loopback to fire
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def echo_back(reader: StreamReader, writer: StreamWriter) -> None:
+    """The same for a service."""
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@in_loop
+async def test_24_an_exit_that_is_killed(tmp_path: Path) -> None:
+    """Its streams end with an error as soon as it is back, and never join new ones."""
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port),
+            an_exit(port) as exit_,
+            target(echo) as there,
+            client(port) as attachment,
+        ):
+            reader, writer = await attachment.open_connection("127.0.0.1", there, timeout=40)
+            await echo_digest(reader, writer, 100_000)
+            exit_.kill()
+            writer.write(b"into the void")
+            exit_.start()
+            await exit_.ready()
+            with pytest.raises(ResetError):
+                await reader.read()
+            writer.close()
+            reader, writer = await attachment.open_connection("127.0.0.1", there, timeout=40)
+            await echo_digest(reader, writer, 100_000)
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+@in_loop
+async def test_25_a_client_that_is_killed(tmp_path: Path, carrier: str) -> None:
+    """The target sees a reset and no end, when the relay has forgotten the client."""
+    seen: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(5))
+        try:
+            seen.set_result(await reader.read())
+        except ConnectionError as error:
+            seen.set_result(error)
+        writer.close()
+
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port, exits="inline", attachment_timeout_us=1_000_000),
+            target(serve) as there,
+            python_client(CLIENT, port, str(there), carrier) as killed,
+        ):
+            killed.kill()
+            assert isinstance(await seen, ConnectionResetError)
+
+
+@pytest.mark.parametrize("who", ["relay", "exit"])
+@in_loop
+async def test_26_a_process_that_is_stopped_and_goes_on(tmp_path: Path, who: str) -> None:
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port) as relay,
+            an_exit(port) as exit_,
+            target(echo) as there,
+            client(port) as attachment,
+        ):
+            stops = [2 * MIB]
+
+            async def stop(received: int) -> None:
+                if stops and received >= stops[0]:
+                    stops.pop(0)
+                    process = relay if who == "relay" else exit_
+                    process.signal(signal.SIGSTOP)
+                    await asyncio.sleep(STOPPED_S)  # what it misses is the point
+                    process.signal(signal.SIGCONT)
+
+            reader, writer = await attachment.open_connection("127.0.0.1", there, timeout=40)
+            await echo_digest(reader, writer, 4 * MIB, stop)
+            assert not stops
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.mark.real("prlimit")
+@in_loop
+async def test_29_a_relay_without_descriptors(tmp_path: Path) -> None:
+    """What is open goes on; accepting does not spin; there is room again when others have left."""
+
+    with hold_port() as port, ExitStack() as crowd:
+        async with (
+            relay_process(tmp_path, port, before=("prlimit", "--nofile=64")) as relay,
+            client(port, "ann", carrier="link") as service,
+            client(port, carrier="link") as attachment,
+        ):
+            await service.start_server(echo_back, "echo")
+            reader, writer = await attachment.open_connection("echo", timeout=40)
+            await echo_digest(reader, writer, 100_000)
+            for _ in range(100):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            await until(lambda: len(os.listdir(f"/proc/{relay.pid}/fd")) > 60)
+            used_s = cpu_seconds(relay.pid)
+            for _ in range(5):
+                await echo_digest(reader, writer, 100_000)
+                await asyncio.sleep(0.2)  # time in which a loop that spins would burn
+            assert cpu_seconds(relay.pid) - used_s < 0.7
+            crowd.close()
+            async with client(port) as another:
+                assert another.is_attached
+            writer.close()
+            await writer.wait_closed()
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.real("prlimit")
+@in_loop
+async def test_30_a_trace_on_a_full_disk(tmp_path: Path) -> None:
+    """No file may grow beyond some KiB, as where a disk is full: the stream goes on."""
+    with hold_port() as port:
+        full = relay_process(tmp_path, port, before=("prlimit", "--fsize=4096"), more=("--trace", str(tmp_path / "t")))
+        async with full, client(port, "ann", carrier="link") as service, client(port) as attachment:
+            await service.start_server(echo_back, "echo")
+            reader, writer = await attachment.open_connection("echo", timeout=40)
+            await echo_digest(reader, writer, 2 * MIB)
+            writer.close()
+            await writer.wait_closed()
+    assert all(file.stat().st_size <= 4096 for file in (tmp_path / "t").iterdir())
+
+
+@pytest.mark.real("prlimit")
+def test_30_tokens_on_a_full_disk(tmp_path: Path) -> None:
+    """What cannot be written whole is not written at all."""
+    made = Process(relay_command("init", "relay.toml"), directory=tmp_path)
+    with made:
+        assert made.wait(60) == 0
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with Process(["prlimit", "--fsize=150", *relay_command("user", "add", "bob")], directory=tmp_path) as adding:
+        assert adding.wait(60) == 2
+        assert "relay.tokens.toml cannot be written: File too large: nothing was changed" in adding.output
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@in_loop
+async def test_31_a_relay_that_may_hold_little(tmp_path: Path) -> None:
+    """Many writers whose readers have stopped: the budget pushes back, and no stream loses anything."""
+    readers_go_on = asyncio.Event()
+    connections, size, cap = 16, MIB, 4 * MIB
+
+    async def wait_and_count(reader: StreamReader, writer: StreamWriter) -> None:
+        await readers_go_on.wait()
+        total = 0
+        while data := await reader.read(1 << 18):
+            total += len(data)
+        writer.write(total.to_bytes(8, "big"))
+        writer.close()
+
+    caps: dict[str, Any] = dict.fromkeys(
+        ("mailbox_bytes_max", "user_bytes_max", "process_bytes_max", "exit_mailbox_bytes_max"), cap
+    )
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port, **caps) as relay,
+            client(port, "ann") as service,
+            client(port) as attachment,
+        ):
+            await service.start_server(wait_and_count, "wait")
+            await service.start_server(echo_back, "echo")
+            before = resident_bytes(relay.pid)
+            streams = [await attachment.open_connection("wait", timeout=40) for _ in range(connections)]
+            for _, writer in streams:
+                writer.write(bytes(size))
+                writer.write_eof()
+            reader, writer = await attachment.open_connection("echo", timeout=40)
+            await echo_digest(reader, writer, 100_000)
+            readers_go_on.set()
+            for theirs, _ in streams:
+                assert int.from_bytes(await theirs.readexactly(8), "big") == size
+            assert resident_bytes(relay.pid) - before < cap + 48 * MIB
+            for _, ours in [*streams, (reader, writer)]:
+                ours.close()

@@ -1,0 +1,54 @@
+"""More of the switch: what a bad request is told, and its limits to the byte."""
+
+import pytest
+
+from tests.servlet.support import Peer, Relay, bound, data
+from tunnel.wire import USER_BYTES_MAX, Answer, Status, StatusCode, decode_envelope, encode_envelope
+
+
+def told(relay: Relay, body: bytes, user: str = "ann") -> Status:
+    message = decode_envelope(b"".join(relay.responses[relay.post(user, body)].body))
+    assert isinstance(message, Status)
+    return message
+
+
+def test_what_a_bad_request_is_told() -> None:
+    relay = Relay(body_bytes_max=1000)
+    found = told(relay, bytes(1001))
+    assert (found.code, found.text) == (StatusCode.TOO_LARGE, "at most 1000 bytes")
+    found = told(relay, b"".join(encode_envelope(Answer(0, 1, 1))))
+    assert (found.code, found.text) == (StatusCode.MALFORMED, "not a request")
+    found = told(relay, bytes(1000))  # as large as allowed, and something else
+    assert found.code is not StatusCode.TOO_LARGE
+    assert found.text
+
+
+def test_every_request_counts() -> None:
+    relay = Relay()
+    for _ in range(3):
+        relay.post("ann", b"?")
+    assert relay.counters.requests == 3
+
+
+@pytest.mark.parametrize(("length", "taken"), [(USER_BYTES_MAX, True), (USER_BYTES_MAX + 1, False)])
+def test_the_name_of_a_user_has_a_largest_length(length: int, taken: bool) -> None:
+    relay = Relay()
+    if taken:
+        Peer(relay, user="u" * length).attached()
+    else:
+        with pytest.raises(ValueError, match="user"):
+            relay.post("u" * length, b"?")
+
+
+def test_an_epoch_has_64_bits() -> None:  # 6.3
+    assert all(Peer(Relay()).attached().epoch < 2**64 for _ in range(3))
+
+
+def test_every_packet_that_is_sent_counts() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    before = relay.counters.packets_sent
+    for number in range(3):
+        client.push(data(11, 22, 101 + number))
+        exit_.push()
+    assert relay.counters.packets_sent == before + 3

@@ -1,0 +1,30 @@
+"""The simulator's demands: what counts as an end, and what does not."""
+
+from tests.sim.alone import unheard_abort
+from tests.sim.workload import Outcome
+from tests.sim.world import World
+from tunnel.core import LostReason
+from tunnel.wire import RejectReason
+
+
+def test_an_abort_before_the_answer_left_is_heard_of_as_a_refusal_and_ends_the_stream() -> None:
+    world = World(unheard_abort())
+    world.run()
+    initiator, acceptor = world.streams[2].parties
+    assert (acceptor.outcome, acceptor.reason) == (Outcome.LOST, LostReason.ABORTED)
+    assert (initiator.outcome, initiator.refusal) == (Outcome.REFUSED, RejectReason.GONE)
+    assert world.streams[2].refusals == 0  # it was not opened once more
+    assert [party.outcome for party in world.streams[0].parties] == [Outcome.LOST, Outcome.LOST]
+
+
+def test_a_refusal_for_any_other_reason_is_no_abort() -> None:
+    world = World(unheard_abort())
+    world.run()
+    stream = world.streams[2]
+    initiator, acceptor = stream.parties
+    assert stream.aborted_unheard
+    initiator.refusal = RejectReason.TIMED_OUT
+    assert not stream.aborted_unheard
+    initiator.refusal = RejectReason.GONE
+    acceptor.aborted = False
+    assert not stream.aborted_unheard

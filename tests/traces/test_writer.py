@@ -1,0 +1,213 @@
+"""The writer: nothing is lost unsaid, whatever the disk, the queue or the process does."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tunnel.traces import TraceEvent, TraceLevel, TraceRecord, level_of
+from tunnel.traces.frames import SUFFIX, examine
+from tunnel.traces.jsonl import read_trace
+from tunnel.traces.writer import FLUSH_RECORDS, TraceWriter
+
+WAIT_S = 30.0
+
+
+def record(number: int, text: str = "") -> TraceRecord:
+    return TraceRecord(time_us=number, node="a", event=TraceEvent.ATTACHED, text=text)
+
+
+def read_all(directory: Path) -> list[TraceRecord]:
+    return [each for path in sorted(directory.glob(f"*{SUFFIX}")) for each in read_trace(path)]
+
+
+def held(writer: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The writer's thread waits here before each flush until the event is set."""
+    gate = threading.Event()
+    flush = writer._flush
+
+    def wait_and_flush() -> None:
+        gate.wait(WAIT_S)
+        flush()
+
+    monkeypatch.setattr(writer, "_flush", wait_and_flush)
+    return gate
+
+
+def test_what_is_written_is_read_in_order_with_writer_and_number(tmp_path: Path) -> None:
+    count = 2 * FLUSH_RECORDS + 10
+    with TraceWriter(tmp_path, name="client") as writer:
+        for number in range(count):
+            writer(record(number))
+    records = read_all(tmp_path)
+    assert [each.time_us for each in records] == list(range(count))
+    assert [each.number for each in records] == list(range(1, count + 1))
+    assert {each.writer for each in records} == {writer.writer}
+    assert writer.writer.startswith(f"client-{os.getpid()}-")
+    assert (writer.written, writer.dropped, writer.failure) == (count, 0, "")
+
+
+def test_frames_hold_no_more_than_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TraceWriter(tmp_path) as writer:
+        gate = held(writer, monkeypatch)
+        for number in range(2 * FLUSH_RECORDS + 1):
+            writer(record(number))
+        gate.set()
+    (file,) = tmp_path.iterdir()
+    findings, parts = examine(file)
+    assert findings.is_whole
+    assert max(part.count(b"\n") for part in parts) == FLUSH_RECORDS
+    assert sum(part.count(b"\n") for part in parts) == 2 * FLUSH_RECORDS + 1
+
+
+def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "made" / "here")
+    assert [path.name[0] for path in (tmp_path / "made" / "here").iterdir()] == ["_"]
+    writer(record(1))
+    writer.close()
+    writer.close()
+    (file,) = (tmp_path / "made" / "here").iterdir()
+    assert file.name == f"{writer.writer}-00001{SUFFIX}"
+
+
+def test_a_writer_that_was_given_nothing_leaves_nothing(tmp_path: Path) -> None:
+    TraceWriter(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_queue_drops_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = TraceWriter(tmp_path, queue_records=100)
+    gate = held(writer, monkeypatch)
+    for number in range(150):
+        writer(record(number))
+    gate.set()
+    writer.close()
+    records = read_all(tmp_path)
+    assert [each.time_us for each in records[:-1]] == list(range(100))
+    assert (records[-1].event, records[-1].count) == (TraceEvent.TRACE_DROPPED, 50)
+    assert [each.number for each in records] == [*range(1, 101), 151]  # those that are missing have numbers
+    assert writer.dropped == 50
+
+
+def test_what_comes_after_the_end_is_dropped(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path)
+    writer(record(1))
+    writer.close()
+    writer(record(2))
+    assert [each.time_us for each in read_all(tmp_path)] == [1]
+
+
+def test_files_are_finished_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TraceWriter(tmp_path, file_bytes=1) as writer:
+        gate = held(writer, monkeypatch)
+        for number in range(2 * FLUSH_RECORDS):
+            writer(record(number))
+        gate.set()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{writer.writer}-0000{n}{SUFFIX}" for n in (1, 2)]
+    assert [each.number for each in read_all(tmp_path)] == list(range(1, 2 * FLUSH_RECORDS + 1))
+
+
+def test_files_are_finished_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished = threading.Event()
+    writer = TraceWriter(tmp_path, file_s=0.0)
+    finish = writer._finish
+
+    def finish_and_tell() -> None:
+        finish()
+        if list(tmp_path.glob(f"[!_]*{SUFFIX}")):
+            finished.set()
+
+    monkeypatch.setattr(writer, "_finish", finish_and_tell)
+    writer(record(1))
+    assert finished.wait(WAIT_S)  # although it is not closed
+    writer(record(2))
+    writer.close()
+    assert [each.number for each in read_all(tmp_path)] == [1, 2]
+
+
+def test_a_full_disk_costs_records_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = TraceWriter(tmp_path)
+    gate = held(writer, monkeypatch)
+    write = writer._write
+    failures = [OSError(errno.ENOSPC, "No space left on device")]
+
+    def write_or_fail(records: list[TraceRecord], refused: int) -> None:
+        if failures:
+            writer._number += len(records)
+            raise failures.pop()
+        write(records, refused)
+
+    monkeypatch.setattr(writer, "_write", write_or_fail)
+    for number in range(FLUSH_RECORDS):
+        writer(record(number))
+    seen = []
+    failed = writer._failed
+
+    def failed_and_continue(count: int, error: OSError) -> None:
+        failed(count, error)
+        seen.append(writer.failure)
+        writer(record(9))
+
+    monkeypatch.setattr(writer, "_failed", failed_and_continue)
+    gate.set()
+    while not seen:
+        assert writer._thread.is_alive()
+        writer._wake.set()
+    writer.close()
+    assert seen == [f"{tmp_path}: No space left on device"]
+    records = [each for each in read_all(tmp_path) if each.time_us == 9]
+    assert [each.number for each in records] == [FLUSH_RECORDS + 1]
+    assert (writer.dropped, writer.failure) == (FLUSH_RECORDS, "")
+
+
+def test_a_file_that_cannot_be_finished_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    writer = TraceWriter(tmp_path)
+    writer(record(1))
+    monkeypatch.setattr(os, "fsync", refuse)
+    writer.close()
+    assert "Input/output error" in writer.failure
+    assert [path.name[0] for path in tmp_path.iterdir()] == ["_"]
+
+
+def test_a_directory_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        TraceWriter(tmp_path / "file")
+
+
+def test_leftovers_are_mended_at_the_start(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path, name="dead") as dead:
+        dead(record(1))
+    (file,) = tmp_path.iterdir()
+    left = tmp_path / f"_dead-{2**30}-aa-00001{SUFFIX}"  # of a process that cannot exist
+    left.write_bytes(file.read_bytes() * 2 + b"\x28\xb5\x2f\xfd garbage")
+    with TraceWriter(tmp_path):
+        assert [each.time_us for each in read_trace(tmp_path / left.name[1:])] == [1, 1]
+        assert not left.exists()
+
+
+def test_several_threads_may_write(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path) as writer:
+
+        def write() -> None:
+            for number in range(5000):
+                writer(record(number))
+
+        threads = [threading.Thread(target=write) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [each.number for each in read_all(tmp_path)] == list(range(1, 20_001))
+
+
+def test_the_level_is_what_was_asked_for(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path, level=TraceLevel.CONNECTION) as writer:
+        assert level_of(writer) is TraceLevel.CONNECTION
+    assert level_of(print) is TraceLevel.PACKET
+    assert level_of(None) is TraceLevel.OFF

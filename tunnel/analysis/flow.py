@@ -1,0 +1,133 @@
+"""The two tables that most analyses share: what happened to each stream, in one place, and one row for each packet.
+
+A stream is one direction of a connection. It is named by the id that its sender has for the connection (`stream`):
+both ends know it, and no clock is needed to bring their views together.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tunnel.traces.record import TraceEvent
+
+__all__ = ["ACKED", "RECEIVED", "RECOVERED", "SENT", "SPURIOUS", "flow_of", "packets_of", "unwrapped"]
+
+SENT, RECEIVED, ACKED, RECOVERED, SPURIOUS = range(1, 6)
+
+_KINDS = {
+    TraceEvent.PACKET_SENT: SENT,
+    TraceEvent.PACKET_RECEIVED: RECEIVED,
+    TraceEvent.PACKETS_ACKED: ACKED,
+    TraceEvent.PACKET_RECOVERED: RECOVERED,
+    TraceEvent.SPURIOUS_RETRANSMIT: SPURIOUS,
+}
+DATA, CLOSE, OPTION, FINISH = 4, 5, 10, 13
+_SEQUENCED = (DATA, CLOSE, OPTION, FINISH)  # packet types with a number, apart from the answer that opens
+_HALF = 1 << 31
+_ROUND = 1 << 32
+_ATTEMPTS_MAX = 62  # of a bit mask; further ones share the last bit
+HEADER_BYTES = 24
+
+
+def flow_of(events: DataFrame) -> DataFrame:
+    """What the sender and the receiver of each stream did with its numbered packets, kept together by stream."""
+    kind = F.lit(None)
+    for event, number in _KINDS.items():
+        kind = F.when(F.col("event") == event.value, number).otherwise(kind)
+    is_sequenced = F.col("packet_type").isin(*_SEQUENCED) | (F.col("event") == TraceEvent.PACKETS_ACKED.value)
+    wanted = events.where((F.col("version") == 1) & F.col("event").isin(*[e.value for e in _KINDS]) & is_sequenced)
+    by_sender = F.col("event") != TraceEvent.PACKET_RECEIVED.value
+    return wanted.select(
+        F.when(by_sender, F.col("connection")).otherwise(F.col("peer")).alias("stream"),
+        F.when(by_sender, F.col("peer")).otherwise(F.col("connection")).alias("other"),
+        kind.cast("byte").alias("kind"),
+        "node",
+        F.col("time_us").alias("t"),
+        F.col("packet_type").cast("short").alias("type"),
+        "sequence",
+        F.least(F.col("attempt"), F.lit(_ATTEMPTS_MAX)).cast("short").alias("attempt"),
+        F.col("size_bytes").alias("size"),
+        "cause",
+        "rtt_us",
+        "srtt_us",
+        "rto_us",
+        F.col("backoff").cast("short").alias("backoff"),
+        "window_bytes",
+        "in_flight_bytes",
+        "backlog_bytes",
+        "edge_bytes",
+        "batch",
+        "carrier",
+    ).repartition("stream")
+
+
+def packets_of(flow: DataFrame) -> DataFrame:
+    """One row for each numbered packet of each stream: what its sender did, what came to its receiver.
+
+    `sent_mask` and `received_mask` have a bit for each attempt. `both_ends` says whether the receiver was traced at
+    all: without that nothing here is known to be lost.
+    """
+
+    def of(kind: int, value: Column) -> Column:
+        return F.when(F.col("kind") == kind, value)
+
+    bit = F.expr("shiftleft(1L, cast(attempt as int))")
+    sent_first = of(SENT, F.when(F.col("attempt") == 0, F.struct("batch", "carrier")))
+    packets = (
+        flow.where(F.col("kind") != ACKED)
+        .groupBy("stream", "sequence")
+        .agg(
+            F.max("other").alias("other"),
+            F.max(of(SENT, F.col("node"))).alias("sender"),
+            F.max(of(RECEIVED, F.col("node"))).alias("receiver"),
+            F.max("type").alias("type"),
+            F.max(F.when(F.col("kind") <= RECEIVED, F.col("size"))).alias("size"),
+            F.min(of(SENT, F.col("t"))).alias("sent_us"),
+            F.max(of(SENT, F.col("t"))).alias("resent_us"),
+            F.min(of(RECEIVED, F.col("t"))).alias("received_us"),
+            F.min(of(RECOVERED, F.col("t"))).alias("recovered_us"),
+            F.expr(f"count_if(kind = {SENT})").alias("sent"),
+            F.expr(f"count_if(kind = {RECEIVED})").alias("received"),
+            F.coalesce(F.bit_or(of(SENT, bit)), F.lit(0)).alias("sent_mask"),
+            F.coalesce(F.bit_or(of(RECEIVED, bit)), F.lit(0)).alias("received_mask"),
+            F.coalesce(F.bit_or(of(SPURIOUS, bit)), F.lit(0)).alias("verdict_mask"),
+            F.max(F.when((F.col("kind") == SENT) & (F.col("attempt") == 1), F.col("cause"))).alias("cause"),
+            F.max(sent_first).alias("first"),
+        )
+    )
+    return _judged(packets.select("*", "first.batch", "first.carrier").drop("first"))
+
+
+def _judged(packets: DataFrame) -> DataFrame:
+    """Puts the packets of each stream in order, and says which attempts were lost and which were needless."""
+    stream = Window.partitionBy("stream")
+    base = F.min_by("sequence", F.coalesce("sent_us", "received_us")).over(stream)
+    packets = packets.withColumns(
+        {
+            "position": unwrapped(F.col("sequence"), base),
+            "both_ends": F.max((F.col("received") > 0).cast("int")).over(stream) == 1,
+        }
+    ).withColumn("last_received", F.max(F.when(F.col("received") > 0, F.col("position"))).over(stream))
+    # the lowest attempt that arrived, as a mask of one bit: what was sent beyond it was needless
+    lowest = F.col("received_mask").bitwiseAND(-F.col("received_mask"))
+    beyond = F.expr("~((received_mask & -received_mask) * 2 - 1)")
+    is_open = (F.col("received") == 0) & (F.col("sent") <= 1) & (F.col("position") > F.col("last_received"))
+    return packets.withColumns(
+        {
+            # still on its way when the trace ended
+            "is_open": F.col("both_ends") & is_open,
+            "lost_mask": F.when(F.col("both_ends") & ~is_open, F.expr("sent_mask & ~received_mask")).otherwise(
+                F.lit(0)
+            ),
+            "needless": F.when(lowest != 0, F.bit_count(F.expr("sent_mask").bitwiseAND(beyond))).otherwise(F.lit(0)),
+        }
+    ).withColumns(
+        {
+            "lost": F.bit_count("lost_mask"),
+            "lost_first": (F.col("lost_mask").bitwiseAND(F.lit(1)) == 1).cast("int"),
+        }
+    )
+
+
+def unwrapped(sequence: Column, base: Column) -> Column:
+    """How far behind `base` a wire number is, from -2^31 to 2^31 (PROTOCOL 1.6)."""
+    return F.pmod(sequence - base + _HALF, F.lit(_ROUND)) - _HALF

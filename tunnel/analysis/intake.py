@@ -1,0 +1,120 @@
+"""Which trace files there are, what is wrong with them, and what of them Spark is to read.
+
+Each file is looked at once, when it is new: whole files are handed on as they are, of damaged ones a copy of what is
+whole, empty ones and copies not at all. What was found is kept beside the tables, for the report to name.
+"""
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import zstandard
+from xxhash import xxh3_64_hexdigest
+
+from tunnel.traces.frames import PLAIN_SUFFIX, SUFFIX, examine
+
+__all__ = ["Intake", "TraceFile", "take_in", "trace_files"]
+
+_MANIFEST = "intake.json"
+_STAGED = "staged"
+
+
+class TraceFile(msgspec.Struct):
+    """One file of the directory, and what became of it."""
+
+    name: str
+    size_bytes: int
+    changed_ns: int
+    digest: str = ""
+    frames: int = 0
+    corrupt_frames: int = 0
+    problem: str = ""
+    """empty, truncated, corrupt, duplicate, or open; no text when it is whole."""
+    same_as: str = ""
+
+
+class Intake(msgspec.Struct):
+    """What was found so far."""
+
+    files: list[TraceFile] = []
+
+    @property
+    def problems(self) -> list[TraceFile]:
+        """The files with something wrong."""
+        return [file for file in self.files if file.problem]
+
+
+def trace_files(directory: Path) -> list[Path]:
+    """The finished trace files in a directory and below it. What is being written begins with `_`, as do our tables."""
+    return [
+        path
+        for path in sorted(directory.rglob("*"))
+        if path.name.endswith((SUFFIX, PLAIN_SUFFIX))
+        and not any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
+    ]
+
+
+def take_in(directory: Path, work: Path) -> tuple[Intake, Path | None]:
+    """Look at the files of `directory` that are new. What was found, and where Spark finds what is new; None when
+    nothing is. Call `done` with that folder when it was read."""
+    work.mkdir(parents=True, exist_ok=True)
+    manifest = work / _MANIFEST
+    intake = msgspec.json.decode(manifest.read_bytes(), type=Intake) if manifest.exists() else Intake()
+    known = {(file.name, file.size_bytes, file.changed_ns) for file in intake.files}
+    new = [path for path in trace_files(directory) if _key(path, directory) not in known]
+    staged = work / _STAGED
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir()
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:  # decompression frees the interpreter
+        found = list(pool.map(lambda path: _look(path, directory), new))
+    first = {file.digest: file.name for file in intake.files if file.digest}
+    for path, (file, parts) in zip(new, found, strict=True):
+        if file.digest in first:
+            file.problem, file.same_as = "duplicate", first[file.digest]
+        elif file.digest:
+            first[file.digest] = file.name
+            _stage(path, file, parts, staged)
+        intake.files.append(file)
+    opened = {file.name for file in intake.files if file.problem == "open"}
+    for path in sorted(directory.rglob(f"_*{SUFFIX}")):
+        name = str(path.relative_to(directory))
+        if not path.is_relative_to(work) and name not in opened:
+            intake.files.append(TraceFile(name, path.stat().st_size, 0, problem="open"))
+    intake.files = [file for file in intake.files if file.problem != "open" or (directory / file.name).exists()]
+    manifest.write_bytes(msgspec.json.format(msgspec.json.encode(intake)))
+    return intake, staged if any(staged.iterdir()) else None
+
+
+def _key(path: Path, directory: Path) -> tuple[str, int, int]:
+    status = path.stat()
+    return str(path.relative_to(directory)), status.st_size, status.st_mtime_ns
+
+
+def _look(path: Path, directory: Path) -> tuple[TraceFile, list[bytes]]:
+    """What a file is like, and of a damaged one what is whole."""
+    file = TraceFile(*_key(path, directory))
+    if not file.size_bytes:
+        file.problem = "empty"
+        return file, []
+    file.digest = xxh3_64_hexdigest(path.read_bytes())
+    findings, parts = examine(path)
+    file.frames, file.corrupt_frames = findings.frames, findings.corrupt_frames
+    if findings.is_whole:
+        return file, []
+    file.problem = "corrupt" if findings.corrupt_frames else "truncated"
+    return file, parts
+
+
+def _stage(path: Path, file: TraceFile, parts: list[bytes], staged: Path) -> None:
+    """Let Spark find it, under its digest."""
+    if file.problem:
+        compressor = zstandard.ZstdCompressor(level=1)
+        (staged / f"{file.digest}{SUFFIX}").write_bytes(b"".join(compressor.compress(part) for part in parts))
+        return
+    target = staged / f"{file.digest}{SUFFIX if path.name.endswith(SUFFIX) else PLAIN_SUFFIX}"
+    try:
+        target.symlink_to(path.resolve())
+    except OSError:
+        shutil.copyfile(path, target)

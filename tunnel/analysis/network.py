@@ -1,0 +1,213 @@
+"""What the network did to packets: loss and its bursts, needless repeats, reordering, waiting, repair."""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tunnel.traces.record import TraceEvent
+
+__all__ = [
+    "burst_lengths",
+    "gilbert",
+    "in_order",
+    "loss_stages",
+    "lost_ranges",
+    "recovery",
+    "spurious",
+    "stream_table",
+]
+
+
+def in_order(packets: DataFrame) -> DataFrame:
+    """Adds to each packet what its neighbours in the stream tell: when it could be delivered, whether it was overtaken,
+    and to which burst it belongs when its first attempt was lost."""
+    forward = Window.partitionBy("stream").orderBy("position")
+    so_far = forward.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    # what lies behind it in the stream: seen from the end, so that one pass gives all of them
+    behind = Window.partitionBy("stream").orderBy(F.col("position").desc()).rowsBetween(Window.unboundedPreceding, -1)
+    lost = F.col("lost_first")
+    return (
+        packets.withColumns({"earliest_behind_us": F.min("received_us").over(behind)})
+        .withColumns(
+            {
+                "deliverable_us": F.max("received_us").over(so_far),
+                "lost_before": F.lag("lost_first").over(forward),
+            }
+        )
+        .withColumn("starts_burst", ((lost == 1) & (F.coalesce("lost_before", F.lit(0)) == 0)).cast("int"))
+        .withColumns(
+            {
+                "burst": F.when(lost == 1, F.sum("starts_burst").over(so_far)),
+                "hol_us": F.col("deliverable_us") - F.col("received_us"),
+                # its first attempt came, and yet something sent later was there before
+                "late_us": F.when(
+                    (F.col("received_mask").bitwiseAND(F.lit(1)) == 1)
+                    & (F.col("earliest_behind_us") < F.col("received_us")),
+                    F.col("received_us") - F.col("earliest_behind_us"),
+                ),
+            }
+        )
+    )
+
+
+def stream_table(ordered: DataFrame) -> DataFrame:
+    """One row for each stream: what was sent, repeated, lost and needless, what came, how long it waited and how the
+    losses of first attempts follow each other."""
+    received = F.col("received") > 0
+    duration = F.max("resent_us") - F.min("sent_us")
+    table = ordered.groupBy("stream").agg(
+        F.max("other").alias("other"),
+        F.max("sender").alias("sender"),
+        F.max("receiver").alias("receiver"),
+        F.max("carrier").alias("carrier"),
+        F.max("both_ends").alias("both_ends"),
+        F.min("sent_us").alias("begin_us"),
+        duration.alias("duration_us"),
+        (F.max("received_us") - F.min("received_us")).alias("receiving_us"),
+        F.sum("sent").alias("packets"),
+        F.count_if(F.col("sent") > 0).alias("unique_packets"),
+        F.sum(F.col("sent") * F.col("size")).alias("bytes"),
+        F.sum(F.when(F.col("sent") > 0, F.col("size"))).alias("unique_bytes"),
+        F.sum(F.greatest(F.col("sent") - 1, F.lit(0)) * F.col("size")).alias("resent_bytes"),
+        F.sum(F.when(received, F.col("size")).otherwise(0)).alias("received_bytes"),
+        F.count_if(received).alias("received_packets"),
+        F.sum(F.greatest(F.col("received") - 1, F.lit(0))).alias("duplicates"),
+        F.sum("lost").alias("lost"),
+        F.sum("needless").alias("needless"),
+        F.count_if(F.col("is_open")).alias("open_packets"),
+        F.count_if((F.col("received") == 0) & F.col("both_ends") & ~F.col("is_open")).alias("never_arrived"),
+        F.max("sent").alias("attempts_max"),
+        F.count_if(F.col("late_us").isNotNull()).alias("reordered"),
+        F.max("late_us").alias("late_us_max"),
+        F.count_if(F.col("hol_us") > 0).alias("waited"),
+        F.percentile_approx("hol_us", F.array(F.lit(0.5), F.lit(0.99)), F.lit(1000)).alias("hol"),
+        *_transitions(),
+    )
+    return table.select("*", F.col("hol")[0].alias("hol_us_p50"), F.col("hol")[1].alias("hol_us_p99")).drop("hol")
+
+
+def _transitions() -> list[Column]:
+    """How often a lost or arrived first attempt was followed by a lost or arrived one."""
+    columns = []
+    for before in (0, 1):
+        for now in (0, 1):
+            counted = (F.col("lost_before") == before) & (F.col("lost_first") == now) & ~F.col("is_open")
+            columns.append(F.count_if(counted & (F.col("sent") > 0)).alias(f"n{before}{now}"))
+    return columns
+
+
+def gilbert(streams: DataFrame) -> DataFrame:
+    """The Gilbert model of first attempts, over all streams of which both ends were traced: p is the chance that a loss
+    begins, r that it ends."""
+    sums = streams.where("both_ends").agg(*[F.sum(name).alias(name) for name in ("n00", "n01", "n10", "n11")])
+    fitted = sums.select(
+        "*",
+        F.try_divide("n01", F.expr("n00 + n01")).alias("p"),
+        F.try_divide("n10", F.expr("n10 + n11")).alias("r"),
+    )
+    return fitted.select(
+        "*",
+        F.try_divide("p", F.expr("p + r")).alias("loss"),
+        F.try_divide(F.lit(1.0), "r").alias("mean_burst"),
+        # against losses that are independent of each other, of which a burst of 1 / (1 - loss) is expected
+        F.try_divide(F.expr("1 - p / (p + r)"), "r").alias("burst_ratio"),
+    )
+
+
+def burst_lengths(ordered: DataFrame) -> DataFrame:
+    """How many bursts of so many packets."""
+    bursts = ordered.where(F.col("burst").isNotNull()).groupBy("stream", "burst").agg(F.count("*").alias("length"))
+    return bursts.groupBy("length").agg(F.count("*").alias("bursts")).orderBy("length")
+
+
+def spurious(packets: DataFrame) -> DataFrame:
+    """Needless retransmissions by the cause of the first one: what both ends prove, and what the sender believed."""
+    truth = F.col("needless") > 0
+    verdict = F.col("verdict_mask") != 0
+    repeated = packets.where((F.col("sent") > 1) & F.col("both_ends"))
+    return (
+        repeated.groupBy(F.coalesce(F.nullif("cause", F.lit("")), F.lit("unknown")).alias("cause"))
+        .agg(
+            F.count("*").alias("packets"),
+            F.sum(F.col("sent") - 1).alias("attempts"),
+            F.sum("needless").alias("needless"),
+            F.count_if(truth & verdict).alias("hits"),
+            F.count_if(~truth & verdict).alias("false_alarms"),
+            F.count_if(truth & ~verdict).alias("missed"),
+        )
+        .select(
+            "*",
+            F.try_divide("needless", "attempts").alias("rate"),
+            F.try_divide("hits", F.expr("hits + false_alarms")).alias("precision"),
+            F.try_divide("hits", F.expr("hits + missed")).alias("recall"),
+        )
+        .orderBy(F.desc("packets"))
+    )
+
+
+def recovery(packets: DataFrame) -> DataFrame:
+    """From the first transmission to the acknowledgement of what was sent more than once, by number of attempts."""
+    repaired = packets.where((F.col("sent") > 1) & F.col("recovered_us").isNotNull())
+    took = F.col("recovered_us") - F.col("sent_us")
+    percentiles = F.percentile_approx(took, F.array(F.lit(0.5), F.lit(0.99)), F.lit(1000))
+    return (
+        repaired.groupBy(F.least("sent", F.lit(8)).alias("attempts"))
+        .agg(F.count("*").alias("packets"), percentiles.alias("took"))
+        .select("attempts", "packets", F.col("took")[0].alias("us_p50"), F.col("took")[1].alias("us_p99"))
+        .orderBy("attempts")
+    )
+
+
+def loss_stages(packets: DataFrame, events: DataFrame) -> DataFrame:
+    """Where first attempts were lost: before the relay had the batch, in the relay, or behind it."""
+    batches = events.where(F.col("event").isin(TraceEvent.BATCH_RECEIPTED.value, TraceEvent.BATCH_GIVEN_UP.value))
+    ends = batches.groupBy(F.col("node").alias("sender"), "batch").agg(
+        F.max((F.col("event") == TraceEvent.BATCH_RECEIPTED.value).cast("int")).alias("receipted")
+    )
+    at_relay = (
+        events.where((F.col("event") == TraceEvent.PACKET_DROPPED.value) & (F.col("reason") != "duplicate"))
+        .select(F.col("connection").alias("stream"), "sequence", F.col("reason").alias("relay_reason"))
+        .dropDuplicates(["stream", "sequence"])
+    )
+    lost = packets.where("lost_first = 1").select("stream", "sequence", "sender", "batch", "size", "received")
+    stage = (
+        F.when(
+            F.col("relay_reason").isNotNull(),
+            F.concat(F.lit("dropped by the relay: "), F.replace("relay_reason", F.lit("_"), F.lit(" "))),
+        )
+        .when(F.col("receipted") == 1, "after the relay had it")
+        .when(F.col("receipted") == 0, "before the relay had it")
+        .otherwise("unknown: no word of its batch")
+    )
+    return (
+        lost.join(ends, ["sender", "batch"], "left")
+        .join(at_relay, ["stream", "sequence"], "left")
+        .groupBy(stage.alias("stage"))
+        .agg(
+            F.count("*").alias("packets"),
+            F.sum("size").alias("bytes"),
+            F.count_if(F.col("received") == 0).alias("never_arrived"),
+        )
+        .orderBy(F.desc("packets"))
+    )
+
+
+def lost_ranges(ordered: DataFrame, limit: int = 50) -> DataFrame:
+    """Gaps and islands: runs of packets that never arrived, the longest first."""
+    missing = ordered.where((F.col("received") == 0) & F.col("both_ends") & ~F.col("is_open") & (F.col("sent") > 0))
+    stream = Window.partitionBy("stream").orderBy("position")
+    # neighbours have the same difference between position and rank
+    islands = missing.withColumn("island", F.col("position") - F.row_number().over(stream))
+    return (
+        islands.groupBy("stream", "island")
+        .agg(
+            F.max("sender").alias("sender"),
+            F.min_by("sequence", "position").alias("first"),
+            F.max_by("sequence", "position").alias("last"),
+            F.count("*").alias("packets"),
+            F.sum("size").alias("bytes"),
+            F.max("sent").alias("attempts"),
+        )
+        .drop("island")
+        .orderBy(F.desc("packets"), "stream", "first")
+        .limit(limit)
+    )

@@ -1,0 +1,34 @@
+"""The report: one HTML file that needs nothing else."""
+
+from html import escape
+
+from tunnel.analysis import pieces, sections
+from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.style import STYLE
+from tunnel.analysis.verdict import verdict
+from tunnel.analysis.words import count, duration
+
+__all__ = ["render"]
+
+
+def render(of: Analysis, title: str) -> str:
+    """The whole page."""
+    shown = [section for section in (make(of) for make in sections.ALL) if section is not None]
+    links = "".join(f'<a href="#{one.anchor}">{escape(one.title)}</a>' for one in shown)
+    sentences = "".join(f"<p>{escape(text)}</p>" for text in verdict(of))
+    events = sum(row["events"] for row in of.files)
+    span = duration(of.end_us - of.begin_us)
+    nodes = f"{count(events)} events over {span}; writers: {count(len(of.writers))}, files: {count(len(of.files))}"
+    body = "".join(
+        f'<section id="{one.anchor}"><h2>{escape(one.title)}</h2>'
+        f'<p class="what">{escape(one.what)}</p>{one.body}</section>'
+        for one in shown
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
+        f'<h1>{escape(title)}</h1><p class="sub">{escape(nodes)}.</p><nav>{links}</nav>'
+        f'<div class="verdict">{sentences}</div>{pieces.cards(sections.key_figures(of))}{body}'
+        "</main></body></html>\n"
+    )

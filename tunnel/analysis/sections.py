@@ -1,0 +1,357 @@
+"""The parts of the report, in order."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.pieces import Column, Section, figure, pair, table
+from tunnel.analysis.stalls_section import stalls
+from tunnel.analysis.streams_section import worst_streams
+from tunnel.analysis.svg import Axis, Series, bars, plot
+from tunnel.analysis.words import CAUSES, PROBLEMS, bits, count, duration, percent, size
+
+__all__ = ["ALL", "key_figures"]
+
+
+def key_figures(of: Analysis) -> list[tuple[str, str, str]]:
+    """The numbers that come first."""
+    totals, fit, rtt = of.totals, of.gilbert, of.rtt
+    if not totals or not totals.get("packets"):
+        return [("Events", count(sum(row["events"] for row in of.files)), "records that could be read")]
+    span_s = max(1e-6, (of.end_us - of.begin_us) / 1e6)
+    resent = totals["packets"] - totals["unique_packets"]
+    stalled = sum(row["us"] for row in of.stalls)
+    trips = rtt.get("us") or [None, None, None]
+    return [
+        ("Goodput", bits(totals["received_bytes"] / span_s), "what arrived for the first time, over the whole trace"),
+        (
+            "Efficiency",
+            percent(totals["received_bytes"] / totals["bytes"] if totals["bytes"] and totals["both_ends"] else None),
+            "bytes that arrived once, of all bytes of packets sent, repeats included",
+        ),
+        ("Repeats", percent(resent / totals["packets"], 2), "transmissions that were not the first of their packet"),
+        (
+            "Needless repeats",
+            percent(totals["needless"] / resent if resent else 0.0),
+            "of the repeats: the packet had arrived before, as its receiver's trace proves",
+        ),
+        ("Loss", percent(totals["lost"] / totals["packets"], 2), "transmissions that never came to the other end"),
+        (
+            "Burst of losses",
+            f"{fit['mean_burst']:.2f} packets" if fit.get("mean_burst") else "–",
+            "mean length (1 / r of the Gilbert model); 1 when losses are independent and rare",
+        ),
+        ("Round trip", duration(trips[0]), f"median; 99 % are below {duration(trips[2])}"),
+        ("Jitter", duration(rtt.get("jitter_us")), "mean difference between one round trip and the next"),
+        (
+            "Stalled",
+            percent(stalled / totals["duration_us"] if totals["duration_us"] else 0.0),
+            "of the time of all streams: silence although there was something to send",
+        ),
+        ("Streams", count(totals["streams"]), f"directions of connections; both ends traced of {totals['both_ends']}"),
+    ]
+
+
+def _health(of: Analysis) -> Section:
+    files = table(
+        "Files with something wrong.",
+        [
+            Column("file", lambda row: row["file"], is_number=False),
+            Column("what", lambda row: _problem(row), is_number=False),
+        ],
+        of.problems,
+    )
+    writers = table(
+        "Who wrote the trace.",
+        [
+            Column("writer", lambda row: row["writer"], "one process", is_number=False),
+            Column("events", lambda row: count(row["events"]), "records that were read"),
+            Column("dropped", lambda row: count(row["dropped"]), "records the writer says it could not take"),
+            Column("missing", lambda row: count(row["missing"]), "numbers that no record has, the dropped included"),
+        ],
+        of.writers[:50],
+    )
+    sound = '<p class="good">Every file is whole.</p>' if not of.problems else ""
+    what = "Whether the trace can be believed. What is missing here is missing in the trace, not in the network."
+    return Section("health", "The trace itself", what, sound + files + writers)
+
+
+def _problem(row: Mapping[str, Any]) -> str:
+    text = PROBLEMS[row["problem"]]
+    if row["problem"] == "duplicate":
+        return f"{text} ({row['same_as']})"
+    if row["problem"] == "corrupt":
+        return f"{text}; {row['corrupt_frames']} of {row['frames'] + row['corrupt_frames']} parts are damaged"
+    if row["problem"] in ("version", "lines"):
+        version = f", version {row['version']}" if row.get("version") else ""
+        return f"{text} ({count(row['count'])} lines{version})"
+    return text
+
+
+def _retransmissions(of: Analysis) -> Section | None:
+    sums: dict[str, list[int]] = {}
+    roads: dict[tuple[str, str], dict[str, int]] = {}
+    buckets: dict[int, list[int]] = {}
+    for row in of.retransmissions:
+        road = roads.setdefault((row["relay"], row["carrier"]), {"packets": 0, "resent": 0, "bytes": 0, "resent_b": 0})
+        over_time = buckets.setdefault(row["bucket"], [0, 0])
+        road["packets"] += row["packets"]
+        road["bytes"] += row["bytes"]
+        over_time[0] += row["packets"]
+        if row["cause"]:
+            road["resent"] += row["packets"]
+            road["resent_b"] += row["bytes"]
+            over_time[1] += row["packets"]
+            of_cause = sums.setdefault(row["cause"], [0, 0])
+            of_cause[0] += row["packets"]
+            of_cause[1] += row["bytes"]
+    if not roads:
+        return None
+    marks = [
+        (CAUSES.get(cause, (cause,))[0], float(packets), f"{count(packets)}, {size(size_bytes)}")
+        for cause, (packets, size_bytes) in sorted(sums.items(), key=lambda item: -item[1][0])
+    ]
+    rate = [(bucket * of.bucket_us / 1e6, resent / sent) for bucket, (sent, resent) in sorted(buckets.items())]
+    by_cause = figure(
+        bars(marks, title="repeats by cause"), "Repeats by what made the sender repeat: packets and bytes."
+    )
+    time = plot([Series("rate", rate, 2, steps=True)], Axis("seconds", _plain), Axis("repeats", _share))
+    over = figure(time, f"Share of transmissions that were repeats, by {duration(of.bucket_us)}.")
+    ways = table(
+        "By relay and carrier.",
+        [
+            Column("relay", lambda row: row["relay"] or "–", is_number=False),
+            Column("carrier", lambda row: row["carrier"] or "–", "how batches moved", is_number=False),
+            Column("packets", lambda row: count(row["packets"]), "numbered packets sent, repeats included"),
+            Column("repeats", lambda row: count(row["resent"])),
+            Column("rate", lambda row: percent(row["resent"] / row["packets"], 2), "repeats of all"),
+            Column("bytes repeated", lambda row: percent(row["resent_b"] / row["bytes"] if row["bytes"] else 0.0, 2)),
+        ],
+        [{"relay": relay, "carrier": carrier, **road} for (relay, carrier), road in sorted(roads.items())],
+    )
+    meanings = "".join(f"<dt>{CAUSES[cause][0]}</dt><dd>{CAUSES[cause][1]}</dd>" for cause in sums if cause in CAUSES)
+    body = (pair(by_cause, over) if sums else "<p>Nothing was repeated.</p>") + ways + f"<dl>{meanings}</dl>"
+    return Section("repeats", "Retransmissions", "How often packets were sent again, and why.", body)
+
+
+def _share(value: float) -> str:
+    return percent(value, 0)
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def _needless(of: Analysis) -> Section | None:
+    if not of.spurious:
+        return None
+    columns = [
+        Column("cause", lambda row: CAUSES.get(row["cause"], (row["cause"],))[0], is_number=False),
+        Column("packets", lambda row: count(row["packets"]), "sent more than once, both ends traced"),
+        Column("repeats", lambda row: count(row["attempts"])),
+        Column("needless", lambda row: count(row["needless"]), "an earlier attempt had arrived, or did later"),
+        Column("share", lambda row: percent(row["rate"])),
+        Column("precision", lambda row: percent(row["precision"]), "of what the sender took for needless, what was"),
+        Column("recall", lambda row: percent(row["recall"]), "of what was needless, what the sender recognised"),
+    ]
+    what = (
+        "Repeats of what had arrived: their price is bandwidth, their cause a timer that was too short or a late ACK."
+    )
+    return Section("needless", "Needless retransmissions", what, table("By cause.", columns, of.spurious))
+
+
+def _times(of: Analysis) -> Section | None:
+    if not of.rtt_values:
+        return None
+    trips = _cumulated([(row["class"], row["n"]) for row in of.rtt_values if row["of"] == "rtt"])
+    ratios = _cumulated([(row["class"], row["n"]) for row in of.rtt_values if row["of"] == "rto_over_rtt"])
+    share = Axis("share", _share)
+    cdf = plot([Series("round trip", trips, 1, steps=True)], Axis("round trip", duration, logarithmic=True), share)
+    ratio = plot([Series("RTO / RTT", ratios, 4, steps=True)], Axis("RTO over RTT", _plain, logarithmic=True), share)
+    lines = [
+        Series(
+            name, [(row["bucket"] * of.bucket_us / 1e6, row[column]) for row in of.rtt_over_time], tone, dashed=dashed
+        )
+        for name, column, tone, dashed in (
+            ("median", "rtt_us_p50", 1, False),
+            ("99 %", "rtt_us_p99", 2, False),
+            ("RTO (median)", "rto_us_p50", 6, True),
+        )
+    ]
+    over = plot(lines, Axis("seconds", _plain), Axis("", duration, logarithmic=True))
+    timers = table(
+        "Timers.",
+        [
+            Column("timer", lambda row: row["timer"].replace("_", " "), is_number=False),
+            Column("fired", lambda row: count(row["fired"])),
+            Column("late, median", lambda row: duration(row["lag_us_p50"]), "after its deadline"),
+            Column("late, 99 %", lambda row: duration(row["lag_us_p99"])),
+            Column("latest", lambda row: duration(row["lag_us_max"])),
+        ],
+        of.timers,
+    )
+    repaired = table(
+        "Repair.",
+        [
+            Column("attempts", lambda row: f"{row['attempts']}{' or more' if row['attempts'] == 8 else ''}"),
+            Column("packets", lambda row: count(row["packets"]), "sent more than once and acknowledged in the end"),
+            Column("median", lambda row: duration(row["us_p50"]), "from the first attempt to the acknowledgement"),
+            Column("99 %", lambda row: duration(row["us_p99"])),
+        ],
+        of.recovery,
+    )
+    body = (
+        pair(
+            figure(cdf, "Round trips: what share was shorter. Exact samples alone: each names its attempt."),
+            figure(ratio, "Timeout over round trip: 1 would fire at once; far above it a loss is found late."),
+        )
+        + figure(over, f"Round trip and timeout, by {duration(of.bucket_us)}.")
+        + pair(timers, repaired)
+    )
+    return Section("time", "Round trips and timers", "How long things took, and how long the sender waited.", body)
+
+
+def _cumulated(classes: list[tuple[int, int]]) -> list[tuple[float, float]]:
+    total = sum(n for _, n in classes) or 1
+    points, so_far = [], 0
+    for number, n in sorted(classes):
+        so_far += n
+        points.append((2 ** ((number + 1) / 8), so_far / total))
+    return points
+
+
+def _losses(of: Analysis) -> Section | None:
+    if not of.totals or not of.totals.get("both_ends"):
+        return None
+    fit = of.gilbert
+    longest = max((row["length"] for row in of.bursts), default=0)
+    marks = [(f"{row['length']} in a row", float(row["bursts"]), count(row["bursts"])) for row in of.bursts[:12]]
+    model = ""
+    if fit.get("p") is not None and fit.get("r") is not None:
+        model = (
+            f"<p>Gilbert model of first attempts: a loss begins with p = {fit['p']:.4f}, ends with r = {fit['r']:.3f}; "
+            f"mean burst {fit['mean_burst']:.2f} packets, the longest {count(longest)}; "
+            f"{fit['burst_ratio']:.2f} times as long as independent losses would make it.</p>"
+        )
+    stages = table(
+        "Where first attempts were lost.",
+        [
+            Column("where", lambda row: row["stage"], is_number=False),
+            Column("packets", lambda row: count(row["packets"])),
+            Column("bytes", lambda row: size(row["bytes"])),
+            Column("never arrived", lambda row: count(row["never_arrived"]), "not by a later attempt either"),
+        ],
+        of.loss_stages,
+    )
+    ranges = table(
+        "Packets that never arrived.",
+        [
+            Column("stream", lambda row: f"{row['stream']:08x}", is_number=False),
+            Column("from", lambda row: row["sender"] or "–", is_number=False),
+            Column("numbers", lambda row: f"{row['first']} to {row['last']}"),
+            Column("packets", lambda row: count(row["packets"])),
+            Column("bytes", lambda row: size(row["bytes"])),
+            Column("attempts", lambda row: count(row["attempts"]), "of the one that was tried most"),
+        ],
+        of.lost_ranges[:20],
+    )
+    picture = figure(bars(marks, tone=4, title="bursts"), "Losses in a row: how many bursts of each length.")
+    moved = _moved(of)
+    late = of.totals["late_us_max"]
+    order = (
+        f"<p>{count(of.totals['reordered'])} packets were overtaken by later ones"
+        f"{f', by {duration(late)} at most' if late else ''}; {count(of.totals['waited'])} packets waited at their "
+        f"receiver for an earlier one to come (99 % of one stream's packets for at most "
+        f"{duration(of.totals['hol_us_p99_max'] or 0)}).</p>"
+    )
+    none = "" if of.totals["lost"] else "<p>No transmission was lost.</p>"
+    body = none + model + pair(picture, stages) + ranges + moved + order + _faults(of)
+    return Section(
+        "loss", "Losses and order", "What did not come, where it was lost, and what had to wait for it.", body
+    )
+
+
+def _moved(of: Analysis) -> str:
+    sums = {row["cause"]: row for row in of.moved}
+    names = (
+        ("application_to_transport", "written", "by applications"),
+        ("transport_to_network", "carried", "put into batches, repeats included"),
+        ("network_to_transport", "received", "in order, at the other end"),
+        ("transport_to_application", "delivered", "read by the application there"),
+    )
+    rows = [{"stage": stage, "what": what, **sums[cause]} for cause, stage, what in names if cause in sums]
+    columns = [
+        Column("stage", lambda row: row["stage"], is_number=False),
+        Column("bytes", lambda row: size(row["bytes"])),
+        Column("packets", lambda row: count(row["packets"]) if row["packets"] else "–"),
+        Column("what", lambda row: row["what"], is_number=False),
+    ]
+    return table("Bytes by stage, of the connections that ended within the trace.", columns, rows)
+
+
+def _faults(of: Analysis) -> str:
+    columns = [
+        Column("fault", lambda row: row["cause"].replace("_", " "), is_number=False),
+        Column("times", lambda row: count(row["n"])),
+        Column("bytes", lambda row: size(row["bytes"])),
+    ]
+    return table("Faults that a test injected on purpose.", columns, of.faults)
+
+
+def _exchanges(of: Analysis) -> Section | None:
+    if not of.exchanges and not of.batches:
+        return None
+    columns = [
+        Column("exchange", lambda row: row["kind"], "attach, push (up) or pull (down)", is_number=False),
+        Column("became", lambda row: row["event"].removeprefix("exchange_"), is_number=False),
+        Column("status", lambda row: str(row["status"] or "–"), "of HTTP"),
+        Column("times", lambda row: count(row["n"])),
+        Column("bytes", lambda row: size(row["bytes"])),
+        Column("median", lambda row: duration(row["latency_us_p50"] or None), "until that happened"),
+        Column("99 %", lambda row: duration(row["latency_us_p99"] or None)),
+    ]
+    batch = [
+        Column("carrier", lambda row: row["carrier"] or "–", is_number=False),
+        Column("became", lambda row: row["event"].removeprefix("batch_").replace("_", " "), is_number=False),
+        Column("batches", lambda row: count(row["n"])),
+        Column("median", lambda row: duration(row["latency_us_p50"]), "from the moment it was filled"),
+        Column("99 %", lambda row: duration(row["latency_us_p99"])),
+    ]
+    body = table("Exchanges.", columns, of.exchanges) + table("Batches.", batch, of.batches)
+    return Section(
+        "exchanges", "Exchanges and batches", "How the HTTP below fared. Pulls are held: they may take long.", body
+    )
+
+
+def _goodput(of: Analysis) -> Section | None:
+    if not any(row["sent_bytes"] for row in of.goodput):
+        return None
+    lines = [
+        Series(
+            name,
+            [(row["bucket"] * of.bucket_us / 1e6, row[column] * 1e6 / of.bucket_us) for row in of.goodput],
+            tone,
+            steps=True,
+        )
+        for name, column, tone in (
+            ("sent", "sent_bytes", 6),
+            ("sent first", "first_bytes", 1),
+            ("came", "received_bytes", 3),
+        )
+    ]
+    picture = plot(lines, Axis("seconds", _plain), Axis("", bits))
+    caption = f"Numbered packets by {duration(of.bucket_us)}: all that was sent, first attempts alone, all that came."
+    return Section("goodput", "Throughput", "How much moved, and when.", figure(picture, caption))
+
+
+ALL: tuple[Callable[[Analysis], Section | None], ...] = (
+    _goodput,
+    stalls,
+    _retransmissions,
+    _needless,
+    _losses,
+    _times,
+    worst_streams,
+    _exchanges,
+    _health,
+)

@@ -1,0 +1,57 @@
+"""The part of the report about stalls: how long senders stood still, and why."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.pieces import Column, Section, figure, table
+from tunnel.analysis.svg import bars
+from tunnel.analysis.words import CAUSES, STALLS, count, duration
+
+__all__ = ["stalls"]
+
+
+def stalls(of: Analysis) -> Section | None:
+    """None when nobody stood still."""
+    if not of.stalls:
+        return None
+    marks = [
+        (STALLS.get(row["why"], (row["why"],))[0], float(row["us"]), f"{duration(row['us'])} in {count(row['stalls'])}")
+        for row in of.stalls
+    ]
+    causes = table(
+        "Stalls by cause.",
+        [
+            Column("cause", lambda row: STALLS.get(row["why"], (row["why"],))[0], is_number=False),
+            Column("stalls", lambda row: count(row["stalls"])),
+            Column("in all", lambda row: duration(row["us"])),
+            Column("median", lambda row: duration(row["us_p50"])),
+            Column("99 %", lambda row: duration(row["us_p99"])),
+            Column("longest", lambda row: duration(row["us_max"])),
+            Column("streams", lambda row: count(row["streams"])),
+            Column("what it means", lambda row: STALLS.get(row["why"], ("", ""))[1], is_number=False),
+        ],
+        of.stalls,
+    )
+    longest = table(
+        "The longest.",
+        [
+            Column("at", lambda row: duration(row["start_us"] - of.begin_us), "since the trace began"),
+            Column("for", lambda row: duration(row["gap_us"])),
+            Column("node", lambda row: row["node"], is_number=False),
+            Column("stream", lambda row: f"{row['stream']:08x}", is_number=False),
+            Column("cause", lambda row: STALLS.get(row["why"], (row["why"],))[0], is_number=False),
+            Column("ended by", lambda row: _ended(row), is_number=False),
+        ],
+        of.longest_stalls[:15],
+    )
+    what = (
+        "Silences of senders who had something to do, longer than two round trips or the timeout. Each has one cause, "
+        "the first that fits of those below."
+    )
+    picture = figure(bars(marks, tone=2, title="stalls"), "Time lost in stalls, by cause.")
+    return Section("stalls", "Stalls", what, picture + causes + longest)
+
+
+def _ended(row: Mapping[str, Any]) -> str:
+    return f"repeat: {CAUSES.get(row['cause'], (row['cause'],))[0]}" if row["attempt"] else "progress"

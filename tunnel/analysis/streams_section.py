@@ -1,0 +1,76 @@
+"""The part of the report about single streams: the worst ones, each with its time–sequence graph."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.flow import ACKED, RECEIVED, SENT
+from tunnel.analysis.pieces import Column, Section, figure, table
+from tunnel.analysis.svg import Axis, Series, plot
+from tunnel.analysis.words import STALLS, bits, count, duration, percent, size
+
+__all__ = ["worst_streams"]
+
+_HALF, _ROUND = 1 << 31, 1 << 32
+
+
+def worst_streams(of: Analysis) -> Section | None:
+    """The streams that lost the most time."""
+    if not of.worst:
+        return None
+    columns = [
+        Column("stream", lambda row: f"{row['stream']:08x}", "the sender's number of the connection", is_number=False),
+        Column("from", lambda row: row["sender"] or "–", is_number=False),
+        Column("to", lambda row: row["receiver"] or "–", is_number=False),
+        Column("bytes", lambda row: size(row["unique_bytes"])),
+        Column("goodput", lambda row: _rate(row), "over its own life"),
+        Column("repeats", lambda row: percent(_share(row))),
+        Column("lost", lambda row: count(row["lost"])),
+        Column("round trip", lambda row: duration(row["rtt_us_p50"]), "median"),
+        Column("99 %", lambda row: duration(row["rtt_us_p99"])),
+        Column("backoff", lambda row: count(row["backoff_max"]), "how often the timeout had doubled"),
+        Column("stalled", lambda row: duration(row["stalled_us"] or 0)),
+        Column("mostly by", lambda row: STALLS.get(row["stalled_by"] or "", ("–",))[0], is_number=False),
+    ]
+    graphs = "".join(_graph(of, row) for row in of.worst if str(row["stream"]) in of.points)
+    what = "Those that stood still for longest, or lost most. A point is a packet; what climbs, moves."
+    body = table("The worst.", columns, of.worst) + f'<div class="pair">{graphs}</div>'
+    return Section("streams", "The worst streams", what, body)
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    return bits(row["received_bytes"] * 1e6 / row["duration_us"]) if row["duration_us"] else "–"
+
+
+def _share(row: Mapping[str, Any]) -> float:
+    return (row["packets"] - row["unique_packets"]) / row["packets"] if row["packets"] else 0.0
+
+
+def _graph(of: Analysis, stream: dict[str, Any]) -> str:
+    points = of.points[str(stream["stream"])]
+    sent = [point for point in points if point["kind"] == SENT]
+    if not sent:
+        return ""
+    first = min(sent, key=lambda point: (point["t"], point["sequence"]))
+    begin_us, base = first["t"], first["sequence"]
+
+    def places(kind: int, repeats: bool | None = None) -> list[tuple[float, float]]:
+        return [
+            ((point["t"] - begin_us) / 1e6, float((point["sequence"] - base + _HALF) % _ROUND - _HALF))
+            for point in sorted(points, key=lambda point: (point["t"], point["sequence"]))
+            if point["kind"] == kind and (repeats is None or (point["attempt"] > 0) == repeats)
+        ]
+
+    series = [
+        Series("acknowledged", places(ACKED), 6, steps=True),
+        Series("sent", places(SENT, repeats=False), 1, dots=True),
+        Series("received", places(RECEIVED), 3, dots=True),
+        Series("sent again", places(SENT, repeats=True), 2, dots=True),
+    ]
+    picture = plot(series, Axis("seconds", lambda v: f"{v:g}"), Axis("packet", lambda v: f"{v:g}"), y_from_0=False)
+    why = STALLS.get(stream["stalled_by"] or "", ("nothing",))[0]
+    caption = (
+        f"{stream['stream']:08x}, {stream['sender'] or '–'} to {stream['receiver'] or '–'}: stood still for "
+        f"{duration(stream['stalled_us'] or 0)}, mostly because of: {why}."
+    )
+    return figure(picture, caption)

@@ -1,0 +1,166 @@
+"""Pictures as inline SVG: no script, no font, no network; colours come from the page, so that they follow its theme."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+__all__ = ["Axis", "Mark", "Series", "bars", "plot"]
+
+WIDTH, HEIGHT = 680, 260
+LEFT, RIGHT, TOP, BOTTOM = 74, 28, 12, 44
+BAR, BAR_GAP, LABEL = 20, 9, 190
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What an axis shows; `words` turns a value into a label."""
+
+    title: str
+    words: Callable[[float], str] = lambda value: f"{value:g}"
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line or a cloud of points; `tone` is one of the page's colours, 1 to 6."""
+
+    name: str
+    points: Points
+    tone: int = 1
+    steps: bool = False
+    dots: bool = False
+    dashed: bool = False
+
+
+Mark = tuple[str, float, str]  # label, value, text beside the bar
+
+
+def bars(marks: Sequence[Mark], *, tone: int = 1, title: str = "") -> str:
+    """Horizontal bars with their labels, the largest as wide as there is room."""
+    if not marks:
+        return ""
+    most = max(value for _, value, _ in marks) or 1
+    height = len(marks) * (BAR + BAR_GAP) + BAR_GAP
+    room = WIDTH - LABEL - 170
+    parts = []
+    for index, (label, value, text) in enumerate(marks):
+        y = BAR_GAP + index * (BAR + BAR_GAP)
+        width = max(2.0, value / most * room)
+        parts.append(
+            f'<text class="label" x="{LABEL - 8}" y="{y + 14}" text-anchor="end">{escape(label)}</text>'
+            f'<rect class="fill{tone}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}" rx="3"/>'
+            f'<text class="value" x="{LABEL + width + 7:.1f}" y="{y + 14}">{escape(text)}</text>'
+        )
+    return _picture(height, "".join(parts), title)
+
+
+def plot(series: Sequence[Series], x: Axis, y: Axis, *, title: str = "", y_from_0: bool = True) -> str:
+    """Lines or points over two axes, with a legend when there is more than one series."""
+    shown = [one for one in series if one.points]
+    if not shown:
+        return ""
+    x_scale = _Scale([px for one in shown for px, _ in one.points], LEFT, WIDTH - RIGHT, x.logarithmic)
+    legend = len(shown) > 1
+    top = TOP + (20 if legend else 0)
+    values = [py for one in shown for _, py in one.points]
+    if y_from_0 and not y.logarithmic:
+        values.append(0.0)
+    y_scale = _Scale(values, HEIGHT - BOTTOM, top, y.logarithmic)
+    parts = [_grid(x_scale, y_scale, x, y, top)]
+    parts += [_draw(one, x_scale, y_scale) for one in shown]
+    if legend:
+        parts.append(_legend(shown))
+    return _picture(HEIGHT, "".join(parts), title)
+
+
+class _Scale:
+    """From values to places, and where the ticks are."""
+
+    def __init__(self, values: Sequence[float], begin: float, end: float, logarithmic: bool) -> None:
+        self._logarithmic = logarithmic
+        usable = [value for value in values if value > 0] if logarithmic else list(values)
+        low, high = (min(usable), max(usable)) if usable else (0.0, 1.0)
+        if logarithmic:
+            low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
+            if low == high:
+                high *= 10
+        elif low == high:
+            high = low + 1
+        self.low, self.high, self._begin, self._end = low, high, begin, end
+
+    def __call__(self, value: float) -> float:
+        if self._logarithmic:
+            share = (math.log10(max(value, self.low)) - math.log10(self.low)) / (
+                math.log10(self.high) - math.log10(self.low)
+            )
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self._begin + share * (self._end - self._begin)
+
+    def ticks(self, wanted: int = 5) -> list[float]:
+        if self._logarithmic:
+            first, last = round(math.log10(self.low)), round(math.log10(self.high))
+            every = max(1, -(-(last - first) // 7))
+            return [10.0**power for power in range(first, last + 1, every)]
+        raw = (self.high - self.low) / wanted
+        power = 10 ** math.floor(math.log10(raw))
+        step = next(nice * power for nice in (1, 2, 2.5, 5, 10) if nice * power >= raw)
+        first = math.ceil(self.low / step - 1e-9)
+        count = math.floor(self.high / step + 1e-9) - first
+        return [(first + index) * step for index in range(count + 1)]
+
+
+def _grid(x_scale: _Scale, y_scale: _Scale, x: Axis, y: Axis, top: float) -> str:
+    parts = []
+    for tick in y_scale.ticks():
+        at = y_scale(tick)
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text class="tick" x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end">{escape(y.words(tick))}</text>'
+        )
+    for tick in x_scale.ticks(7):
+        at = x_scale(tick)
+        parts.append(
+            f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{HEIGHT - BOTTOM}"/>'
+            f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">'
+            f"{escape(x.words(tick))}</text>"
+        )
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    half = (top + HEIGHT - BOTTOM) / 2
+    parts.append(f'<text class="axis" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x.title)}</text>')
+    turned = f'transform="rotate(-90 12 {half})"'
+    parts.append(f'<text class="axis" x="12" y="{half}" text-anchor="middle" {turned}>{escape(y.title)}</text>')
+    return "".join(parts)
+
+
+def _draw(one: Series, x_scale: _Scale, y_scale: _Scale) -> str:
+    places = [(x_scale(px), y_scale(py)) for px, py in one.points]
+    if one.dots or len(places) == 1:
+        # one path of dots of no length with round ends: a tenth of the size of as many circles
+        path = "".join(f"M{px:.1f} {py:.1f}h0" for px, py in places)
+        return f'<path class="dots line{one.tone}" d="{path}"/>'
+    path = f"M{places[0][0]:.1f} {places[0][1]:.1f}"
+    for (_, before), (px, py) in pairwise(places):
+        path += f"H{px:.1f}V{py:.1f}" if one.steps and before != py else f"L{px:.1f} {py:.1f}"
+    dashed = " dashed" if one.dashed else ""
+    return f'<path class="line line{one.tone}{dashed}" d="{path}"/>'
+
+
+def _legend(shown: Sequence[Series]) -> str:
+    parts, at = [], float(LEFT)
+    for one in shown:
+        parts.append(
+            f'<rect class="fill{one.tone}" x="{at:.0f}" y="8" width="11" height="11" rx="2"/>'
+            f'<text class="legend" x="{at + 16:.0f}" y="18">{escape(one.name)}</text>'
+        )
+        at += 34 + 6.9 * len(one.name)
+    return "".join(parts)
+
+
+def _picture(height: float, content: str, title: str) -> str:
+    label = f"<title>{escape(title)}</title>" if title else ""
+    return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img">{label}{content}</svg>'

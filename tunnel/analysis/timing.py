@@ -1,0 +1,292 @@
+"""Round trips, timeouts and stalls: what the sender's own clock says."""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tunnel.analysis.flow import ACKED, SENT
+from tunnel.traces.record import TraceEvent
+
+__all__ = [
+    "longest",
+    "rtt_by_stream",
+    "rtt_of_all",
+    "rtt_over_time",
+    "rtt_values",
+    "stalls_by_cause",
+    "stalls_of",
+    "steps_of",
+    "timers",
+]
+
+_SHARES = (0.5, 0.95, 0.99)
+_ACCURACY = 1000  # of percentiles: a thousandth
+STALL_MIN_US = 1_000
+BUCKET_US = 10_000_000
+
+
+def _percentiles(value: Column | str, shares: tuple[float, ...] = _SHARES) -> Column:
+    return F.percentile_approx(value, F.array(*[F.lit(share) for share in shares]), F.lit(_ACCURACY))
+
+
+def steps_of(flow: DataFrame) -> DataFrame:
+    """What the sender of each stream did or learned, in the order of its clock, with the state before each step."""
+    stream = Window.partitionBy("stream").orderBy("t", "kind", "sequence")
+    before = ("t", "in_flight_bytes", "backlog_bytes", "window_bytes", "edge_bytes", "srtt_us", "rto_us")
+    steps = flow.where(F.col("kind").isin(SENT, ACKED))
+    last_sample = F.last(F.when(F.col("rtt_us") > 0, F.col("rtt_us")), ignorenulls=True)
+    so_far = stream.rowsBetween(Window.unboundedPreceding, -1)
+    return steps.withColumns(
+        {f"{name}_before": F.lag(name).over(stream) for name in before} | {"rtt_before": last_sample.over(so_far)}
+    )
+
+
+def rtt_by_stream(steps: DataFrame) -> DataFrame:
+    """Percentiles of exact samples (PROTOCOL 4.5), jitter as the mean difference of neighbours, RTO and backoff."""
+    sample = F.when(F.col("rtt_us") > 0, F.col("rtt_us"))
+    return (
+        steps.groupBy("stream")
+        .agg(
+            F.count(sample).alias("samples"),
+            F.min(sample).alias("rtt_us_min"),
+            _percentiles(sample).alias("rtt"),
+            F.avg(F.abs(sample - F.col("rtt_before"))).alias("jitter_us"),
+            _percentiles(F.when(sample.isNotNull(), F.col("rto_us")), (0.5,))[0].alias("rto_us_p50"),
+            F.max("backoff").alias("backoff_max"),
+        )
+        .select(
+            "*",
+            *[F.col("rtt")[index].alias(f"rtt_us_p{round(share * 100)}") for index, share in enumerate(_SHARES)],
+        )
+        .drop("rtt")
+    )
+
+
+def rtt_values(steps: DataFrame) -> DataFrame:
+    """All samples of all streams: how often a round trip fell in each of about 28 classes per factor of ten, and the
+    same of RTO over RTT (in hundredths)."""
+    sampled = steps.where("rtt_us > 0")
+    logarithm = F.floor(F.log2(F.col("rtt_us")) * 8).cast("int")
+    ratio = F.floor(F.log2(F.col("rto_us") / F.col("rtt_us")) * 8).cast("int")
+    values = sampled.select(
+        F.explode(
+            F.array(
+                F.struct(F.lit("rtt").alias("of"), logarithm.alias("class")),
+                F.struct(F.lit("rto_over_rtt").alias("of"), ratio.alias("class")),
+            )
+        ).alias("v")
+    )
+    return values.groupBy("v.of", "v.class").agg(F.count("*").alias("n")).orderBy("of", "class")
+
+
+def rtt_over_time(steps: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
+    """Round trip and RTO by bucket of time."""
+    bucket = F.floor((F.col("t") - begin_us) / bucket_us)
+    return (
+        steps.where("rtt_us > 0")
+        .groupBy(bucket.alias("bucket"))
+        .agg(
+            F.count("*").alias("samples"),
+            _percentiles("rtt_us", (0.5, 0.99)).alias("rtt"),
+            _percentiles("rto_us", (0.5,)).alias("rto"),
+        )
+        .select(
+            "bucket",
+            "samples",
+            F.col("rtt")[0].alias("rtt_us_p50"),
+            F.col("rtt")[1].alias("rtt_us_p99"),
+            F.col("rto")[0].alias("rto_us_p50"),
+        )
+        .orderBy("bucket")
+    )
+
+
+def timers(events: DataFrame) -> DataFrame:
+    """How often each timer fired, and how much too late."""
+    return (
+        events.where((F.col("event") == TraceEvent.TIMER_UPDATED.value) & (F.col("cause") == "expired"))
+        .select(F.explode(F.split("text", " ")).alias("timer"), "latency_us")
+        .groupBy("timer")
+        .agg(
+            F.count("*").alias("fired"),
+            _percentiles("latency_us", (0.5, 0.99)).alias("lag"),
+            F.max("latency_us").alias("lag_us_max"),
+        )
+        .select(
+            "timer", "fired", F.col("lag")[0].alias("lag_us_p50"), F.col("lag")[1].alias("lag_us_p99"), "lag_us_max"
+        )
+        .orderBy(F.desc("fired"))
+    )
+
+
+# stalls
+
+
+def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame) -> DataFrame:
+    """Silences of senders who had something to do: longer than the smaller of 2 SRTT and RTO (as TAPO has it), each
+    with what ended it, what else went on at its node, and the cause that this points to."""
+    gap = F.col("t") - F.col("t_before")
+    patience = F.least(F.when(F.col("srtt_us_before") > 0, 2 * F.col("srtt_us_before")), F.col("rto_us_before"))
+    busy = (F.col("in_flight_bytes_before") > 0) | (F.col("backlog_bytes_before") > 0)
+    candidates = (
+        steps.where(busy & (gap > patience) & (gap > STALL_MIN_US))
+        .withColumns({"gap_us": gap, "end_us": F.col("t"), "start_us": F.col("t_before")})
+        .select(
+            "stream",
+            "node",
+            "kind",
+            "sequence",
+            "attempt",
+            "cause",
+            "carrier",
+            "start_us",
+            "end_us",
+            "gap_us",
+            "in_flight_bytes_before",
+            "backlog_bytes_before",
+            "window_bytes_before",
+            "edge_bytes_before",
+            "srtt_us_before",
+            "rto_us_before",
+        )
+        .withColumn("stall", F.xxhash64("stream", "end_us", "sequence", "attempt", "kind"))
+    )
+    needless = packets.where("needless > 0").select("stream", "sequence", F.lit(True).alias("was_needless"))
+    circumstances = _circumstances(candidates, events)
+    known = candidates.join(circumstances, "stall", "left").join(needless, ["stream", "sequence"], "left")
+    return known.withColumn("why", _cause()).drop("stall")
+
+
+def _circumstances(stalls: DataFrame, events: DataFrame) -> DataFrame:
+    """What happened at the node of each stall while it lasted: loop lag, exchanges that failed, losses of the carrier's
+    own TCP, absence from the relay, and for how long no pull was open. One pass over each node's events in order: the
+    sums at the end less those at the beginning are what lies between."""
+    at = F.col("event")
+    is_pull = F.col("text") == "pull"
+    opened = at.isin(TraceEvent.EXCHANGE_SENT.value, TraceEvent.EXCHANGE_REPEATED.value) & is_pull
+    ended = is_pull & at.isin(
+        TraceEvent.EXCHANGE_ANSWERED.value, TraceEvent.EXCHANGE_FAILED.value, TraceEvent.EXCHANGE_ABANDONED.value
+    )
+    failed = (
+        (at == TraceEvent.EXCHANGE_FAILED.value)
+        | (at == TraceEvent.EXCHANGE_REPEATED.value)
+        | ((at == TraceEvent.EXCHANGE_ANSWERED.value) & (F.col("status") != 200))
+    )
+    absent = at == TraceEvent.DETACHED.value
+    lag = at == TraceEvent.LOOP_LAG.value
+    sampled = at == TraceEvent.SOCKET_SAMPLED.value
+    marks = events.where((F.col("version") == 1) & (opened | ended | failed | absent | lag | sampled)).select(
+        "node",
+        F.col("time_us").alias("t"),
+        F.lit(None).cast("long").alias("stall"),
+        F.when(opened, 1).when(ended, -1).otherwise(0).alias("pulls"),
+        F.when(lag, F.col("latency_us")).otherwise(0).alias("lag_us"),
+        failed.cast("int").alias("failures"),
+        absent.cast("int").alias("absences"),
+        F.when(sampled, F.col("count")).alias("tcp"),
+    )
+    nothing = [F.lit(0).alias(name) for name in ("pulls", "lag_us", "failures", "absences")]
+    edges = stalls.select(
+        "node", F.explode(F.array("start_us", "end_us")).alias("t"), "stall", *nothing, F.lit(None).alias("tcp")
+    )
+    node = Window.partitionBy("node").orderBy("t", F.col("stall").asc_nulls_first())
+    so_far = node.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = marks.unionByName(edges).withColumns(
+        {
+            "open_pulls": F.sum("pulls").over(so_far),
+            "before_us": F.lag("t").over(node),
+            "ever_pulled": F.max(F.abs("pulls")).over(so_far),
+            **{f"{name}_sum": F.sum(name).over(so_far) for name in ("lag_us", "failures", "absences")},
+            "tcp_last": F.last("tcp", ignorenulls=True).over(so_far),
+        }
+    )
+    idle = F.when(F.lag(F.col("open_pulls")).over(node) <= 0, F.col("t") - F.col("before_us")).otherwise(0)
+    rows = rows.withColumn("idle", idle).withColumn("idle_sum", F.sum("idle").over(so_far))
+    rows = rows.where(F.col("stall").isNotNull())
+    names = {
+        "lag_us": "lag_us_sum",
+        "failures": "failures_sum",
+        "absences": "absences_sum",
+        "no_pull_us": "idle_sum",
+        "tcp_retransmits": "tcp_last",
+    }
+    return rows.groupBy("stall").agg(
+        *[(F.max(column) - F.min(column)).alias(name) for name, column in names.items()],
+        F.max("ever_pulled").alias("ever_pulled"),
+    )
+
+
+def _cause() -> Column:
+    """The first that fits. The names are explained in docs/ANALYSIS.md."""
+    gap = F.col("gap_us")
+    resent = (F.col("kind") == SENT) & (F.col("attempt") > 0)
+    waits = F.col("backlog_bytes_before") > 0
+    in_flight = F.col("in_flight_bytes_before") > 0
+    return (
+        F.when(F.col("lag_us") * 2 > gap, "loop_lag")
+        .when(F.col("absences") > 0, "carrier_http")
+        .when(resent & F.col("cause").isin("batch_given_up", "route_resumed"), "carrier_http")
+        .when(F.col("failures") > 0, "carrier_http")
+        .when(F.col("tcp_retransmits") > 0, "carrier_tcp")
+        .when((F.col("ever_pulled") > 0) & (F.col("no_pull_us") * 2 > gap), "no_poll_outstanding")
+        .when(waits & ~in_flight & (F.col("window_bytes_before") == 0), "flow_control_peer")
+        .when(waits & (F.col("window_bytes_before") == 0), "flow_control_peer")
+        .when(waits & (F.col("edge_bytes_before") == 0), "flow_control_relay")
+        .when(resent & F.col("was_needless"), "ack_delay_or_loss")
+        .when(resent & (F.col("attempt") > 1), "double_retransmission")
+        .when(resent & ~waits, "tail_retransmission")
+        .when(resent, "loss")
+        .when(waits & (F.col("kind") == SENT), "carrier_busy")
+        .when(F.col("kind") == ACKED, "packet_delay")
+        .otherwise("application")
+    )
+
+
+def stalls_by_cause(stalls: DataFrame) -> DataFrame:
+    """How often, and for how long in all."""
+    return (
+        stalls.groupBy("why")
+        .agg(
+            F.count("*").alias("stalls"),
+            F.sum("gap_us").alias("us"),
+            _percentiles("gap_us", (0.5, 0.99)).alias("gap"),
+            F.max("gap_us").alias("us_max"),
+            F.countDistinct("stream").alias("streams"),
+        )
+        .select(
+            "why", "stalls", "us", F.col("gap")[0].alias("us_p50"), F.col("gap")[1].alias("us_p99"), "us_max", "streams"
+        )
+        .orderBy(F.desc("us"))
+    )
+
+
+def longest(stalls: DataFrame, limit: int) -> DataFrame:
+    """The longest silences."""
+    return (
+        stalls.select(
+            "stream",
+            "node",
+            "start_us",
+            "gap_us",
+            "why",
+            "cause",
+            "attempt",
+            "lag_us",
+            "failures",
+            "no_pull_us",
+            "tcp_retransmits",
+        )
+        .orderBy(F.desc("gap_us"), "stream", "start_us")
+        .limit(limit)
+    )
+
+
+def rtt_of_all(steps: DataFrame) -> DataFrame:
+    """The same as `rtt_by_stream`, over everything."""
+    sampled = steps.where("rtt_us > 0")
+    return sampled.agg(
+        F.count("*").alias("samples"),
+        F.min("rtt_us").alias("us_min"),
+        _percentiles("rtt_us").alias("us"),
+        F.avg(F.abs(F.col("rtt_us") - F.col("rtt_before"))).alias("jitter_us"),
+        _percentiles(F.col("rto_us") / F.col("rtt_us"), (0.5, 0.99)).alias("rto_over_rtt"),
+    )

@@ -1,0 +1,200 @@
+"""How a proxy asks who we are, and what to answer: Basic and Digest here, NTLM and Negotiate with pyspnego.
+
+Nothing is told before the proxy has asked: then it gets the strongest of the ways that it offers and we know.
+"""
+
+import base64
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+__all__ = ["Challenge", "Conversation", "Introduction", "parse_challenges"]
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_ITEM = re.compile(
+    rf"""[\s,]*(?:
+        (?P<name>{_TOKEN})\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s",=][^\s",]*))
+        | (?P<scheme>{_TOKEN})(?:\s+(?P<data>[A-Za-z0-9._~+/-]+=*)(?=\s*(?:,|$)))?
+    )""",
+    re.VERBOSE,
+)
+_SPOKEN = {"basic": "Basic", "digest": "Digest", "ntlm": "NTLM", "negotiate": "Negotiate"}
+_TALKING = ("negotiate", "ntlm")  # more than one message each, all on one connection
+_HASHES: dict[str, Callable[[bytes], "hashlib._Hash"]] = {
+    "sha-256": hashlib.sha256,
+    "md5": lambda data: hashlib.md5(data, usedforsecurity=False),
+}
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """One way in which the proxy would have us introduce ourselves. `data`: what a conversation goes on with."""
+
+    scheme: str  # in lower case
+    parameters: dict[str, str] = {}
+    data: str = ""
+
+
+class Conversation(Protocol):
+    """The client's side of NTLM or Negotiate on one connection."""
+
+    def step(self, in_token: bytes | None = None) -> bytes | None:
+        """The next message, given the other side's."""
+
+
+def parse_challenges(values: Iterable[str]) -> list[Challenge]:
+    """What the Proxy-Authenticate headers hold. Anything is taken; what makes no sense is left out."""
+    found: list[Challenge] = []
+    for value in values:
+        at = 0
+        while match := _ITEM.match(value, at):
+            at = match.end()
+            if match["scheme"]:
+                found.append(Challenge(match["scheme"].lower(), {}, match["data"] or ""))
+            elif found:
+                text = match["plain"] if match["plain"] is not None else re.sub(r"\\(.)", r"\1", match["quoted"])
+                found[-1].parameters[match["name"].lower()] = text
+    return found
+
+
+class Introduction:
+    """User and password for one proxy, and how it wants them. Shared by all connections; never shown or logged."""
+
+    def __init__(self, proxy: str, host: str, user: str = "", password: str = "", *, can_talk: bool = False) -> None:
+        """`can_talk`: whether conversations are possible, as with CONNECT."""
+        self.user = user
+        self._proxy = proxy
+        self._host = host
+        self._password = password
+        self._can_talk = can_talk
+        self._chosen: Challenge | None = None
+        self._count = 0  # of answers to the chosen nonce
+
+    def header(self, method: str, uri: str) -> str | None:
+        """What goes into Proxy-Authorization; None while nothing was asked, and where a conversation is needed."""
+        match self._chosen:
+            case Challenge(scheme="basic"):
+                return "Basic " + base64.b64encode(f"{self.user}:{self._password}".encode()).decode("ascii")
+            case Challenge(scheme="digest", parameters=parameters):
+                self._count += 1
+                return self._digest(parameters, method, uri)
+        return None
+
+    def conversation(self) -> tuple[str, Conversation] | None:
+        """For a new connection, when the proxy wants one: the scheme's name, and who speaks for us."""
+        if self._chosen is None or self._chosen.scheme not in _TALKING:
+            return None
+        import spnego  # of the extra proxy-auth
+
+        scheme = self._chosen.scheme
+        return _SPOKEN[scheme], spnego.client(
+            self.user or None, self._password or None, hostname=self._host, service="HTTP", protocol=scheme
+        )
+
+    def challenged(self, challenges: list[Challenge], sent: str | None) -> bool:
+        """The proxy answered 407 to what was `sent`. Whether there is another way to try."""
+        scheme = (sent or "").partition(" ")[0].lower()
+        if not challenges:
+            challenges = [Challenge("basic")]  # it does not say how, which it must: most mean this
+        if scheme:
+            offers = [offer for offer in challenges if offer.scheme == scheme == "digest"]
+            if not any(offer.parameters.get("stale", "").lower() == "true" for offer in offers):
+                return False
+        best = next((offer for offer in sorted(challenges, key=_strength) if self._can_answer(offer)), None)
+        if best is None:
+            return False
+        if self._chosen is None or self._chosen.parameters != best.parameters or self._chosen.scheme != best.scheme:
+            self._chosen, self._count = best, 0
+        return True
+
+    def advice(self, challenges: list[Challenge]) -> str:
+        """For a person, after a 407 that could not be answered: what the proxy asks for, and how to give it."""
+        names = ", ".join(dict.fromkeys(_SPOKEN.get(offer.scheme, offer.scheme) for offer in challenges))
+        realm = next((offer.parameters["realm"] for offer in challenges if offer.parameters.get("realm")), "")
+        asks = f"{self._proxy} asks for {names or 'credentials, and does not say how'}"
+        asks += f" ({realm})" if realm else ""
+        schemes = {offer.scheme for offer in challenges}
+        usable = schemes & set(_SPOKEN)
+        if challenges and not usable:
+            return f"{asks}, which we do not know: ask for another way in"
+        if usable <= set(_TALKING) and challenges:
+            if not self._can_talk:
+                return f"{asks}, which needs a relay at https://"
+            if not _knows_spnego():
+                return f"{asks}: install tunnel-transport[proxy-auth]"
+        if not self.user:
+            return f"{asks}: give user and password, as in --proxy http://USER:PASSWORD@HOST:PORT"
+        return f"{asks}, and does not take those of {self.user}: check user and password (special characters as %XX)"
+
+    def _can_answer(self, offer: Challenge) -> bool:
+        if offer.scheme in _TALKING:
+            # Without a user, Negotiate may have a ticket of the operating system.
+            return self._can_talk and bool(self.user or offer.scheme == "negotiate") and _knows_spnego()
+        if not self.user:
+            return False
+        if offer.scheme == "digest":
+            name, _ = _algorithm(offer.parameters)
+            return name in _HASHES and bool(offer.parameters.get("nonce")) and _qop(offer.parameters) is not None
+        return offer.scheme == "basic"
+
+    def _digest(self, asked: dict[str, str], method: str, uri: str) -> str:
+        """RFC 7616, 3.4; without qop RFC 2069."""
+        name, per_session = _algorithm(asked)
+        realm, nonce, qop = asked.get("realm", ""), asked["nonce"], _qop(asked)
+
+        def digest(*parts: str) -> str:
+            return _HASHES[name](":".join(parts).encode()).hexdigest()
+
+        count, own = f"{self._count:08x}", secrets.token_hex(16)
+        secret = digest(self.user, realm, self._password)
+        if per_session:
+            secret = digest(secret, nonce, own)
+        action = digest(method, uri)
+        response = digest(secret, nonce, count, own, qop, action) if qop else digest(secret, nonce, action)
+        fields = {"username": self.user, "realm": realm, "nonce": nonce, "uri": uri, "response": response}
+        if "opaque" in asked:
+            fields["opaque"] = asked["opaque"]
+        text = ", ".join(f'{key}="{_escaped(value)}"' for key, value in fields.items())
+        if "algorithm" in asked:
+            text += f", algorithm={asked['algorithm']}"
+        if qop or per_session:
+            text += f', cnonce="{own}"'
+        return f"Digest {text}, qop={qop}, nc={count}" if qop else f"Digest {text}"
+
+
+def _strength(offer: Challenge) -> tuple[int, int]:
+    order = ("negotiate", "ntlm", "digest", "basic")
+    hashes = list(_HASHES)
+    name, _ = _algorithm(offer.parameters)
+    return (
+        order.index(offer.scheme) if offer.scheme in order else len(order),
+        hashes.index(name) if name in hashes else len(hashes),
+    )
+
+
+def _algorithm(asked: dict[str, str]) -> tuple[str, bool]:
+    name = asked.get("algorithm", "MD5").lower()
+    return name.removesuffix("-sess"), name.endswith("-sess")
+
+
+def _qop(asked: dict[str, str]) -> str | None:
+    """Empty where the proxy knows of none; None where it wants one that we do not know."""
+    offered = asked.get("qop", "")
+    if not offered:
+        return ""
+    return "auth" if "auth" in [part.strip().lower() for part in offered.split(",")] else None
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _knows_spnego() -> bool:
+    try:
+        import spnego  # noqa: F401
+    except ImportError:
+        return False
+    return True

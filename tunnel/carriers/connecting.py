@@ -1,0 +1,209 @@
+"""Through a proxy that may ask who we are: CONNECT for relays with TLS, plain requests for those without."""
+
+import asyncio
+import base64
+import ssl
+from typing import Any, cast
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+from tunnel.carriers.challenges import Challenge, Conversation, Introduction, parse_challenges
+from tunnel.carriers.proxies import Proxy
+
+__all__ = ["ConnectConnector", "introduce"]
+
+_TRIES = 4  # asked, answered, and once more for each nonce that was too old
+_HEAD_BYTES_MAX = 64 * 1024
+_BODY_BYTES_MAX = 1024 * 1024  # of a refusal, after which the connection is used again
+_HEADER = "Proxy-Authorization"
+
+
+def introduce(introduction: Introduction) -> aiohttp.ClientMiddlewareType:
+    """For requests that go to the proxy whole: answers its 407. ClientHttpProxyError, with advice, where it cannot."""
+
+    async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        for tries_left in reversed(range(_TRIES)):
+            sent = introduction.header(request.method, str(request.url))
+            if sent is not None:
+                request.headers[_HEADER] = sent
+            response = await handler(request)
+            if response.status != 407:
+                return response
+            response.close()
+            challenges = parse_challenges(response.headers.getall("Proxy-Authenticate", []))
+            if not tries_left or not introduction.challenged(challenges, sent):
+                raise _refusal(response.request_info, 407, introduction.advice(challenges))
+        raise AssertionError("the last try returns or raises")
+
+    return middleware
+
+
+def _refusal(info: aiohttp.RequestInfo, status: int, message: str) -> aiohttp.ClientHttpProxyError:
+    return aiohttp.ClientHttpProxyError(info, (), status=status, message=message)
+
+
+class ConnectConnector(aiohttp.BaseConnector):
+    """Connections to a relay with TLS, each through a CONNECT of its own. The proxy sees no more than host and port."""
+
+    def __init__(
+        self, proxy: Proxy, introduction: Introduction, tls: ssl.SSLContext, proxy_tls: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(limit=0)
+        self._proxy = proxy
+        self._introduction = introduction
+        self._tls = tls
+        self._proxy_tls = proxy_tls
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own interface
+    ) -> ResponseHandler:
+        host, port = req.url.host or "", req.url.port or 443
+        dialogue = await self._ask(req, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        loop = asyncio.get_running_loop()
+        protocol: ResponseHandler = self._factory()
+        try:
+            transport = await loop.start_tls(dialogue.transport, protocol, self._tls, server_hostname=host)
+        except (ssl.CertificateError, ssl.SSLError, OSError) as error:
+            dialogue.transport.abort()
+            raise _tls_failure(req, error) from error
+        except BaseException:
+            dialogue.transport.abort()
+            raise
+        if transport is None:
+            raise ConnectionResetError("the connection ended with the TLS handshake")
+        protocol.connection_made(transport)
+        return protocol
+
+    async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "_Dialogue":
+        """A connection that leads to the target; ClientHttpProxyError where the proxy refuses."""
+        for tries_left in reversed(range(_TRIES)):
+            dialogue = await self._dial(req)
+            try:
+                status, reason, challenges, sent = await self._connect(req, dialogue, target)
+            except BaseException:
+                dialogue.transport.abort()
+                raise
+            if status == 200:
+                return dialogue
+            dialogue.transport.abort()
+            if status != 407:
+                raise _refusal(req.request_info, status, reason)
+            if not tries_left or not self._introduction.challenged(challenges, sent):
+                raise _refusal(req.request_info, 407, self._introduction.advice(challenges))
+        raise AssertionError("the last try returns or raises")
+
+    async def _dial(self, req: aiohttp.ClientRequest) -> "_Dialogue":
+        proxy = self._proxy.url
+        try:
+            _, dialogue = await asyncio.get_running_loop().create_connection(
+                _Dialogue, proxy.host or "", proxy.port or 0, ssl=self._proxy_tls
+            )
+        except (ssl.CertificateError, ssl.SSLError) as error:
+            raise _tls_failure(req, error) from error
+        except OSError as error:
+            raise aiohttp.ClientProxyConnectionError(req.connection_key, error) from error
+        return dialogue
+
+    async def _connect(
+        self, req: aiohttp.ClientRequest, dialogue: "_Dialogue", target: str
+    ) -> tuple[int, str, list[Challenge], str | None]:
+        """Status, reason and challenges of the answer, and what of us was told. A conversation goes to its end here."""
+        sent = self._introduction.header("CONNECT", target)
+        talk = self._introduction.conversation() if sent is None else None
+        if talk is None:
+            return *await dialogue.ask(target, sent), sent
+        scheme, speaker = talk
+        heard: str | None = None
+        while True:
+            try:
+                said = await _say(speaker, heard)
+            except Exception as error:  # of a library that has many kinds
+                text = f"{scheme} with the proxy failed: {' '.join(str(error).split())}"
+                raise _refusal(req.request_info, 407, text) from error
+            sent = f"{scheme} {said}"
+            if heard is not None and not said:
+                return 407, "", [], sent
+            status, reason, challenges = await dialogue.ask(target, sent)
+            heard = next((offer.data for offer in challenges if offer.scheme == scheme.lower()), "")
+            if status != 407 or not heard or not dialogue.goes_on:
+                return status, reason, challenges, sent
+
+
+async def _say(speaker: Conversation, heard: str | None) -> str:
+    """Our next message, in base64; empty when there is nothing left to say. It may take a look at the operating
+    system's tickets, hence the thread."""
+    data = None if heard is None else base64.b64decode(heard)
+    said = await asyncio.to_thread(speaker.step, data)
+    return base64.b64encode(said or b"").decode("ascii")
+
+
+def _tls_failure(req: aiohttp.ClientRequest, error: Exception) -> aiohttp.ClientConnectorError:
+    if isinstance(error, ssl.CertificateError):
+        return aiohttp.ClientConnectorCertificateError(req.connection_key, error)
+    if isinstance(error, ssl.SSLError):
+        return aiohttp.ClientConnectorSSLError(req.connection_key, error)
+    assert isinstance(error, OSError)
+    return aiohttp.ClientConnectorError(req.connection_key, error)
+
+
+class _Dialogue(asyncio.Protocol):
+    """Questions and answers with a proxy, before the connection is handed on."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
+        self.goes_on = True  # another question may follow on this connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # those of uvloop are no subclasses
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reader.feed_eof()
+
+    async def ask(self, target: str, sent: str | None) -> tuple[int, str, list[Challenge]]:
+        """CONNECT; status, reason and challenges of the answer. ConnectionError where it is no HTTP."""
+        lines = [
+            f"CONNECT {target} HTTP/1.1",
+            f"Host: {target}",
+            "User-Agent: tunnel/1",
+            "Proxy-Connection: keep-alive",
+        ]
+        if sent is not None:
+            lines.append(f"{_HEADER}: {sent}")
+        self.transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        try:
+            head = await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            raise ConnectionResetError("the proxy closed the connection instead of answering CONNECT") from None
+        except asyncio.LimitOverrunError:
+            raise ConnectionError("the proxy answered CONNECT with endless headers") from None
+        first, *rest = head.decode("latin-1").split("\r\n")
+        version, _, tail = first.partition(" ")
+        code, _, reason = tail.partition(" ")
+        if not version.startswith("HTTP/1.") or not code.isdecimal():
+            raise ConnectionError("the proxy answered CONNECT with something that is not HTTP")
+        headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in rest)]
+        if code != "200":
+            self.goes_on = version == "HTTP/1.1" and await self._skip_body(dict(headers))
+        return int(code), reason, parse_challenges(value for name, value in headers if name == "proxy-authenticate")
+
+    async def _skip_body(self, headers: dict[str, str]) -> bool:
+        """Whether the connection is at the beginning of the next answer."""
+        if "close" in f"{headers.get('connection', '')} {headers.get('proxy-connection', '')}".lower():
+            return False
+        length = headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > _BODY_BYTES_MAX:
+            return False
+        try:
+            await self._reader.readexactly(int(length))
+        except asyncio.IncompleteReadError:
+            return False
+        return True

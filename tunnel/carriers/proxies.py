@@ -1,0 +1,67 @@
+"""Which proxy leads to a relay: the one that was named, or that of the environment, unless it says to go without."""
+
+import urllib.request
+from ipaddress import ip_address, ip_network
+from urllib.parse import unquote
+
+import msgspec
+from yarl import URL
+
+__all__ = ["Proxy", "choose_proxy"]
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """`url` has no user in it: it may be shown."""
+
+    url: URL
+    user: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"Proxy({str(self.url)!r})"
+
+
+def choose_proxy(relay: URL, choice: str | None) -> Proxy | None:
+    """`choice` as in `attach`. ValueError, without any password in it, when what was chosen is no HTTP proxy."""
+    text = choice
+    if choice == "env":
+        proxies = urllib.request.getproxies_environment()
+        bypassed = _is_bypassed(relay, proxies.get("no", ""))
+        text = None if bypassed else proxies.get(relay.scheme, proxies.get("all"))
+    if not text:
+        return None
+    shown = text.rpartition("@")[2]
+    try:
+        url = URL(text if "://" in text else f"http://{text}")
+    except ValueError:
+        raise ValueError(f"the proxy {shown!r} is no URL: write http://HOST:PORT") from None
+    if url.scheme not in _PORTS or not url.host:
+        raise ValueError(f"the proxy {shown!r} is not one for HTTP: write http://HOST:PORT")
+    user, password = unquote(url.raw_user or ""), unquote(url.raw_password or "")
+    if any(ord(letter) < 32 for letter in user + password) or ":" in user:
+        raise ValueError(f"the proxy {shown!r}: its user or password holds what cannot be sent")
+    return Proxy(url.with_user(None), user, password)
+
+
+def _is_bypassed(relay: URL, no_proxy: str) -> bool:
+    """NO_PROXY: hosts and what ends in them, with a port or without, networks of addresses, or * for everything."""
+    host = (relay.host or "").rstrip(".").lower()
+    for entry in no_proxy.lower().replace(",", " ").split():
+        if entry == "*" or _is_in_network(host, entry):
+            return True
+        name, colon, port = entry.rpartition(":")
+        if not colon or not port.isdigit() or (":" in name.strip("[]") and not name.startswith("[")):
+            name, port = entry, ""
+        name = name.strip("[]").removeprefix("*").strip(".")
+        if name and (host == name or host.endswith(f".{name}")) and port in ("", str(relay.port)):
+            return True
+    return False
+
+
+def _is_in_network(host: str, entry: str) -> bool:
+    try:
+        return ip_address(host) in ip_network(entry.strip("[]"), strict=False)
+    except (ValueError, TypeError):
+        return False

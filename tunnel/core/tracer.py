@@ -1,0 +1,298 @@
+"""What an endpoint tells the trace. Nothing here changes anything; nothing here runs when there is no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tunnel.core.constants import ACK_DELAY_US
+from tunnel.core.send_window import NO_EDGE, Segment
+from tunnel.core.timers import Timer
+from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceRecord, TraceSink, level_of
+from tunnel.wire import Ack, Packet, PacketType, unwrap, wrap
+
+if TYPE_CHECKING:
+    from tunnel.core.batches import Batch
+    from tunnel.core.connection import Connection
+
+__all__ = ["Tracer"]
+
+_SEQUENCED = frozenset({int(PacketType.DATA), int(PacketType.FINISH), int(PacketType.CLOSE), int(PacketType.OPTION)})
+
+
+class Tracer:
+    """One endpoint's words to its sink. At the level "connection" most of them are not said."""
+
+    def __init__(self, sink: TraceSink, node: str) -> None:
+        self.carrier = ""  # what moves batches now; the driver says so
+        self._sink = sink
+        self._node = node
+        self._packets = level_of(sink) >= TraceLevel.PACKET
+        self._batches: dict[int, int] = {}  # token -> when it was filled
+        self._before = (0, 0)  # duplicates and discarded packets of the connection that receives
+
+    # batches and packets that leave
+
+    def batch_filled(self, batch: Batch, connections: Mapping[int, Connection], now: int) -> None:
+        """The batch leaves."""
+        if not self._packets:
+            return
+        self._batches[batch.token] = now
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=TraceEvent.BATCH_SENT,
+                batch=batch.token,
+                count=len(batch.packets),
+                size_bytes=batch.size,
+                carrier=self.carrier,
+            )
+        )
+        for packet in batch.packets:
+            connection = connections.get(packet.destination if packet.type == PacketType.ACCEPTED else packet.source)
+            if connection is not None:
+                self._sent(packet, connection, batch.token, now)
+
+    def batch_done(self, token: int, ok: bool, now: int) -> None:
+        """The batch is at the relay, or was given up."""
+        filled_us = self._batches.pop(token, None)
+        if filled_us is not None:
+            self._sink(
+                TraceRecord(
+                    time_us=now,
+                    node=self._node,
+                    event=TraceEvent.BATCH_RECEIPTED if ok else TraceEvent.BATCH_GIVEN_UP,
+                    batch=token,
+                    latency_us=now - filled_us,
+                    carrier=self.carrier,
+                )
+            )
+
+    def _sent(self, packet: Packet, connection: Connection, token: int, now: int) -> None:
+        sender = connection.sender
+        window = sender.window
+        cause = ""
+        if packet.attempt:
+            segment = window.find(packet.sequence)
+            cause = "" if segment is None else segment.cause
+        rtt = sender.rtt
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=TraceEvent.PACKET_SENT,
+                connection=connection.id,
+                peer=connection.identity.peer_id,
+                packet_type=packet.type,
+                sequence=packet.sequence,
+                attempt=packet.attempt,
+                size_bytes=packet.size,
+                cause=cause,
+                srtt_us=rtt.srtt_us,
+                rto_us=rtt.rto_us(),
+                backoff=rtt.backoff,
+                window_bytes=max(0, window.peer_edge - window.sent_offset),
+                in_flight_bytes=window.sent_offset - window.acknowledged_offset,
+                backlog_bytes=window.waiting_bytes,
+                edge_bytes=-1 if window.edge_bytes >= NO_EDGE else max(0, window.edge_bytes - window.edge_used),
+                batch=token,
+                carrier=self.carrier,
+            )
+        )
+
+    # packets that come
+
+    def receiving(self, packet: Packet, connection: Connection, now: int) -> None:
+        """The packet is about to reach its connection."""
+        if not self._packets:
+            return
+        self._before = (connection.stats.packets_duplicate, connection.stats.packets_discarded)
+        self._packet(TraceEvent.PACKET_RECEIVED, packet, connection, now)
+
+    def received(self, packet: Packet, connection: Connection, now: int) -> None:
+        """The packet has reached its connection: tell when it was of no use, or has to wait."""
+        if not self._packets:
+            return
+        duplicates, discarded = self._before
+        if connection.stats.packets_duplicate != duplicates:
+            self._packet(TraceEvent.PACKET_DROPPED, packet, connection, now, TraceReason.DUPLICATE)
+        elif connection.stats.packets_discarded != discarded:
+            is_data = packet.type == PacketType.DATA
+            reason = TraceReason.OUTSIDE_WINDOW if is_data else TraceReason.INVALID
+            self._packet(TraceEvent.PACKET_DROPPED, packet, connection, now, reason)
+        elif packet.type in _SEQUENCED:
+            window = connection.receiver.window
+            if window.gaps and unwrap(packet.sequence, window.next_sequence) > window.next_sequence:
+                self._packet(TraceEvent.PACKET_BUFFERED, packet, connection, now)
+
+    def discarded(self, packet: Packet, now: int) -> None:
+        """The packet is of no connection, or of a version that we do not speak."""
+        if self._packets:
+            self._sink(
+                TraceRecord(
+                    time_us=now,
+                    node=self._node,
+                    event=TraceEvent.PACKET_DROPPED,
+                    connection=packet.destination,
+                    peer=packet.source,
+                    packet_type=packet.type,
+                    sequence=packet.sequence,
+                    attempt=packet.attempt,
+                    size_bytes=packet.size,
+                    reason=TraceReason.CONNECTION_UNKNOWN,
+                )
+            )
+
+    def _packet(
+        self, event: TraceEvent, packet: Packet, connection: Connection, now: int, reason: TraceReason | None = None
+    ) -> None:
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=event,
+                connection=connection.id,
+                peer=connection.identity.peer_id or packet.source,
+                packet_type=packet.type,
+                sequence=packet.sequence,
+                attempt=packet.attempt,
+                size_bytes=packet.size,
+                reason=reason or "",
+            )
+        )
+
+    # recovery
+
+    def acknowledged(self, connection: Connection, ack: Ack, newly: list[Segment], now: int) -> None:
+        """An ACK was taken in."""
+        if not self._packets or not newly:
+            return
+        rtt_us = 0
+        for segment in newly:
+            if wrap(segment.sequence) == ack.echo_sequence:
+                rtt_us = self._echoed(connection, ack, segment, now)
+            if segment.attempt:
+                self._segment(TraceEvent.PACKET_RECOVERED, connection, segment, now)
+        sender = connection.sender
+        window = sender.window
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=TraceEvent.PACKETS_ACKED,
+                connection=connection.id,
+                peer=connection.identity.peer_id,
+                sequence=ack.cumulative,
+                size_bytes=sum(segment.size for segment in newly),
+                count=len(newly),
+                rtt_us=rtt_us,
+                srtt_us=sender.rtt.srtt_us,
+                rto_us=sender.rtt.rto_us(),
+                window_bytes=max(0, window.peer_edge - window.sent_offset),
+                in_flight_bytes=window.sent_offset - window.acknowledged_offset,
+                backlog_bytes=window.waiting_bytes,
+                edge_bytes=-1 if window.edge_bytes >= NO_EDGE else max(0, window.edge_bytes - window.edge_used),
+            )
+        )
+
+    def _echoed(self, connection: Connection, ack: Ack, segment: Segment, now: int) -> int:
+        """The sample that the ACK gave (4.5), 0 if none; and what it proves (4.9)."""
+        attempt = segment.attempt - ((segment.attempt - ack.echo_attempt) & 0xFF)
+        if attempt < 0:
+            return 0
+        if attempt != segment.attempt:
+            self._segment(TraceEvent.SPURIOUS_RETRANSMIT, connection, segment, now)
+        receipt_us = segment.receipt_of(attempt)
+        return max(1, now - receipt_us - min(ack.delay_us, ACK_DELAY_US)) if receipt_us >= 0 else 0
+
+    def _segment(self, event: TraceEvent, connection: Connection, segment: Segment, now: int) -> None:
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=event,
+                connection=connection.id,
+                peer=connection.identity.peer_id,
+                packet_type=segment.type,
+                sequence=wrap(segment.sequence),
+                attempt=segment.attempt,
+                size_bytes=segment.size,
+                cause=segment.cause,
+            )
+        )
+
+    def timer_expired(self, connection: Connection, deadline_us: int, now: int) -> None:
+        """A timer of the connection fires, so much too late as its clock was read too late."""
+        timers = connection.timers
+        due = [timer.name.lower() for timer in Timer if timers.get(timer) <= now]
+        if self._packets and due:
+            self._sink(
+                TraceRecord(
+                    time_us=now,
+                    node=self._node,
+                    event=TraceEvent.TIMER_UPDATED,
+                    cause=TraceCause.EXPIRED,
+                    connection=connection.id,
+                    peer=connection.identity.peer_id,
+                    latency_us=now - deadline_us,
+                    text=" ".join(due),
+                )
+            )
+
+    # connections
+
+    def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
+        """Something happened to the connection; `text` is its state."""
+        rtt = connection.sender.rtt
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=event,
+                connection=connection.id,
+                peer=connection.identity.peer_id,
+                srtt_us=rtt.srtt_us,
+                rto_us=rtt.rto_us(),
+                backoff=rtt.backoff,
+                text=connection.state.value,
+            )
+        )
+
+    def ended(self, connection: Connection, now: int) -> None:
+        """The connection is forgotten: what it moved in all, and how it ended."""
+        stats = connection.stats
+        for cause, size_bytes, count in (
+            (TraceCause.APPLICATION_TO_TRANSPORT, stats.bytes_written, 0),
+            (TraceCause.TRANSPORT_TO_NETWORK, stats.bytes_carried, stats.packets_sent),
+            (TraceCause.NETWORK_TO_TRANSPORT, connection.receiver.window.received_offset, stats.packets_received),
+            (TraceCause.TRANSPORT_TO_APPLICATION, connection.receiver.window.delivered_offset, 0),
+        ):
+            self._total(connection, TraceEvent.STREAM_DATA_MOVED, now, cause=cause, size_bytes=size_bytes, count=count)
+        reason = "clean" if connection.loss is None else connection.loss[0].name.lower()
+        self._total(connection, TraceEvent.CONNECTION_CLOSED, now, reason=reason, count=stats.packets_resent)
+
+    def _total(
+        self,
+        connection: Connection,
+        event: TraceEvent,
+        now: int,
+        *,
+        cause: str = "",
+        reason: str = "",
+        size_bytes: int = 0,
+        count: int = 0,
+    ) -> None:
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=event,
+                connection=connection.id,
+                peer=connection.identity.peer_id,
+                cause=cause,
+                reason=reason,
+                size_bytes=size_bytes,
+                count=count,
+            )
+        )

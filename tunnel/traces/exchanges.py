@@ -1,0 +1,61 @@
+"""What a carrier that makes exchanges tells the trace: each request, and what became of it."""
+
+from tunnel.traces.record import TraceEvent, TraceLevel, TraceRecord, TraceSink, level_of
+
+__all__ = ["ExchangeTracer"]
+
+_Request = tuple[int, int, int, str, int]  # lane, number, repeat, kind, when it was sent
+
+
+class ExchangeTracer:
+    """Call `sent` for each request, then one of the others. At the level "connection" only repeats and failures are
+    told."""
+
+    def __init__(self, sink: TraceSink, node: str) -> None:
+        self._sink = sink
+        self._node = node
+        self._all = level_of(sink) >= TraceLevel.PACKET
+        self._open: dict[int, _Request] = {}
+
+    def sent(self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int) -> None:
+        """A request leaves; `kind` is attach, push or pull."""
+        self._open[request_id] = request = (lane, number, repeat, kind, now)
+        if repeat:
+            self._tell(TraceEvent.EXCHANGE_REPEATED, request, now, size_bytes=size_bytes)
+        elif self._all:
+            self._tell(TraceEvent.EXCHANGE_SENT, request, now, size_bytes=size_bytes)
+
+    def answered(self, request_id: int, status: int, size_bytes: int, now: int) -> None:
+        """A complete response came."""
+        request = self._open.pop(request_id, None)
+        if request is not None and (self._all or status != 200):
+            self._tell(TraceEvent.EXCHANGE_ANSWERED, request, now, status=status, size_bytes=size_bytes)
+
+    def failed(self, request_id: int, now: int) -> None:
+        """No complete response came."""
+        request = self._open.pop(request_id, None)
+        if request is not None:
+            self._tell(TraceEvent.EXCHANGE_FAILED, request, now)
+
+    def abandoned(self, request_id: int, now: int) -> None:
+        """Nobody waits for the answer any more."""
+        request = self._open.pop(request_id, None)
+        if request is not None:
+            self._tell(TraceEvent.EXCHANGE_ABANDONED, request, now)
+
+    def _tell(self, event: TraceEvent, request: _Request, now: int, *, status: int = 0, size_bytes: int = 0) -> None:
+        lane, number, repeat, kind, sent_us = request
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=event,
+                lane=lane,
+                exchange=number,
+                attempt=repeat,
+                status=status,
+                latency_us=now - sent_us,
+                size_bytes=size_bytes,
+                text=kind,
+            )
+        )

@@ -1,0 +1,116 @@
+"""What a driver tells the trace of itself: its relay and carrier, how late its event loop is, how its sockets fare."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterable
+
+from tunnel.traces.record import TraceEvent, TraceRecord, TraceSink
+
+__all__ = ["DriverWatch", "tcp_info"]
+
+SAMPLE_S = 0.1
+SOCKETS_EVERY = 10  # samples
+LAG_MIN_US = 5_000  # less is the resolution of timers
+_TCP_INFO_BYTES = 208
+_SOCKET = (socket.AF_INET, socket.AF_INET6)
+
+
+class DriverWatch:
+    """`start` it in the event loop, `close` it there. Until then it samples ten times a second."""
+
+    def __init__(self, sink: TraceSink, node: str, sockets: Callable[[], Iterable[socket.socket]]) -> None:
+        self._sink = sink
+        self._node = node
+        self._sockets = sockets
+        self._samples = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._arm()
+
+    def close(self) -> None:
+        """Sample no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def attached(self, relay: str, *, fresh: bool, now: int) -> None:
+        """The relay knows us; `count` is 1 when it did not before."""
+        self._tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
+
+    def detached(self, why: str, now: int) -> None:
+        """The relay does not know us any more, or cannot be reached."""
+        self._tell(TraceEvent.DETACHED, now, text=why)
+
+    def carrier_changed(self, carrier: str, lanes: int, now: int) -> None:
+        """Another carrier moves batches, or another number of lanes."""
+        self._tell(TraceEvent.CARRIER_CHANGED, now, carrier=carrier, count=lanes)
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + SAMPLE_S
+        self._timer = loop.call_at(due_s, self._sample, due_s)
+
+    def _sample(self, due_s: float) -> None:
+        lag_us = round((asyncio.get_running_loop().time() - due_s) * 1e6)
+        now = time.monotonic_ns() // 1000
+        if lag_us >= LAG_MIN_US:
+            self._tell(TraceEvent.LOOP_LAG, now, latency_us=lag_us)
+        if self._samples % SOCKETS_EVERY == 0:
+            for each in self._sockets():
+                self._sample_socket(each, now)
+        self._samples += 1
+        self._arm()
+
+    def _sample_socket(self, sock: socket.socket, now: int) -> None:
+        info = tcp_info(sock)
+        if info is not None:
+            rto_us, srtt_us, retransmits, number = info
+            self._tell(TraceEvent.SOCKET_SAMPLED, now, rto_us=rto_us, srtt_us=srtt_us, count=retransmits, serial=number)
+
+    def _tell(
+        self,
+        event: TraceEvent,
+        now: int,
+        *,
+        text: str = "",
+        count: int = 0,
+        carrier: str = "",
+        latency_us: int = 0,
+        rto_us: int = 0,
+        srtt_us: int = 0,
+        serial: int = 0,
+    ) -> None:
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=event,
+                text=text,
+                count=count,
+                carrier=carrier,
+                latency_us=latency_us,
+                rto_us=rto_us,
+                srtt_us=srtt_us,
+                serial=serial,
+            )
+        )
+
+
+def tcp_info(sock: socket.socket) -> tuple[int, int, int, int] | None:
+    """RTO and SRTT in us, segments retransmitted in all, and the socket's number; None where the system does not say.
+    The offsets are those of Linux (struct tcp_info in include/uapi/linux/tcp.h)."""
+    try:
+        if sock.family not in _SOCKET or not hasattr(socket, "TCP_INFO"):
+            return None
+        data = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return None
+    if len(data) < 104:
+        return None
+
+    def field(offset: int) -> int:
+        return int.from_bytes(data[offset : offset + 4], "little")
+
+    return field(8), field(68), field(100), sock.fileno()
