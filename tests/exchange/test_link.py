@@ -178,7 +178,6 @@ def test_small_portions_do_not_keep_what_they_came_in() -> None:
     came_in = bytearray(batch(1, bytes(100)))
     link.receive(memoryview(came_in)[:10], 0)
     link.receive(memoryview(came_in)[10:20], 0)
-    assert len(link._parts) == 1
     came_in.clear()  # BufferError if a part of it were kept
 
 
