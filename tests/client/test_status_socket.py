@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
+import signal
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +117,16 @@ def test_without_a_runtime_directory_there_is_one_in_tmp(home: Path, monkeypatch
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", value)
         assert status_directory() == Path(f"/tmp/tunnel-{os.geteuid()}")
+
+
+def test_on_a_terminal_it_looks_again_until_interrupted(runtime: Path) -> None:
+    leader, follower = pty.openpty()
+    with subprocess.Popen([sys.executable, "-m", "client", "status"], stdin=follower, stdout=follower) as child:
+        os.close(follower)
+        shown = b""
+        while shown.count(b"no tunnel command of yours is running") < 2:
+            shown += os.read(leader, 4096)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+    os.close(leader)
+    assert shown.startswith(b"\x1b[H\x1b[J")
