@@ -213,7 +213,9 @@ class Engine:
         error = pending.exception()
         if error is None:
             self._pair.unpark(sock)
-        elif isinstance(error, OSError):
+            return None
+        self._pair.forget_error(sock)
+        if isinstance(error, OSError):
             known.error = error
         else:
             known.error = ConnectionAbortedError(errno.ECONNABORTED, "the tunnel was closed meanwhile")

@@ -169,12 +169,13 @@ class Home:
 
     def _trouble(self) -> str:
         attachment = self._attachment
-        if attachment is None or attachment.is_attached:
-            return ""
-        with suppress(RuntimeError):
-            what = attachment.stats().trouble or "nothing answers"
-            return f"; the relay {self._settings.url} is not reached ({what}): check its URL, the proxy, the relay"
-        return ""
+        what = "nothing answers"
+        if attachment is not None:
+            if attachment.is_attached:
+                return ""
+            with suppress(RuntimeError):  # it has not begun
+                what = attachment.stats().trouble or what
+        return f"; the relay {self._settings.url} is not reached ({what}): check its URL, the proxy, the relay"
 
 
 def _serves(starting: asyncio.Task[Attachment]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from client.runtime import Runtime, default_runtime
 from client.runtime_home import ResolveError, errno_of
-from client.sockets_pair import renew, unpark
+from client.sockets_pair import forget_error, renew, unpark
 
 __all__ = ["Address", "TunnelSocket", "create_connection"]
 
@@ -116,6 +116,7 @@ class TunnelSocket(socket.socket):
         if error is None:
             unpark(self)
             return None
+        forget_error(self)
         self._target = None
         self._failed = True
         if isinstance(error, OSError):

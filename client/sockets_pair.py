@@ -18,6 +18,7 @@ __all__ = [
     "accept_verified",
     "connect_near",
     "fill",
+    "forget_error",
     "listen_near",
     "name_of",
     "native",
@@ -140,6 +141,11 @@ def widen(near: socket.socket) -> None:
     if hasattr(socket, "TCP_WINDOW_CLAMP"):
         # A buffer that was tiny at the handshake left a tiny window for good: 16 MB/s instead of 400.
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _WINDOW_BYTES)
+
+
+def forget_error(sock: socket.socket) -> None:
+    """That of the pair, which is told in another way."""
+    _socket.socket.getsockopt(native(sock), socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def renew(sock: socket.socket) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from xxhash import xxh3_128_digest
 
 from loadtests.ports import hold_port
-from loadtests.processes import Process, python_command, says_event
+from loadtests.processes import NotReadyError, Process, python_command, says_event
 from loadtests.relays import RelayProcess, exit_process
 from loadtests.transfer import percentile
 from servlet.running import new_event_loop
@@ -200,8 +200,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
     options = parser.parse_args(argv)
     report = Report(options.connections, options.size_kib, options.rounds, options.carrier)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(measure(report))
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(measure(report))
+    except (OSError, EOFError, NotReadyError) as error:
+        print(f"the crowd could not begin: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
     print(msgspec.json.encode(report).decode() if options.json else summary(report))
     return 1 if report.wrong else 0
 

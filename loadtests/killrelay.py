@@ -42,7 +42,9 @@ class Report(msgspec.Struct):
     seconds: float = 0.0
     recovery_p50_s: float = 0.0
     recovery_p99_s: float = 0.0
-    startup_p50_s: float = 0.0
+    startup_p50_s: float = 0.0  # of that, until the new relay listened
+    return_p50_s: float = 0.0  # and from then on
+    return_p99_s: float = 0.0
     resent: dict[str, int] = {}
     failure: str = ""
 
@@ -70,6 +72,8 @@ async def measure(kills: int, size_bytes: int, *, way: str = "up", shown: bool =
     report.recovery_p50_s = percentile(recoveries, 0.5)
     report.recovery_p99_s = percentile(recoveries, 0.99)
     report.startup_p50_s = percentile([kill.startup_s for kill in report.kills], 0.5)
+    returns = [kill.recovery_s - kill.startup_s for kill in report.kills]
+    report.return_p50_s, report.return_p99_s = percentile(returns, 0.5), percentile(returns, 0.99)
     if not report.failure and not all(kill.in_flight_bytes for kill in report.kills):
         report.failure = "nothing was in flight at a kill"
     return report
@@ -132,7 +136,10 @@ def summary(report: Report) -> str:
         f"kills      {len(report.kills)}, each with bytes in flight",
         f"resent     packets, both ends: {resent}",
         f"recovery   p50 {report.recovery_p50_s:.2f} s, p99 {report.recovery_p99_s:.2f} s ({goal})",
-        f"           of which until the new relay listened: p50 {report.startup_p50_s:.2f} s",
+        (
+            f"           until the new relay listened p50 {report.startup_p50_s:.2f} s; from then on p50 "
+            f"{report.return_p50_s:.2f} s, p99 {report.return_p99_s:.2f} s"
+        ),
         f"written    {report.written_digest}",
         f"received   {report.received_digest}",
         "OK: every byte arrived once and in order" if report.is_right else f"FAILED: {report.failure}",
@@ -162,6 +169,11 @@ def main(argv: list[str] | None = None) -> int:
             report = runner.run(measure(options.kills, size_bytes, way=options.way, shown=not options.json))
     except FileNotFoundError as error:
         parser.error(str(error))
+    except (TunnelError, NotReadyError) as error:
+        print(f"the run could not begin: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
     print(msgspec.json.encode(report).decode() if options.json else summary(report))
     return 0 if report.is_right else 1
 

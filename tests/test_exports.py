@@ -1,6 +1,7 @@
 """What the packages say they export is there, and importing tunnel brings nothing that a user may not have."""
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,15 @@ import pytest
 from tests.support.imports import module_name, project_files
 
 ROOT = Path(__file__).parent.parent
-MODULES = [
-    module_name(path)
+FILES = [
+    path
     for path in project_files(ROOT)
     if path.parts[0] in ("tunnel", "servlet", "client", "loadtests") and path.name != "__main__.py"
 ]
+# Locust puts gevent in the place of threads and sockets, for good: its modules are imported in processes of their own.
+ALONE = re.compile(r"^(from|import) (locust|gevent|loadtests\.stress\.(users|session))\b", re.MULTILINE)
+IN_ITS_OWN = [module_name(path) for path in FILES if ALONE.search((ROOT / path).read_text())]
+MODULES = [name for name in map(module_name, FILES) if name not in IN_ITS_OWN]
 
 # What an extra installs: a module that needs one of these is skipped where it is absent.
 OPTIONAL = ("locust", "nats", "prometheus_client", "pyspark", "zstandard")
@@ -32,6 +37,20 @@ def test_every_exported_name_exists(name: str) -> None:
         pytest.skip(f"{error.name} is not installed")
     assert [exported for exported in module.__all__ if not hasattr(module, exported)] == []
     assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_modules_for_a_process_of_their_own() -> None:
+    assert IN_ITS_OWN == ["loadtests.locustfile", "loadtests.stress.session", "loadtests.stress.users"]
+    pytest.importorskip("gevent")
+    code = """
+import importlib, sys
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    assert all(hasattr(module, exported) for exported in module.__all__), name
+"""
+    command = [sys.executable, "-c", code, *IN_ITS_OWN]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_importing_tunnel_brings_nothing_optional() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,19 @@ from servlet.grants import EXIT_USER
 from tests.servlet import rig
 from tunnel import StreamReader, StreamWriter, memory_attach
 
-__all__ = ["DEADLINE_S", "KINDS", "NAMES", "RelayThread", "pair", "relay_thread", "run_python"]
+__all__ = [
+    "DEADLINE_S",
+    "KINDS",
+    "NAMES",
+    "ROOT",
+    "RelayThread",
+    "beside",
+    "fill",
+    "pair",
+    "receive",
+    "relay_thread",
+    "run_python",
+]
 
 DEADLINE_S = 60.0  # only a hanging test gets there
 # The names that the exit knows; but for the first, nothing else in the world does.
@@ -117,7 +130,7 @@ async def _echo(reader: StreamReader, writer: StreamWriter) -> None:
     writer.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def relay_thread() -> Iterator[RelayThread]:
     """A relay, stopped at the end."""
     relay = RelayThread()
@@ -128,7 +141,7 @@ def relay_thread() -> Iterator[RelayThread]:
         relay.stop()
 
 
-@contextmanager
+@contextlib.contextmanager
 def pair(kind: str, runtime: Runtime | None) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Two connected sockets. "plain": of the kernel; "tunnel": the first is a TunnelSocket; "accepted": the second."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -144,6 +157,45 @@ def pair(kind: str, runtime: Runtime | None) -> Iterator[tuple[socket.socket, so
     with first, second:
         second.settimeout(DEADLINE_S)
         yield (second, first) if kind == "accepted" else (first, second)
+
+
+def receive(sock: socket.socket, size: int) -> bytes:
+    """So many bytes, or fewer at the end of the stream."""
+    parts = []
+    while size and (data := sock.recv(min(size, 1 << 16))):
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """Something that another thread does meanwhile; it must end, and well."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert failures == []
+
+
+def fill(sock: socket.socket) -> int:
+    """Write until nothing more can be written for a while; the number of bytes."""
+    sock.setblocking(False)
+    written = 0
+    while select.select([], [sock], [], 0.3)[1]:
+        with contextlib.suppress(BlockingIOError):
+            written += sock.send(bytes(1 << 16))
+    sock.settimeout(DEADLINE_S)
+    return written
 
 
 def run_python(

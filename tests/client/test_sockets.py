@@ -194,7 +194,7 @@ def test_no_relay_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_lost_tunnel_is_no_end_of_file(listener: socket.socket) -> None:
     with relay_thread() as mortal:
-        runtime = Runtime(mortal.settings, linger=0.2)
+        runtime = Runtime(replace(mortal.settings, user_timeout=10.0), linger=0.2)
         with create_connection(("db.internal", listener.getsockname()[1]), DEADLINE_S, runtime=runtime) as sock:
             far, _ = listener.accept()
             with far:

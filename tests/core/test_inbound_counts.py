@@ -1,8 +1,17 @@
 """What comes is counted, and what is refused changes nothing."""
 
-from tests.core.solo import PEER, Solo
+from tests.core.solo import PEER, SERVICE, Solo
 from tunnel.core import EndpointConfig, Lost, LostReason, State
-from tunnel.wire import Dropped, DropReason, Packet, PacketType, encode_dropped
+from tunnel.wire import (
+    Abort,
+    AbortReason,
+    Dropped,
+    DropReason,
+    Packet,
+    PacketType,
+    encode_abort,
+    encode_dropped,
+)
 
 DATA = PacketType.DATA
 
@@ -43,3 +52,11 @@ def test_a_packet_that_is_too_large_for_the_relay_is_named_as_the_cause() -> Non
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.TOO_LARGE, 0, 0, 0)))
     assert solo.event(Lost) == Lost(solo.connection.id, LostReason.PROTOCOL, "a packet was too large for the relay")
+
+
+def test_who_only_says_farewell_was_never_there() -> None:  # 3.5
+    solo = Solo()
+    solo.endpoint.listen("s", 1, solo.now)
+    solo.request(SERVICE)
+    solo.say(PacketType.ABORT, encode_abort(Abort(AbortReason.APPLICATION)))
+    assert solo.events() == []

@@ -129,6 +129,19 @@ def test_a_body_that_was_let_go_is_charged_again_when_more_of_it_comes() -> None
     assert window.pinned_bytes == 64 * KIB
 
 
+def test_slices_that_waited_beyond_a_gap_are_charged_once() -> None:
+    window = make()
+    body = memoryview(bytes(128 * KIB))
+    data(window, 1, body[64 * KIB :])
+    assert window.pinned_bytes == 64 * KIB
+    data(window, 0, body[: 64 * KIB])
+    assert window.pinned_bytes == 0
+    window.read(64 * KIB)
+    assert window.pinned_bytes == 64 * KIB
+    window.read(64 * KIB)
+    assert window.pinned_bytes == 0
+
+
 # the end of who discards
 
 

@@ -6,6 +6,7 @@ import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,7 @@ async def test_26_a_process_that_is_stopped_and_goes_on(tmp_path: Path, who: str
             await writer.wait_closed()
 
 
+@pytest.mark.real("prlimit")
 @in_loop
 async def test_29_a_relay_without_descriptors(tmp_path: Path) -> None:
     """What is open goes on; accepting does not spin; there is room again when others have left."""
@@ -155,6 +157,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.real("prlimit")
 @in_loop
 async def test_30_a_trace_on_a_full_disk(tmp_path: Path) -> None:
     """No file may grow beyond some KiB, as where a disk is full: the stream goes on."""
@@ -169,6 +172,7 @@ async def test_30_a_trace_on_a_full_disk(tmp_path: Path) -> None:
     assert all(file.stat().st_size <= 4096 for file in (tmp_path / "t").iterdir())
 
 
+@pytest.mark.real("prlimit")
 def test_30_tokens_on_a_full_disk(tmp_path: Path) -> None:
     """What cannot be written whole is not written at all."""
     made = Process(relay_command("init", "relay.toml"), directory=tmp_path)
@@ -195,7 +199,9 @@ async def test_31_a_relay_that_may_hold_little(tmp_path: Path) -> None:
         writer.write(total.to_bytes(8, "big"))
         writer.close()
 
-    caps = dict.fromkeys(("mailbox_bytes_max", "user_bytes_max", "process_bytes_max", "exit_mailbox_bytes_max"), cap)
+    caps: dict[str, Any] = dict.fromkeys(
+        ("mailbox_bytes_max", "user_bytes_max", "process_bytes_max", "exit_mailbox_bytes_max"), cap
+    )
     with hold_port() as port:
         async with (
             relay_process(tmp_path, port, **caps) as relay,

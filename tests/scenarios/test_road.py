@@ -2,6 +2,7 @@
 19, 21)."""
 
 import asyncio
+import dataclasses
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_faults_cost_time_alone(name: str) -> None:
     size = MIB // (16 if name.startswith("21") else 2)
 
     async def main() -> None:
-        through = FaultProxyOptions(**{**as_arguments(options), "upstream": ("127.0.0.1", relay)})
+        through = dataclasses.replace(options, upstream=("127.0.0.1", relay))
         async with (
             a_relay(relay),
             FaultProxy(through) as proxy,
@@ -56,10 +57,6 @@ def test_faults_cost_time_alone(name: str) -> None:
 
     with hold_port() as relay:
         run(main())
-
-
-def as_arguments(options: FaultProxyOptions) -> dict[str, object]:
-    return {name: getattr(options, name) for name in options.__dataclass_fields__}
 
 
 def test_4_connect_comes_twice_and_dials_once() -> None:

@@ -45,3 +45,13 @@ def test_a_link_is_stalled_while_an_old_batch_has_no_receipt() -> None:
     assert link.is_stalled(11)
     link.receipted(1)
     assert not link.is_stalled(11)
+
+
+def test_receipts_of_everything_that_was_taken_back_are_forgotten() -> None:
+    link = ServedLink(1)
+    for now in (1, 2):
+        link.sent(frames_of(data(1, 2, now)), now)
+        link.take_back()
+    link.sent(frames_of(data(1, 2, 3)), 3)
+    assert link.receipted(2) == []
+    assert len(link.receipted(1)) == 1

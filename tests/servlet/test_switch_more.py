@@ -2,8 +2,17 @@
 
 import pytest
 
-from tests.servlet.support import Peer, Relay, bound, data
-from tunnel.wire import USER_BYTES_MAX, Answer, Status, StatusCode, decode_envelope, encode_envelope
+from tests.servlet.support import Peer, Relay, bound, data, listen_state, of_kind
+from tunnel.wire import (
+    USER_BYTES_MAX,
+    Answer,
+    PacketType,
+    Status,
+    StatusCode,
+    decode_envelope,
+    decode_listen_state,
+    encode_envelope,
+)
 
 
 def told(relay: Relay, body: bytes, user: str = "ann") -> Status:
@@ -52,3 +61,31 @@ def test_every_packet_that_is_sent_counts() -> None:
         client.push(data(11, 22, 101 + number))
         exit_.push()
     assert relay.counters.packets_sent == before + 3
+
+
+def test_an_exchange_that_cannot_be_is_told_why() -> None:
+    relay = Relay(lanes_max=2)
+    client = Peer(relay).attached()
+    found = client.status(client.send(lane=2))
+    assert (found.code, found.text) == (StatusCode.MALFORMED, "lanes are numbered from 0 to 1")
+    small = Relay(mailbox_bytes_max=64 << 10)
+    client = Peer(small).attached()
+    found = client.status(client.send(piece=True, payload=[bytes(70 << 10)]))
+    assert (found.code, found.text) == (StatusCode.BUSY, "no room for a part of a packet")
+
+
+def test_every_refusal_and_every_damaged_packet_counts() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    for _ in range(2):
+        relay.post("ann", b"?")
+        client.answer(client.send(payload=[b"x" * 30]))
+    assert (relay.counters.refusals, relay.counters.packets_damaged) == (2, 2)
+
+
+def test_a_refused_listener_has_no_backlog() -> None:  # 2.8
+    relay = Relay(may_listen=lambda user, name: name != "no", names_per_attachment_max=1)
+    client = Peer(relay).attached()
+    found = client.push(listen_state("no"), listen_state("yes"), listen_state("more"))
+    states = [decode_listen_state(packet.payload) for packet in of_kind(found, PacketType.LISTEN_STATE)]
+    assert [(state.name, state.backlog) for state in states if state is not None] == [("no", 0), ("more", 0)]
