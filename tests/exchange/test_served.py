@@ -387,9 +387,7 @@ def test_a_packet_that_fits_to_the_byte_is_not_cut() -> None:
 def test_the_last_byte_of_a_packet_is_a_piece() -> None:
     bench = Bench()
     bench.give(1)
-    limit = limit_for(FRAME_BYTES - 1)
-    first = bench.request(1, answer_bytes_max=limit).answer
-    last = bench.request(2, received=1, answer_bytes_max=limit).answer
+    first, last = (bench.request(n, received=n - 1, answer_bytes_max=limit_for(FRAME_BYTES - 1)).answer for n in (1, 2))
     assert (first.piece, last.piece, last.piece_offset, len(last.data)) == (True, True, FRAME_BYTES - 1, 1)
 
 
