@@ -191,15 +191,23 @@ class Attachment:
     # --- links
 
     def usable_link(self) -> ServedLink | None:
-        """The newest link that may be given more."""
+        """The link that may be given more: that on which the endpoint spoke last, or the newest."""
         most = self._context.config.unreceipted_bytes_max
         for link in reversed(self.links.values()):
             if link.unreceipted_bytes < most and not link.is_distrusted:
                 return link
         return None
 
+    def prefer(self, link: ServedLink, now: int) -> None:
+        """The endpoint speaks on this one of several links: what waits leaves on it, too. Another one that is silent
+        may be dead, though nobody was told."""
+        links = self.links
+        if next(reversed(links)) != link.link:
+            links[link.link] = links.pop(link.link)
+            self.distrust_links(now)
+
     def distrust_links(self, now: int) -> None:
-        """The endpoint pulls: what silent links have not delivered is first in line again."""
+        """The endpoint pulls, or speaks on another link: what silent ones have not delivered is first in line again."""
         since_us = now - self._context.config.link_stalled_us
         for link in reversed(self.links.values()):
             if link.is_stalled(since_us):

@@ -200,6 +200,8 @@ class Switch:
         if found is not None:
             attachment, served = found
             self._heard(attachment, served)
+            if len(attachment.links) > 1:
+                attachment.prefer(served, now)
             self._forwarder.receive(attachment, frames, now)
             self._look_after(now)
 

@@ -15,10 +15,11 @@ __all__ = ["CARRIERS", "attach", "memory_attach"]
 
 CARRIERS = ("auto", "poll", "link")
 _SECOND_US = 1_000_000
+_LINKS_MAX = 4  # what a relay takes of one attachment, unless it is configured otherwise
 
 
 def attach(
-    url: str,
+    url: str | Sequence[str],
     *,
     token: str | None = None,
     proxy: str | None = "env",
@@ -31,6 +32,7 @@ def attach(
     attach_timeout: float | None = ATTACH_TIMEOUT_S,
     linger: float = LINGER_S,
     lanes: LaneConfig | None = None,
+    links: int = 1,
     trace: TraceSink | None = None,
 ) -> Attachment:
     """Attach to the relay at `url`: `async with attach(...) as t`.
@@ -39,6 +41,8 @@ def attach(
     only when it asks. `ca`: a file of certificates to trust instead of those that the operating system trusts. `cert`:
     a PEM file with certificate and key, or a pair of files.
     `carrier`: "poll" for plain exchanges alone; "auto" and "link" also try an upgraded connection, "link" more often.
+    `links`: so many links are kept open, from 1 to 4: one carries everything, and when it is lost another takes over at
+    once. Several URLs are ways to the same relay, its ports for example: links use them in turn, exchanges the first.
     `name`: replaces an older attachment of this user and name. `user_timeout`: seconds without an answer after which a
     connection is lost. ValueError when an argument is wrong.
     """
@@ -46,7 +50,12 @@ def attach(
         raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
     from tunnel.carriers.dialing import Dialing  # aiohttp: imported by those who need it
 
-    dialing = Dialing(url, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=exit_handler is not None)
+    urls = [url] if isinstance(url, str) else list(url)
+    if not 1 <= links <= _LINKS_MAX or not urls:
+        raise ValueError(f"an attachment has from 1 to {_LINKS_MAX} links, and at least one URL")
+    dialing, *others = (
+        Dialing(one, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=exit_handler is not None) for one in urls
+    )
 
     def make(secret: bytes, random: Random) -> Carrier:
         from tunnel.carriers.link import LinkCarrier
@@ -54,7 +63,9 @@ def attach(
 
         if carrier == "poll":
             return PollCarrier(dialing, secret, random, name=name, config=lanes)
-        return LinkCarrier(dialing, secret, random, name=name, config=lanes, eager=carrier == "link")
+        return LinkCarrier(
+            dialing, secret, random, name=name, config=lanes, eager=carrier == "link", links=links, others=others
+        )
 
     config = _endpoint_config(user_timeout, exit_handler)
     return Attachment(

@@ -9,8 +9,9 @@ import pytest
 import uvloop
 from aiohttp import web
 
+import tunnel
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
-from tests.support.http_relay import LinkTestRelay
+from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import in_loop, run
 from tests.support.proxies import UpstreamProxy
 from tunnel import Attachment
@@ -170,3 +171,47 @@ def test_the_greeting_names_the_attachment() -> None:
     assert isinstance(message, Exchange)
     assert (message.attachment_id, message.epoch, message.generation) == (b"i" * 16, 5, 7)
     assert (message.lane, message.number, message.data) == (HELLO_LANE, 0, b"")
+
+
+@in_loop
+async def test_a_spare_link_takes_over_at_once() -> None:
+    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob", links=3) as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        for number in range(4):
+            await until(lambda: client.stats().carrier.endswith("and 2 spare"))
+            asking = asyncio.create_task(ask(reader, writer, noise(MIB, number)))
+            await asyncio.sleep(0)
+            ends = [link for link in relay.host.links.values() if link.identity.user == "bob"]  # type: ignore[attr-defined]
+            for link in ends[number % 2 : number % 2 + 2]:
+                link.end("cut by the test")
+            await asking
+            assert moved_by(client) == "link"
+        await end(writer)
+
+
+@in_loop
+async def test_a_spare_link_takes_over_from_a_silent_one() -> None:
+    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob", links=2) as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        await until(lambda: client.stats().carrier.endswith("and 1 spare"))
+        first = next(link for link in relay.host.links.values() if link.identity.user == "bob")  # type: ignore[attr-defined]
+        first._transport.pause_reading()  # type: ignore[attr-defined]
+        await ask(reader, writer, b"are you there?")
+        assert moved_by(client) == "link"
+        await end(writer)
+
+
+@in_loop
+async def test_links_use_several_urls_of_a_relay_in_turn() -> None:
+    async with LinkTestRelay() as relay:
+        urls = [relay.url, relay.url.replace("127.0.0.1", "localhost")]
+        async with tunnel.attach(urls, token=token_of("bob"), proxy=None, carrier="link", links=2) as client:
+            await until(lambda: client.stats().carrier.endswith("and 1 spare"))
+
+
+@pytest.mark.parametrize(("url", "links"), [("http://127.0.0.1:1", 0), ("http://127.0.0.1:1", 5), ([], 1)])
+def test_links_and_urls_are_checked(url: str | list[str], links: int) -> None:
+    with pytest.raises(ValueError, match="from 1 to 4 links"):
+        tunnel.attach(url, links=links)

@@ -173,7 +173,7 @@ def test_256_kib_are_counted_from_the_last_receipt(receipted_before: bool) -> No
     assert theirs.next_timeout() == 8
 
 
-def test_small_portions_do_not_keep_what_they_came_in() -> None:
+def test_what_was_read_elsewhere_is_not_kept() -> None:
     link = LinkState()
     came_in = bytearray(batch(1, bytes(100)))
     link.receive(memoryview(came_in)[:10], 0)
@@ -181,7 +181,7 @@ def test_small_portions_do_not_keep_what_they_came_in() -> None:
     came_in.clear()  # BufferError if a part of it were kept
 
 
-def test_a_large_batch_in_large_portions_is_joined() -> None:
+def test_a_large_batch_in_large_portions_is_whole() -> None:
     link = LinkState()
     payload = bytes(range(256)) * 200
     data, got = batch(1, payload), []

@@ -158,3 +158,52 @@ def test_the_link_is_the_data_path_of_services_too() -> None:
     relay.settle()
     assert relay.links_ready == [2]
     assert poll(relay, 2) == [101, 102]
+
+
+def test_8_what_waits_leaves_on_the_link_on_which_the_endpoint_spoke_last() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    for link in (1, 2, 3):
+        assert open_link(relay, client, link)
+    exit_.push(data(22, 11, 501))
+    assert relay.links_ready == [3]
+    assert poll(relay, 3) == [501]
+    relay.switch.link_packets(1, frames_of(data(11, 22, 101)), relay.now)
+    relay.settle()
+    exit_.push(data(22, 11, 502))
+    assert relay.links_ready == [3, 1]
+    assert poll(relay, 1) == [502]
+    relay.switch.link_packets(1, frames_of(data(11, 22, 102)), relay.now)
+    relay.settle()
+    exit_.push(data(22, 11, 503))
+    assert relay.links_ready == [3, 1, 1]
+
+
+def test_8_a_silent_link_is_given_up_when_the_endpoint_speaks_on_another() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    for link in (1, 2):
+        assert open_link(relay, client, link)
+    exit_.push(data(22, 11, 501))
+    assert poll(relay, 2) == [501]
+    relay.now += relay.switch.config.link_stalled_us
+    relay.switch.link_packets(1, frames_of(data(11, 22, 101)), relay.now)
+    relay.settle()
+    assert poll(relay, 1) == []  # not stalled for longer than that
+    relay.switch.link_packets(2, frames_of(data(11, 22, 102)), relay.now)
+    relay.now += 1
+    relay.switch.link_packets(1, frames_of(data(11, 22, 103)), relay.now)
+    relay.settle()
+    assert poll(relay, 1) == [501]
+
+
+def test_8_one_link_alone_is_not_given_up_for_what_comes_on_it() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    assert open_link(relay, client)
+    exit_.push(data(22, 11, 501))
+    assert poll(relay) == [501]
+    relay.now += 10 * relay.switch.config.link_stalled_us
+    relay.switch.link_packets(1, frames_of(data(11, 22, 101)), relay.now)
+    relay.settle()
+    assert poll(relay) == []

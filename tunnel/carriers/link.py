@@ -5,9 +5,10 @@ which attach, carry the first packets and take over at once.
 """
 
 import asyncio
+import itertools
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from tunnel.carriers.base import Host
@@ -46,7 +47,11 @@ _RETRY_US_RARE = 60 * SECOND  # where none ever has
 
 
 class LinkCarrier(ExchangingCarrier):
-    """`eager`: try for a link every second, also where there never was one, and wait for the first try."""
+    """`eager`: try for a link every second, also where there never was one, and wait for the first try.
+
+    `links`: so many are kept open, in turn to `dialing` and `others`, which lead to the same relay. One carries
+    everything; the others are spare, and one of them takes over at once when it is lost or silent.
+    """
 
     def __init__(
         self,
@@ -57,6 +62,8 @@ class LinkCarrier(ExchangingCarrier):
         name: str = "",
         config: LaneConfig | None = None,
         eager: bool = False,
+        links: int = 1,
+        others: Sequence[Dialing] = (),
     ) -> None:
         config = config or LaneConfig()
         lanes = Lanes(config, secret, random, endpoint_name=name)
@@ -65,7 +72,10 @@ class LinkCarrier(ExchangingCarrier):
         self._random = random
         self._worked = self._eager = eager
         self._events: deque[LaneEvent] = deque()
-        self._link: LinkIO | None = None  # open
+        self._link: LinkIO | None = None  # open, and in use
+        self._spares: list[LinkIO] = []  # open
+        self._links_max = links
+        self._dialings = itertools.cycle((dialing, *others))
         self._opening: asyncio.Task[None] | None = None
         self._greeting: LinkIO | None = None
         self._closing: dict[asyncio.Task[None], None] = {}
@@ -82,10 +92,13 @@ class LinkCarrier(ExchangingCarrier):
 
     @property
     def description(self) -> str:
-        return f"link {self._dialing.description}" if self._link is not None else super().description
+        if self._link is None:
+            return super().description
+        spare = f" and {len(self._spares)} spare" if self._spares else ""
+        return f"link {self._dialing.description}{spare}"
 
     def sockets(self) -> Iterable[socket.socket]:
-        return () if self._link is None else self._link.sockets()
+        return tuple(found for link in self._open_links() for found in link.sockets())
 
     def start(self, host: Host) -> None:
         super().start(host)
@@ -136,9 +149,12 @@ class LinkCarrier(ExchangingCarrier):
         link = self._link
         if link is None:
             return
-        link.handle_timeout(now)
+        for open_link in self._open_links():
+            open_link.handle_timeout(now)
         if self._doubted and now >= self._progress_us + _DEAD_US:
             self.link_lost(link, "no receipt for too long")
+        elif self._pace.waits and now >= self._progress_us + self._doubt_us and self._spares:
+            self.link_lost(link, "no receipt, and another link is there")
         elif self._pace.waits and now >= self._progress_us + self._doubt_us:
             self._give_up(link)
             self._doubted = True
@@ -155,7 +171,7 @@ class LinkCarrier(ExchangingCarrier):
             case Detached() | Refused():
                 # It belongs to a generation that is no more.
                 self._attached = False
-                self._drop("the attachment began anew")
+                self._drop_all()
             case LanesChanged() if self._link is not None and not self._doubted:
                 return LanesChanged(1, 0)
         return event
@@ -168,7 +184,7 @@ class LinkCarrier(ExchangingCarrier):
             self._keep(opening)
         if self._greeting is not None:
             self._greeting.abort()
-        self._drop("closed")
+        self._drop_all()
         await super().close()
         while self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
@@ -176,13 +192,19 @@ class LinkCarrier(ExchangingCarrier):
     # opening
 
     def _may_open(self) -> bool:
-        return self._attached and self._link is None and self._opening is None and not self._closed
+        wanted = len(self._spares) + (self._link is not None) < self._links_max
+        return self._attached and wanted and self._opening is None and not self._closed
+
+    def _open_links(self) -> Iterator[LinkIO]:
+        if self._link is not None:
+            yield self._link
+            yield from self._spares
 
     async def _open(self) -> None:
         """One attempt, from the request to the relay's greeting or a failure."""
         try:
             async with asyncio.timeout(_OPEN_S):
-                upgraded = await upgrade(self._dialing)
+                upgraded = await upgrade(next(self._dialings))
         except UpgradeRefusedError as error:
             self._not_opened(str(error))
         except Exception as error:
@@ -203,18 +225,24 @@ class LinkCarrier(ExchangingCarrier):
         link.begin(upgraded.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), upgraded.early)
 
     def opened(self, link: LinkIO) -> None:
-        """The relay took it: from now on everything leaves on it."""
+        """The relay took it: from now on everything leaves on it, unless there is one already."""
         self._tried_once()
         if self._closed or not self._attached:
             link.abort()
             return
-        self._link = link
         self._worked = True
+        self._retry_us = _RETRY_US_MIN
+        if self._link is None:
+            self._use(link)
+        else:
+            self._spares.append(link)
+        self._host.pump()
+
+    def _use(self, link: LinkIO) -> None:
+        self._link = link
         self._doubted = False
         self._forgotten = 0
-        self._retry_us = _RETRY_US_MIN
         self._use_lanes(False)
-        self._host.pump()
 
     def not_opened(self, reason: str) -> None:
         """The relay did not take it."""
@@ -232,7 +260,7 @@ class LinkCarrier(ExchangingCarrier):
             self._tried.set_result(None)
 
     def _retry_later(self) -> None:
-        most_us = _RETRY_US_MAX if self._worked else _RETRY_US_RARE
+        most_us = _RETRY_US_MAX if self._worked and self._link is None else _RETRY_US_RARE
         wait_us = min(self._retry_us, most_us)
         self._retry_us = min(2 * wait_us, most_us)
         self._retry_at_us = self._host.now() + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
@@ -240,7 +268,7 @@ class LinkCarrier(ExchangingCarrier):
     # while it is open
 
     def link_input(self, link: LinkIO, found: LinkInput) -> None:
-        if link is not self._link:
+        if link is not self._link and link not in self._spares:
             return
         now = self._host.now()
         for token in found.receipts:
@@ -263,23 +291,36 @@ class LinkCarrier(ExchangingCarrier):
         self._host.pump()
 
     def link_lost(self, link: LinkIO, reason: str) -> None:
-        if link is not self._link:
+        if link in self._spares:
+            self._spares.remove(link)
+            self._retry_later()
+        elif link is self._link:
+            self._drop()
+        else:
             return
-        self._drop(reason)
         if not self._closed:
             self._host.trouble(f"the link was lost: {reason}")
             self._host.pump()
 
-    def _drop(self, reason: str) -> None:
-        """Without the link the lanes take over (8.3)."""
+    def _drop(self) -> None:
+        """Without the link a spare one takes over, or the lanes (8.3)."""
         link, self._link = self._link, None
         if link is None:
             return
         link.abort()
         self._give_up(link)
-        self._doubted = False
+        if self._spares:
+            self._use(self._spares.pop(0))
+        else:
+            self._doubted = False
+            self._use_lanes(True)
         self._retry_later()
-        self._use_lanes(True)
+
+    def _drop_all(self) -> None:
+        spares, self._spares = self._spares, []
+        for link in spares:
+            link.abort()
+        self._drop()
 
     def _give_up(self, link: LinkIO) -> None:
         """What it has not receipted leaves another way."""
@@ -290,9 +331,13 @@ class LinkCarrier(ExchangingCarrier):
         self._pace.forget()
 
     def _link_timeout(self) -> int | None:
+        due_us: int | None = None
+        for link in self._open_links():
+            receipt_us = link.state.next_timeout()
+            if receipt_us is not None and (due_us is None or receipt_us < due_us):
+                due_us = receipt_us
         if self._link is None:
             return None
-        due_us = self._link.state.next_timeout()
         if self._pace.waits or self._doubted:
             silent_us = self._progress_us + (_DEAD_US if self._doubted else self._doubt_us)
             due_us = silent_us if due_us is None else min(due_us, silent_us)
