@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from tests.analysis.damage import damaged_directory
+from tests.analysis.proxied import talk_through_faults
 from tests.analysis.truth import simulate
-from tunnel.analysis import flow, network
+from tunnel.analysis import counts, flow, network
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.report import render
@@ -46,12 +47,17 @@ class Found(msgspec.Struct):
     rows_again: int
     """After nothing, and after one more file, was added."""
     rows_more: int
+    proxied: dict[str, int]
+    """What the fault proxy says that it did."""
+    proxied_faults: list[dict[str, Any]]
+    proxied_exchanges: list[dict[str, Any]]
 
 
 def main(directory: Path) -> None:
     """Run it all."""
     run = simulate(directory / "truth", streams=12, bytes_each=600_000)
     expected = damaged_directory(directory / "damaged")
+    proxied = talk_through_faults(directory / "proxied")
     session = make_session("local[1]", memory="1g", settings=SETTINGS)
     intake = compact(session, directory / "truth", directory / "truth" / "_tables")
     events = read_events(session, directory / "truth" / "_tables")
@@ -70,6 +76,11 @@ def main(directory: Path) -> None:
     more.write_text('{"version":1,"time_us":1,"node":"a","event":"loop_lag","writer":"more","number":1}\n')
     compact(session, directory / "damaged", tables)
     rows_more = read_events(session, tables).count()
+    compact(session, directory / "proxied", directory / "proxied" / "_tables")
+    events = read_events(session, directory / "proxied" / "_tables")
+    proxied_faults = [row.asDict() for row in counts.faults(counts.counts_of(events, 0)).collect()]
+    of_client = counts.exchanges(events.where("node like 'faulty-%'"))
+    proxied_exchanges = [row.asDict() for row in of_client.collect()]
     session.stop()
     (directory / "report.html").write_text(render(truth, "truth"))
     (directory / "damaged.html").write_text(render(damaged, "damaged"))
@@ -85,6 +96,9 @@ def main(directory: Path) -> None:
         rows_first=rows_first,
         rows_again=rows_again,
         rows_more=rows_more,
+        proxied=proxied,
+        proxied_faults=proxied_faults,
+        proxied_exchanges=proxied_exchanges,
     )
     (directory / "found.json").write_bytes(msgspec.json.encode(found))
 

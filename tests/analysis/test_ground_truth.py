@@ -121,6 +121,21 @@ def test_exchange_faults_are_seen_as_failed_exchanges(found: Found) -> None:
     assert sum(told.values()) == struck
 
 
+def test_the_faults_of_a_real_proxy_are_told_and_seen(found: Found) -> None:
+    """Real sockets: a request or response that the proxy lost is a failed exchange, or one that was given up before."""
+    told = {row["cause"]: row["n"] for row in found.proxied_faults}
+    assert told == {
+        "request_lost": found.proxied["drop_request"],
+        "response_lost": found.proxied["drop_response"],
+    }
+    ends = {"exchange_failed": 0, "exchange_abandoned": 0}
+    for row in found.proxied_exchanges:
+        if row["event"] in ends:
+            ends[row["event"]] += row["n"]
+    injected = sum(told.values())
+    assert ends["exchange_failed"] <= injected <= ends["exchange_failed"] + ends["exchange_abandoned"]
+
+
 def test_stalls_have_causes_and_name_the_injected_ones(found: Found) -> None:
     causes = {row["why"] for row in found.truth.stalls}
     assert {"loss", "carrier_http"} <= causes
