@@ -6,7 +6,7 @@ import pytest
 
 from tests.exchange.loop import SECRET, Fate, data_packet
 from tests.exchange.test_lanes import MS, SECOND, STEADY, attached_loop, encoded, pushes
-from tunnel.exchange import BatchDone, Lanes, PacketsReceived, Request, Troubled
+from tunnel.exchange import BatchDone, LaneConfig, Lanes, PacketsReceived, Request, Troubled
 from tunnel.wire import Answer, Attached, Discarded, Exchange, attachment_id, decode_envelope
 
 ATTACHED = Attached(attachment_id(SECRET), 9, 1, True, 1 << 20, 1 << 20, 15_000, 0, 65536, 8)
@@ -18,9 +18,9 @@ def exchange_of(request: Request) -> Exchange:
     return message
 
 
-def attached(now: int = 0) -> Lanes:
+def attached(config: LaneConfig = STEADY, now: int = 0) -> Lanes:
     """Attached after 20 ms, and pulling nothing."""
-    lanes = Lanes(STEADY, SECRET, Random(1))
+    lanes = Lanes(config, SECRET, Random(1))
     lanes.set_pulling(False)
     request = lanes.poll_request(now)
     assert request is not None
@@ -72,3 +72,55 @@ def test_what_was_thrown_away_of_an_answer_is_told() -> None:
     event = lanes.poll_event()
     assert isinstance(event, PacketsReceived)
     assert isinstance(event.discarded, Discarded)
+
+
+# lanes that are given back
+
+
+def with_three(*used_us: int) -> Lanes:
+    """Two lanes at first and one more, last used at these times."""
+    lanes = attached(LaneConfig())
+    lanes._path.lanes.count = 3
+    for lane, time_us in zip(lanes._set.lanes, used_us, strict=False):
+        lane.used_us = time_us
+    return lanes
+
+
+def test_the_highest_lane_is_given_back_when_it_was_idle_for_long() -> None:
+    lanes = with_three(100 * SECOND, 100 * SECOND, SECOND)
+    assert lanes.next_timeout() == 6 * SECOND
+    lanes.handle_timeout(6 * SECOND)
+    assert lanes.lane_count == 2
+
+
+def test_a_lane_that_owes_a_confirmation_is_kept() -> None:
+    lanes = with_three()
+    lanes._set.lanes[2].owes = True
+    assert lanes.next_timeout() is None
+
+
+def test_a_lane_that_was_just_added_is_not_given_back_at_once() -> None:
+    lanes = attached(LaneConfig(body_bytes_start=16 << 10, body_bytes_max=16 << 10))
+    start_us = 100 * SECOND
+    lanes.push([data_packet(1, lanes.room(start_us) - 24)], 1, start_us)
+    request = lanes.poll_request(start_us)
+    assert request is not None
+    lanes.answered(request.id, 200, encoded(Answer(request.lane, request.number, 1)), 0, start_us + 20 * MS)
+    assert lanes.lane_count == 3
+    assert lanes.next_timeout() == start_us + 20 * MS + 5 * SECOND
+
+
+def test_what_a_lane_owes_is_unknown_after_413() -> None:  # its next exchange tells the relay
+    lanes = attached()
+    requests = []
+    for token in (1, 2):
+        lanes.push([data_packet(token, 40_000)], token, 20 * MS)
+        request = lanes.poll_request(20 * MS)
+        assert request is not None
+        requests.append(request)
+    lanes.answered(requests[1].id, 413, b"", 0, 30 * MS)
+    lanes.answered(requests[0].id, 200, encoded(Answer(requests[0].lane, 1, 1)), 0, 30 * MS)
+    lanes.push([data_packet(3)], 3, 30 * MS)
+    request = lanes.poll_request(30 * MS)
+    assert request is not None
+    assert request.lane == requests[1].lane != requests[0].lane

@@ -150,3 +150,17 @@ def test_holds_that_are_endured_let_it_grow() -> None:
     for _ in range(4):
         answer(it, flight(hold_ms=8000), 8 * SECOND)
     assert it.hold.hold_us == 15 * SECOND
+
+
+def test_a_pull_that_needed_several_repeats_says_nothing_about_holds() -> None:
+    it = path()
+    for _ in range(3):
+        sent = flight((0, 15_500 * MS, 17 * SECOND), hold_ms=15_000)
+        answer(it, sent, 17_100 * MS, attempt=2)
+    assert it.hold.hold_us == 15 * SECOND
+
+
+def test_one_direction_that_may_not_grow_is_enough_for_another_lane() -> None:
+    it = path(LaneConfig(body_bytes_start=64 * KIB, body_bytes_max=64 * KIB, answer_bytes_max=1 << 20))
+    assert answer(it, flight(size=60 * KIB), 10 * MS, size=60 * KIB)
+    assert it.lanes.count == 3

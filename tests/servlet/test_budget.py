@@ -71,3 +71,15 @@ def test_a_level_that_is_closed_leaves_nothing_above() -> None:
     mailbox.close()
     assert [process.reserved, process.beyond, process.outstanding, process.held] == [0, 0, 0, 1]
     assert mailbox.held == 0
+
+
+def test_what_is_free_is_free_at_every_level() -> None:
+    above = Budget(1000, 800)
+    below = Budget(1000, 1000, above)
+    assert above.reserve(100)
+    assert below.free() == 700
+    below.let_go(50)
+    assert (below.free(), above.free()) == (650, 650)
+    alone = Budget(1000, 1000)
+    alone.let_go(50)
+    assert alone.free() == 950

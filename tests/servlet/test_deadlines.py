@@ -1,5 +1,7 @@
 """The heap of timers: O(1) to ask, nothing forgotten, nothing kept for ever."""
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,3 +158,26 @@ def test_what_was_stale_and_came_up_counts_no_more() -> None:
     for timer in many[:60]:
         deadlines.clear(timer)
     assert len(deadlines) == 100
+
+
+def test_what_is_stale_is_known_at_every_moment() -> None:
+    deadlines, many, _ = timers(150)
+    random, now, rebuilt = Random(5), 0, 0
+    for _ in range(4000):
+        timer = many[random.getrandbits(8) % len(many)]
+        kind = random.getrandbits(3)
+        before = len(deadlines)
+        if kind < 3:
+            deadlines.set(timer, now + 1 + random.getrandbits(11))
+        elif kind < 7:
+            deadlines.clear(timer)
+            rebuilt += len(deadlines) < before
+        else:
+            now += random.getrandbits(3)
+            for due in deadlines.expired(now):
+                assert due.due_us is None
+        stale = sum(at_us != found.armed_us or found.due_us is None for at_us, _, found in deadlines._heap)
+        assert deadlines._stale == stale
+        running = [found for found in many if found.due_us is not None]
+        assert len(running) == len(deadlines) - stale
+    assert rebuilt

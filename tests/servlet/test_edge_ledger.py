@@ -70,3 +70,38 @@ def test_9_4_what_was_announced_smaller_is_remembered() -> None:
     assert found.is_smaller
     found.let_go(101, 16 * KIB)
     assert found.is_due(16 * KIB)
+
+
+def test_progress_counts_from_its_first_step() -> None:
+    ledger = EdgeLedger(100, 10)
+    ledger.start_at(0)
+    ledger.let_go(1, 9)
+    assert not ledger.has_moved()
+    ledger.let_go(2, 1)
+    assert ledger.has_moved()
+
+
+def test_after_a_drop_the_sender_believes_in_what_waits() -> None:  # 9.3
+    ledger = EdgeLedger(100, 0)
+    ledger.named_dropped(80)
+    assert not ledger.is_due(100)
+    ledger.named_dropped(75)
+    assert ledger.is_due(100)
+
+
+def test_what_waits_late_takes_its_part_of_the_limit() -> None:
+    ledger = EdgeLedger(20, 0)
+    ledger.late_bytes = 60
+    assert not ledger.is_due(100)
+    ledger.late_bytes = 55
+    assert ledger.is_due(100)
+
+
+def test_less_than_nothing_is_nothing() -> None:
+    ledger = EdgeLedger(0, 0)
+    ledger.start_at(0)
+    ledger.late_bytes = 150
+    ledger.let_go(1, 24)
+    assert not ledger.is_due(100)
+    ledger.let_go(2, 1)
+    assert ledger.is_due(100)

@@ -66,3 +66,10 @@ def test_the_trace_says_all_of_a_packet_that_was_lost() -> None:
         sequence=99,
         reason=TraceReason.NO_ROUTE,
     )
+
+
+def test_what_is_of_nobody_and_for_nobody_is_no_option() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    client.push(control(PacketType.PING, 0, 0, b"?"))
+    assert (relay.counters.packets_without_route, relay.counters.packets_invalid) == (1, 0)

@@ -6,8 +6,8 @@ from servlet.frames import charge
 from servlet.route_queue import RouteQueue
 from servlet.switch_config import FRAME_OVERHEAD_BYTES
 from tests.servlet.queues import KIB, Box, packets, put, put_control
-from tests.servlet.support import control, data
-from tunnel.wire import DropReason, PacketType, frame_of
+from tests.servlet.support import control, data, read_dropped
+from tunnel.wire import Dropped, DropReason, PacketType, frame_of
 
 CLOSE, OPTION, PING = PacketType.CLOSE, PacketType.OPTION, PacketType.PING
 
@@ -102,3 +102,40 @@ def test_what_is_kept_of_a_packet_is_the_packet() -> None:
     (found,) = packets([queue.pop()])
     assert (found.sequence, bytes(found.payload)) == (101, b"abc")
     assert frame_of(found).size == 27
+
+
+def test_9_4_an_edge_that_hardly_moved_is_not_due_for_an_empty_queue() -> None:
+    box = Box()
+    queue = queue_of(box)
+    queue.ledger.announced(queue.ledger.room(queue.limit())[1], queue.limit())
+    put(box, queue, data(1, 7, 101, bytes(2 * KIB)))
+    box.take()
+    assert queue.ledger.has_moved()
+    assert not queue.edge_is_due()
+
+
+def test_2_9_a_notice_that_did_not_arrive_is_first_again() -> None:
+    box = Box()
+    queue = queue_of(box)
+    queue.note_dropped(DropReason.FULL, 105, 0)
+    queue.note_dropped_again(Dropped(DropReason.FULL, 101, 102, 0))
+    assert [read_dropped(packet).first for packet in box.take()] == [101, 105]
+
+
+def test_9_3_what_came_back_and_is_dropped_waits_late_no_more() -> None:
+    box = Box()
+    queue = queue_of(box)
+    put(box, queue, data(1, 7, 101, bytes(100)))
+    box.mailbox.put_back(box.mailbox.take(1 << 20))
+    assert (queue.ledger.s, queue.ledger.late_bytes) == (101, 100)
+    queue._name_dropped(105)
+    assert queue.ledger._promised == queue.ledger.passed_bytes  # what waits is not beyond S
+    queue._evict()
+    assert queue.ledger.late_bytes == 0
+
+
+def test_9_3_an_end_that_is_dropped_makes_no_room_for_bytes() -> None:
+    box = Box()
+    queue = queue_of(box)
+    put(box, queue, control(CLOSE, 1, 7, bytes(40), 101))
+    assert queue._evict() == 0

@@ -12,6 +12,7 @@ from tunnel.wire import (
     decode_envelope,
     decode_listen_state,
     encode_envelope,
+    whole_packet,
 )
 
 
@@ -81,6 +82,8 @@ def test_every_refusal_and_every_damaged_packet_counts() -> None:
         relay.post("ann", b"?")
         client.answer(client.send(payload=[b"x" * 30]))
     assert (relay.counters.refusals, relay.counters.packets_damaged) == (2, 2)
+    client.answer(client.send(payload=[whole_packet(data(1, 2, 3))[:-1]]))
+    assert relay.counters.packets_damaged == 3
 
 
 def test_a_refused_listener_has_no_backlog() -> None:  # 2.8
