@@ -17,13 +17,17 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @asynccontextmanager
 async def stream_pair() -> AsyncIterator[tuple[Stream, Stream]]:
     """Both ends of one connection; closed at the end."""
-    near, far = socket.socketpair()
-    ends = [await asyncio.open_connection(sock=each) for each in (near, far)]
+    sockets = socket.socketpair()
+    ends: list[Stream] = []
     try:
+        for each in sockets:
+            ends.append(await asyncio.open_connection(sock=each))
         yield ends[0], ends[1]
     finally:
         for _, writer in ends:
             writer.transport.abort()
+        for each in sockets[len(ends) :]:  # who asked was cancelled meanwhile
+            each.close()
         await asyncio.sleep(0)
 
 

@@ -97,6 +97,16 @@ def test_it_finds_the_nth_message_by_the_headers(path: Path) -> None:
         messages.search(0, 5)
 
 
+def test_it_is_loaded_into_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pread
+    with FileMessageSet.open(path) as messages:
+        assert messages.load() == DATA
+        monkeypatch.setattr(os, "pread", lambda fd, size, offset: real(fd, min(size, 1000), offset))
+        assert messages.load(13) == DATA[13:]
+        assert messages.load(13, 2000) == DATA[13:2013]
+        assert FileMessageSet(messages.descriptor, 0, len(DATA) + 5).load() == DATA
+
+
 def test_it_goes_to_sockets_files_and_descriptors(path: Path, tmp_path: Path) -> None:
     with FileMessageSet.open(path) as messages:
         near, far = socket.socketpair()

@@ -130,6 +130,25 @@ async def test_what_waits_unseen_is_sent_when_it_comes(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_a_receiver_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Outbox.open(tmp_path / "out") as outbox, Inbox.open(tmp_path / "in") as inbox:
+        real, failures = inbox.log.append, iter([LogError("the disk is full")] * 3)
+
+        def append(payloads: list[bytes]) -> int:
+            error = next(failures, None)
+            if error is not None:
+                raise error
+            return real(payloads)
+
+        monkeypatch.setattr(inbox.log, "append", append)
+        async with wire(inbox) as path, fast(outbox, path) as sender:
+            await outbox.put(b"x")
+            await outbox.delivered(0)
+            assert sender.attempts > 3
+        assert received(inbox) == [b"x"]
+
+
+@in_loop
 async def test_delivered_segments_are_removed(tmp_path: Path) -> None:
     config = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=1000)
     with Outbox.open(tmp_path / "out", config) as outbox, Inbox.open(tmp_path / "in") as inbox:

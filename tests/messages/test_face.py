@@ -1,0 +1,24 @@
+"""The public face of tunnel.messages: names come when they are used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import tunnel.messages
+
+
+def test_every_name_comes_and_others_do_not() -> None:
+    assert set(tunnel.messages.__all__) <= set(dir(tunnel.messages))
+    for name in tunnel.messages.__all__:
+        assert getattr(tunnel.messages, name).__module__.startswith("tunnel.messages.")
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        tunnel.messages.Nothing  # noqa: B018
+
+
+def test_importing_it_brings_neither_a_carrier_nor_zstd() -> None:
+    code = (
+        "import sys, tunnel.messages; from tunnel.messages import *; print({'aiohttp', 'zstandard'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"
