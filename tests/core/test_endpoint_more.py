@@ -12,6 +12,9 @@ from tunnel.wire import Packet, PacketType, encode_packets, parse_packets
 DATA = PacketType.DATA
 
 
+EDGE_BYTES = 1 << 30  # of the rig: no relay has said anything
+
+
 def test_what_is_of_another_version_hides_nothing_behind_it() -> None:  # 1.2
     solo = Solo().opened()
     strange = Packet(DATA, PEER, solo.connection.id, 7, b"?", 0, 9)
@@ -86,13 +89,19 @@ def test_a_trace_says_all_of_a_packet() -> None:
         "rto_us": SECOND_US,
     }
     second = {**common, "time_us": solo.now, "sequence": (first.sequence + 1) % 2**32, "srtt_us": 100_000}
+    in_window = {"window_bytes": 400, "in_flight_bytes": 600, "edge_bytes": EDGE_BYTES - 600}
     assert sent[0] == TraceRecord(
-        **common, time_us=SECOND_US, sequence=first.sequence, size_bytes=424, window_bytes=600, in_flight_bytes=400
+        **common,
+        time_us=SECOND_US,
+        sequence=first.sequence,
+        size_bytes=424,
+        window_bytes=600,
+        in_flight_bytes=400,
+        edge_bytes=EDGE_BYTES - 400,
+        batch=3,
     )
-    assert sent[1] == TraceRecord(**second, size_bytes=624, window_bytes=400, in_flight_bytes=600)
-    assert sent[2] == TraceRecord(
-        **second, attempt=1, size_bytes=624, cause="batch_given_up", window_bytes=400, in_flight_bytes=600
-    )
+    assert sent[1] == TraceRecord(**second, **in_window, size_bytes=624, batch=4)
+    assert sent[2] == TraceRecord(**second, **in_window, attempt=1, size_bytes=624, cause="batch_given_up", batch=5)
     assert (sent[3].window_bytes, sent[3].in_flight_bytes) == (0, 1000)
 
 
