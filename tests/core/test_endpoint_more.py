@@ -10,8 +10,6 @@ from tunnel.traces.record import TraceEvent, TraceRecord
 from tunnel.wire import Packet, PacketType, encode_packets, parse_packets
 
 DATA = PacketType.DATA
-
-
 EDGE_BYTES = 1 << 30  # of the rig: no relay has said anything
 
 
@@ -89,7 +87,7 @@ def test_a_trace_says_all_of_a_packet() -> None:
         "rto_us": SECOND_US,
     }
     second = {**common, "time_us": solo.now, "sequence": (first.sequence + 1) % 2**32, "srtt_us": 100_000}
-    in_window = {"window_bytes": 400, "in_flight_bytes": 600, "edge_bytes": EDGE_BYTES - 600}
+    in_window: dict[str, Any] = {"window_bytes": 400, "in_flight_bytes": 600, "edge_bytes": EDGE_BYTES - 600}
     assert sent[0] == TraceRecord(
         **common,
         time_us=SECOND_US,
