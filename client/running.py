@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,9 +11,10 @@ import structlog
 
 from client.options import RelaySettings, UsageError
 from tunnel import Attachment, LostError
+from tunnel.loops import new_event_loop
 from tunnel.shell import INTERRUPTED, OK
 
-__all__ = ["Serving", "add_serving_options", "new_event_loop", "run_serving"]
+__all__ = ["Serving", "add_serving_options", "run_serving"]
 
 Serving: TypeAlias = Callable[[Attachment], AbstractAsyncContextManager[None]]
 
@@ -118,12 +118,3 @@ async def _told_to_stop() -> AsyncIterator[asyncio.Future[int]]:
     finally:
         for number in codes:
             loop.remove_signal_handler(number)
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it exists."""
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        return uvloop.new_event_loop()
-    return asyncio.new_event_loop()

@@ -16,7 +16,7 @@ from loadtests.ports import hold_port
 from loadtests.processes import NotReadyError, Process, python_command, says_event
 from loadtests.relays import RelayProcess, exit_process
 from loadtests.transfer import percentile
-from servlet.running import new_event_loop
+from tunnel.loops import new_event_loop
 
 __all__ = ["Report", "main", "measure", "summary"]
 

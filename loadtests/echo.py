@@ -4,7 +4,7 @@ import asyncio
 import sys
 from typing import cast
 
-from servlet.running import new_event_loop
+from tunnel.loops import new_event_loop
 
 __all__ = ["Echo", "main"]
 

@@ -20,8 +20,8 @@ import msgspec
 import tunnel
 from loadtests.bench.road_peer import SERVICE
 from loadtests.processes import NotReadyError, Process, python_command, relay_command
-from servlet.running import new_event_loop
 from servlet.switch_config import SwitchConfig
+from tunnel.loops import new_event_loop
 
 __all__ = ["Figures", "main", "measure"]
 

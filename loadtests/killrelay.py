@@ -12,8 +12,8 @@ from loadtests.nginx import Nginx
 from loadtests.processes import NotReadyError
 from loadtests.relays import RelayProcess
 from loadtests.transfer import Flow, percentile
-from servlet.running import new_event_loop
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
+from tunnel.loops import new_event_loop
 
 __all__ = ["Kill", "Report", "main", "measure"]
 

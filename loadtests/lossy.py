@@ -21,7 +21,7 @@ import tunnel
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.processes import NotReadyError, Process, python_command
 from loadtests.relays import RelayProcess
-from servlet.running import new_event_loop
+from tunnel.loops import new_event_loop
 
 __all__ = ["CASES", "Case", "Outcome", "main", "run_case"]
 

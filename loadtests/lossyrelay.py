@@ -16,8 +16,9 @@ import structlog
 
 from loadtests.losses import LossyFilter, parse_model
 from servlet.config import ConfigError, RelayConfig
-from servlet.running import RunningRelay, new_event_loop
+from servlet.running import RunningRelay
 from servlet.store import Overrides, load_config
+from tunnel.loops import new_event_loop
 from tunnel.shell import USAGE, configure_log
 from tunnel.traces.jsonl import JsonLinesWriter
 

@@ -18,10 +18,11 @@ from servlet.config import ConfigError, ListenAddress, RelayConfig, parse_addres
 from servlet.exit import Dialer, resolve
 from servlet.policy import Deny
 from servlet.rules import UDP_RULE, UDP_TARGET, read_host
-from servlet.running import new_event_loop, open_traces, serve
+from servlet.running import open_traces, serve
 from servlet.server import contexts
 from servlet.store import Overrides, load_config, watched_files
 from tunnel import Attachment, TraceWriter, UnreachableError, attach
+from tunnel.loops import new_event_loop
 from tunnel.wire import Target, TargetKind
 
 __all__ = ["DEFAULT_FILE", "DENIED", "LOST", "UNREACHABLE", "check", "drain", "run_exit", "run_relay", "try_rule"]

@@ -16,21 +16,10 @@ from servlet.policy import PacketFilter
 from servlet.server import RelayRunner, contexts, listen
 from servlet.store import FileWatch
 from tunnel import TraceWriter, open_trace
-from tunnel.memory import keep_freed_memory
 
-__all__ = ["RunningRelay", "new_event_loop", "open_traces", "serve"]
+__all__ = ["RunningRelay", "open_traces", "serve"]
 
 _log = structlog.get_logger("relay")
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it exists, in a process that moves bytes from now on."""
-    keep_freed_memory()
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class RunningRelay:

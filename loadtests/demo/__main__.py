@@ -10,7 +10,7 @@ from loadtests.demo.play import Play
 from loadtests.demo.show import LiveShow, PlainShow, Show, SilentShow
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.processes import NotReadyError
-from servlet.running import new_event_loop
+from tunnel.loops import new_event_loop
 
 EXIT_OK, EXIT_WRONG, EXIT_INTERRUPTED = 0, 1, 130
 

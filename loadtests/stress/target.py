@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import structlog
 import xxhash
 
-from servlet.running import new_event_loop
+from tunnel.loops import new_event_loop
 from tunnel.shell import configure_log
 
 __all__ = ["PATTERN", "digest_of_pattern", "main", "serve"]

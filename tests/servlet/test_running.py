@@ -18,10 +18,11 @@ from structlog.testing import capture_logs
 from servlet.auth import TokenTable
 from servlet.config import ConfigError, ListenAddress, RelayConfig
 from servlet.grants import Policy
-from servlet.running import RunningRelay, new_event_loop, serve
+from servlet.running import RunningRelay, serve
 from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, control, kinds, of_kind, read_rejected
 from tests.support.loops import in_loop
+from tunnel.loops import new_event_loop
 from tunnel.traces.jsonl import read_trace
 from tunnel.wire import Attached, PacketType, RejectReason, StatusCode, parse_packets
 
