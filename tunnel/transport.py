@@ -65,6 +65,8 @@ class Transport(asyncio.Transport):
         self._protocol_paused = False
         self._reading = True
         self._eof_written = False
+        self._peer_finished = False
+        self._shown_error: BaseException | None = None
         self._peer_closed = False
         self._closing = False
         self._over: BaseException | str | None = None
@@ -91,6 +93,11 @@ class Transport(asyncio.Transport):
         self._protocol = protocol
         protocol.connection_made(self)
         self._loop.call_soon(self._read)
+        # What came while nobody was there to be told.
+        if self._peer_finished:
+            self._loop.call_soon(self._end_reading)
+        if self._over is not None:
+            self._loop.call_soon(self._guard, protocol.connection_lost, self._shown_error)
 
     # writing
 
@@ -345,6 +352,7 @@ class Transport(asyncio.Transport):
                 self._finish(refused_error(event, self._target))
 
     def _end_reading(self) -> None:
+        self._peer_finished = True
         if self._closing or self._protocol is None:
             return
         if not self._guard(cast(asyncio.Protocol, self._protocol).eof_received):
@@ -362,6 +370,7 @@ class Transport(asyncio.Transport):
         if error is None:
             error = self.write_error
         self._over = error or _END
+        self._shown_error = error if shown else None
         self._driver.unregister(self._connection.id)
         self._backlog.clear()
         self._backlog_bytes = 0
@@ -370,5 +379,5 @@ class Transport(asyncio.Transport):
             self._opened.set_exception(error or ResetError(f"{self._target}: closed"))
         protocol = self._protocol
         if protocol is not None:
-            self._loop.call_soon(self._guard, protocol.connection_lost, error if shown else None)
+            self._loop.call_soon(self._guard, protocol.connection_lost, self._shown_error)
         self._ended(self)
