@@ -69,7 +69,7 @@ class Transport(asyncio.Transport):
         self._peer_finished = False  # before there was a protocol to be told
         self._closing = False
         self._over: BaseException | str | None = None
-        self._shown: BaseException | None = None  # of that, to the protocol
+        self._shown_error: BaseException | None = None  # of that, to the protocol
         self._flushes: list[asyncio.Future[None]] = []
         driver.register(connection.id, self._handle)
 
@@ -103,12 +103,12 @@ class Transport(asyncio.Transport):
         that came before follows, too."""
         self._protocol = protocol
         protocol.connection_made(self)
-        if self._over is not None:
-            self._loop.call_soon(self._guard, protocol.connection_lost, self._shown)
-        elif self._peer_finished:
+        self._loop.call_soon(self._read)
+        # What came while nobody was there to be told.
+        if self._peer_finished:
             self._loop.call_soon(self._end_reading)
-        else:
-            self._loop.call_soon(self._read)
+        if self._over is not None:
+            self._loop.call_soon(self._guard, protocol.connection_lost, self._shown_error)
 
     # writing
 
@@ -363,10 +363,8 @@ class Transport(asyncio.Transport):
                 self._finish(refused_error(event, self._target))
 
     def _end_reading(self) -> None:
-        if self._protocol is None:
-            self._peer_finished = True
-            return
-        if self._closing or self._over is not None:
+        self._peer_finished = True
+        if self._closing or self._protocol is None:
             return
         if not self._guard(cast(asyncio.Protocol, self._protocol).eof_received):
             self.close()
@@ -383,7 +381,7 @@ class Transport(asyncio.Transport):
         if error is None:
             error = self.write_error
         self._over = error or _END
-        self._shown = error if shown else None
+        self._shown_error = error if shown else None
         self._driver.unregister(self._connection.id)
         self._backlog.clear()
         self._backlog_bytes = 0
@@ -392,5 +390,5 @@ class Transport(asyncio.Transport):
             self._opened.set_exception(error or ResetError(f"{self._target}: closed"))
         protocol = self._protocol
         if protocol is not None:
-            self._loop.call_soon(self._guard, protocol.connection_lost, self._shown)
+            self._loop.call_soon(self._guard, protocol.connection_lost, self._shown_error)
         self._ended(self)

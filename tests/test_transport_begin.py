@@ -1,0 +1,70 @@
+"""What happens to a connection before its protocol is there is told to the protocol when it comes."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.loops import in_loop
+from tests.support.relays import MemoryTestRelay
+from tunnel import Attachment, LostError, Transport
+
+
+class Ending(asyncio.Protocol):
+    """Ends the connection as soon as it is made."""
+
+    def __init__(self, end: Callable[[Transport], None]) -> None:
+        self._end = end
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, Transport)
+        self._end(transport)
+
+
+class Told(asyncio.Protocol):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.lost: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.told.append("made")
+
+    def eof_received(self) -> bool:
+        self.told.append("eof")
+        return False
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.told.append("lost")
+        self.lost.set_result(exc)
+
+
+async def late(client: Attachment, seen: Callable[[Transport], object]) -> Told:
+    """A protocol that comes when the end has been seen."""
+    transport = await client._connect("ending", None, None)
+    while not seen(transport):  # noqa: ASYNC110 - there is nobody who could be told
+        await asyncio.sleep(0)
+    protocol = Told()
+    transport.begin(protocol)
+    await protocol.lost
+    return protocol
+
+
+@in_loop
+async def test_an_end_of_file_is_not_lost() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.create_server(lambda: Ending(Transport.write_eof), "ending")
+        protocol = await late(client, lambda transport: transport._peer_finished)
+        assert protocol.told == ["made", "eof", "lost"]
+        assert protocol.lost.result() is None
+
+
+@in_loop
+async def test_a_reset_is_not_lost() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.create_server(lambda: Ending(Transport.abort), "ending")
+        protocol = await late(client, lambda transport: transport._over)
+        assert protocol.told == ["made", "lost"]
+        with pytest.raises(LostError):
+            raise protocol.lost.result() or AssertionError
