@@ -119,6 +119,9 @@ def test_a_link_is_asked_for_once_until_it_is_polled() -> None:
     assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
     for sequence in (501, 502, 503):
         exit_.push(data(22, 11, sequence))
+    for _ in range(2):
+        relay.switch.link_packets(1, [], relay.now)  # it is alive, and something waits for it
+        relay.settle()
     assert relay.links_ready == [1]
     assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 3
 
