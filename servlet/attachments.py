@@ -86,12 +86,9 @@ class Attachment:
     """`mailbox` holds what waits for it, `legs` its sides of routes, `handed` the routes it is to accept or has
     accepted."""
 
-    def __init__(
-        self, identity: bytes, number: int, account: Account, context: SwitchContext, *, is_exit: bool
-    ) -> None:
+    def __init__(self, identity: bytes, account: Account, context: SwitchContext, *, is_exit: bool) -> None:
         config = context.config
         self.identity = identity
-        self.number = number  # in the order of arrival
         self.account = account
         self.name = ""
         self.claim = ""  # the name that it takes when it is heard

@@ -19,7 +19,6 @@ class Registry:
         self._names: dict[tuple[str, str], Attachment] = {}
         self._replaced: OrderedDict[bytes, int] = OrderedDict()  # until when these ids are refused
         self._context = context
-        self._number = 0
 
     def find(self, identity: bytes, user: str) -> Attachment | None:
         """The attachment of that id, if it is this user's: to others it does not exist (6.1)."""
@@ -42,8 +41,7 @@ class Registry:
             account = Account(user, Budget(size, config.pool_bytes(size), self._context.budget))
             self.accounts[user] = account
         account.attachments += 1
-        self._number += 1
-        attachment = Attachment(identity, self._number, account, self._context, is_exit=is_exit)
+        attachment = Attachment(identity, account, self._context, is_exit=is_exit)
         self.by_id[identity] = attachment
         return attachment
 

@@ -6,6 +6,7 @@ Exit code 1 when a change is neither noticed nor defended in tests/mutants/defen
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import subprocess
@@ -39,6 +40,17 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    options.build.mkdir(parents=True, exist_ok=True)
+    with (options.build / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another run works in {options.build}: wait for it, or give --build", file=sys.stderr)
+            return 2
+        return _work(options, modules)
+
+
+def _work(options: argparse.Namespace, modules: list[Module]) -> int:
     defended = read_defended(DEFENDED.read_text())
     tree = options.build / "tree"
     made = mutate(ROOT, tree, modules)

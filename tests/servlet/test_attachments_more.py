@@ -34,45 +34,15 @@ def test_what_just_fits_an_answer_is_confirmed_by_the_next_request() -> None:  #
     limit = 124 + ANSWER_BYTES + EVIDENCE_BYTES * relay.config.lanes_max
     assert len(client.packets(client.send(answer_bytes_max=limit))) == 1
     assert relay.switch.stats().bytes_outstanding > 0
-    client.push()
+    client.pull()
     assert relay.switch.stats().bytes_outstanding == 0
 
 
-def test_a_link_that_owes_as_many_receipts_as_it_may_gets_no_more() -> None:  # 8.2
-    relay = Relay(unreceipted_bytes_max=124)
-    client, exit_ = bound(relay)
-    assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
-    exit_.push(data(22, 11, 501, bytes(100)))
-    relay.settle()
-    assert relay.links_ready == [1]
-    assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 1
-    for sequence in (502, 503):
-        exit_.push(data(22, 11, sequence, bytes(100)))
-    assert relay.links_ready == [1]
-    assert relay.switch.poll_link(1, 10_000, relay.now) == []
-    relay.switch.link_receipted(1, 1, relay.now)
-    relay.settle()
-    assert relay.links_ready == [1, 1]
-    assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 2
-
-
-def test_a_link_is_asked_for_once_until_it_is_polled() -> None:
+def test_a_packet_that_leaves_in_pieces_is_held_once() -> None:  # 7.6
     relay = Relay()
     client, exit_ = bound(relay)
-    assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
-    for sequence in (501, 502, 503):
-        exit_.push(data(22, 11, sequence))
-    assert relay.links_ready == [1]
-    assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 3
-
-
-def test_a_push_casts_no_doubt_on_a_silent_link() -> None:  # 8.2: only who pulls has no other way
-    relay = Relay()
-    client, exit_ = bound(relay)
-    assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
-    exit_.push(data(22, 11, 501))
-    relay.switch.poll_link(1, 10_000, relay.now)
-    relay.advance(5_000_000)
-    client.push()
-    exit_.push(data(22, 11, 502))
-    assert relay.links_ready == [1, 1]
+    exit_.push(data(22, 11, 501, bytes(5000)))
+    held = relay.switch.stats().bytes_held
+    for _ in range(2):
+        client.answer(client.send(answer_bytes_max=2000))
+        assert relay.switch.stats().bytes_held == held

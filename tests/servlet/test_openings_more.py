@@ -141,3 +141,15 @@ def test_a_named_exit_alone_is_asked(name: str) -> None:
     ]
     client.push(connect(1))
     assert [kinds(exit_.push()) for exit_ in exits] == ([["CONNECT"], []] if not name else [[], ["CONNECT"]])
+
+
+def test_what_the_relay_itself_cannot_do() -> None:
+    relay = Relay(routes_per_attachment_max=1)
+    client, exit_ = client_and_exit(relay)
+    broken = connect(1)
+    broken.payload = bytes(broken.payload)[:16] + b"?"
+    assert refusal(client.push(broken)) == (RejectReason.MALFORMED, "the relay does not understand the request")
+    bind(client, exit_, 11, 22)
+    assert refusal(client.push(connect(12))) == (RejectReason.BUSY, "no more connections")
+    relay.switch.drain()
+    assert refusal(client.push(connect(13))) == (RejectReason.SHUTTING_DOWN, "the relay is shutting down")

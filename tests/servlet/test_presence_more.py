@@ -70,3 +70,11 @@ def test_the_trace_says_who_came_and_why_he_went() -> None:
         (TraceEvent.DETACHED, "ann", TraceReason.USER_TIMEOUT),
         (TraceEvent.DETACHED, "exits", TraceReason.USER_TIMEOUT),
     ]
+
+
+def test_a_new_generation_does_not_replace_its_own_endpoint() -> None:  # 6.2, 6.4
+    relay = Relay()
+    _, exit_ = client_and_exit(relay, name="exit")
+    assert isinstance(exit_.attach(generation=2), Attached)
+    assert relay.counters.attachments_replaced == 0
+    assert exit_.push() == []

@@ -3,7 +3,7 @@
 import pytest
 
 from servlet.frames import charge
-from servlet.route_queue import RouteQueue
+from servlet.route_queue import NOTICE_BYTES, RouteQueue
 from servlet.switch_config import FRAME_OVERHEAD_BYTES
 from tests.servlet.queues import KIB, Box, packets, put, put_control
 from tests.servlet.support import control, data, read_dropped
@@ -139,3 +139,11 @@ def test_9_3_an_end_that_is_dropped_makes_no_room_for_bytes() -> None:
     queue = queue_of(box)
     put(box, queue, control(CLOSE, 1, 7, bytes(40), 101))
     assert queue._evict() == 0
+
+
+def test_a_notice_leaves_when_it_just_fits() -> None:
+    box = Box()
+    queue = queue_of(box)
+    queue.note_dropped(DropReason.FULL, 105, 0)
+    assert queue.pop_control(NOTICE_BYTES - 1) is None
+    assert queue.pop_control(NOTICE_BYTES) is not None

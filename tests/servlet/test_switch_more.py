@@ -6,6 +6,7 @@ from tests.servlet.support import Peer, Relay, bound, data, listen_state, of_kin
 from tunnel.wire import (
     USER_BYTES_MAX,
     Answer,
+    Attach,
     PacketType,
     Status,
     StatusCode,
@@ -92,3 +93,53 @@ def test_a_refused_listener_has_no_backlog() -> None:  # 2.8
     found = client.push(listen_state("no"), listen_state("yes"), listen_state("more"))
     states = [decode_listen_state(packet.payload) for packet in of_kind(found, PacketType.LISTEN_STATE)]
     assert [(state.name, state.backlog) for state in states if state is not None] == [("no", 0), ("more", 0)]
+
+
+def test_a_link_that_owes_as_many_receipts_as_it_may_gets_no_more() -> None:  # 8.2
+    relay = Relay(unreceipted_bytes_max=124)
+    client, exit_ = bound(relay)
+    assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
+    exit_.push(data(22, 11, 501, bytes(100)))
+    relay.settle()
+    assert relay.links_ready == [1]
+    assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 1
+    for sequence in (502, 503):
+        exit_.push(data(22, 11, sequence, bytes(100)))
+    assert relay.links_ready == [1]
+    assert relay.switch.poll_link(1, 10_000, relay.now) == []
+    relay.switch.link_receipted(1, 1, relay.now)
+    relay.settle()
+    assert relay.links_ready == [1, 1]
+    assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 2
+
+
+def test_a_link_is_asked_for_once_until_it_is_polled() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
+    for sequence in (501, 502, 503):
+        exit_.push(data(22, 11, sequence))
+    for _ in range(2):
+        relay.switch.link_packets(1, [], relay.now)  # it is alive, and something waits for it
+        relay.settle()
+    assert relay.links_ready == [1]
+    assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 3
+
+
+def test_a_push_casts_no_doubt_on_a_silent_link() -> None:  # 8.2: only who pulls has no other way
+    relay = Relay()
+    client, exit_ = bound(relay)
+    assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
+    exit_.push(data(22, 11, 501))
+    relay.switch.poll_link(1, 10_000, relay.now)
+    relay.advance(5_000_000)
+    client.push()
+    exit_.push(data(22, 11, 502))
+    assert relay.links_ready == [1, 1]
+
+
+def test_nobody_is_an_exit_who_does_not_say_so() -> None:
+    relay = Relay()
+    body = b"".join(encode_envelope(Attach(bytes(32), 1, 0, 1 << 20)))
+    relay.switch.request(1, "ann", body, relay.now)
+    assert (relay.switch.stats().attachments, relay.switch.stats().exits) == (1, 0)
