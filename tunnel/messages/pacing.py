@@ -45,6 +45,7 @@ class TimeWindow:
         self._rates: deque[tuple[int, float]] = deque()  # of rounds, falling
         self._idle_rounds = _IDLE_ROUNDS
         self._probe_due_us: int | None = None
+        self._low_us: int | None = None  # the shortest round since the last probe
         self._probe_bytes = 0  # in a probe: what may be in flight
         self._ramp_bytes: int | None = None  # after a probe: what may be in flight
         self._probes: deque[int] = deque(maxlen=_PROBES)  # what a part took in the last of them
@@ -102,9 +103,11 @@ class TimeWindow:
             self._took_us = took_us
         if self._probing:
             self._probing = False
-            self._probes.append(took_us)
+            # What was shorter since the last probe counts too: a base that is too long would let the queue grow.
+            self._probes.append(took_us if self._low_us is None else min(took_us, self._low_us))
+            self._low_us = None
             self.base_us = min(self._probes)
-            self._probe_due_us = now + max(PROBE_US, _PROBE_ROUNDS * took_us)
+            self._probe_due_us = now + max(PROBE_US, min(_PROBE_ROUNDS * took_us, 5 * PROBE_US))
             self._ramp_bytes = self._probe_bytes
         elif self._ramp_bytes is not None:
             # The whole window at once would be a queue by itself: it is opened by a quarter in each round trip.
@@ -116,8 +119,8 @@ class TimeWindow:
             share = _PROBE_SHARE * (self.base_us or took_us) / took_us
             self._probe_bytes = round(self.window_bytes * min(_PROBE_SHARE, max(_PROBE_SHARE_MIN, share)))
         else:
-            if not self._probes:
-                self.base_us = took_us if self.base_us is None else min(self.base_us, took_us)
+            self._low_us = took_us if self._low_us is None else min(self._low_us, took_us)
+            self.base_us = took_us if self.base_us is None else min(self.base_us, took_us)
             step = self._step(took_us, self.base_us or took_us)
             if step < 1 or self._limited:
                 # Delays that are not ours, as on a machine that does other things, must not close the window.
