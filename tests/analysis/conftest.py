@@ -10,7 +10,7 @@ import pytest
 
 from tests.analysis.job import Found
 
-JOB_S = 580  # a bound, on a machine where much else runs; alone it takes a twentieth
+JOB_S = 1500  # a bound, on a machine where much else runs; alone it takes a twentieth
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ __all__ = ["SETTINGS", "Found", "main"]
 SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
     "spark.default.parallelism": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -62,7 +63,7 @@ def main(directory: Path) -> None:
     intake = compact(session, directory / "truth", directory / "truth" / "_tables")
     events = read_events(session, directory / "truth" / "_tables")
     truth = analyse(session, events, intake)
-    ordered = network.in_order(flow.packets_of(flow.flow_of(events)))
+    ordered = network.in_order(flow.packets_of(flow.flow_of(events))).cache()
     lost = ordered.where("lost_first = 1").select("stream", "sequence").collect()
     streams = [row.asDict() for row in network.stream_table(ordered).collect()]
     tables = directory / "damaged_tables"

@@ -7,7 +7,7 @@ import pytest
 from tests.analysis.damage import FRAME_RECORDS
 from tests.analysis.job import Found
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1600)
 
 
 def test_every_damaged_file_is_named_with_what_is_wrong(found: Found) -> None:

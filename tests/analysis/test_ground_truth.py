@@ -12,7 +12,7 @@ from tests.analysis.truth import BURST_BEGINS, BURST_ENDS
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import read_trace
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1600)
 
 NUMBERED = {4, 5, 10, 13}
 

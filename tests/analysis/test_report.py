@@ -14,7 +14,7 @@ from tunnel.analysis.verdict import verdict
 from tunnel.analysis.words import STALLS, bits, count, duration, percent, size
 from tunnel.traces import TraceLevel
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1600)
 VOID = {"meta", "br", "rect", "line", "path"}
 
 
