@@ -123,7 +123,7 @@ class Way:
 
     @contextlib.contextmanager
     def trouble(self) -> Iterator[None]:
-        """On the bad way the relay dies at the beginning of the block; its successor is there when the block is over."""
+        """On the bad way the relay dies as the block begins; its successor is there when the block is over."""
         if self.name == "nginx":
             yield
             return

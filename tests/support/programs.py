@@ -1,4 +1,4 @@
-"""Where the real programs of tests are: in the path, or where Debian puts what only an administrator or a wrapper starts."""
+"""Where the real programs of tests are: in the path, or where Debian keeps those for administrators and wrappers."""
 
 import os
 import shutil
