@@ -14,7 +14,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,11 +27,12 @@ from loadtests.relays import RelayProcess, exit_process
 from tests.real.servers import Server, start_nginx, start_server
 from tests.real.transfers import access_log
 
-__all__ = ["HERE", "PROXY_VARIABLES", "WAIT_S", "WAYS", "Way", "World", "run_command"]
+__all__ = ["HERE", "PROXY_VARIABLES", "WAIT_S", "WAYS", "Way", "World", "environment", "run_command", "wait_until"]
 
 HERE = "127.0.0.1"
 WAIT_S = 50.0  # only what hangs gets there
 WAYS = ("nginx", "faults")
+_LOOK_S = 0.02
 _LOST = ("--drop-request", "0.025", "--drop-response", "0.025", "--seed", "7")
 _NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 PROXY_VARIABLES = (*_NAMES, *(name.upper() for name in _NAMES))
@@ -153,15 +155,26 @@ class Way:
         self._stack.enter_context(process)
 
 
-def run_command(
-    way: Way, command: Sequence[str], *, stdin: bytes = b"", directory: Path | None = None, **environment: str
-) -> str:
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return when it holds. What other programs do has no event that could be waited for."""
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until, f"{what}: not within {WAIT_S:.0f} s"
+        time.sleep(_LOOK_S)
+
+
+def environment(way: Way) -> dict[str, str]:
+    """For a program that starts commands of ours."""
+    return {**os.environ, **way.environment}
+
+
+def run_command(way: Way, command: Sequence[str], *, directory: Path | None = None, **variables: str) -> str:
     """What a command prints; it must end well."""
     done = subprocess.run(
         command,
-        input=stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
-        env={**os.environ, **way.environment, **environment},
+        env={**environment(way), **variables},
         cwd=directory,
         timeout=WAIT_S,
         check=False,

@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 
 import asyncpg
 import psycopg
 import pytest
 
-from tests.real.clients_rig import HERE, WAIT_S, Way
+from tests.real.clients_rig import HERE, WAIT_S, Way, wait_until
 from tests.real.servers import Server, as_nobody, open_directory, start_server
 from tests.support.loops import run
 from tests.support.programs import find_program
@@ -120,9 +119,7 @@ def test_pgbench(way: Way, postgres: Server) -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as bench,
     ):
         try:
-            until = time.monotonic() + WAIT_S
-            while history(direct) < 4:
-                assert time.monotonic() < until, "pgbench did not begin"
+            wait_until(lambda: history(direct) > 3, "pgbench begins")
             with way.trouble():
                 said, _ = bench.communicate(timeout=WAIT_S)
         finally:

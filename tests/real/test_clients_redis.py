@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.real.clients_rig import HERE, WAIT_S, Way
+from tests.real.clients_rig import HERE, WAIT_S, Way, wait_until
 from tests.real.servers import Server, start_server
 from tests.support.loops import run
 
@@ -90,9 +89,7 @@ def test_redis_benchmark(way: Way, server: Server) -> None:
         direct.config_resetstat()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as bench:
             try:
-                until = time.monotonic() + WAIT_S
-                while sets(direct) < 40:
-                    assert time.monotonic() < until, "redis-benchmark did not begin"
+                wait_until(lambda: sets(direct) > 40, "redis-benchmark begins")
                 with way.trouble():
                     said, _ = bench.communicate(timeout=WAIT_S)
             finally:
