@@ -1,13 +1,14 @@
 """For all tests: Hypothesis without deadlines, tests that need real programs, and the count for `make test`."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import settings
+
+from tests.support.programs import find_program
 
 # No deadline: on a busy machine it would fail tests for being slow. Derandomised: the same code gives the same result;
 # HYPOTHESIS_PROFILE=explore draws new examples.
@@ -28,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    missing = [program for mark in item.iter_markers("real") for program in mark.args if not shutil.which(program)]
+    missing = [program for mark in item.iter_markers("real") for program in mark.args if not find_program(program)]
     if not missing:
         return
     reason = f"not on this machine: {', '.join(missing)} (make system-deps)"

@@ -1,0 +1,184 @@
+"""What real clients go through: a relay, an exit and nginx as processes; and a bad way beside the good one.
+
+    def test_it(way: Way) -> None:
+        with client.create_connection(target, runtime=way.runtime) as sock:
+            ...
+            with way.trouble():
+                ...  # on the bad way, the relay was just killed, and its successor is not there yet
+
+Every way is exchanges alone (poll) through nginx with its defaults. On the bad one a fault proxy before nginx loses 5 %
+of the exchanges, too. The exit is a process of its own, so that connections outlive the relay.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import client
+from loadtests.ports import hold_port
+from loadtests.processes import Process, python_command, says_event
+from loadtests.relays import RelayProcess, exit_process
+from tests.real.servers import Server, start_nginx, start_server
+from tests.real.transfers import access_log
+
+__all__ = ["HERE", "PROXY_VARIABLES", "WAIT_S", "WAYS", "Way", "World", "environment", "run_command", "wait_until"]
+
+HERE = "127.0.0.1"
+WAIT_S = 50.0  # only what hangs gets there
+WAYS = ("nginx", "faults")
+_LOOK_S = 0.02
+_LOST = ("--drop-request", "0.025", "--drop-response", "0.025", "--seed", "7")
+_NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+PROXY_VARIABLES = (*_NAMES, *(name.upper() for name in _NAMES))
+
+
+class World:
+    """Everything between a client and its server. `with` it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.relay = RelayProcess()
+        self.directory = directory
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            relay = stack.enter_context(self.relay)
+            exits = exit_process(relay).start()
+            stack.callback(exits.kill)
+            nginx = stack.enter_context(start_nginx(self.directory, "nginx-defaults.conf", relay=relay.port))
+            faults = stack.enter_context(start_server(lambda port: _faults(port, nginx)))
+            urls = {"nginx": nginx.url, "faults": faults.url}
+            self.ways = {name: stack.enter_context(Way(self, name, urls[name])) for name in WAYS}
+            exits.wait_ready()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def exchanges(self) -> int:
+        """How many nginx has answered."""
+        return len(access_log(self.directory))
+
+
+def _faults(port: int, nginx: Server) -> list[str]:
+    return python_command("loadtests.faultproxy", "--listen", f"{HERE}:{port}", "--upstream", nginx.url, *_LOST)
+
+
+class Way:
+    """One way to the relay, and the commands that use it: started when a test first asks for them, then kept."""
+
+    def __init__(self, world: World, name: str, url: str) -> None:
+        self.name = name
+        self._world = world
+        token = world.relay.tokens["client"]
+        self._settings = client.RelaySettings(url, token, None, None, "poll", 300.0)
+        self._stack = contextlib.ExitStack()
+        self._ports: dict[tuple[str, ...], int] = {}
+        self.runtime = client.Runtime(self._settings, linger=2.0)
+        # For commands of ours; a command finds `tunnel` beside the Python that runs us.
+        self.environment = {
+            "TUNNEL_RELAY": url,
+            "TUNNEL_TOKEN": token,
+            "TUNNEL_CARRIER": "poll",
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.runtime.close()
+        self._stack.close()
+
+    def patch(self) -> client.patch:
+        """Python clients that know nothing of the tunnel go through it, to servers of this machine."""
+        return client.patch(hosts=[HERE], runtime=self.runtime)
+
+    def forward(self, port: int) -> int:
+        """The port of `tunnel forward` to that one."""
+        return self._serve("forward", "{port}:" + f"{HERE}:{port}")
+
+    def proxy(self) -> int:
+        """The port of `tunnel proxy`."""
+        return self._serve("proxy", "{port}")
+
+    def expose(self, name: str, port: int) -> None:
+        """Publish the server at that port under a name."""
+        if ("expose", name) not in self._ports:
+            self._start("expose", name, f"{HERE}:{port}")
+            self._ports["expose", name] = port
+
+    def forward_service(self, name: str) -> int:
+        """The port of `tunnel forward` to a service."""
+        return self._serve("forward", "{port}:" + name)
+
+    @contextlib.contextmanager
+    def trouble(self) -> Iterator[None]:
+        """On the bad way the relay dies as the block begins; its successor is there when the block is over."""
+        if self.name == "nginx":
+            yield
+            return
+        relay = self._world.relay.process
+        relay.kill()
+        relay.start()
+        try:
+            yield
+        finally:
+            relay.wait_ready()
+
+    def exchanges(self) -> int:
+        """How many exchanges nginx has answered, on any way."""
+        return self._world.exchanges()
+
+    def _serve(self, command: str, words: str) -> int:
+        key = (command, words)
+        if key not in self._ports:
+            port = self._stack.enter_context(hold_port())
+            self._start(command, words.format(port=port))
+            self._ports[key] = port
+        return self._ports[key]
+
+    def _start(self, *arguments: str) -> None:
+        command = python_command("client", *arguments, "--proxy", "none")
+        process = Process(command, ready=says_event("listening"), environment=self.environment)
+        self._stack.enter_context(process)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return when it holds. What other programs do has no event that could be waited for."""
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until, f"{what}: not within {WAIT_S:.0f} s"
+        time.sleep(_LOOK_S)
+
+
+def environment(way: Way) -> dict[str, str]:
+    """For a program that starts commands of ours."""
+    return {**os.environ, **way.environment}
+
+
+def run_command(way: Way, command: Sequence[str], *, directory: Path | None = None, **variables: str) -> str:
+    """What a command prints; it must end well."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env={**environment(way), **variables},
+        cwd=directory,
+        timeout=WAIT_S,
+        check=False,
+    )
+    text = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{text}"
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,76 @@
+"""nats-py on a real server, under a patch."""
+
+import asyncio
+from collections.abc import Iterator
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from tests.real.clients_rig import HERE, WAIT_S, Way
+from tests.real.servers import Server, start_server
+from tests.support.loops import run
+
+pytestmark = pytest.mark.real("nginx", "nats-server")
+
+COUNT = 1000
+NUMBERS = list(range(COUNT))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server alone."""
+    with start_server(lambda port: ["nats-server", "-a", HERE, "-p", str(port)]) as running:
+        yield running
+
+
+async def connect(port: int) -> Client:
+    return await nats.connect(f"nats://{HERE}:{port}", allow_reconnect=False, connect_timeout=WAIT_S)
+
+
+def test_nats(way: Way, server: Server) -> None:
+    """Publisher and subscriber are both behind the tunnel. Neither connects again: nothing is lost all the same."""
+
+    async def main() -> None:
+        subscriber, publisher = await connect(server.port), await connect(server.port)
+        heard: list[int] = []
+        done = asyncio.Event()
+
+        async def hear(message: Msg) -> None:
+            heard.append(int(message.data))
+            if len(heard) == COUNT:
+                done.set()
+
+        await subscriber.subscribe("numbers", cb=hear)
+        await subscriber.flush(int(WAIT_S))
+        with way.trouble():
+            for number in NUMBERS:
+                await publisher.publish("numbers", b"%d" % number)
+            await publisher.flush(int(WAIT_S))
+            await done.wait()
+        assert heard == NUMBERS
+        await publisher.close()
+        await subscriber.close()
+
+    with way.patch():
+        run(main())
+
+
+def test_nats_requests_and_answers(way: Way, server: Server) -> None:
+    async def main() -> None:
+        asker, worker = await connect(server.port), await connect(server.port)
+
+        async def double(message: Msg) -> None:
+            await message.respond(message.data * 2)
+
+        await worker.subscribe("double", cb=double)
+        await worker.flush(int(WAIT_S))
+        with way.trouble():
+            answers = await asyncio.gather(*(asker.request("double", b"%d" % n, timeout=WAIT_S) for n in range(50)))
+        assert [answer.data for answer in answers] == [b"%d" % number * 2 for number in range(50)]
+        await asker.close()
+        await worker.close()
+
+    with way.patch():
+        run(main())

@@ -1,0 +1,16 @@
+"""Where the real programs of tests are: in the path, or where Debian keeps those for administrators and wrappers."""
+
+import os
+import shutil
+from pathlib import Path
+
+__all__ = ["find_program"]
+
+_POSTGRES = Path("/usr/lib/postgresql")
+
+
+def find_program(name: str) -> str | None:
+    """Its absolute path, or None."""
+    versions = sorted(_POSTGRES.glob("[0-9]*"), key=lambda path: (len(path.name), path.name), reverse=True)
+    places = [os.environ.get("PATH", os.defpath), "/usr/sbin", *(str(version / "bin") for version in versions)]
+    return shutil.which(name, path=os.pathsep.join(places))
