@@ -3,25 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core.batching import ACK, DATA, KIB, fill, many
 from tests.core.solo import MS, SERVICE, TARGET, Solo
-from tunnel.core import Connection, EndpointConfig
-from tunnel.core.batches import Batch
+from tunnel.core import EndpointConfig
 from tunnel.wire import Packet, PacketType, RejectReason
 
-DATA, ACK, CLOSE, CONNECT = PacketType.DATA, PacketType.ACK, PacketType.CLOSE, PacketType.CONNECT
-KIB = 1024
-
-
-def many(count: int, config: EndpointConfig | None = None) -> tuple[Solo, list[Connection]]:
-    """An endpoint with so many open connections."""
-    solo = Solo(config)
-    return solo, [solo.opened(TARGET).connection for _ in range(count)]
-
-
-def fill(solo: Solo, size_max: int) -> Batch:
-    batch = solo.endpoint.next_batch(size_max, solo.now)
-    assert batch is not None
-    return batch
+CLOSE, CONNECT = PacketType.CLOSE, PacketType.CONNECT
 
 
 def shares(packets: list[Packet]) -> dict[int, int]:
@@ -77,71 +64,10 @@ def test_one_packet_may_be_larger_than_the_batch() -> None:  # 7.6
     assert (len(batch.packets), batch.size) == (1, 50_024)
 
 
-def test_a_packet_that_is_too_large_gets_a_batch_of_its_own_however_busy_the_others_are() -> None:
-    solo, (large, busy) = many(2)
-    large.write(bytes(50_000), solo.now)
-    solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
-    found = []
-    for number in range(5):
-        solo.connection = busy
-        solo.say(PacketType.PROBE)
-        busy.write(b"x", solo.now)
-        found.append(fill(solo, 16 * KIB))
-        solo.now += number
-    alone = [batch for batch in found if batch.size > 16 * KIB]
-    assert [len(batch.packets) for batch in alone] == [1]
-    assert sum(len(batch.packets) for batch in found if batch not in alone) >= 4
-
-
-def test_what_is_lost_leaves_when_it_just_fits() -> None:
-    solo, (connection,) = many(1)
-    connection.write(bytes(2000), solo.now)
-    solo.endpoint.batch_done(fill(solo, 64 * KIB).token, False, solo.now)
-    solo.say(PacketType.PROBE)
-    other, _ = many(1)
-    other.say(PacketType.PROBE)
-    ack_size = fill(other, 64 * KIB).size
-    assert [packet.type for packet in fill(solo, ack_size + 24 + 2000).packets] == [ACK, DATA]
-
-
-def test_what_is_too_large_by_its_header_gets_a_batch_of_its_own() -> None:
-    solo, (large, busy) = many(2)
-    large.write(bytes(32 * KIB), solo.now)
-    solo.endpoint.batch_done(fill(solo, 256 * KIB).token, False, solo.now)
-    sizes = []
-    for _ in range(4):
-        busy.write(b"x", solo.now)
-        sizes.append(fill(solo, 32 * KIB).size)
-    assert 32 * KIB + 24 in sizes
-
-
 def test_the_smallest_packet_leaves_however_small_the_batch() -> None:  # 4.13
     solo, (connection,) = many(1)
     connection.write(bytes(2000), solo.now)
     assert [len(packet.payload) for packet in fill(solo, 500).packets] == [KIB]
-
-
-def test_what_is_too_large_waits_for_its_turn_among_much() -> None:
-    solo, (large, busy) = many(2)
-    large.write(bytes(500_000), solo.now)
-    solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
-    busy.write(bytes(100_000), solo.now)
-    sizes = [fill(solo, 16 * KIB).size for _ in range(12)]
-    assert max(sizes) == 50_024
-    assert sum(size <= 16 * KIB for size in sizes) >= 3
-
-
-def test_what_was_too_large_may_have_ended() -> None:
-    solo, (large, other) = many(2)
-    large.write(bytes(50_000), solo.now)
-    solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
-    solo.connection = other
-    solo.say(PacketType.PROBE)
-    assert [packet.type for packet in fill(solo, 16 * KIB).packets] == [ACK]
-    large.abort(solo.now)
-    batch = fill(solo, 16 * KIB)
-    assert [packet.type for packet in batch.packets] == [PacketType.ABORT]
-    assert batch.size == batch.packets[0].size
 
 
 def test_strays_leave_as_there_is_room() -> None:

@@ -54,7 +54,7 @@ class Batches:
         self._carried: dict[int, _Carried] = {}
         self._next_token = 1
         self._size_max = 0
-        self._too_large: Connection | None = None  # what it is to send again fits no batch together with anything
+        self._too_large: Connection | None = None  # what it is to send again hardly fits a batch together with others
 
     # getters
 
@@ -111,7 +111,8 @@ class Batches:
     def _fill_alone(
         self, connection: Connection, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int
     ) -> int:
-        """What is larger than a batch leaves in one of its own, and would wait for ever behind what is always there."""
+        """What was packed for larger batches, and fills more than half of this one, begins it: it would wait for ever
+        behind what is always there."""
         self._too_large = None
         if not connection.sender.sendable():
             return 0
@@ -212,7 +213,7 @@ class Batches:
         """Bytes added; 0 when the connection has nothing for now, -1 when what it has does not fit any more."""
         fits = room - HEADER_SIZE
         if packets and (lost_size := connection.sender.window.lost_size()) > fits:
-            if lost_size > self._size_max - HEADER_SIZE:
+            if lost_size > self._size_max // 2:
                 self._too_large = connection
             return -1
         taken = connection.outbound.take_segment(
