@@ -1,6 +1,7 @@
 """For all tests: Hypothesis without deadlines, tests that need real programs, and the count for `make test`."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
