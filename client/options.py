@@ -35,6 +35,7 @@ class RelaySettings:
     user_timeout: float
     trace: TraceWriter | None = None
     source: str = ""  # where the URL was found, for a person
+    cert: str | None = None
 
     def attach(self, **more: object) -> Attachment:
         """An attachment to that relay, not yet started. UsageError where a setting cannot be used."""
@@ -47,6 +48,7 @@ class RelaySettings:
                 token=self.token,
                 proxy=self.proxy,
                 ca=self.ca,
+                cert=self.cert,
                 carrier=self.carrier,
                 user_timeout=self.user_timeout,
                 **more,  # type: ignore[arg-type]
@@ -66,6 +68,7 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
         "--proxy", default="", metavar="URL", help="proxy to the relay, or none (default: from environment)"
     )
     group.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
+    group.add_argument("--cert", metavar="FILE", help="our certificate and its key, if the relay asks for one")
     group.add_argument("--carrier", choices=CARRIERS, default="", help="how to move (default: TUNNEL_CARRIER, or auto)")
     group.add_argument(
         "--user-timeout", type=positive_seconds, default=300.0, metavar="S", help="give up after so long (300)"
@@ -91,9 +94,8 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
     choice = arguments.proxy or login.proxy or "env"
     proxy = None if choice == "none" else choice
     ca = arguments.ca or login.ca or None
-    # Sockets have no such option.
-    trace = _trace(getattr(arguments, "trace", ""), getattr(arguments, "trace_level", ""))
-    return RelaySettings(url, token, proxy, ca, carrier, arguments.user_timeout, trace, source)
+    trace = _trace(arguments.trace, arguments.trace_level)
+    return RelaySettings(url, token, proxy, ca, carrier, arguments.user_timeout, trace, source, arguments.cert or None)
 
 
 def read_token(path: Path) -> str:

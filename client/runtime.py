@@ -100,7 +100,8 @@ _lock = threading.Lock()
 
 
 def configure(**settings: Any) -> RelaySettings:
-    """Say which relay the sockets of this process use: relay (its URL), token, proxy, ca, carrier, user_timeout.
+    """Say which relay the sockets of this process use: relay (its URL), token, proxy, ca, cert, carrier,
+    user_timeout.
 
     What is not given comes from TUNNEL_RELAY, TUNNEL_TOKEN and TUNNEL_CARRIER. Sockets that exist stay where they are.
     """
@@ -122,7 +123,7 @@ def default_runtime() -> Runtime:
 
 
 def _from_environment(**given: Any) -> RelaySettings:
-    unknown = given.keys() - {"relay", "token", "proxy", "ca", "carrier", "user_timeout"}
+    unknown = given.keys() - {"relay", "token", "proxy", "ca", "cert", "carrier", "user_timeout"}
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
     parser = argparse.ArgumentParser(add_help=False)

@@ -46,10 +46,11 @@ def test_options_then_environment_then_login(home: Path, monkeypatch: pytest.Mon
     file = home / "token"
     file.write_text("file-token\n")
     given = found(
-        "--relay", "https://x", "--token-file", str(file), "--proxy", "none", "--ca", "c", "--carrier", "link"
+        *("--relay", "https://x", "--token-file", str(file), "--proxy", "none", "--ca", "c", "--carrier", "link"),
+        *("--cert", "mine.pem"),
     )
     assert (given.url, given.token, given.source) == ("https://x", "file-token", "--relay")
-    assert (given.proxy, given.ca, given.carrier) == (None, "c", "link")
+    assert (given.proxy, given.ca, given.cert, given.carrier) == (None, "c", "mine.pem", "link")
 
 
 @pytest.mark.usefixtures("home")
@@ -98,3 +99,9 @@ def test_settings_that_cannot_be_used_are_told(wrong: dict[str, Any]) -> None:
     right: dict[str, Any] = {"url": "http://x", "token": "t", "proxy": None, "ca": None, "carrier": "auto"}
     with pytest.raises(UsageError):
         RelaySettings(**{**right, **wrong}, user_timeout=1).attach()
+
+
+@pytest.mark.usefixtures("home")
+def test_a_certificate_that_cannot_be_read_is_a_matter_of_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"missing\.pem"):
+        found("--relay", "https://x.example", "--cert", str(tmp_path / "missing.pem")).attach()
