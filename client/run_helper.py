@@ -8,12 +8,14 @@ import os
 import shutil
 import socket
 import tempfile
-from contextlib import closing, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from typing import Any
 
 from client.runtime import Runtime
 from client.runtime_home import errno_of
 from client.sockets_pair import PAIR_TIMEOUT_S, listen_near, name_of
+from client.status_socket import serve_status
+from tunnel import Attachment
 
 __all__ = ["Lender"]
 
@@ -21,12 +23,14 @@ __all__ = ["Lender"]
 class Lender:
     """A Unix socket in a folder that only this user may enter. Use it as a context manager."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, command: str = "") -> None:
         self.greeted = 0  # processes that said they would use the tunnel
         self._home, self._thread = runtime.use()
         self._folder = tempfile.mkdtemp(prefix="tunnel-run-")
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._command = command  # for tunnel status: arguments are left out, for there may be secrets among them
+        self._status = AsyncExitStack()
 
     @property
     def path(self) -> str:
@@ -35,8 +39,8 @@ class Lender:
 
     def __enter__(self) -> Lender:
         try:
-            self._thread.run(self._home.attach())
-            self._thread.run(self._start())
+            attachment = self._thread.run(self._home.attach())
+            self._thread.run(self._start(attachment))
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -46,10 +50,12 @@ class Lender:
         self._thread.run(self._stop())
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _start(self) -> None:
+    async def _start(self, attachment: Attachment) -> None:
+        await self._status.enter_async_context(serve_status(attachment, f"run {self._command}".rstrip()))
         self._server = await asyncio.start_unix_server(self._serve, self.path)
 
     async def _stop(self) -> None:
+        await self._status.aclose()
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):

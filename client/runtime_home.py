@@ -83,9 +83,9 @@ class Home:
         self._attachment: Attachment | None = None
         self._starting: asyncio.Task[Attachment] | None = None
 
-    async def attach(self) -> None:
+    async def attach(self) -> Attachment:
         """Begin now; raises what a connect would."""
-        await self._attached()
+        return await self._attached()
 
     async def open(self, host: str, port: int | None, seconds: float | None) -> Far:
         """A connection through the tunnel that nobody has joined. Raises what socket code expects."""

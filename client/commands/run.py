@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("no command: tunnel run -- CMD ...")
     hosts = Hosts(arguments.hosts or ["*"])
     runtime = Runtime(relay_settings(arguments))
-    with Lender(runtime) as lender:
+    with Lender(runtime, os.path.basename(command[0])) as lender:
         code = _wait_for(command, environment(lender.path, hosts.patterns))
         if not lender.greeted and code != USAGE:
             print(_NO_PYTHON.format(command=command[0]), file=sys.stderr)

@@ -100,6 +100,12 @@ thread.join()
 """
 
 
+def test_it_shows_in_the_status_without_its_arguments(relay: RelayThread, tmp_path: Path) -> None:
+    code = "import sys; from client.status_socket import running_clients; print([r.command for r in running_clients()])"
+    done = run(relay, sys.executable, "-c", code, "secret", XDG_RUNTIME_DIR=str(tmp_path), PYTHONPATH=str(ROOT))
+    assert done.stdout == f"['run {Path(sys.executable).name}']\n"
+
+
 def test_asyncio_and_uvloop(relay: RelayThread, port: int) -> None:
     pytest.importorskip("uvloop")
     done = run(relay, sys.executable, "-c", LOOPS, str(port))
