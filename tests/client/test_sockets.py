@@ -265,7 +265,7 @@ def test_configure_takes_what_is_given_and_the_environment(
     monkeypatch.setenv("TUNNEL_TOKEN", "wrong")
     monkeypatch.setenv("TUNNEL_CARRIER", "poll")
     settings = client.configure(token=relay.token, proxy=None, user_timeout=60.0)
-    assert settings == RelaySettings(relay.url, relay.token, None, None, "poll", 60.0)
+    assert settings == RelaySettings(relay.url, relay.token, None, None, "poll", 60.0, source="TUNNEL_RELAY")
     with create_connection(("db.internal", listener.getsockname()[1]), DEADLINE_S):
         listener.accept()[0].close()
     with pytest.raises(TypeError, match="no such setting: relai"):
