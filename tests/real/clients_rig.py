@@ -113,11 +113,13 @@ class Way:
         """The port of `tunnel proxy`."""
         return self._serve("proxy", "{port}")
 
-    def expose(self, name: str, port: int) -> None:
-        """Publish the server at that port under a name."""
+    def expose(self, name: str, port: int) -> str:
+        """Publish the server at that port; the service's name."""
+        name = f"{name}-{self.name}-{port}"
         if ("expose", name) not in self._ports:
             self._start("expose", name, f"{HERE}:{port}")
             self._ports["expose", name] = port
+        return name
 
     def forward_service(self, name: str) -> int:
         """The port of `tunnel forward` to a service."""

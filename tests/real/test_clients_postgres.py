@@ -72,8 +72,11 @@ def test_psycopg(way: Way, postgres: Server) -> None:
 
 
 def test_psycopg_async(way: Way, postgres: Server) -> None:
+    """The server is a service: `tunnel expose` on its side, `tunnel forward` on ours."""
+
     async def main() -> None:
-        connection = await psycopg.AsyncConnection.connect(conninfo(way.forward(postgres.port)))
+        port = way.forward_service(way.expose("db", postgres.port))
+        connection = await psycopg.AsyncConnection.connect(conninfo(port))
         async with connection, connection.cursor() as cursor:
             await cursor.execute("create temporary table rows (number int, text text)")
             with way.trouble():
