@@ -83,14 +83,13 @@ def check(found: bytes, expected: bytes) -> None:
         raise WrongBytesError("other bytes came than were sent")
 
 
-class EchoUser(User):
-    """One connection, small words to and fro."""
+class Talker(User):
+    """One connection that stays, for words to and fro; after an error the next word connects anew."""
 
-    weight = 6
-    wait_time = between(0.05, 0.5)
+    abstract = True
 
     def on_start(self) -> None:
-        """Without a connection there is nothing to do."""
+        """The first word connects."""
         self.sock: socket.socket | None = None
 
     def on_stop(self) -> None:
@@ -98,21 +97,32 @@ class EchoUser(User):
         if self.sock is not None:
             self.sock.close()
 
-    @task
-    def echo(self) -> None:
-        """A word, and the same word back."""
-        with measured("echo") as size:
+    def talk(self, name: str, wish: bytes, word: bytes, answer: bytes) -> None:
+        """Say a word, hear the answer."""
+        with measured(name) as size:
             if self.sock is None:
-                self.sock = dial(b"e")
-            word = random.randbytes(random.randint(1, 2000))
+                self.sock = dial(wish)
             try:
                 self.sock.sendall(word)
-                check(take(self.sock, len(word)), word)
+                check(take(self.sock, len(answer)), answer)
             except OSError:
                 self.sock.close()
                 self.sock = None
                 raise
-            size[0] = 2 * len(word)
+            size[0] = len(word) + len(answer)
+
+
+class EchoUser(Talker):
+    """Small words."""
+
+    weight = 6
+    wait_time = between(0.05, 0.5)
+
+    @task
+    def echo(self) -> None:
+        """A word, and the same word back."""
+        word = random.randbytes(random.randint(1, 2000))
+        self.talk("echo", b"e", word, word)
 
 
 class BulkUser(User):
@@ -141,36 +151,18 @@ class BulkUser(User):
             size[0] = len(data)
 
 
-class RequestUser(User):
-    """Requests and answers on a connection that stays."""
+class RequestUser(Talker):
+    """Requests and answers."""
 
     weight = 4
     wait_time = between(0.05, 0.3)
 
-    def on_start(self) -> None:
-        """The first request connects."""
-        self.sock: socket.socket | None = None
-
-    def on_stop(self) -> None:
-        """Leave nothing open."""
-        if self.sock is not None:
-            self.sock.close()
-
     @task
     def ask(self) -> None:
         """A frame, and the same reversed."""
-        with measured("request") as size:
-            if self.sock is None:
-                self.sock = dial(b"r")
-            body = random.randbytes(random.choice((64, 512, 16_384)))
-            try:
-                self.sock.sendall(len(body).to_bytes(4) + body)
-                check(take(self.sock, 4 + len(body)), len(body).to_bytes(4) + body[::-1])
-            except OSError:
-                self.sock.close()
-                self.sock = None
-                raise
-            size[0] = 2 * len(body)
+        body = random.randbytes(random.choice((64, 512, 16_384)))
+        head = len(body).to_bytes(4)
+        self.talk("request", b"r", head + body, head + body[::-1])
 
 
 class ChurnUser(User):
