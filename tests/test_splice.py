@@ -1,6 +1,7 @@
 """Two connections that become one: who is told what, in every order. servlet/test_exit.py has real sockets."""
 
 import asyncio
+import errno
 import socket
 import struct
 from typing import Any
@@ -107,6 +108,17 @@ def test_bytes_go_both_ways_and_full_buffers_stop_the_other_side(pair: Pair) -> 
     assert (pair.near.asked, pair.far.asked) == (["pause"], [])
     pair.far.side.resume_writing()
     assert pair.near.asked == ["pause", "resume"]
+
+
+def test_an_end_for_a_socket_that_was_just_reset_is_no_error(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_connected(wire: Wire) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    pair.splice()
+    monkeypatch.setattr(Wire, "write_eof", not_connected)
+    assert pair.far.side.eof_received()
+    pair.near.lost(ConnectionResetError())
+    assert pair.far.asked == ["abort"]
 
 
 def test_an_end_of_file_is_passed_on_alone(pair: Pair) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias, cast
 
 from tunnel.core import Connection, ConnectionStats
@@ -81,7 +82,8 @@ class Side(asyncio.Protocol):
     def end_writing(self) -> None:
         """Nothing more will be written."""
         if not self.is_over:
-            self._transport.write_eof()
+            with suppress(OSError):  # it was reset a moment ago: that is told next
+                self._transport.write_eof()
 
     def close(self) -> None:
         """Let what was written arrive; nothing more comes."""
