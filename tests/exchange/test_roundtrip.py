@@ -37,6 +37,12 @@ def test_grace_and_repeats_follow() -> None:
     assert [after(3 * SECOND).repeat_us(attempts) // SECOND for attempts in (1, 2, 3, 8)] == [12, 12, 6, 1]
 
 
+def test_an_answer_that_came_after_minutes_makes_no_minutes_of_every_later_repair() -> None:
+    assert after(61 * SECOND).repeat_us(3) == 30 * SECOND
+    assert after(15 * SECOND).repeat_us(3) == 30 * SECOND
+    assert after(14 * SECOND).repeat_us(3) == 28 * SECOND
+
+
 def test_the_least_time_forgets_after_one_to_two_minutes() -> None:
     trip = RoundTrip()
     trip.sample(50 * MS, 0)

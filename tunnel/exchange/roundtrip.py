@@ -51,5 +51,6 @@ class RoundTrip:
 
     def repeat_us(self, attempts: int) -> int:
         """The longest time between two repeats (7.8), of which so many may be open at once. Each must live to see its
-        answer, which may take a round trip and as many as a new connection through proxies and TLS needs."""
-        return max(_REPEAT_US, 4 * self.srtt_us // max(1, attempts - 1))
+        answer, which may take a round trip and as many as a new connection through proxies and TLS needs; but one
+        answer that came after minutes must not make minutes of every later repair."""
+        return min(_DEADLINE_US_MAX, max(_REPEAT_US, 4 * self.srtt_us // max(1, attempts - 1)))
