@@ -15,6 +15,7 @@ export REQUIRE_REAL
 SEEDS ?= 2000
 FROM ?= 0
 SECONDS ?= 60
+SEED ?= 0
 STRESS ?=
 
 .PHONY: help setup test units lint format coverage sim fuzz mutants bench demo sim-demo stress system-deps bench-deps clean
@@ -60,7 +61,7 @@ sim: setup ## The simulator: SEEDS=2000 runs, the first one FROM=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --from $(FROM)
 
 fuzz: setup ## Fuzz every parser, SECONDS=60 each
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 mutants: setup ## Change the source in small ways and list what no test notices: all, or MODULES=core.rtt,exchange
 	$(BIN)/python -m tests.mutants --children 2 $(if $(MODULES),--modules $(MODULES))

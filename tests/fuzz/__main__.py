@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(" ".join(HEADINGS))
     results: list[Result] = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for result in pool.map(lambda name: run_target(name, engine, options.seconds), names):
+        for result in pool.map(lambda name: run_target(name, engine, options.seconds, seed=options.seed), names):
             results.append(result)
             if not options.json:
                 print(result.line(), flush=True)
@@ -64,6 +64,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default 60)")
     parser.add_argument("--target", action="append", default=[], metavar="NAME", help=f"one of: {', '.join(TARGETS)}")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="begin the same way each time (default: not)")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--random", action="store_true", help="seeded random inputs, even where atheris is there")

@@ -98,16 +98,17 @@ def parse_libfuzzer(result: Result, report: str) -> None:
         result.saved = saved[-1]
 
 
-def run_target(name: str, engine: str, seconds: int, build: Path = BUILD) -> Result:
-    """Fuzz one target; never raises for what the target does."""
+def run_target(name: str, engine: str, seconds: int, build: Path = BUILD, *, seed: int = 0) -> Result:
+    """Fuzz one target; never raises for what the target does. Seed 0: coverage finds another way each time."""
     result = Result(name, engine)
     corpus, crashes = build / "corpus" / name, build / "crashes" / name
     for folder in (corpus, crashes):
         folder.mkdir(parents=True, exist_ok=True)
-    for seed, raw in committed(TARGETS[name]).items():
-        (corpus / f"committed-{seed}").write_bytes(raw)
+    for label, raw in committed(TARGETS[name]).items():
+        (corpus / f"committed-{label}").write_bytes(raw)
     before = {path.name for path in crashes.iterdir()}
-    command = [sys.executable, "-m", "tests.fuzz.worker", name, engine, str(seconds), str(corpus), str(crashes)]
+    numbers = [str(seconds), str(seed)]
+    command = [sys.executable, "-m", "tests.fuzz.worker", name, engine, *numbers, str(corpus), str(crashes)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=seconds + _GRACE_S, cwd=ROOT, check=False)
     except subprocess.TimeoutExpired:

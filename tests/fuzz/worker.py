@@ -1,4 +1,4 @@
-"""One target in a process of its own: `python -m tests.fuzz.worker TARGET ENGINE SECONDS CORPUS CRASHES`.
+"""One target in a process of its own: `python -m tests.fuzz.worker TARGET ENGINE SECONDS SEED CORPUS CRASHES`.
 
 The engine "atheris" fuzzes by coverage and reports on standard error, as libFuzzer does. The engine "random" runs
 seeded random inputs and writes one line of JSON. Either leaves a crashing input in the folder CRASHES and exits with
@@ -23,8 +23,9 @@ _UNIT_TIMEOUT_S = 10  # one input that takes longer is a hang
 _MEMORY_MB = 1024  # of the process
 
 
-def fuzz_by_coverage(name: str, seconds: int, corpus: Path, crashes: Path) -> None:
-    """Does not return: libFuzzer ends the process. What is to be watched must not be imported before."""
+def fuzz_by_coverage(name: str, seconds: int, seed: int, corpus: Path, crashes: Path) -> None:
+    """Does not return: libFuzzer ends the process. What is to be watched must not be imported before. Seed 0: another
+    one each time."""
     import atheris
 
     # The invariants are ours to check, not to cover.
@@ -35,6 +36,7 @@ def fuzz_by_coverage(name: str, seconds: int, corpus: Path, crashes: Path) -> No
         sys.argv[0],
         f"-max_total_time={max(1, seconds)}",  # 0 would be for ever
         f"-max_len={target.size_max}",
+        f"-seed={seed}",
         "-print_final_stats=1",
         "-reload=0",
         f"-timeout={_UNIT_TIMEOUT_S}",
@@ -75,9 +77,9 @@ def fuzz_by_chance(target: "Target", seconds: int, crashes: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """The command."""
-    name, engine, seconds, corpus, crashes = arguments
+    name, engine, seconds, seed, corpus, crashes = arguments
     if engine == "atheris":
-        fuzz_by_coverage(name, int(seconds), Path(corpus), Path(crashes))
+        fuzz_by_coverage(name, int(seconds), int(seed), Path(corpus), Path(crashes))
     from tests.fuzz.registry import TARGETS
 
     return fuzz_by_chance(TARGETS[name], int(seconds), Path(crashes))
