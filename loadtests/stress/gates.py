@@ -10,6 +10,7 @@ __all__ = ["Finding", "Thresholds", "judge", "lower_envelope", "slope_percent_pe
 _MIB = 1 << 20
 _MINUTE_S = 60.0
 _FEW = 4  # points: too few for a slope
+_SHORT_S = 200.0  # of memory measured: below this a slope is that of the load
 _WINDOW_S = 10.0  # a transfer lasts a second or two: the least of so long is what stays
 
 
@@ -20,6 +21,7 @@ class Thresholds:
     failures: int = 0  # user actions
     slope_percent: float = 1.0  # per minute
     slope_floor_bytes: int = 4 * _MIB  # a rise of less in all is noise of the allocator
+    short_floor_bytes: int = 32 * _MIB  # the same, where little time was measured: losses that step up need more room
     descriptors_left: int = 0
     tasks_left: int = 0
     actions: int = 1  # at least: a run in which nobody did anything proves nothing
@@ -81,13 +83,15 @@ def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: flo
             ]
         )
         slope = slope_percent_per_minute(points)
-        rise = slope / 100 * points[0][1] * (points[-1][0] - points[0][0]) / _MINUTE_S if points else 0.0
+        measured_s = points[-1][0] - points[0][0] if points else 0.0
+        rise = slope / 100 * points[0][1] * measured_s / _MINUTE_S if points else 0.0
+        floor_bytes = thresholds.short_floor_bytes if measured_s < _SHORT_S else thresholds.slope_floor_bytes
         findings.append(
             Finding(
                 f"memory of {process}",
                 f"{slope:+.2f} % a minute",
-                f"at most {thresholds.slope_percent:g} %, or {thresholds.slope_floor_bytes // _MIB} MiB in all",
-                slope <= thresholds.slope_percent or rise <= thresholds.slope_floor_bytes,
+                f"at most {thresholds.slope_percent:g} %, or {floor_bytes // _MIB} MiB in all",
+                slope <= thresholds.slope_percent or rise <= floor_bytes,
             )
         )
     for name, limit in (("descriptors", thresholds.descriptors_left), ("tasks", thresholds.tasks_left)):

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from tunnel.shell import configure_log
 __all__ = ["World", "main"]
 
 _log = structlog.get_logger("world")
+_END_S = 10.0
 
 
 class World:
@@ -64,6 +66,11 @@ class World:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        for process in self._processes.values():
+            process.signal(signal.SIGINT)  # at once, but with their traces closed
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(process.wait, _END_S)
         await self._stack.aclose()
 
     def _commands(self) -> list[tuple[str, list[str], Callable[[str], bool]]]:
