@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any
 
@@ -20,6 +20,7 @@ from servlet.rules import Ruleset, parse_rule
 from servlet.switch_config import SwitchConfig
 from tests.servlet.rig import TOKENS, relay, settings
 from tests.support.loops import in_loop
+from tests.support.targets import target
 from tunnel import (
     Attachment,
     DeniedError,
@@ -35,29 +36,6 @@ from tunnel import (
 from tunnel.wire import Target, TargetKind
 
 AS_ANN: dict[str, Any] = {"token": TOKENS["ann"], "proxy": None, "linger": 0.1}
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def target(serve: Serve) -> AsyncIterator[int]:
-    """A TCP server; its port. Its connections must have ended when it is left."""
-    tasks: list[asyncio.Task[None]] = []
-
-    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(asyncio.current_task())  # type: ignore[arg-type]  # a coroutine runs in a task
-        try:
-            with suppress(ConnectionError):
-                await serve(reader, writer)
-        finally:
-            writer.close()
-            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-
-    server = await asyncio.start_server(run, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from client.commands.expose import Exposing
@@ -14,34 +14,12 @@ from client.specs import Address
 from client.traffic import Traffic
 from servlet.running import RunningRelay
 from tests.servlet.rig import TOKENS, relay, settings
+from tests.support.targets import target
 from tunnel import Attachment, attach
 
 __all__ = ["HERE", "Rig", "echo", "open_rig", "target"]
 
 HERE = "127.0.0.1"
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def target(serve: Serve) -> AsyncIterator[int]:
-    """A TCP server; its port. Its connections must have ended when it is left."""
-    tasks: list[asyncio.Task[None]] = []
-
-    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(asyncio.current_task())  # type: ignore[arg-type]  # a coroutine runs in a task
-        try:
-            with suppress(ConnectionError):
-                await serve(reader, writer)
-        finally:
-            writer.close()
-            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-
-    server = await asyncio.start_server(run, HERE, 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
