@@ -132,7 +132,8 @@ class Home:
             return
         if self.nears:
             # The process ends: what it still holds open counts as closed, or its last bytes would stay in the kernel.
-            shut_writing({near.names() for near in self.nears if not near.is_eof})
+            names = (near.names() for near in self.nears if not near.is_eof)
+            shut_writing({pair for pair in names if pair is not None})
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._linger / 2):
                     await asyncio.gather(*(near.ended_reading for near in list(self.nears)))

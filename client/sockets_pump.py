@@ -102,9 +102,12 @@ class Near(asyncio.Protocol):
         """Of the loopback socket."""
         return self._sock.fileno()
 
-    def names(self) -> tuple[str, str]:
-        """Those of the application's side: its own, its peer's."""
-        return name_of(self._sock.getpeername()), name_of(self._sock.getsockname())
+    def names(self) -> tuple[str, str] | None:
+        """Those of the application's side: its own, its peer's. None once it is gone: the loop may not yet know."""
+        try:
+            return name_of(self._sock.getpeername()), name_of(self._sock.getsockname())
+        except OSError:
+            return None
 
     def leave(self) -> None:
         """In a forked child: give the descriptor up, without a word to the loop that is the parent's."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -221,6 +223,30 @@ def test_a_closed_runtime_ends_its_sockets_and_begins_anew(relay: RelayThread, l
 
 
 # what it is not
+
+
+def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayThread, listener: socket.socket) -> None:
+    runtime = Runtime(relay.settings, linger=DEADLINE_S)
+    reset, alive = (create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime) for _ in range(2))
+    fars = [listener.accept()[0] for _ in range(2)]
+    alive.sendall(b"arrives")
+    home, thread = runtime.use()
+
+    async def reset_and_close() -> None:
+        """In one step of the loop: it has not yet been told of the reset."""
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset.close()
+        await home.close()
+
+    thread.run(reset_and_close(), DEADLINE_S)
+    got = set()
+    for far in fars:
+        with far, suppress(ConnectionResetError):
+            far.settimeout(DEADLINE_S)
+            got.add(far.makefile("rb").read())
+    alive.close()
+    runtime.close()
+    assert b"arrives" in got
 
 
 def test_it_is_for_tcp_and_does_not_listen(runtime: Runtime) -> None:
