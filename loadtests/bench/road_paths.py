@@ -49,6 +49,7 @@ class Road(msgspec.Struct, frozen=True):
     hops: int
     start: Callable[[ExitStack], Way]
     share: int = 1  # of the size that is moved: the slow ones move less
+    echo_share: int = 1  # of the echoes: with a round trip of 100 ms a thousand take minutes
 
 
 def _peer(stack: ExitStack, *arguments: str) -> str:
@@ -157,5 +158,5 @@ ROADS: tuple[Road, ...] = (
     Road("link-exit", "client =link= relay =link= exit - target", 2, _exit("link")),
     Road("poll-service", "client =poll= relay =link= service", 1, _service("poll")),
     Road("poll-exit", "client =poll= relay =link= exit - target", 2, _exit("poll")),
-    Road("poll-100ms", "client =poll= 50 ms each way - relay =link= service", 1, _service("poll", 50), share=4),
+    Road("poll-100ms", "client =poll= 50 ms each way - relay =link= service", 1, _service("poll", 50), 4, 20),
 )
