@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -36,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory.mkdir(parents=True)
     command = _locust(arguments)
     print(shlex.join(command), flush=True)
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    environment = os.environ | ({"STRESS_CROWD": str(arguments.each)} if arguments.each else {})
+    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if code:
         print(f"stress: locust ended with {code}", file=sys.stderr)
         return USAGE
@@ -45,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"stress: {error}", file=sys.stderr)
         return USAGE
-    thresholds = Thresholds(failures=arguments.max_failures, slope_percent=arguments.max_slope)
+    thresholds = Thresholds(
+        failures=arguments.max_failures, slope_percent=arguments.max_slope, connections=arguments.min_connections
+    )
     findings = judge(outcome.rows, outcome.summary, thresholds, plan.ramp_s)
     page = directory / "stress.html"
     page.write_text(render(outcome, findings, shlex.join(command)), encoding="utf-8")
@@ -65,7 +69,7 @@ def _locust(arguments: argparse.Namespace) -> list[str]:
         command += ["--trace", str(directory / "traces")]
     if arguments.processes != 1:
         command += ["--processes", str(arguments.processes)]
-    return command
+    return command + [name for name in arguments.only.split(",") if name]
 
 
 def _tell(outcome: Outcome, findings: Sequence[Finding], page: Path, *, as_json: bool) -> None:
@@ -123,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-failures", type=int, default=0, help="of user actions (default: 0)")
     parser.add_argument("--max-slope", type=float, default=1.0, help="of memory, percent a minute (default: 1)")
+    parser.add_argument(
+        "--only", default="", metavar="NAMES", help="of the users, as in EchoUser,BulkUser (default: all)"
+    )
+    parser.add_argument("--each", type=int, default=0, help="connections of one IdleCrowd user (default: 20)")
+    parser.add_argument("--min-connections", type=int, default=0, help="so many are to be open at once")
     parser.add_argument("--trace", action="store_true", help="write traces, and end with Spark's report of them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

@@ -25,6 +25,7 @@ class Thresholds:
     descriptors_left: int = 0
     tasks_left: int = 0
     actions: int = 1  # at least: a run in which nobody did anything proves nothing
+    connections: int = 0  # at least so many open at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,10 @@ def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: flo
         ),
         Finding("wrong bytes", f"{summary['wrong']:,}", "none", not summary["wrong"]),
     ]
+    if thresholds.connections:
+        most = max((row["connections"] for row in rows), default=0)
+        wanted = f"at least {thresholds.connections:,}"
+        findings.append(Finding("connections at once", f"{most:,}", wanted, most >= thresholds.connections))
     for process in sorted({name for row in rows for name in row.get("rss_bytes", {})}):
         points = lower_envelope(
             [

@@ -39,6 +39,12 @@ def test_failures_that_are_allowed() -> None:
     assert broken(rows(0), {**SUMMARY, "failures": 2}, Thresholds(failures=2)) == []
 
 
+def test_the_most_connections_of_any_second_count() -> None:
+    found = [{**row, "connections": count} for row, count in zip(rows(0), (0, 10, 5), strict=False)]
+    assert broken(found, SUMMARY, Thresholds(connections=10)) == []
+    assert broken(found, SUMMARY, Thresholds(connections=11)) == ["connections at once"]
+
+
 def test_memory_that_grows_breaks_its_gate() -> None:
     assert broken(rows(2 * MIB), SUMMARY) == ["memory of relay"]
     assert broken(rows(0.5 * MIB), SUMMARY) == []  # half a percent a minute
