@@ -16,6 +16,7 @@ from typing import Any
 import gevent
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
+from locust.stats import RequestStats
 
 from client.runtime import default_runtime
 from client.runtime_loop import loop_thread
@@ -27,6 +28,7 @@ __all__ = ["Session", "Weather"]
 
 _POPULATION_S = 10  # between looks at the objects: each takes a while
 _CONTROL_S = 60.0
+_ACTION = "tunnel"  # the type of what users do; METRIC is the other one
 _SETTLE_S = 15.0  # for what was open to end
 _LOOP_DESCRIPTORS = 3  # a running loop has its selector, and a pair that wakes it
 
@@ -60,6 +62,9 @@ class Session:
         self._world: Process | None = None
         self._rows: dict[str, Any] = {}
         self._samplings: list[gevent.Greenlet] = []
+        self._actions = RequestStats(
+            use_response_times_cache=False
+        )  # Locust's own are reset when a worker has reported
         self._bytes = 0
         self._wrong = 0
         self._before = 0
@@ -71,16 +76,17 @@ class Session:
         """Start it, unless told where it is; workers are told by their master."""
         runner = self.environment.runner
         if isinstance(runner, WorkerRunner):
+            # Whoever is ready first has nobody to listen to it: the master tells all when it is, and whoever asks.
             runner.register_message("world", lambda environment, msg: _set_where(msg.data))
+            runner.send_message("where")
             return
         where = {"relay": os.environ.get("TUNNEL_RELAY", ""), "target": os.environ.get("STRESS_TARGET", "")}
         if not all(where.values()):
             where = self._start_world()
         _set_where(where)
         if isinstance(runner, MasterRunner):
-            self.environment.events.worker_connect.add_listener(  # type: ignore[no-untyped-call]
-                lambda client_id: runner.send_message("world", where, client_id)
-            )
+            runner.register_message("where", lambda environment, msg: runner.send_message("world", where, msg.node_id))
+            runner.send_message("world", where)
 
     def _start_world(self) -> dict[str, str]:
         options = self._options
@@ -96,6 +102,8 @@ class Session:
 
     def start(self) -> None:
         """Count every action, measure each second."""
+        if "STRESS_TARGET" not in os.environ and not isinstance(self.environment.runner, MasterRunner):
+            raise RuntimeError("the master has not said where the world is: set TUNNEL_RELAY and STRESS_TARGET")
         self._before = _descriptors()
         self.environment.events.request.add_listener(self._count)  # type: ignore[no-untyped-call]
         if not isinstance(self.environment.runner, MasterRunner):
@@ -103,8 +111,16 @@ class Session:
         if self.weather is not None:
             self._samplings.append(gevent.spawn(self._sample, "world", self.weather.order))
 
-    def _count(self, *, response_length: int, exception: Exception | None, **_: Any) -> None:
+    def _count(
+        self, *, request_type: str, name: str, response_time: float, response_length: int,
+        exception: Exception | None, **_: Any,
+    ) -> None:  # fmt: skip
+        if request_type != _ACTION:
+            return
         self._bytes += response_length or 0
+        self._actions.log_request(request_type, name, round(response_time), response_length or 0)
+        if exception is not None:
+            self._actions.log_error(request_type, name, exception)
         if isinstance(exception, AssertionError):
             self._wrong += 1
 
@@ -180,8 +196,7 @@ class Session:
         return max(0, _descriptors() - self._before - _LOOP_DESCRIPTORS)
 
     def _write_summary(self) -> None:
-        entries = self.environment.stats.entries.values()
-        tunnel = [entry for entry in entries if entry.method == "tunnel"]
+        tunnel = self._actions.entries.values()
         summary = {
             "time_s": time.time(),
             "actions": sum(entry.num_requests for entry in tunnel),
@@ -199,7 +214,7 @@ class Session:
                 }
                 for entry in tunnel
             },
-            "errors": sorted({str(error.error)[:300] for error in self.environment.stats.errors.values()})[:20],
+            "errors": sorted({str(error.error)[:300] for error in self._actions.errors.values()})[:20],
         }
         (self.directory / f"summary-{os.getpid()}.jsonl").write_text(json.dumps(summary) + "\n")
 
