@@ -48,6 +48,7 @@ def add_options(parser: ArgumentParser) -> None:
     group.add_argument("--losses", default="0,0.01,0.05,0.1,0.2", help="of single packets at the relay, in turn")
     group.add_argument("--weather", default="--drop-response 0.01", help="options of the fault proxy")
     group.add_argument("--seed", type=int, default=1, help="of the faults")
+    group.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")
     group.add_argument("--measures", default="build/stress", metavar="DIR", help="where the measures go")
     group.add_argument("--trace", default="", metavar="DIR", help="where the relay's and the proxy's traces go")
 

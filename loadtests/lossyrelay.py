@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         trace=arguments.trace,
     )
     try:
-        config = load_config("", overrides)
+        config = load_config(arguments.config, overrides)
         lossy = LossyFilter(parse_model(arguments.loss), arguments.seed, trace)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_run(config, lossy, arguments.control))
@@ -120,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         description="An open relay on loopback that loses single packets inside accepted bodies.",
         epilog="example: python -m loadtests.lossyrelay --listen 127.0.0.1:8080 --allow '127.0.0.1:*' --loss 0.05",
     )
+    parser.add_argument("-c", "--config", default="", metavar="FILE", help="configuration of the relay, for its limits")
     parser.add_argument("--listen", action="append", required=True, metavar="H:P")
     parser.add_argument("--allow", action="append", default=[], metavar="H:P", help="a target that everybody may reach")
     parser.add_argument("--exit", choices=("inline", "none"), default="inline")

@@ -67,6 +67,8 @@ def _locust(arguments: argparse.Namespace) -> list[str]:
     command += ["--measures", str(directory)]
     if arguments.trace:
         command += ["--trace", str(directory / "traces")]
+    if arguments.relay_config:
+        command += ["--relay-config", str(Path(arguments.relay_config).resolve())]
     if arguments.processes != 1:
         command += ["--processes", str(arguments.processes)]
     return command + [name for name in arguments.only.split(",") if name]
@@ -132,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--each", type=int, default=0, help="connections of one IdleCrowd user (default: 20)")
     parser.add_argument("--min-connections", type=int, default=0, help="so many are to be open at once")
+    parser.add_argument("--relay-config", default="", metavar="FILE", help="of the relay, for its limits")
     parser.add_argument("--trace", action="store_true", help="write traces, and end with Spark's report of them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

@@ -53,25 +53,29 @@ def read_outcome(directory: Path) -> Outcome:
     for row in processes:
         seconds[int(row["time_s"] - began)][row["pid"]] = row
     weather = {int(row["time_s"] - began): row for row in world}
+    pids = sorted({row["pid"] for row in processes})
+    names = {pid: f"users {number}" if len(pids) > 1 else "users" for number, pid in enumerate(pids)}
     rows: list[Row] = []
     resent: dict[int, dict[str, int]] = {}
     latest: Row = {}
     for second in sorted(seconds):
         latest = weather.get(second, latest)
-        rows.append(_second(second, seconds[second], latest, resent))
+        rows.append(_second(second, seconds[second], latest, resent, names))
     objects = [row for row in processes if "objects" in row]
     return Outcome(rows, _sum_up(summaries), objects)
 
 
-def _second(second: int, processes: dict[int, Row], weather: Row, resent: dict[int, dict[str, int]]) -> Row:
+def _second(
+    second: int, processes: dict[int, Row], weather: Row, resent: dict[int, dict[str, int]], names: dict[int, str]
+) -> Row:
     found: Row = {"seconds": float(second), "loss": weather.get("loss", ""), "rss_bytes": {}, "descriptors": {}}
     for name in _SUMMED:
         found[name] = sum(row.get(name, 0) for row in processes.values())
     for name in _LARGEST:
         found[name] = max((row.get(name, 0) for row in processes.values()), default=0)
-    for number, (pid, row) in enumerate(sorted(processes.items())):
-        found["rss_bytes"][f"users {number}" if len(processes) > 1 else "users"] = row["rss_bytes"]
-        found["descriptors"][f"users {number}" if len(processes) > 1 else "users"] = row["descriptors"]
+    for pid, row in processes.items():
+        found["rss_bytes"][names[pid]] = row["rss_bytes"]
+        found["descriptors"][names[pid]] = row["descriptors"]
         found.setdefault("resent_new", {})
         _add_new(found["resent_new"], resent.get(pid, {}), row.get("resent_by_cause", {}))
         resent[pid] = row.get("resent_by_cause", {})

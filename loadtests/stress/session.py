@@ -91,6 +91,8 @@ class Session:
     def _start_world(self) -> dict[str, str]:
         options = self._options
         command = python_command("loadtests.stress.world", "--weather", options.weather, "--seed", str(options.seed))
+        if options.relay_config:
+            command += ["--relay-config", options.relay_config]
         if options.trace:
             command += ["--trace", options.trace]
         self._world = Process(command, ready=says_event("ready")).start().wait_ready()

@@ -39,11 +39,12 @@ _END_S = 10.0
 class World:
     """`async with` it; what it says is in `where`."""
 
-    def __init__(self, *, weather: Sequence[str] = (), seed: int = 1, trace: str = "") -> None:
+    def __init__(self, *, weather: Sequence[str] = (), seed: int = 1, trace: str = "", relay_config: str = "") -> None:
         self.where: dict[str, Any] = {}
         self._weather = list(weather)
         self._seed = seed
         self._trace = trace
+        self._relay_config = relay_config
         self._stack = contextlib.AsyncExitStack()
         self._processes: dict[str, Process] = {}
         self._loss = "0"
@@ -78,6 +79,7 @@ class World:
         trace = ["--trace", self._trace] if self._trace else []
         relay = ["--listen", ports["relay"], "--admin", ports["admin"], "--allow", ports["target"]]
         relay += ["--control", str(self._ports["loss"]), "--seed", str(self._seed), *trace]
+        relay += ["--config", self._relay_config] if self._relay_config else []
         proxy = ["--listen", ports["proxy"], "--upstream", f"http://{ports['relay']}", "--seed", str(self._seed)]
         return [
             (
@@ -160,7 +162,12 @@ async def _run(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with (
-        World(weather=arguments.weather.split(), seed=arguments.seed, trace=arguments.trace) as world,
+        World(
+            weather=arguments.weather.split(),
+            seed=arguments.seed,
+            trace=arguments.trace,
+            relay_config=arguments.relay_config,
+        ) as world,
         await asyncio.start_server(world.serve, "127.0.0.1", 0) as server,
     ):
         _log.info("ready", control=server.sockets[0].getsockname()[1], **world.where)
@@ -177,6 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--weather", default="", help="options of the fault proxy")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trace", default="", metavar="DIR", help="write traces there")
+    parser.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")
     arguments = parser.parse_args(argv)
     configure_log("info")
     asyncio.run(_run(arguments))
