@@ -7,18 +7,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from loadtests.stress.gates import Finding, Thresholds, judge
-from loadtests.stress.outcome import Outcome, read_outcome
+from loadtests.stress.outcome import Outcome, read_outcome, without_summary
 from loadtests.stress.page import render
 from loadtests.stress.shapes import SHAPES, make_plan
 
 __all__ = ["main"]
 
 BROKEN, USAGE = 1, 2
+_END_S = 60.0  # for the users to close what they hold
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -42,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code:
         print(f"stress: locust ended with {code}", file=sys.stderr)
         return USAGE
+    _wait_for_users(directory)
     try:
         outcome = read_outcome(directory)
     except ValueError as error:
@@ -56,6 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     _tell(outcome, findings, page, as_json=arguments.json)
     reported = _report(directory) if arguments.trace else 0
     return BROKEN if reported or not all(finding.ok for finding in findings) else 0
+
+
+def _wait_for_users(directory: Path) -> None:
+    """Of several processes the first one ends before the others have closed their connections."""
+    deadline = time.monotonic() + _END_S
+    while without_summary(directory) and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def _locust(arguments: argparse.Namespace) -> list[str]:

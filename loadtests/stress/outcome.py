@@ -7,7 +7,7 @@ from pathlib import Path
 
 from loadtests.stress.measures import Row, read_rows
 
-__all__ = ["Outcome", "read_outcome"]
+__all__ = ["Outcome", "read_outcome", "without_summary"]
 
 _SUMMED = (
     "connections",
@@ -42,8 +42,22 @@ class Outcome:
         return found
 
 
+def without_summary(directory: Path) -> list[int]:
+    """The processes that have measured, and not (yet) come to their end."""
+    measured, ended = ({_pid(file) for file in directory.glob(f"{name}-*.jsonl")} for name in ("process", "summary"))
+    return sorted(measured - ended)
+
+
+def _pid(file: Path) -> int:
+    return int(file.stem.rpartition("-")[2])
+
+
 def read_outcome(directory: Path) -> Outcome:
-    """Of the files of a run. ValueError when there are none."""
+    """Of the files of a run. ValueError when there are none, or not those of every process."""
+    if lost := without_summary(directory):
+        raise ValueError(
+            f"no summary of process {', '.join(map(str, lost))} in {directory}: it did not come to its end"
+        )
     processes, world = read_rows(directory, "process"), read_rows(directory, "world")
     summaries = read_rows(directory, "summary")
     if not processes or not summaries:

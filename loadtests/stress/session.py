@@ -218,7 +218,9 @@ class Session:
             },
             "errors": sorted({str(error.error)[:300] for error in self._actions.errors.values()})[:20],
         }
-        (self.directory / f"summary-{os.getpid()}.jsonl").write_text(json.dumps(summary) + "\n")
+        unfinished = self.directory / f"_summary-{os.getpid()}"
+        unfinished.write_text(json.dumps(summary) + "\n")
+        unfinished.rename(self.directory / f"summary-{os.getpid()}.jsonl")  # whole, or not there: others wait for it
 
 
 def _set_where(where: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from loadtests.stress.gates import Thresholds, judge
 from loadtests.stress.measures import Row, row_of
-from loadtests.stress.outcome import read_outcome
+from loadtests.stress.outcome import read_outcome, without_summary
 from loadtests.stress.page import render
 from tunnel import AttachmentStats
 from tunnel.core import ConnectionStats
@@ -88,6 +88,14 @@ def test_retransmissions_of_connections_that_ended_stay_counted(tmp_path: Path) 
 
 def test_a_cut_line_is_left_out_and_no_lines_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the run did not come to its end"):
+        read_outcome(tmp_path)
+
+
+def test_users_that_have_not_ended_are_no_outcome(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    (tmp_path / "summary-2.jsonl").unlink()
+    assert without_summary(tmp_path) == [2]
+    with pytest.raises(ValueError, match="process 2"):
         read_outcome(tmp_path)
     make_run(tmp_path)
     with (tmp_path / "process-1.jsonl").open("a") as file:
