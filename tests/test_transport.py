@@ -251,6 +251,10 @@ def test_what_a_peer_does_not_read_is_an_error_to_its_writer(ending: str) -> Non
                 transport.write(bytes(size))
             flushing = asyncio.create_task(transport.flush())
             await asyncio.sleep(0)
+            sender = transport.get_extra_info("tunnel_connection").sender
+            waiting = transport.get_write_buffer_size()
+            assert waiting
+            assert sender.flush_offset == sender.window.written_bytes + waiting  # it belongs to what is waited for
             getattr(peer.transport, ending)()
             assert isinstance(await protocol.lost, ConnectionResetError)
             with pytest.raises(ConnectionResetError):

@@ -203,6 +203,7 @@ class Transport(asyncio.Transport):
         if self._over is None and (self._backlog or self._connection.unacknowledged_bytes):
             waiter = self._loop.create_future()
             self._flushes.append(waiter)
+            self._connection.flush(self._backlog_bytes)
             self._driver.wake()
             await waiter
 

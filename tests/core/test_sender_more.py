@@ -5,7 +5,7 @@ import pytest
 from tests.core.sender_bench import BIG, FIRST, MS, Bench
 from tunnel.core.carrier_view import CarrierView
 from tunnel.core.constants import NEVER_US, SECOND_US
-from tunnel.core.send_window import SendWindow
+from tunnel.core.send_window import NO_EDGE, SendWindow
 from tunnel.core.sender import Sender
 from tunnel.core.stats import ConnectionStats
 from tunnel.core.timers import Timer, TimerTable
@@ -88,3 +88,35 @@ def test_window_probes_begin_anew_when_the_peer_was_heard_of_something_else() ->
     bench.receipt(bench.carry())
     bench.ack(0, window=0)
     assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
+
+
+def test_a_flush_asks_when_the_last_of_it_has_left() -> None:  # 4.17
+    bench = Bench()
+    sender = bench.sender
+    sender.write(bytes(30), bench.now)
+    sender.flush(30)
+    assert not sender.probe_due
+    assert sender.take(20, bench.now) is not None
+    assert not sender.probe_due
+    assert sender.take(10, bench.now) is not None
+    assert sender.probe_due
+    sender.probe_due = False
+    sender.write(bytes(10), bench.now)
+    assert sender.take(10, bench.now) is not None
+    assert not sender.probe_due  # it has asked
+    sender.flush(40)
+    assert sender.probe_due  # at once: all of it has left
+    bench.ack(2)
+    assert not sender.probe_due  # nobody waits any more
+
+
+def test_a_flush_ends_with_the_sender() -> None:
+    bench = Bench()
+    bench.sender.write(bytes(30), bench.now)
+    bench.sender.flush(30)
+    bench.sender.stop()
+    assert bench.sender.flush_offset == NEVER_US
+    bench.sender.resume(NO_EDGE, bench.now)
+    bench.sender.write(bytes(30), bench.now)
+    assert bench.sender.take(30, bench.now) is not None
+    assert not bench.sender.probe_due

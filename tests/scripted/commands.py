@@ -124,6 +124,13 @@ def _read(world: World, phrase: Phrase) -> None:
     party.read += wanted
 
 
+def _flush(world: World, phrase: Phrase) -> None:
+    """Somebody waits for the acknowledgement of everything written, and of `waiting` bytes that will be."""
+    fields = Fields(phrase)
+    world.connection(phrase.connection).flush(fields.number("waiting", "0"))
+    fields.finish()
+
+
 def _finish(world: World, phrase: Phrase) -> None:
     world.connection(phrase.connection).finish(world.now)
 
@@ -203,6 +210,7 @@ COMMANDS: dict[str, Callable[[World, Phrase], None]] = {
     "refuse": _refuse,
     "write": _write,
     "read": _read,
+    "flush": _flush,
     "finish": _finish,
     "close": _close,
     "abort": _abort,

@@ -224,7 +224,18 @@ class Batches:
         segment, packet = taken
         packets.append(packet)
         carried.segments.append((connection, segment, segment.attempt))
-        return HEADER_SIZE + len(packet.payload)
+        size = HEADER_SIZE + len(packet.payload)
+        if connection.sender.probe_due:
+            size += self._add_probe(connection, packets, room - size)
+        return size
+
+    def _add_probe(self, connection: Connection, packets: list[Packet], room: int) -> int:
+        """Somebody waits for the acknowledgement of the last packet: it is asked for in the same batch (4.17)."""
+        if room < HEADER_SIZE:
+            self._control[connection.id] = connection
+            return 0
+        packets.append(connection.outbound.take_probe())
+        return HEADER_SIZE
 
     # receipts
 

@@ -141,6 +141,13 @@ class Connection:
             self.owner.touch(self)
         return taken
 
+    def flush(self, waiting_bytes: int = 0) -> None:
+        """Somebody waits for Flushed: ask for the acknowledgement of everything written, and of `waiting_bytes` that
+        will be, when it has left (4.17). Before the peer has accepted it changes nothing."""
+        if self.identity.peer_id and self.unacknowledged_bytes + waiting_bytes:
+            self.sender.flush(self.sender.window.written_bytes + waiting_bytes)
+            self.owner.touch(self)
+
     def read(self, size_max: int, now: int) -> Buffer:
         """The next bytes of the stream, at most `size_max`; b"" when there are none now or it has ended (`at_eof`)."""
         data = self.receiver.window.read(size_max)

@@ -120,9 +120,13 @@ class Outbound:
             connection.liveness.ping_due = False
             packets.append(self._packet(PacketType.PING, b""))
         if connection.sender.probe_due:
-            connection.sender.probe_due = False
-            packets.append(self._packet(PacketType.PROBE, b""))
+            packets.append(self.take_probe())
         return packets
+
+    def take_probe(self) -> Packet:
+        """The PROBE that is due."""
+        self._connection.sender.probe_due = False
+        return self._packet(PacketType.PROBE, b"")
 
     def take_segment(self, payload_max: int, now: int) -> tuple[Segment, Packet] | None:
         """The next sequenced packet; a new one has at most `payload_max` bytes of payload."""

@@ -23,6 +23,7 @@ class Sender:
         self.suspended = True
         self.stopped = False
         self.probe_due = False
+        self.flush_offset = NEVER_US  # of the stream: somebody waits for the acknowledgement of what is before it
         self.probing_since_us = NEVER_US  # the first unanswered window probe
         self.progress_us = 0  # the last time that something new was acknowledged, or began to wait
         self._timers = timers
@@ -65,6 +66,18 @@ class Sender:
         self._begin_wait(now)
         self.window.insert(packet_type, payload)
 
+    def flush(self, offset: int) -> None:
+        """Somebody waits for the acknowledgement of the stream up to there: a PROBE asks for it, when all of it has
+        left (4.17)."""
+        self.flush_offset = offset
+        self._probe_if_left()
+
+    def _probe_if_left(self) -> None:
+        window = self.window
+        if window.sent_offset >= self.flush_offset:
+            self.probe_due = True
+            self.flush_offset = NEVER_US
+
     def _begin_wait(self, now: int) -> None:
         if self.window.idle or self.window.blocked:
             self.progress_us = now
@@ -79,6 +92,8 @@ class Sender:
         segment = window.take(size_max)
         if segment is None:
             return None
+        if self.flush_offset != NEVER_US:
+            self._probe_if_left()
         stats = self._stats
         stats.packets_sent += 1
         stats.bytes_carried += segment.size
@@ -110,7 +125,7 @@ class Sender:
         self._loss.clear()
         junked = self.window.junk()
         self.probe_due = False
-        self.probing_since_us = NEVER_US
+        self.flush_offset = self.probing_since_us = NEVER_US
         self._clear_timers()
         return junked
 
