@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tunnel.messages.assembler import AssemblerConfig, Packet, PacketAssembler
+from tunnel.messages.assembler import SPOOL_AHEAD_BYTES, AssemblerConfig, Packet, PacketAssembler
 from tunnel.messages.bodies import Done, SpooledBody
 from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.parts import Part, PartDecoder
@@ -16,6 +16,7 @@ class Host:
         self.packets: list[Packet] = []
         self.refused: list[tuple[int, str]] = []
         self.bytes = 0
+        self.told: list[int] = []
 
     def deliver(self, packet: Packet) -> None:
         self.packets.append(packet)
@@ -25,6 +26,7 @@ class Host:
 
     def taken(self, size: int) -> None:
         self.bytes += size
+        self.told.append(size)
 
 
 class Spool:
@@ -176,7 +178,7 @@ def test_what_is_written_late_still_counts() -> None:
     side = Side(spool_bytes=5)
     side.spool.late = []
     side.take(parts_of(Packet(b"a" * 20), 10))
-    assert side.host.bytes == 0
+    assert side.host.bytes == 10  # but for the last part: what becomes of the message is not known yet
     side.assembler.close()
     for done in side.spool.late:
         done(ValueError("closed"))
@@ -190,6 +192,54 @@ def test_what_is_written_late_still_counts() -> None:
     for done in again.spool.late:
         done(None)
     assert again.host.packets == []
+
+
+def test_the_disk_may_be_behind_by_so_much() -> None:
+    side = Side(spool_bytes=5)
+    side.spool.late = []
+    part = SPOOL_AHEAD_BYTES // 8
+    side.take(parts_of(Packet(bytes(10 * part)), part))
+    assert side.host.told == [part] * 8
+    for number, done in enumerate(side.spool.late):
+        assert len(side.host.packets) == 0
+        assert len(side.host.told) == max(8, number)
+        done(None)
+    assert side.host.told == [part] * 10
+    (packet,) = side.host.packets
+    assert isinstance(packet.body, SpooledBody)
+    packet.body.close()
+
+
+def test_what_is_taken_is_told_in_the_order_in_which_it_came() -> None:
+    sender, side = Side().assembler, Side(spool_bytes=25)
+    side.spool.late = []
+    large, small = parts_of(Packet(b"a" * 30), 10, sender), parts_of(Packet(b"b" * 12), 6, sender)
+    side.take(large)
+    side.take(small)
+    assert side.host.told == [10, 10]
+    (packet,) = side.host.packets
+    assert packet.body == b"b" * 12  # it waits for no disk, but it must not count for the large one
+    (done,) = side.spool.late
+    done(OSError("full"))
+    assert side.host.refused == [(1, "no room for the body: full")]
+    assert side.host.told == [10, 10, 22]
+
+
+def test_a_message_that_is_whole_and_cannot_be_written_leaves_nothing_to_ignore() -> None:
+    side = Side(spool_bytes=5)
+    side.spool.late = []
+    parts = parts_of(Packet(b"a" * 20), 10)
+    side.take(parts)
+    first, last = side.spool.late
+    first(OSError("full"))
+    last(OSError("full"))
+    assert len(side.host.refused) == 1
+    assert side.host.bytes == 20
+    side.spool.late = None
+    side.take(parts)  # the id is free
+    (packet,) = side.host.packets
+    assert isinstance(packet.body, SpooledBody)
+    packet.body.close()
 
 
 def test_parts_out_of_order_break_the_framing() -> None:

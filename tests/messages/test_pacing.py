@@ -1,16 +1,28 @@
 """The window: bytes by time, on paths of any speed."""
 
 from collections import deque
+from collections.abc import Iterator
+from random import Random
 
 import pytest
 
 from tunnel.messages.pacing import PROBE_US, WINDOW_BYTES_MAX, WINDOW_BYTES_START, TimeWindow
 
+NEVER = (1 << 62, 0)
+
+
+def pauses(random: Random) -> Iterator[tuple[int, int]]:
+    """When they begin and how long they are: as on a machine that does other things, too."""
+    at = 0
+    while True:
+        at += random.randint(2_000, 40_000)
+        yield at, random.randint(1_000, 8_000)
+
 
 class Path:
     """A path of some rate and delay, with a queue that never drops."""
 
-    def __init__(self, bytes_per_second: float, delay_us: int) -> None:
+    def __init__(self, bytes_per_second: float, delay_us: int, pauses: Iterator[tuple[int, int]] | None = None) -> None:
         self.rate = bytes_per_second
         self.delay_us = delay_us
         self.window = TimeWindow()
@@ -19,6 +31,14 @@ class Path:
         self.waits: list[float] = []
         self.answers: deque[tuple[float, int]] = deque()
         self.total = 0
+        self.pauses = pauses or iter(())
+        self.pause = next(self.pauses, NEVER)
+
+    def arrival(self) -> float:
+        """When what was sent last is there: what comes in a pause of the receiver is all seen at its end."""
+        while sum(self.pause) < self.free_at:
+            self.pause = next(self.pauses, NEVER)
+        return self.free_at if self.free_at < self.pause[0] else sum(self.pause)
 
     def run(self, until_us: int) -> int:
         """Send as much as allowed; bytes taken meanwhile."""
@@ -30,7 +50,7 @@ class Path:
                 self.free_at = max(self.free_at, self.now) + size / self.rate * 1e6
                 self.total += size
                 self.window.sent(size, self.now)
-                self.answers.append((self.free_at + self.delay_us, self.total))
+                self.answers.append((self.arrival() + self.delay_us, self.total))
             due, total = self.answers.popleft()
             self.now = max(self.now, round(due))
             assert self.window.received(total, self.now)
@@ -63,6 +83,22 @@ def test_a_path_that_changes_is_learned_anew() -> None:
     assert path.window.base_us >= 50_000
     start = path.now
     assert path.run(start + 5_000_000) > 0.7 * 50e6 * (path.now - start) / 1e6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pauses_of_a_busy_machine_neither_open_nor_close_the_window(seed: int) -> None:
+    path = Path(250e6, 200, pauses(Random(seed)))
+    path.run(2_000_000)
+    sizes: list[int] = []
+    start, taken = path.now, 0
+    for until in range(2_000_000, 8_000_000, 10_000):
+        taken += path.run(until)
+        sizes.append(path.window.window_bytes)
+    sizes.sort()
+    # 4 ms of it are a million bytes. What comes at once after a pause looks like a path that is many times as fast.
+    assert sizes[int(len(sizes) * 0.99)] < 3_000_000
+    assert sizes[int(len(sizes) * 0.01)] > 700_000
+    assert taken > 0.9 * 250e6 * (path.now - start) / 1e6
 
 
 def test_it_does_not_grow_while_it_is_not_used() -> None:

@@ -70,13 +70,12 @@ class Sender:
         """Somebody waits for the acknowledgement of the stream up to there: a PROBE asks for it, when all of it has
         left (4.17)."""
         self.flush_offset = offset
-        self._probe_if_left()
+        if self.window.sent_offset >= offset:
+            self._ask()
 
-    def _probe_if_left(self) -> None:
-        window = self.window
-        if window.sent_offset >= self.flush_offset:
-            self.probe_due = True
-            self.flush_offset = NEVER_US
+    def _ask(self) -> None:
+        self.probe_due = True
+        self.flush_offset = NEVER_US
 
     def _begin_wait(self, now: int) -> None:
         if self.window.idle or self.window.blocked:
@@ -92,8 +91,8 @@ class Sender:
         segment = window.take(size_max)
         if segment is None:
             return None
-        if self.flush_offset != NEVER_US:
-            self._probe_if_left()
+        if window.sent_offset >= self.flush_offset:
+            self._ask()
         stats = self._stats
         stats.packets_sent += 1
         stats.bytes_carried += segment.size

@@ -6,6 +6,7 @@ other side puts it together again before any handler sees it, on disk when it is
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,10 @@ from tunnel.messages.bodies import FileSource, MemorySource, Source, SpooledBody
 from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.parts import APPLICATION_TYPE_MIN, SINGLE, Part, encode_part_header
 
-__all__ = ["AssemblerConfig", "AssemblerHost", "Body", "Disassembly", "Packet", "PacketAssembler"]
+__all__ = ["SPOOL_AHEAD_BYTES", "AssemblerConfig", "AssemblerHost", "Body", "Disassembly", "Packet", "PacketAssembler"]
 
 SPOOL_BYTES = 1024 * 1024  # a larger body goes to disk
+SPOOL_AHEAD_BYTES = 2 * 1024 * 1024  # taken before they are written: what a disk pauses for a moment stops nobody
 INCOMING_MAX = 32  # split messages at once: times SPOOL_BYTES is what they may hold in memory
 BODY_BYTES_MAX = 64 * 1024**3  # of one message
 _IGNORED_MAX = 1024  # refused messages whose rest is still on its way
@@ -72,7 +74,8 @@ class AssemblerHost(Protocol):
         """No more of this message is wanted: tell its sender."""
 
     def taken(self, size: int) -> None:
-        """So many bytes of split messages need no more room here."""
+        """So many bytes more of split messages need no room here, in the order in which they came. The last part of a
+        message counts when the message was delivered or refused."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ class _Incoming:
     """A message of which parts are missing."""
 
     first: Part
+    is_whole: bool = False  # its last part has come, and is being written
     next_index: int = 0
     pieces: list[memoryview] = field(default_factory=list)
     size: int = 0
@@ -129,6 +133,14 @@ class Disassembly:
         self._source.close()
 
 
+@dataclass(slots=True)
+class _Account:
+    """A part of a split message that was not told as taken yet."""
+
+    size: int
+    taken: bool = False
+
+
 class PacketAssembler:
     """Both directions of one session. Message ids are counted per direction, by the sender."""
 
@@ -139,6 +151,8 @@ class PacketAssembler:
         self._sent = 0
         self._incoming: dict[int, _Incoming] = {}
         self._ignored: dict[int, None] = {}
+        self._writing_bytes = 0  # handed to the spool and not written
+        self._accounts: deque[_Account] = deque()  # of parts, as they came
 
     @property
     def incoming_count(self) -> int:
@@ -162,18 +176,20 @@ class PacketAssembler:
         if part.correlation_id == SINGLE:
             self._host.deliver(_packet(part, part.body()))
             return
+        account = _Account(part.size)
+        self._accounts.append(account)
         message_id = part.message_id
         if message_id in self._ignored:
             if part.last:
                 del self._ignored[message_id]
-            self._host.taken(part.size)
+            self._take(account)
             return
         incoming = self._incoming.get(message_id)
         if incoming is None:
             if part.correlation_id:
                 raise MalformedFrameError(f"part {part.correlation_id} of message {message_id} without those before")
             if len(self._incoming) >= self._config.incoming_max:
-                self._refuse(part, f"more than {self._config.incoming_max} split messages at once")
+                self._refuse(part, account, f"more than {self._config.incoming_max} split messages at once")
                 return
             incoming = self._incoming[message_id] = _Incoming(part)
         elif part.correlation_id != incoming.next_index:
@@ -183,9 +199,9 @@ class PacketAssembler:
         incoming.next_index += 1
         incoming.size += part.size
         if incoming.size > self._config.body_bytes_max:
-            self._refuse(part, f"a body over {self._config.body_bytes_max} bytes")
+            self._refuse(part, account, f"a body over {self._config.body_bytes_max} bytes")
             return
-        self._keep(incoming, part)
+        self._keep(incoming, part, account)
 
     def cancel(self, message_id: int) -> None:
         """Its sender gives it up: what came of it is forgotten."""
@@ -197,46 +213,65 @@ class PacketAssembler:
         for message_id in list(self._incoming):
             self._forget(message_id)
 
-    def _keep(self, incoming: _Incoming, part: Part) -> None:
+    def _keep(self, incoming: _Incoming, part: Part, account: _Account) -> None:
         incoming.pieces += part.payload
-        if incoming.spool is None and incoming.size <= self._config.spool_bytes:
-            if part.last:
-                del self._incoming[part.message_id]
-                # Told in this order: if nobody wants it, the sender hears that before it hears that all was taken.
-                self._host.deliver(_packet(incoming.first, b"".join(incoming.pieces)))
-            self._host.taken(part.size)
-            return
-        spool = incoming.spool
-        if spool is None:
+        if incoming.spool is None:
+            if incoming.size <= self._config.spool_bytes:
+                if part.last:
+                    del self._incoming[part.message_id]
+                    # Told in this order: if nobody wants it, the sender hears that before it hears that all was taken.
+                    self._host.deliver(_packet(incoming.first, b"".join(incoming.pieces)))
+                self._take(account)
+                return
             try:
-                spool = incoming.spool = SpooledBody(self._config.directory)
+                incoming.spool = SpooledBody(self._config.directory)
             except OSError as error:
-                self._refuse(part, f"no room for the body: {error}")
+                self._refuse(part, account, f"no room for the body: {error}")
                 return
         pieces, incoming.pieces = incoming.pieces, []
+        incoming.is_whole = part.last
+        size = sum(map(len, pieces))
+        self._writing_bytes += size
+        if not part.last and self._writing_bytes <= SPOOL_AHEAD_BYTES:
+            self._take(account)
 
         def written(error: BaseException | None) -> None:
-            if error is not None:
-                if self._incoming.get(part.message_id) is incoming:
-                    self._refuse(part, f"no room for the body: {error}")
-                else:
-                    self._host.taken(part.size)
-                return
-            if part.last and self._incoming.pop(part.message_id, None) is not None:
-                spool.file.seek(0)
-                self._host.deliver(_packet(incoming.first, spool))
-            self._host.taken(part.size)
+            self._writing_bytes -= size
+            self._written(incoming, part, account, error)
 
-        self._spool.write(spool, pieces, written)
+        self._spool.write(incoming.spool, pieces, written)
 
-    def _refuse(self, part: Part, reason: str) -> None:
+    def _written(self, incoming: _Incoming, part: Part, account: _Account, error: BaseException | None) -> None:
+        """A part is on disk, or will never be."""
+        known = self._incoming.get(part.message_id) is incoming
+        if error is not None and known:
+            self._refuse(part, account, f"no room for the body: {error}", is_whole=incoming.is_whole)
+            return
+        spool = incoming.spool
+        if part.last and known and spool is not None:
+            del self._incoming[part.message_id]
+            spool.file.seek(0)
+            self._host.deliver(_packet(incoming.first, spool))
+        self._take(account)
+
+    def _take(self, account: _Account) -> None:
+        """It needs no more room: told when those before it do not either, since the sender adds up."""
+        account.taken = True
+        accounts = self._accounts
+        size = 0
+        while accounts and accounts[0].taken:
+            size += accounts.popleft().size
+        if size:
+            self._host.taken(size)
+
+    def _refuse(self, part: Part, account: _Account, reason: str, *, is_whole: bool = False) -> None:
         self._forget(part.message_id)
-        if not part.last:
+        if not (part.last or is_whole):
             if len(self._ignored) >= _IGNORED_MAX:
                 raise MalformedFrameError("a sender that goes on with messages that are refused")
             self._ignored[part.message_id] = None
         self._host.refuse(part.message_id, reason)
-        self._host.taken(part.size)
+        self._take(account)
 
     def _forget(self, message_id: int) -> None:
         incoming = self._incoming.pop(message_id, None)

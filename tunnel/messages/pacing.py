@@ -22,8 +22,12 @@ _PROBE_ROUNDS = 25  # between two probes at least: one costs about one round tri
 _PROBES = 3  # of which the shortest counts: a single one may have met what others sent
 _PROBE_SHARE = 0.75
 _PROBE_SHARE_MIN = 0.125
-_STEP_MAX = 2.0  # of growth or shrinking in one round trip
+_PART_BYTES = 64 * 1024  # larger parts only where eight fit: each is on its way as a whole, through every stage
+_STEP_MAX = 2.0  # of shrinking in one round trip, and of growth while hardly anything waits
+_GROW_MAX = 1.1  # else: after a pause a path is faster than it is, and a round or two must not be believed
+_REGROW_MAX = 1.5  # towards what the path has proven to take
 _RATE_US = 1_000_000  # for so long a rate that was reached is believed
+_RATE_SPAN_US = 5_000  # and measured over: after a pause what has waited comes at once, faster than the path is
 _IDLE_ROUNDS = 4  # in which nothing waited: the path is faster than we thought, as at the start
 
 
@@ -42,7 +46,7 @@ class TimeWindow:
         self._round_sum_us = self._round_samples = 0
         self._took_us: int | None = None  # the same of the last round
         self._limited = False
-        self._round_start = (0, 0)  # when, and what was received then
+        self._rate_start = (0, 0)  # when, and what was received then
         self._rates: deque[tuple[int, float]] = deque()  # of rounds, falling
         self._idle_rounds = _IDLE_ROUNDS
         self._probe_due_us: int | None = None
@@ -61,7 +65,8 @@ class TimeWindow:
         """How large parts should be: several make up the window, and each takes a fraction of `target_us`."""
         if self._took_us is None:
             return self.window_bytes // 16  # until the path is known, the first part must not be slow by itself
-        return min(self.window_bytes // 4, self.window_bytes * self._target_us // (2 * self._took_us))
+        share = min(self.window_bytes // 4, max(_PART_BYTES, self.window_bytes // 8))
+        return min(share, self.window_bytes * self._target_us // (2 * self._took_us))
 
     def room(self) -> int:
         """Bytes that may be sent now."""
@@ -129,25 +134,26 @@ class TimeWindow:
             if step < 1 or self._limited:
                 # Delays that are not ours, as on a machine that does other things, must not close the window.
                 proven = self._fastest(now) * self._target_us
-                window = max(round(self.window_bytes * step), min(proven, 2 * self.window_bytes))
+                window = max(round(self.window_bytes * step), min(proven, _REGROW_MAX * self.window_bytes))
                 self.window_bytes = min(WINDOW_BYTES_MAX, max(WINDOW_BYTES_MIN, round(window)))
         self._limited = False
         self._round_us = None
         self._round_sum_us = self._round_samples = 0
         self._round_end = self.sent_bytes + 1
-        self._round_start = (now, self.received_bytes)
 
     def _fastest(self, now: int) -> float:
-        """Bytes per microsecond in the best round of late; notes this one."""
-        start_us, start_bytes = self._round_start
-        rate = (self.received_bytes - start_bytes) / max(1, now - start_us)
+        """Bytes per microsecond at its best of late."""
+        start_us, start_bytes = self._rate_start
         rates = self._rates
-        while rates and (rates[0][0] < now - _RATE_US):
+        while rates and rates[0][0] < now - _RATE_US:
             rates.popleft()
-        while rates and rates[-1][1] <= rate:
-            rates.pop()
-        rates.append((now, rate))
-        return rates[0][1]
+        if now - start_us >= _RATE_SPAN_US:
+            rate = (self.received_bytes - start_bytes) / (now - start_us)
+            self._rate_start = (now, self.received_bytes)
+            while rates and rates[-1][1] <= rate:
+                rates.pop()
+            rates.append((now, rate))
+        return rates[0][1] if rates else 0.0
 
     def _step(self, took_us: int, base_us: int) -> float:
         """By how much the window changes: towards `target_us` of waiting, and twofold while hardly anything waits."""
@@ -157,4 +163,4 @@ class TimeWindow:
             self._idle_rounds += 1
         if self._idle_rounds >= _IDLE_ROUNDS:
             return _STEP_MAX
-        return min(_STEP_MAX, max(1 / _STEP_MAX, (base_us + self._target_us) / took_us))
+        return min(_GROW_MAX, max(1 / _STEP_MAX, (base_us + self._target_us) / took_us))

@@ -18,6 +18,7 @@ from tunnel.messages.parts import (
     APPLICATION_TYPE_MIN,
     PART_BYTES_MAX,
     PART_BYTES_MIN,
+    PART_HEADER_BYTES,
     SINGLE,
     Part,
     PartDecoder,
@@ -28,8 +29,9 @@ from tunnel.messages.parts import (
 __all__ = ["MessageSession", "Priority"]
 
 _READ_BYTES = 256 * 1024
-_WRITE_BYTES = 64 * 1024  # of small parts, before we look whether the stream has room
+_WRITE_BYTES = 192 * 1024  # at once, before we look whether the stream has room
 _PENDING_BYTES_MAX = 16 * 1024 * 1024  # held by handlers: beyond it nothing is read
+_PART_BYTES_MAX = 128 * 1024 - PART_HEADER_BYTES  # with its header it fills a packet of a fast link: no copy is needed
 _TOLD_BYTES = 64 * 1024  # taken: so much is told at once
 _TOLD_S = 0.001  # and less after a while, which is a fraction of what may wait on its way
 _TOTAL = 8  # bytes of the number in RECEIVED
@@ -89,6 +91,7 @@ class MessageSession:
         self._unfinished: dict[int, _Sending] = {}  # every packet whose `send` has not returned
         self._untaken: deque[_Sending] = deque()  # left whole; the receiver has not taken all of it
         self._taken = self._taken_told = 0
+        self._telling_due = False
         self._telling: asyncio.TimerHandle | None = None
         self._pings: dict[int, asyncio.Future[int]] = {}
         self._ping_count = 0
@@ -238,6 +241,10 @@ class MessageSession:
         buffers: list[bytes | memoryview] = []
         written: list[_Sending] = []
         size = 0
+        if self._telling_due:
+            self._telling_due = False
+            self._taken_told = self._taken
+            self._say(PartType.RECEIVED, 0, self._taken.to_bytes(_TOTAL, "big"))
         while self._control and size < _WRITE_BYTES:
             buffers.append(self._control.popleft())
             size += len(buffers[-1])
@@ -267,7 +274,7 @@ class MessageSession:
 
     def _next_part(self, sending: _Sending) -> tuple[bytes, memoryview] | None:
         parts = sending.parts
-        part_bytes = self._part_bytes or max(PART_BYTES_MIN, min(PART_BYTES_MAX, self.window.part_bytes))
+        part_bytes = self._part_bytes or max(PART_BYTES_MIN, min(_PART_BYTES_MAX, self.window.part_bytes))
         # A packet of one part is small: it waits for nobody.
         split = parts.is_split or parts.size > part_bytes
         if split and self.window.room() <= 0:
@@ -343,6 +350,8 @@ class MessageSession:
 
     def taken(self, size: int) -> None:
         self._taken += size
+        if self._telling_due:
+            return
         if self._taken - self._taken_told >= _TOLD_BYTES:
             self._tell_taken()
         elif self._telling is None:
@@ -354,8 +363,8 @@ class MessageSession:
             self._telling.cancel()
             self._telling = None
         if self._taken != self._taken_told:
-            self._taken_told = self._taken
-            self._say(PartType.RECEIVED, 0, self._taken.to_bytes(_TOTAL, "big"))
+            self._telling_due = True  # one will do for all that comes until it leaves
+            self._work.set()
 
 
 def _now_us() -> int:
