@@ -13,7 +13,7 @@ import msgspec
 from tests.analysis.damage import damaged_directory
 from tests.analysis.proxied import talk_through_faults
 from tests.analysis.truth import simulate
-from tunnel.analysis import counts, flow, network
+from tunnel.analysis import counts, flow, network, tables
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.report import render
@@ -66,22 +66,22 @@ def main(directory: Path) -> None:
     ordered = network.in_order(flow.packets_of(flow.flow_of(events))).cache()
     lost = ordered.where("lost_first = 1").select("stream", "sequence").collect()
     streams = [row.asDict() for row in network.stream_table(ordered).collect()]
-    tables = directory / "damaged_tables"
-    intake = compact(session, directory / "damaged", tables)
-    damaged_events = read_events(session, tables)
+    work = directory / "damaged_tables"
+    intake = compact(session, directory / "damaged", work)
+    damaged_events = read_events(session, work)
     rows_first = damaged_events.count()
     damaged = analyse(session, damaged_events, intake)
-    compact(session, directory / "damaged", tables)
-    rows_again = read_events(session, tables).count()
+    compact(session, directory / "damaged", work)
+    rows_again = read_events(session, work).count()
     more = directory / "damaged" / "more.jsonl"
     more.write_text('{"version":1,"time_us":1,"node":"a","event":"loop_lag","writer":"more","number":1}\n')
-    compact(session, directory / "damaged", tables)
-    rows_more = read_events(session, tables).count()
+    compact(session, directory / "damaged", work)
+    rows_more = read_events(session, work).count()
     compact(session, directory / "proxied", directory / "proxied" / "_tables")
     events = read_events(session, directory / "proxied" / "_tables")
-    proxied_faults = [row.asDict() for row in counts.faults(counts.counts_of(events, 0)).collect()]
-    of_client = counts.exchanges(events.where("node like 'faulty-%'"))
-    proxied_exchanges = [row.asDict() for row in of_client.collect()]
+    proxied_faults = tables.faults([row.asDict() for row in counts.sums_of(events, None, 0).collect()])
+    of_client = counts.details_of(events.where("node like 'faulty-%'"))
+    proxied_exchanges = tables.exchanges([row.asDict() for row in of_client.collect()])
     session.stop()
     (directory / "report.html").write_text(render(truth, "truth"))
     (directory / "damaged.html").write_text(render(damaged, "damaged"))
