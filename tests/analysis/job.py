@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from tests.analysis.damage import damaged_directory
 from tests.analysis.proxied import talk_through_faults
+from tests.analysis.stalls import write_silences
 from tests.analysis.truth import simulate
-from tunnel.analysis import counts, flow, network, tables
+from tunnel.analysis import counts, flow, network, tables, timing
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.report import render
 from tunnel.analysis.session import make_session
 
-__all__ = ["SETTINGS", "Found", "main"]
+__all__ = ["SETTINGS", "Found", "main", "stalls_in"]
 
 SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -42,6 +44,8 @@ class Found(msgspec.Struct):
     lost: list[tuple[int, int]]
     """Packets whose first attempt was lost, as Spark has them."""
     streams: list[dict[str, Any]]
+    stalls: list[tuple[int, str]]
+    """Stream and cause of each, in the trace of silences."""
     damaged: Analysis
     expected: dict[str, str]
     rows_first: int
@@ -52,6 +56,15 @@ class Found(msgspec.Struct):
     """What the fault proxy says that it did."""
     proxied_faults: list[dict[str, Any]]
     proxied_exchanges: list[dict[str, Any]]
+
+
+def stalls_in(session: SparkSession, directory: Path) -> list[tuple[int, str]]:
+    """Stream and cause of every stall."""
+    compact(session, directory, directory / "_tables")
+    events = read_events(session, directory / "_tables")
+    table = flow.flow_of(events).cache()
+    found = timing.stalls_of(timing.steps_of(table), flow.packets_of(table), events)
+    return [(row["stream"], row["why"]) for row in found.select("stream", "why").collect()]
 
 
 def main(directory: Path) -> None:
@@ -66,6 +79,8 @@ def main(directory: Path) -> None:
     ordered = network.in_order(flow.packets_of(flow.flow_of(events))).cache()
     lost = ordered.where("lost_first = 1").select("stream", "sequence").collect()
     streams = [row.asDict() for row in network.stream_table(ordered).collect()]
+    write_silences(directory / "silences")
+    stalls = stalls_in(session, directory / "silences")
     work = directory / "damaged_tables"
     intake = compact(session, directory / "damaged", work)
     damaged_events = read_events(session, work)
@@ -92,6 +107,7 @@ def main(directory: Path) -> None:
         strikes=run.strikes,
         lost=[(row["stream"], row["sequence"]) for row in lost],
         streams=streams,
+        stalls=stalls,
         damaged=damaged,
         expected=expected,
         rows_first=rows_first,
