@@ -1,6 +1,7 @@
 """All analyses in one go: tables that several of them need are made once, what comes out is small and plain."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -65,8 +66,15 @@ def analyse(
     result = Analysis()
     progress("looking at the trace itself")
     relay_dropped = _health(result, events, intake)
-    _counts(result, session, events)
     progress("bringing both ends together")
+    with ThreadPoolExecutor(1) as beside:  # one query is planned, which takes one core, while another one runs
+        counted = beside.submit(_counts, result, session, events)
+        _streams(result, events, relay_dropped, progress)
+        counted.result()
+    return result
+
+
+def _streams(result: Analysis, events: DataFrame, relay_dropped: bool, progress: Progress) -> None:
     steps = flow.flow_of(events).persist(StorageLevel.MEMORY_AND_DISK)
     packets = flow.packets_of(steps)
     ordered = network.in_order(packets).persist(StorageLevel.MEMORY_AND_DISK)
@@ -77,7 +85,6 @@ def analyse(
     _name(result, steps)
     for table in (streams, ordered, steps):
         table.unpersist()
-    return result
 
 
 def _rows(table: DataFrame) -> Rows:
