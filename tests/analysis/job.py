@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame
 
 from tests.analysis.damage import damaged_directory
 from tests.analysis.proxied import talk_through_faults
@@ -21,10 +21,13 @@ from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.report import render
 from tunnel.analysis.session import make_session
 
-__all__ = ["SETTINGS", "Found", "main", "stalls_in"]
+__all__ = ["SETTINGS", "SHORT_LIVED", "Found", "main", "stalls_in"]
 
+# Most of what these Javas do is to load Spark's classes, once: no second compiler, and no check of bytecode that pip
+# installed.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 SETTINGS = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.default.parallelism": "1",
@@ -58,10 +61,8 @@ class Found(msgspec.Struct):
     proxied_exchanges: list[dict[str, Any]]
 
 
-def stalls_in(session: SparkSession, directory: Path) -> list[tuple[int, str]]:
+def stalls_in(events: DataFrame) -> list[tuple[int, str]]:
     """Stream and cause of every stall."""
-    compact(session, directory, directory / "_tables")
-    events = read_events(session, directory / "_tables")
     table = flow.flow_of(events).cache()
     found = timing.stalls_of(timing.steps_of(table), flow.packets_of(table), events)
     return [(row["stream"], row["why"]) for row in found.select("stream", "why").collect()]
@@ -72,6 +73,7 @@ def main(directory: Path) -> None:
     run = simulate(directory / "truth", streams=12, bytes_each=600_000)
     expected = damaged_directory(directory / "damaged")
     proxied = talk_through_faults(directory / "proxied")
+    write_silences(directory / "proxied")
     session = make_session("local[1]", memory="1g", settings=SETTINGS)
     intake = compact(session, directory / "truth", directory / "truth" / "_tables")
     events = read_events(session, directory / "truth" / "_tables")
@@ -79,8 +81,6 @@ def main(directory: Path) -> None:
     ordered = network.in_order(flow.packets_of(flow.flow_of(events))).cache()
     lost = ordered.where("lost_first = 1").select("stream", "sequence").collect()
     streams = [row.asDict() for row in network.stream_table(ordered).collect()]
-    write_silences(directory / "silences")
-    stalls = stalls_in(session, directory / "silences")
     work = directory / "damaged_tables"
     intake = compact(session, directory / "damaged", work)
     damaged_events = read_events(session, work)
@@ -96,6 +96,7 @@ def main(directory: Path) -> None:
     events = read_events(session, directory / "proxied" / "_tables")
     proxied_faults = tables.faults([row.asDict() for row in counts.sums_of(events, None, 0).collect()])
     of_client = counts.details_of(events.where("node like 'faulty-%'"))
+    stalls = stalls_in(events.where("node like 'sender-%' or node like 'receiver-%'"))
     proxied_exchanges = tables.exchanges([row.asDict() for row in of_client.collect()])
     session.stop()
     (directory / "report.html").write_text(render(truth, "truth"))

@@ -136,7 +136,6 @@ def stream_of(silence: Silence) -> int:
 
 def write_silences(directory: Path) -> None:
     """Leave all of them there."""
-    directory.mkdir(parents=True)
     with JsonLinesWriter(directory / "silences.jsonl") as trace:
         for silence in SILENCES:
             for record in _records(silence):
