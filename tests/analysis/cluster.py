@@ -13,19 +13,20 @@ from pathlib import Path
 
 import pyspark
 
+from tests.analysis.job import SHORT_LIVED
+
 __all__ = ["WORKERS", "standalone", "submit"]
 
 WORKERS = 2
 START_S = 600.0  # a bound: a Java on a busy machine
-_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def _environment() -> dict[str, str]:
     home = str(Path(pyspark.__file__).parent)
     small = {
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": _SMALL,
-        "SPARK_LAUNCHER_OPTS": _SMALL,
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
+        "SPARK_LAUNCHER_OPTS": SHORT_LIVED,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     return {**os.environ, **small, "SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable}
@@ -91,8 +92,8 @@ def submit(master: str, traces: Path, output: Path) -> subprocess.CompletedProce
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": str(output),
         "spark.eventLog.compress": "false",
-        "spark.driver.extraJavaOptions": _SMALL,
-        "spark.executor.extraJavaOptions": _SMALL,
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.driver.memory": "512m",
@@ -104,6 +105,7 @@ def submit(master: str, traces: Path, output: Path) -> subprocess.CompletedProce
         "spark.cores.max": str(WORKERS),
         "spark.locality.wait": "0s",
         "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     main = Path(tunnel.analysis.__file__).parent / "__main__.py"

@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pyspark.sql import DataFrame
 
 from tests.analysis.damage import damaged_directory
 from tests.analysis.proxied import talk_through_faults
+from tests.analysis.stalls import write_silences
 from tests.analysis.truth import simulate
-from tunnel.analysis import counts, flow, network
+from tunnel.analysis import counts, flow, network, tables, timing
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.report import render
 from tunnel.analysis.session import make_session
 
-__all__ = ["SETTINGS", "Found", "main"]
+__all__ = ["SETTINGS", "SHORT_LIVED", "Found", "main", "stalls_in"]
 
+# Most of what these Javas do is to load Spark's classes, once: no second compiler, and no check of bytecode that pip
+# installed.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 SETTINGS = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.default.parallelism": "1",
@@ -42,6 +47,8 @@ class Found(msgspec.Struct):
     lost: list[tuple[int, int]]
     """Packets whose first attempt was lost, as Spark has them."""
     streams: list[dict[str, Any]]
+    stalls: list[tuple[int, str]]
+    """Stream and cause of each, in the trace of silences."""
     damaged: Analysis
     expected: dict[str, str]
     rows_first: int
@@ -54,11 +61,19 @@ class Found(msgspec.Struct):
     proxied_exchanges: list[dict[str, Any]]
 
 
+def stalls_in(events: DataFrame) -> list[tuple[int, str]]:
+    """Stream and cause of every stall."""
+    table = flow.flow_of(events).cache()
+    found = timing.stalls_of(timing.steps_of(table), flow.packets_of(table), events)
+    return [(row["stream"], row["why"]) for row in found.select("stream", "why").collect()]
+
+
 def main(directory: Path) -> None:
     """Run it all."""
     run = simulate(directory / "truth", streams=12, bytes_each=600_000)
     expected = damaged_directory(directory / "damaged")
     proxied = talk_through_faults(directory / "proxied")
+    write_silences(directory / "proxied")
     session = make_session("local[1]", memory="1g", settings=SETTINGS)
     intake = compact(session, directory / "truth", directory / "truth" / "_tables")
     events = read_events(session, directory / "truth" / "_tables")
@@ -66,22 +81,23 @@ def main(directory: Path) -> None:
     ordered = network.in_order(flow.packets_of(flow.flow_of(events))).cache()
     lost = ordered.where("lost_first = 1").select("stream", "sequence").collect()
     streams = [row.asDict() for row in network.stream_table(ordered).collect()]
-    tables = directory / "damaged_tables"
-    intake = compact(session, directory / "damaged", tables)
-    damaged_events = read_events(session, tables)
+    work = directory / "damaged_tables"
+    intake = compact(session, directory / "damaged", work)
+    damaged_events = read_events(session, work)
     rows_first = damaged_events.count()
     damaged = analyse(session, damaged_events, intake)
-    compact(session, directory / "damaged", tables)
-    rows_again = read_events(session, tables).count()
+    compact(session, directory / "damaged", work)
+    rows_again = read_events(session, work).count()
     more = directory / "damaged" / "more.jsonl"
     more.write_text('{"version":1,"time_us":1,"node":"a","event":"loop_lag","writer":"more","number":1}\n')
-    compact(session, directory / "damaged", tables)
-    rows_more = read_events(session, tables).count()
+    compact(session, directory / "damaged", work)
+    rows_more = read_events(session, work).count()
     compact(session, directory / "proxied", directory / "proxied" / "_tables")
     events = read_events(session, directory / "proxied" / "_tables")
-    proxied_faults = [row.asDict() for row in counts.faults(counts.counts_of(events, 0)).collect()]
-    of_client = counts.exchanges(events.where("node like 'faulty-%'"))
-    proxied_exchanges = [row.asDict() for row in of_client.collect()]
+    proxied_faults = tables.faults([row.asDict() for row in counts.sums_of(events, None, 0).collect()])
+    of_client = counts.details_of(events.where("node like 'faulty-%'"))
+    stalls = stalls_in(events.where("node like 'sender-%' or node like 'receiver-%'"))
+    proxied_exchanges = tables.exchanges([row.asDict() for row in of_client.collect()])
     session.stop()
     (directory / "report.html").write_text(render(truth, "truth"))
     (directory / "damaged.html").write_text(render(damaged, "damaged"))
@@ -92,6 +108,7 @@ def main(directory: Path) -> None:
         strikes=run.strikes,
         lost=[(row["stream"], row["sequence"]) for row in lost],
         streams=streams,
+        stalls=stalls,
         damaged=damaged,
         expected=expected,
         rows_first=rows_first,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.damage import damaged_directory
-from tunnel.analysis.intake import take_in
+from tunnel.analysis.intake import compressed_bytes, take_in
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.frames import SUFFIX, examine
 from tunnel.traces.jsonl import JsonLinesWriter
@@ -84,3 +84,12 @@ def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: py
     _, staged = take_in(tmp_path, tmp_path / "_tables")
     assert staged is not None
     assert [copy.read_bytes() for copy in staged.iterdir()] == [path.read_bytes()]
+
+
+def test_what_there_is_to_read_is_known_before(tmp_path: Path) -> None:
+    (tmp_path / "_tables").mkdir()
+    (tmp_path / "_tables" / "x.parquet").write_bytes(b"x" * 1000)
+    assert compressed_bytes(tmp_path) == 0
+    (tmp_path / f"a{SUFFIX}").write_bytes(b"x" * 300)
+    (tmp_path / "b.jsonl").write_bytes(b"x" * 300)
+    assert compressed_bytes(tmp_path) == 330

@@ -1,6 +1,7 @@
 """All analyses in one go: tables that several of them need are made once, what comes out is small and plain."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tunnel.analysis import counts, flow, network, timing
+from tunnel.analysis import counts, flow, network, tables, timing
 from tunnel.analysis.intake import Intake
 
 __all__ = ["Analysis", "analyse"]
@@ -64,19 +65,26 @@ def analyse(
     """Run every analysis over the events."""
     result = Analysis()
     progress("looking at the trace itself")
-    _health(result, events, intake)
-    _counts(result, events)
+    relay_dropped = _health(result, events, intake)
     progress("bringing both ends together")
+    with ThreadPoolExecutor(1) as beside:  # one query is planned, which takes one core, while another one runs
+        counted = beside.submit(_counts, result, session, events)
+        _streams(result, events, relay_dropped, progress)
+        counted.result()
+    return result
+
+
+def _streams(result: Analysis, events: DataFrame, relay_dropped: bool, progress: Progress) -> None:
     steps = flow.flow_of(events).persist(StorageLevel.MEMORY_AND_DISK)
     packets = flow.packets_of(steps)
     ordered = network.in_order(packets).persist(StorageLevel.MEMORY_AND_DISK)
     streams = network.stream_table(ordered).persist(StorageLevel.MEMORY_AND_DISK)
-    _network(result, ordered, streams, events)
+    _network(result, ordered, streams, events, relay_dropped)
     progress("measuring time")
     _timing(result, steps, ordered, streams, events)
+    _name(result, steps)
     for table in (streams, ordered, steps):
         table.unpersist()
-    return result
 
 
 def _rows(table: DataFrame) -> Rows:
@@ -88,9 +96,10 @@ def _row(table: DataFrame) -> dict[str, Any]:
     return rows[0].asDict() if rows else {}
 
 
-def _health(result: Analysis, events: DataFrame, intake: Intake) -> None:
-    files = counts.file_health(events)
-    result.files = _rows(files)
+def _health(result: Analysis, events: DataFrame, intake: Intake) -> bool:
+    """What the trace is like; whether it tells of packets that a relay dropped."""
+    result.files = _rows(counts.file_health(events))
+    dropped = sum(int(row.pop("dropped_packets")) for row in result.files)
     names = {file.digest: file.name for file in intake.files if file.digest and not file.same_as}
     for row in result.files:
         row["file"] = names.get(row["source"], row["source"])
@@ -99,7 +108,7 @@ def _health(result: Analysis, events: DataFrame, intake: Intake) -> None:
     result.end_us = max((row["end_us"] for row in known), default=0)
     span_us = result.end_us - result.begin_us
     result.bucket_us = next((size for size in _SHORT_BUCKETS_US if span_us < 60 * size), counts.BUCKET_US)
-    result.writers = _writers(result.files)
+    result.writers = tables.writers(result.files)
     result.problems = [
         {
             "file": file.name,
@@ -115,39 +124,30 @@ def _health(result: Analysis, events: DataFrame, intake: Intake) -> None:
             if row[name]:
                 detail = {"count": row[name], "version": row["other_version"]}
                 result.problems.append({"file": row["file"], "problem": problem, **detail})
+    return dropped > 0
 
 
-def _writers(files: Rows) -> Rows:
-    """As counts.writer_health, of rows that are here already."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in files:
-        if row["writer"] and row["last"] is not None:
-            of = found.setdefault(row["writer"], {"writer": row["writer"], "events": 0, "last": 0, "dropped": 0})
-            of["events"] += row["events"]
-            of["last"] = max(of["last"], row["last"])
-            of["dropped"] += row["dropped"] or 0
-    for of in found.values():
-        of["missing"] = max(0, of.pop("last") - of["events"])
-    return [found[name] for name in sorted(found)]
+def _counts(result: Analysis, session: SparkSession, events: DataFrame) -> None:
+    details = _rows(counts.details_of(events))
+    result.exchanges = tables.exchanges(details)
+    result.batches = tables.batches(details)
+    result.timers = tables.timers(details)
+    attached = tables.relays_of(details)
+    relays = session.createDataFrame(attached, "node string, relay string") if attached else None
+    sums = _rows(counts.sums_of(events, relays, result.begin_us, result.bucket_us))
+    result.retransmissions = tables.retransmissions(sums)
+    result.goodput = tables.goodput_over_time(sums)
+    result.moved = tables.moved(sums)
+    result.faults = tables.faults(sums)
 
 
-def _counts(result: Analysis, events: DataFrame) -> None:
-    table = counts.counts_of(events, result.begin_us, result.bucket_us).persist(StorageLevel.MEMORY_AND_DISK)
-    result.retransmissions = _rows(counts.retransmissions(table, counts.relays_of(events)))
-    result.goodput = _rows(counts.goodput_over_time(table))
-    result.moved = _rows(counts.moved(table))
-    result.faults = _rows(counts.faults(table))
-    result.exchanges = _rows(counts.exchanges(events))
-    result.batches = _rows(counts.batches(events))
-    table.unpersist()
-
-
-def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: DataFrame) -> None:
+def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: DataFrame, relay_dropped: bool) -> None:
     sums = [
         "packets", "unique_packets", "bytes", "unique_bytes", "resent_bytes", "received_bytes", "received_packets",
         "duplicates", "lost", "needless", "open_packets", "never_arrived", "reordered", "waited",
     ]  # fmt: skip
-    result.totals = _row(
+    transitions = ("n00", "n01", "n10", "n11")
+    totals = _row(
         streams.agg(
             F.count("*").alias("streams"),
             F.count_if(F.col("both_ends")).alias("both_ends"),
@@ -156,26 +156,33 @@ def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: D
             F.max("late_us_max").alias("late_us_max"),
             F.max("hol_us_p99").alias("hol_us_p99_max"),
             F.coalesce(F.sum("duration_us"), F.lit(0)).alias("duration_us"),
+            *[F.sum(F.when(F.col("both_ends"), F.col(name))).alias(name) for name in transitions],
         )
     )
-    result.gilbert = _row(network.gilbert(streams))
-    result.bursts = _rows(network.burst_lengths(ordered))
-    result.spurious = _rows(network.spurious(ordered))
-    result.recovery = _rows(network.recovery(ordered))
-    result.loss_stages = _rows(network.loss_stages(ordered, events))
-    result.lost_ranges = _rows(network.lost_ranges(ordered))
+    result.gilbert = tables.fitted({name: totals.pop(name) for name in transitions})
+    result.totals = totals
+    # a table that is known to be empty costs a query as well
+    if totals["lost"]:
+        result.bursts = _rows(network.burst_lengths(ordered))
+        result.loss_stages = _rows(network.loss_stages(ordered, events, relay_dropped=relay_dropped))
+    if (totals["attempts_max"] or 0) > 1:
+        repairs = _rows(network.repairs(ordered))
+        result.spurious = tables.spurious(repairs)
+        result.recovery = tables.recovery(repairs)
+    if totals["never_arrived"]:
+        result.lost_ranges = _rows(network.lost_ranges(ordered))
 
 
 def _timing(result: Analysis, table: DataFrame, ordered: DataFrame, streams: DataFrame, events: DataFrame) -> None:
     steps = timing.steps_of(table).persist(StorageLevel.MEMORY_AND_DISK)
     trips = timing.rtt_by_stream(steps)
-    result.rtt_values = _rows(timing.rtt_values(steps))
-    result.rtt_over_time = _rows(timing.rtt_over_time(steps, result.begin_us, result.bucket_us))
-    result.timers = _rows(timing.timers(events))
+    times = _rows(timing.rtt_over_time(steps, result.begin_us, result.bucket_us))
+    result.rtt = tables.rtt_of_all(times)
+    result.rtt_over_time = tables.rtt_over_time(times)
+    result.rtt_values = tables.rtt_values(_rows(timing.rtt_classes(steps)))
     stalls = timing.stalls_of(steps, ordered, events).persist(StorageLevel.MEMORY_AND_DISK)
     result.stalls = _rows(timing.stalls_by_cause(stalls))
     result.longest_stalls = _rows(timing.longest(stalls, STALLS_LISTED))
-    result.rtt = _row(timing.rtt_of_all(steps))
     by_stream = stalls.groupBy("stream").agg(
         F.count("*").alias("stalls"), F.sum("gap_us").alias("stalled_us"), F.mode("why").alias("stalled_by")
     )
@@ -184,8 +191,21 @@ def _timing(result: Analysis, table: DataFrame, ordered: DataFrame, streams: Dat
     result.worst = _rows(worst.orderBy(blame.desc(), "stream").limit(WORST_LISTED))
     chosen = [row["stream"] for row in result.worst[:WORST]]
     result.points = _points(table, {row["stream"]: row for row in result.worst}, chosen)
+    for row in result.worst:
+        for name in ("samples", "backoff_max"):  # nothing of note, which is not the same as nothing sent
+            row[name] = row[name] or (0 if row["packets"] else None)
     stalls.unpersist()
     steps.unpersist()
+
+
+def _name(result: Analysis, table: DataFrame) -> None:
+    """Nodes and carriers of the streams that are shown one by one: the tables before this have numbers alone."""
+    chosen = sorted({row["stream"] for row in (*result.worst, *result.lost_ranges)})
+    found = {row.pop("stream"): row for row in _rows(flow.names_of(table, chosen))} if chosen else {}
+    for row in result.worst:
+        row.update(found[row["stream"]])
+    for row in result.lost_ranges:
+        row["sender"] = found[row["stream"]]["sender"]
 
 
 def _points(table: DataFrame, known: dict[int, dict[str, Any]], chosen: list[int]) -> dict[str, Rows]:

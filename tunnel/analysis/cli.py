@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _WORK = "_tables"
+_BRIEF_BYTES = 8_000_000  # half a million events, more or less
 
 
 class UsageError(Exception):
@@ -75,10 +76,12 @@ def _run(options: argparse.Namespace) -> int:
 def _session(options: argparse.Namespace) -> "SparkSession":
     if find_spec("pyspark") is None:
         raise UsageError("Spark is not installed: pip install 'tunnel-transport[analysis]', and a Java of 17 or later")
+    from tunnel.analysis.intake import compressed_bytes
     from tunnel.analysis.session import make_session
 
     _progress("starting Spark")
-    return make_session(options.master, memory=options.memory)
+    brief = compressed_bytes(options.directory) < _BRIEF_BYTES
+    return make_session(options.master, memory=options.memory, brief=brief)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -7,9 +7,20 @@ both ends know it, and no clock is needed to bring their views together.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tunnel.traces.record import TraceEvent
+from tunnel.traces.record import TraceCause, TraceEvent
 
-__all__ = ["ACKED", "RECEIVED", "RECOVERED", "SENT", "SPURIOUS", "flow_of", "packets_of", "unwrapped"]
+__all__ = [
+    "ACKED",
+    "RECEIVED",
+    "RECOVERED",
+    "SENT",
+    "SPURIOUS",
+    "cause_of",
+    "flow_of",
+    "names_of",
+    "packets_of",
+    "unwrapped",
+]
 
 SENT, RECEIVED, ACKED, RECOVERED, SPURIOUS = range(1, 6)
 
@@ -20,6 +31,7 @@ _KINDS = {
     TraceEvent.PACKET_RECOVERED: RECOVERED,
     TraceEvent.SPURIOUS_RETRANSMIT: SPURIOUS,
 }
+_CAUSES = tuple(cause.value for cause in TraceCause)
 DATA, CLOSE, OPTION, FINISH = 4, 5, 10, 13
 _SEQUENCED = (DATA, CLOSE, OPTION, FINISH)  # packet types with a number, apart from the answer that opens
 _HALF = 1 << 31
@@ -64,22 +76,20 @@ def packets_of(flow: DataFrame) -> DataFrame:
     """One row for each numbered packet of each stream: what its sender did, what came to its receiver.
 
     `sent_mask` and `received_mask` have a bit for each attempt. `both_ends` says whether the receiver was traced at
-    all: without that nothing here is known to be lost.
+    all: without that nothing here is known to be lost. There are numbers only: Spark sums up rows that hold texts by
+    sorting them all. `sender` is a hash of the node's name, `cause` a number (`cause_of`); `names_of` has the texts.
     """
 
     def of(kind: int, value: Column) -> Column:
         return F.when(F.col("kind") == kind, value)
 
     bit = F.expr("shiftleft(1L, cast(attempt as int))")
-    sent_first = of(SENT, F.when(F.col("attempt") == 0, F.struct("batch", "carrier")))
     packets = (
         flow.where(F.col("kind") != ACKED)
         .groupBy("stream", "sequence")
         .agg(
             F.max("other").alias("other"),
-            F.max(of(SENT, F.col("node"))).alias("sender"),
-            F.max(of(RECEIVED, F.col("node"))).alias("receiver"),
-            F.max("type").alias("type"),
+            F.max(of(SENT, F.xxhash64("node"))).alias("sender"),
             F.max(F.when(F.col("kind") <= RECEIVED, F.col("size"))).alias("size"),
             F.min(of(SENT, F.col("t"))).alias("sent_us"),
             F.max(of(SENT, F.col("t"))).alias("resent_us"),
@@ -90,11 +100,34 @@ def packets_of(flow: DataFrame) -> DataFrame:
             F.coalesce(F.bit_or(of(SENT, bit)), F.lit(0)).alias("sent_mask"),
             F.coalesce(F.bit_or(of(RECEIVED, bit)), F.lit(0)).alias("received_mask"),
             F.coalesce(F.bit_or(of(SPURIOUS, bit)), F.lit(0)).alias("verdict_mask"),
-            F.max(F.when((F.col("kind") == SENT) & (F.col("attempt") == 1), F.col("cause"))).alias("cause"),
-            F.max(sent_first).alias("first"),
+            F.max(of(SENT, F.when(F.col("attempt") == 1, _number_of(F.col("cause"))))).alias("cause"),
+            F.max(of(SENT, F.when(F.col("attempt") == 0, F.col("batch")))).alias("batch"),
         )
     )
-    return _judged(packets.select("*", "first.batch", "first.carrier").drop("first"))
+    return _judged(packets).drop("last_received", "sent_mask", "lost_mask")
+
+
+def names_of(flow: DataFrame, streams: list[int]) -> DataFrame:
+    """Of a few streams, which node sends, which receives, and by what carrier."""
+    first = (F.col("kind") == SENT) & (F.col("attempt") == 0)
+    return (
+        flow.where(F.col("stream").isin(streams))
+        .groupBy("stream")
+        .agg(
+            F.max(F.when(F.col("kind") == SENT, F.col("node"))).alias("sender"),
+            F.max(F.when(F.col("kind") == RECEIVED, F.col("node"))).alias("receiver"),
+            F.max(F.when(first, F.col("carrier"))).alias("carrier"),
+        )
+    )
+
+
+def cause_of(number: int | None) -> str:
+    """The cause that a row of `packets_of` has a number for; "unknown" where the trace has none."""
+    return _CAUSES[number - 1] if number else "unknown"
+
+
+def _number_of(cause: Column) -> Column:
+    return F.array_position(F.array(*[F.lit(each) for each in _CAUSES]), cause)
 
 
 def _judged(packets: DataFrame) -> DataFrame:

@@ -15,10 +15,11 @@ from xxhash import xxh3_64_hexdigest
 
 from tunnel.traces.frames import PLAIN_SUFFIX, SUFFIX, examine
 
-__all__ = ["Intake", "TraceFile", "take_in", "trace_files"]
+__all__ = ["Intake", "TraceFile", "compressed_bytes", "take_in", "trace_files"]
 
 _MANIFEST = "intake.json"
 _STAGED = "staged"
+_PLAIN_RATIO = 10  # of lines, to what zstd makes of them
 
 
 class TraceFile(msgspec.Struct):
@@ -85,6 +86,12 @@ def take_in(directory: Path, work: Path) -> tuple[Intake, Path | None]:
     intake.files = [file for file in intake.files if file.problem != "open" or (directory / file.name).exists()]
     manifest.write_bytes(msgspec.json.format(msgspec.json.encode(intake)))
     return intake, staged if any(staged.iterdir()) else None
+
+
+def compressed_bytes(directory: Path) -> int:
+    """How much there is to read below `directory`, old and new; lines that are not compressed count as if they were."""
+    sizes = ((path.stat().st_size, path.name.endswith(SUFFIX)) for path in trace_files(directory))
+    return sum(size if is_compressed else size // _PLAIN_RATIO for size, is_compressed in sizes)
 
 
 def _key(path: Path, directory: Path) -> tuple[str, int, int]:

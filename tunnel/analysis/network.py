@@ -7,12 +7,10 @@ from tunnel.traces.record import TraceEvent
 
 __all__ = [
     "burst_lengths",
-    "gilbert",
     "in_order",
     "loss_stages",
     "lost_ranges",
-    "recovery",
-    "spurious",
+    "repairs",
     "stream_table",
 ]
 
@@ -46,6 +44,7 @@ def in_order(packets: DataFrame) -> DataFrame:
                 ),
             }
         )
+        .drop("starts_burst", "earliest_behind_us", "deliverable_us", "received_mask")
     )
 
 
@@ -56,9 +55,6 @@ def stream_table(ordered: DataFrame) -> DataFrame:
     duration = F.max("resent_us") - F.min("sent_us")
     table = ordered.groupBy("stream").agg(
         F.max("other").alias("other"),
-        F.max("sender").alias("sender"),
-        F.max("receiver").alias("receiver"),
-        F.max("carrier").alias("carrier"),
         F.max("both_ends").alias("both_ends"),
         F.min("sent_us").alias("begin_us"),
         duration.alias("duration_us"),
@@ -95,80 +91,71 @@ def _transitions() -> list[Column]:
     return columns
 
 
-def gilbert(streams: DataFrame) -> DataFrame:
-    """The Gilbert model of first attempts, over all streams of which both ends were traced: p is the chance that a loss
-    begins, r that it ends."""
-    sums = streams.where("both_ends").agg(*[F.sum(name).alias(name) for name in ("n00", "n01", "n10", "n11")])
-    fitted = sums.select(
-        "*",
-        F.try_divide("n01", F.expr("n00 + n01")).alias("p"),
-        F.try_divide("n10", F.expr("n10 + n11")).alias("r"),
-    )
-    return fitted.select(
-        "*",
-        F.try_divide("p", F.expr("p + r")).alias("loss"),
-        F.try_divide(F.lit(1.0), "r").alias("mean_burst"),
-        # against losses that are independent of each other, of which a burst of 1 / (1 - loss) is expected
-        F.try_divide(F.expr("1 - p / (p + r)"), "r").alias("burst_ratio"),
-    )
-
-
 def burst_lengths(ordered: DataFrame) -> DataFrame:
     """How many bursts of so many packets."""
     bursts = ordered.where(F.col("burst").isNotNull()).groupBy("stream", "burst").agg(F.count("*").alias("length"))
     return bursts.groupBy("length").agg(F.count("*").alias("bursts")).orderBy("length")
 
 
-def spurious(packets: DataFrame) -> DataFrame:
-    """Needless retransmissions by the cause of the first one: what both ends prove, and what the sender believed."""
+def repairs(packets: DataFrame) -> DataFrame:
+    """Of what was sent more than once: what both ends prove and what the sender believed, by the cause of the first
+    repeat (`of` is "cause"), and how long it took to the acknowledgement, by number of attempts ("attempts")."""
     truth = F.col("needless") > 0
     verdict = F.col("verdict_mask") != 0
-    repeated = packets.where((F.col("sent") > 1) & F.col("both_ends"))
+    took = F.col("recovered_us") - F.col("sent_us")
+    keys = F.array(
+        F.when(
+            F.col("both_ends"),
+            F.struct(F.lit("cause").alias("of"), F.coalesce("cause", F.lit(0)).cast("int").alias("key")),
+        ),
+        F.when(
+            took.isNotNull(),
+            F.struct(F.lit("attempts").alias("of"), F.least("sent", F.lit(8)).cast("int").alias("key")),
+        ),
+    )
     return (
-        repeated.groupBy(F.coalesce(F.nullif("cause", F.lit("")), F.lit("unknown")).alias("cause"))
+        packets.where("sent > 1")
+        .select(
+            F.explode(keys).alias("k"),
+            (F.col("sent") - 1).alias("repeats"),
+            "needless",
+            (truth & verdict).alias("hit"),
+            (~truth & verdict).alias("false_alarm"),
+            (truth & ~verdict).alias("miss"),
+            took.alias("took"),
+        )
+        .where("k is not null")
+        .groupBy("k.of", "k.key")
         .agg(
             F.count("*").alias("packets"),
-            F.sum(F.col("sent") - 1).alias("attempts"),
+            F.sum("repeats").alias("attempts"),
             F.sum("needless").alias("needless"),
-            F.count_if(truth & verdict).alias("hits"),
-            F.count_if(~truth & verdict).alias("false_alarms"),
-            F.count_if(truth & ~verdict).alias("missed"),
+            F.count_if("hit").alias("hits"),
+            F.count_if("false_alarm").alias("false_alarms"),
+            F.count_if("miss").alias("missed"),
+            F.percentile_approx("took", F.array(F.lit(0.5), F.lit(0.99)), F.lit(1000)).alias("took"),
         )
-        .select(
-            "*",
-            F.try_divide("needless", "attempts").alias("rate"),
-            F.try_divide("hits", F.expr("hits + false_alarms")).alias("precision"),
-            F.try_divide("hits", F.expr("hits + missed")).alias("recall"),
-        )
-        .orderBy(F.desc("packets"))
     )
 
 
-def recovery(packets: DataFrame) -> DataFrame:
-    """From the first transmission to the acknowledgement of what was sent more than once, by number of attempts."""
-    repaired = packets.where((F.col("sent") > 1) & F.col("recovered_us").isNotNull())
-    took = F.col("recovered_us") - F.col("sent_us")
-    percentiles = F.percentile_approx(took, F.array(F.lit(0.5), F.lit(0.99)), F.lit(1000))
-    return (
-        repaired.groupBy(F.least("sent", F.lit(8)).alias("attempts"))
-        .agg(F.count("*").alias("packets"), percentiles.alias("took"))
-        .select("attempts", "packets", F.col("took")[0].alias("us_p50"), F.col("took")[1].alias("us_p99"))
-        .orderBy("attempts")
-    )
-
-
-def loss_stages(packets: DataFrame, events: DataFrame) -> DataFrame:
-    """Where first attempts were lost: before the relay had the batch, in the relay, or behind it."""
+def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = True) -> DataFrame:
+    """Where first attempts were lost: before the relay had the batch, in the relay, or behind it. Who knows that no
+    relay dropped any saves a pass over the events."""
     batches = events.where(F.col("event").isin(TraceEvent.BATCH_RECEIPTED.value, TraceEvent.BATCH_GIVEN_UP.value))
-    ends = batches.groupBy(F.col("node").alias("sender"), "batch").agg(
+    ends = batches.groupBy(F.xxhash64("node").alias("sender"), "batch").agg(
         F.max((F.col("event") == TraceEvent.BATCH_RECEIPTED.value).cast("int")).alias("receipted")
     )
-    at_relay = (
-        events.where((F.col("event") == TraceEvent.PACKET_DROPPED.value) & (F.col("reason") != "duplicate"))
-        .select(F.col("connection").alias("stream"), "sequence", F.col("reason").alias("relay_reason"))
-        .dropDuplicates(["stream", "sequence"])
-    )
     lost = packets.where("lost_first = 1").select("stream", "sequence", "sender", "batch", "size", "received")
+    lost = lost.join(ends, ["sender", "batch"], "left")
+    if relay_dropped:
+        at_relay = (
+            events.where((F.col("event") == TraceEvent.PACKET_DROPPED.value) & (F.col("reason") != "duplicate"))
+            .select(F.col("connection").alias("stream"), "sequence", F.col("reason").alias("relay_reason"))
+            .dropDuplicates(["stream", "sequence"])
+        )
+        lost = lost.join(at_relay, ["stream", "sequence"], "left")
+    else:
+        lost = lost.withColumn("relay_reason", F.lit(None).cast("string"))
     stage = (
         F.when(
             F.col("relay_reason").isNotNull(),
@@ -179,9 +166,7 @@ def loss_stages(packets: DataFrame, events: DataFrame) -> DataFrame:
         .otherwise("unknown: no word of its batch")
     )
     return (
-        lost.join(ends, ["sender", "batch"], "left")
-        .join(at_relay, ["stream", "sequence"], "left")
-        .groupBy(stage.alias("stage"))
+        lost.groupBy(stage.alias("stage"))
         .agg(
             F.count("*").alias("packets"),
             F.sum("size").alias("bytes"),
@@ -200,7 +185,6 @@ def lost_ranges(ordered: DataFrame, limit: int = 50) -> DataFrame:
     return (
         islands.groupBy("stream", "island")
         .agg(
-            F.max("sender").alias("sender"),
             F.min_by("sequence", "position").alias("first"),
             F.max_by("sequence", "position").alias("last"),
             F.count("*").alias("packets"),

@@ -9,13 +9,11 @@ from tunnel.traces.record import TraceEvent
 __all__ = [
     "longest",
     "rtt_by_stream",
-    "rtt_of_all",
+    "rtt_classes",
     "rtt_over_time",
-    "rtt_values",
     "stalls_by_cause",
     "stalls_of",
     "steps_of",
-    "timers",
 ]
 
 _SHARES = (0.5, 0.95, 0.99)
@@ -29,15 +27,24 @@ def _percentiles(value: Column | str, shares: tuple[float, ...] = _SHARES) -> Co
 
 
 def steps_of(flow: DataFrame) -> DataFrame:
-    """What the sender of each stream did or learned, in the order of its clock, with the state before each step."""
+    """What the sender of each stream did or learned, in the order of its clock, with the state before each step: those
+    steps that measured a round trip, ended a stall (`is_stall`), or found the timeout doubled.
+
+    A stall is a silence of a sender who had something to do, longer than the smaller of 2 SRTT and RTO (as TAPO has).
+    """
     stream = Window.partitionBy("stream").orderBy("t", "kind", "sequence")
     before = ("t", "in_flight_bytes", "backlog_bytes", "window_bytes", "edge_bytes", "srtt_us", "rto_us")
     steps = flow.where(F.col("kind").isin(SENT, ACKED))
     last_sample = F.last(F.when(F.col("rtt_us") > 0, F.col("rtt_us")), ignorenulls=True)
     so_far = stream.rowsBetween(Window.unboundedPreceding, -1)
-    return steps.withColumns(
+    steps = steps.withColumns(
         {f"{name}_before": F.lag(name).over(stream) for name in before} | {"rtt_before": last_sample.over(so_far)}
     )
+    gap = F.col("t") - F.col("t_before")
+    patience = F.least(F.when(F.col("srtt_us_before") > 0, 2 * F.col("srtt_us_before")), F.col("rto_us_before"))
+    busy = (F.col("in_flight_bytes_before") > 0) | (F.col("backlog_bytes_before") > 0)
+    is_stall = F.coalesce(busy & (gap > patience) & (gap > STALL_MIN_US), F.lit(False))
+    return steps.withColumn("is_stall", is_stall).where("is_stall or rtt_us > 0 or backoff > 0")
 
 
 def rtt_by_stream(steps: DataFrame) -> DataFrame:
@@ -61,60 +68,26 @@ def rtt_by_stream(steps: DataFrame) -> DataFrame:
     )
 
 
-def rtt_values(steps: DataFrame) -> DataFrame:
-    """All samples of all streams: how often a round trip fell in each of about 28 classes per factor of ten, and the
-    same of RTO over RTT (in hundredths)."""
+def rtt_classes(steps: DataFrame) -> DataFrame:
+    """All samples of all streams: in which of about 28 classes per factor of ten the round trip fell, in which RTO over
+    RTT, and how often both did."""
     sampled = steps.where("rtt_us > 0")
-    logarithm = F.floor(F.log2(F.col("rtt_us")) * 8).cast("int")
+    trip = F.floor(F.log2(F.col("rtt_us")) * 8).cast("int")
     ratio = F.floor(F.log2(F.col("rto_us") / F.col("rtt_us")) * 8).cast("int")
-    values = sampled.select(
-        F.explode(
-            F.array(
-                F.struct(F.lit("rtt").alias("of"), logarithm.alias("class")),
-                F.struct(F.lit("rto_over_rtt").alias("of"), ratio.alias("class")),
-            )
-        ).alias("v")
-    )
-    return values.groupBy("v.of", "v.class").agg(F.count("*").alias("n")).orderBy("of", "class")
+    return sampled.groupBy(trip.alias("rtt"), ratio.alias("rto_over_rtt")).agg(F.count("*").alias("n"))
 
 
 def rtt_over_time(steps: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
-    """Round trip and RTO by bucket of time."""
+    """Round trip and RTO by bucket of time, and over everything: that row has no bucket."""
+    sampled = steps.where("rtt_us > 0")
     bucket = F.floor((F.col("t") - begin_us) / bucket_us)
-    return (
-        steps.where("rtt_us > 0")
-        .groupBy(bucket.alias("bucket"))
-        .agg(
-            F.count("*").alias("samples"),
-            _percentiles("rtt_us", (0.5, 0.99)).alias("rtt"),
-            _percentiles("rto_us", (0.5,)).alias("rto"),
-        )
-        .select(
-            "bucket",
-            "samples",
-            F.col("rtt")[0].alias("rtt_us_p50"),
-            F.col("rtt")[1].alias("rtt_us_p99"),
-            F.col("rto")[0].alias("rto_us_p50"),
-        )
-        .orderBy("bucket")
-    )
-
-
-def timers(events: DataFrame) -> DataFrame:
-    """How often each timer fired, and how much too late."""
-    return (
-        events.where((F.col("event") == TraceEvent.TIMER_UPDATED.value) & (F.col("cause") == "expired"))
-        .select(F.explode(F.split("text", " ")).alias("timer"), "latency_us")
-        .groupBy("timer")
-        .agg(
-            F.count("*").alias("fired"),
-            _percentiles("latency_us", (0.5, 0.99)).alias("lag"),
-            F.max("latency_us").alias("lag_us_max"),
-        )
-        .select(
-            "timer", "fired", F.col("lag")[0].alias("lag_us_p50"), F.col("lag")[1].alias("lag_us_p99"), "lag_us_max"
-        )
-        .orderBy(F.desc("fired"))
+    return sampled.rollup(bucket.alias("bucket")).agg(
+        F.count("*").alias("samples"),
+        F.min("rtt_us").alias("us_min"),
+        _percentiles("rtt_us").alias("us"),
+        F.avg(F.abs(F.col("rtt_us") - F.col("rtt_before"))).alias("jitter_us"),
+        _percentiles("rto_us", (0.5,)).alias("rto"),
+        _percentiles(F.col("rto_us") / F.col("rtt_us"), (0.5, 0.99)).alias("rto_over_rtt"),
     )
 
 
@@ -122,13 +95,10 @@ def timers(events: DataFrame) -> DataFrame:
 
 
 def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame) -> DataFrame:
-    """Silences of senders who had something to do: longer than the smaller of 2 SRTT and RTO (as TAPO has it), each
-    with what ended it, what else went on at its node, and the cause that this points to."""
+    """The stalls, each with what ended it, what else went on at its node, and the cause that this points to."""
     gap = F.col("t") - F.col("t_before")
-    patience = F.least(F.when(F.col("srtt_us_before") > 0, 2 * F.col("srtt_us_before")), F.col("rto_us_before"))
-    busy = (F.col("in_flight_bytes_before") > 0) | (F.col("backlog_bytes_before") > 0)
     candidates = (
-        steps.where(busy & (gap > patience) & (gap > STALL_MIN_US))
+        steps.where("is_stall")
         .withColumns({"gap_us": gap, "end_us": F.col("t"), "start_us": F.col("t_before")})
         .select(
             "stream",
@@ -277,16 +247,4 @@ def longest(stalls: DataFrame, limit: int) -> DataFrame:
         )
         .orderBy(F.desc("gap_us"), "stream", "start_us")
         .limit(limit)
-    )
-
-
-def rtt_of_all(steps: DataFrame) -> DataFrame:
-    """The same as `rtt_by_stream`, over everything."""
-    sampled = steps.where("rtt_us > 0")
-    return sampled.agg(
-        F.count("*").alias("samples"),
-        F.min("rtt_us").alias("us_min"),
-        _percentiles("rtt_us").alias("us"),
-        F.avg(F.abs(F.col("rtt_us") - F.col("rtt_before"))).alias("jitter_us"),
-        _percentiles(F.col("rto_us") / F.col("rtt_us"), (0.5, 0.99)).alias("rto_over_rtt"),
     )

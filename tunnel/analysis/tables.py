@@ -1,0 +1,235 @@
+"""The tables of the report that need no more than the few rows of `counts`: plain Python, once Spark has counted."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tunnel.analysis.flow import cause_of
+from tunnel.traces.record import TraceEvent
+
+__all__ = [
+    "batches",
+    "exchanges",
+    "faults",
+    "fitted",
+    "goodput_over_time",
+    "moved",
+    "recovery",
+    "relays_of",
+    "retransmissions",
+    "rtt_of_all",
+    "rtt_over_time",
+    "rtt_values",
+    "spurious",
+    "timers",
+    "writers",
+]
+
+Row = dict[str, Any]
+Rows = list[Row]
+
+
+def writers(files: Rows) -> Rows:
+    """What each writer wrote and what of it is missing: the trace's own losses, which are none of the network."""
+    found: dict[str, Row] = {}
+    for row in files:
+        if row["writer"] and row["last"] is not None:
+            of = found.setdefault(row["writer"], {"writer": row["writer"], "events": 0, "last": 0, "dropped": 0})
+            of["events"] += row["events"]
+            of["last"] = max(of["last"], row["last"])
+            of["dropped"] += row["dropped"] or 0
+    for of in found.values():
+        of["missing"] = max(0, of.pop("last") - of["events"])
+    return [found[name] for name in sorted(found)]
+
+
+# of counts.details_of
+
+
+def relays_of(details: Rows) -> list[tuple[str, str]]:
+    """Each endpoint, and which relay it was attached to most recently."""
+    attached = sorted((row["last_us"], row["name"], row["where"]) for row in details if row["of"] == "attached")
+    return sorted({node: relay for _, relay, node in attached}.items())
+
+
+def exchanges(details: Rows) -> Rows:
+    """What became of exchanges: answers by status with their latency, failures, repeats."""
+    found = [
+        {"kind": row["name"], "event": row["event"], "status": row["status"], "n": row["n"], "bytes": row["bytes"]}
+        | _latency(row)
+        for row in details
+        if row["of"] == "exchange"
+    ]
+    return sorted(found, key=lambda row: (row["kind"], row["event"], row["status"]))
+
+
+def batches(details: Rows) -> Rows:
+    """How long batches took until the relay had them, by carrier."""
+    found = [
+        {"carrier": row["where"], "event": row["event"], "n": row["n"]} | _latency(row)
+        for row in details
+        if row["of"] == "batch"
+    ]
+    return sorted(found, key=lambda row: (row["carrier"], row["event"]))
+
+
+def timers(details: Rows) -> Rows:
+    """How often each timer fired, and how much too late."""
+    found = [
+        {
+            "timer": row["name"],
+            "fired": row["n"],
+            "lag_us_p50": row["latency"][0],
+            "lag_us_p99": row["latency"][1],
+            "lag_us_max": row["latency_us_max"],
+        }
+        for row in details
+        if row["of"] == "timer"
+    ]
+    return sorted(found, key=lambda row: (-row["fired"], row["timer"]))
+
+
+def _latency(row: Row) -> Row:
+    return {"latency_us_p50": row["latency"][0], "latency_us_p99": row["latency"][1]}
+
+
+# of counts.sums_of
+
+
+def retransmissions(sums: Rows) -> Rows:
+    """First and further transmissions of numbered packets by relay, carrier, bucket of time and cause."""
+
+    def cause(row: Row) -> str | None:
+        return (row["cause"] or "unknown") if row["repeated"] else None
+
+    sent = (row for row in sums if row["event"] == TraceEvent.PACKET_SENT and row["numbered"])
+    added = _added(sent, lambda row: (row["relay"], row["carrier"], row["bucket"], cause(row)))
+    rows: Rows = [
+        dict(zip(("relay", "carrier", "bucket", "cause"), key, strict=True)) | {"packets": n, "bytes": size}
+        for key, (n, size, _) in added.items()
+    ]
+    return sorted(rows, key=lambda row: (row["relay"], row["carrier"], row["bucket"], row["cause"] or ""))
+
+
+def goodput_over_time(sums: Rows) -> Rows:
+    """Bytes of numbered packets that left and that came, by bucket of time."""
+    found: dict[int, Row] = {}
+    for row in sums:
+        empty = {"bucket": row["bucket"], "sent_bytes": 0, "first_bytes": 0, "received_bytes": 0}
+        of = found.setdefault(row["bucket"], empty)
+        if not row["numbered"]:
+            continue
+        if row["event"] == TraceEvent.PACKET_RECEIVED:
+            of["received_bytes"] += row["bytes"]
+        else:
+            of["sent_bytes"] += row["bytes"]
+            of["first_bytes"] += 0 if row["repeated"] else row["bytes"]
+    return [found[bucket] for bucket in sorted(found)]
+
+
+def moved(sums: Rows) -> Rows:
+    """What connections that ended had moved between application, transport and network, in all."""
+    ended = (row for row in sums if row["event"] == TraceEvent.STREAM_DATA_MOVED)
+    added = _added(ended, lambda row: row["cause"])
+    return [
+        {"cause": cause, "streams": n, "bytes": size, "packets": packets}
+        for cause, (n, size, packets) in sorted(added.items())
+    ]
+
+
+def faults(sums: Rows) -> Rows:
+    """What a test did on purpose."""
+    injected = (row for row in sums if row["event"] == TraceEvent.FAULT_INJECTED)
+    added = _added(injected, lambda row: row["cause"])
+    rows: Rows = [{"cause": cause, "n": n, "bytes": size} for cause, (n, size, _) in added.items()]
+    return sorted(rows, key=lambda row: (-row["n"], row["cause"]))
+
+
+def _added(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[int]]:
+    added: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for row in rows:
+        for index, name in enumerate(("n", "bytes", "counted")):
+            added[key(row)][index] += row[name]
+    return added
+
+
+# of other small tables
+
+
+def rtt_values(classes: Rows) -> Rows:
+    """How many samples each class of round trips has, and each class of RTO over RTT; of timing.rtt_classes."""
+    found: dict[tuple[str, int], int] = defaultdict(int)
+    for row in classes:
+        found["rtt", row["rtt"]] += row["n"]
+        if row["rto_over_rtt"] is not None:
+            found["rto_over_rtt", row["rto_over_rtt"]] += row["n"]
+    return [{"of": of, "class": number, "n": n} for (of, number), n in sorted(found.items())]
+
+
+def rtt_of_all(times: Rows) -> Row:
+    """All samples of all streams together; of timing.rtt_over_time."""
+    names = ("samples", "us_min", "us", "jitter_us", "rto_over_rtt")
+    for row in times:
+        if row["bucket"] is None:
+            return {name: row[name] for name in names}
+    return dict.fromkeys(names) | {"samples": 0}
+
+
+def rtt_over_time(times: Rows) -> Rows:
+    """Round trip and RTO by bucket of time."""
+    found = [
+        {
+            "bucket": row["bucket"],
+            "samples": row["samples"],
+            "rtt_us_p50": row["us"][0],
+            "rtt_us_p99": row["us"][2],
+            "rto_us_p50": row["rto"][0],
+        }
+        for row in times
+        if row["bucket"] is not None
+    ]
+    return sorted(found, key=lambda row: row["bucket"])
+
+
+def spurious(repairs: Rows) -> Rows:
+    """Needless retransmissions by the cause of the first one: what both ends prove, and what the sender believed."""
+    counted = ("packets", "attempts", "needless", "hits", "false_alarms", "missed")
+    found = [
+        {"cause": cause_of(row["key"])}
+        | {name: row[name] for name in counted}
+        | {
+            "rate": _ratio(row["needless"], row["attempts"]),
+            "precision": _ratio(row["hits"], row["hits"] + row["false_alarms"]),
+            "recall": _ratio(row["hits"], row["hits"] + row["missed"]),
+        }
+        for row in repairs
+        if row["of"] == "cause"
+    ]
+    return sorted(found, key=lambda row: (-row["packets"], row["cause"]))
+
+
+def recovery(repairs: Rows) -> Rows:
+    """From the first transmission to the acknowledgement of what was sent more than once, by number of attempts."""
+    found = [
+        {"attempts": row["key"], "packets": row["packets"], "us_p50": row["took"][0], "us_p99": row["took"][1]}
+        for row in repairs
+        if row["of"] == "attempts"
+    ]
+    return sorted(found, key=lambda row: row["attempts"])
+
+
+def fitted(transitions: Row) -> Row:
+    """The Gilbert model of first attempts, of how often a lost or arrived one was followed by a lost or arrived one: p
+    is the chance that a loss begins, r that it ends."""
+    fit: Row = {name: transitions[name] for name in ("n00", "n01", "n10", "n11")}
+    n00, n01, n10, n11 = (count or 0 for count in fit.values())
+    p = _ratio(n01, n00 + n01)
+    r = _ratio(n10, n10 + n11)
+    loss = None if p is None or r is None else _ratio(p, p + r)
+    fit |= {"p": p, "r": r, "loss": loss, "mean_burst": _ratio(1.0, r)}
+    # against losses that are independent of each other, of which a burst of 1 / (1 - loss) is expected
+    return fit | {"burst_ratio": None if loss is None else _ratio(1 - loss, r)}
+
+
+def _ratio(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None
