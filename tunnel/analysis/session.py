@@ -32,8 +32,8 @@ _LOCAL_SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
-# The second compiler of Java makes code twice as fast, and takes thirty seconds of processor time: with a million
-# events both ways cost the same, below that it is time lost.
+# The second compiler of Java makes code twice as fast, and takes thirty seconds of processor time to do it: at a million
+# events that was 87 CPU seconds with it and 75 without, at five million it pays.
 _BRIEF = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
 
 
