@@ -64,7 +64,8 @@ class Outbound:
     def open_now(self, now: int) -> None:
         """CONNECT leaves with the next batch, and again after a while (3.1, 6.5)."""
         self.open_due = True
-        interval_us = min(SECOND_US << min(max(self._backoff, 0), 16), BACKOFF_MAX_US)
+        doublings = min(max(self._backoff, 0), 16)
+        interval_us = min(SECOND_US << doublings, BACKOFF_MAX_US)
         if self._connection.identity.peer_id:
             interval_us = RESUME_INTERVAL_US
         self._connection.timers.set(Timer.OPEN, now + interval_us)
