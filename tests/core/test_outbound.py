@@ -38,6 +38,20 @@ def test_connect_is_repeated_after_one_two_four_seconds_each_with_the_next_attem
     assert solo.connection.state is State.OPEN
 
 
+def test_at_a_relay_that_did_not_know_us_connect_comes_each_second_at_first() -> None:  # 3.1, 6.5
+    solo = Solo(EndpointConfig(user_timeout_us=600 * SECOND_US)).connect()
+    for seconds in (1, 2, 4, 8):
+        solo.wait(seconds * SECOND_US)
+        assert solo.types() == [CONNECT]
+    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
+    assert solo.types() == [CONNECT]
+    for seconds in (1, 1, 1, 1, 1, 2, 4):
+        solo.wait(seconds * SECOND_US - 1)
+        assert solo.types() == []
+        solo.wait(1)
+        assert solo.types() == [CONNECT]
+
+
 def test_resume_is_asked_for_every_second() -> None:  # 6.5
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, NO_ROUTE)

@@ -13,6 +13,15 @@ def test_receipts_of_earlier_attempts_are_kept_and_others_are_unknown() -> None:
     assert (segment.receipt_of(0), segment.receipt_of(1), segment.receipt_of(2)) == (0, -1, -1)
 
 
+def test_receipts_may_become_void_those_of_earlier_attempts_too() -> None:  # 4.5
+    segment = Segment(FIRST, PacketType.DATA, b"x", 0, 1)
+    segment.receipt_us = 40
+    segment.next_attempt()
+    segment.receipt_us = 50
+    segment.void_receipts()
+    assert (segment.receipt_of(0), segment.receipt_of(1)) == (-1, -1)
+
+
 def test_an_edge_from_before_the_stream_is_ignored() -> None:  # 2.10
     window = make()
     carry(window, b"a", b"b")

@@ -226,6 +226,22 @@ def test_a_suspended_sender_is_silent_and_without_timers() -> None:  # 6.5
     assert bench.carry().attempt == 0
 
 
+def test_a_resume_begins_every_backoff_anew() -> None:  # 4.6, 4.7
+    bench = Bench().measured()
+    (segment,) = bench.send(1)
+    for _ in range(3):  # the tail probe, then RTO twice
+        bench.fire()
+        assert bench.carry() is segment
+        bench.receipt(segment)
+    assert bench.sender.rtt.backoff == 2
+    bench.sender.suspend()
+    bench.sender.resume(NO_EDGE, bench.now)
+    assert bench.sender.rtt.backoff == 0
+    assert bench.carry() is segment
+    bench.receipt(segment)
+    assert bench.timers.get(Timer.TAIL_PROBE) == bench.now + bench.sender.rtt.tail_probe_us()
+
+
 def test_a_stopped_sender_takes_no_news() -> None:  # 5.3
     bench = Bench().measured()
     (segment,) = bench.send(5, receipted=False)

@@ -1,8 +1,10 @@
 """Clauses 4.5 and 4.9: what an acknowledgement says about the round trip, and which receipts it is measured from."""
 
+import pytest
+
 from tests.core.sender_bench import MS, RTT_US, Bench
 from tunnel.core.constants import SECOND_US
-from tunnel.core.send_window import SegmentState
+from tunnel.core.send_window import NO_EDGE, SegmentState
 
 
 def test_a_sample_is_taken_from_the_receipt_and_without_the_peers_delay() -> None:  # 4.5
@@ -63,6 +65,23 @@ def test_an_echo_of_an_earlier_attempt_proves_a_needless_retransmission() -> Non
     assert (bench.stats.packets_spurious, bench.sender.rtt.widened) == (1, 1)
     bench.ack(1, attempt=0)  # the same word twice proves nothing more
     assert bench.stats.packets_spurious == 1
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_was_receipted_on_another_route_gives_no_sample(is_told: bool) -> None:  # 4.5
+    bench = Bench().measured()
+    segments = bench.send(1, 1)
+    before = bench.sender.rtt.srtt_us
+    bench.now += 20 * SECOND_US
+    if is_told:
+        bench.sender.suspend()
+        bench.ack(1, attempt=0)
+        assert bench.sender.rtt.srtt_us == before
+    bench.sender.resume(NO_EDGE, bench.now)
+    assert bench.carry() is segments[is_told]
+    bench.now += RTT_US
+    bench.ack(2, attempt=0)
+    assert bench.sender.rtt.srtt_us == before
 
 
 def test_an_echo_that_cannot_be_is_no_sample() -> None:

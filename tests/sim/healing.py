@@ -1,16 +1,16 @@
-"""How soon bytes move again when the path does: one stream, one blackhole, nothing else."""
+"""How soon bytes move again when the path or the relay does: one stream, one fault, nothing else."""
 
 from __future__ import annotations
 
 from tests.sim.clock import MILLISECOND, SECOND
-from tests.sim.faults import FaultKind, FaultPlan, Window
+from tests.sim.faults import FaultKind, FaultPlan, Moment, Window
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.scenario import Scenario
 from tests.sim.streams import Ending, Flow, StreamSpec
 from tests.sim.world import World
 
-__all__ = ["HEALING_US", "first_byte_after"]
+__all__ = ["HEALING_US", "first_byte_after", "first_byte_of_a_new_relay"]
 
 HEALING_US = 2 * SECOND  # reliability.md, scenario 18
 HOLE_STARTS_US = 3 * SECOND
@@ -36,3 +36,23 @@ def first_byte_after(kind: FaultKind, length_us: int, seed: int, *, upload: bool
     world.moves = []
     world.run()
     return next(time_us - heals_us for time_us, _, _ in world.moves if time_us >= heals_us)
+
+
+def first_byte_of_a_new_relay(absence_us: int, start_us: int, seed: int, *, upload: bool) -> int:
+    """Virtual time between the return of a relay that died at 3 s and the first new byte at the reader, of a stream
+    opened at `start_us`. The service comes back later than the client, and on a link."""
+    back_us = HOLE_STARTS_US + absence_us
+    flow = Flow(size=(back_us - start_us) // (100 * MILLISECOND) + 50, write_bytes=1, write_pause_us=100 * MILLISECOND)
+    up, down = (flow, Flow()) if upload else (Flow(), flow)
+    near = PathShape(MILLISECOND, MILLISECOND, 0, 100_000_000)
+    far = PathShape(40 * MILLISECOND, 40 * MILLISECOND, 5 * MILLISECOND, 1_000_000)
+    scenario = Scenario(
+        seed=seed,
+        nodes=(NodeSpec("client", shape=near), NodeSpec("service", shape=far, services=("service",), link=True)),
+        streams=(StreamSpec(0, 0, 1, up, down, Ending.FINISH, start_us, label="restart"),),
+        plan=FaultPlan(end_us=back_us, moments=(Moment(FaultKind.RELAY_RESTART, HOLE_STARTS_US, -1, absence_us),)),
+    )
+    world = World(scenario)
+    world.moves = []
+    world.run()
+    return next(time_us - back_us for time_us, _, _ in world.moves if time_us >= back_us)

@@ -1,10 +1,10 @@
-"""After a blackhole of one second to four minutes bytes move again within two seconds."""
+"""After a blackhole of one second to four minutes, or a new relay, bytes move again within two seconds."""
 
 import pytest
 
 from tests.sim.clock import MINUTE, SECOND
 from tests.sim.faults import FaultKind
-from tests.sim.healing import HEALING_US, first_byte_after
+from tests.sim.healing import HEALING_US, first_byte_after, first_byte_of_a_new_relay
 
 LENGTHS = [SECOND, 10 * SECOND, MINUTE, 4 * MINUTE]
 
@@ -25,3 +25,12 @@ def test_keystrokes_go_on_within_two_seconds_of_healing(length_us: int, upload: 
 @pytest.mark.parametrize("upload", [True, False])
 def test_a_blackhole_of_one_way_heals_as_soon(kind: FaultKind, upload: bool) -> None:
     assert first_byte_after(kind, 30 * SECOND, 3, upload=upload, bulk=True) <= HEALING_US
+
+
+@pytest.mark.parametrize("absence_us", [SECOND, 8 * SECOND, 40 * SECOND])
+@pytest.mark.parametrize("upload", [True, False])
+@pytest.mark.parametrize("start_us", [SECOND, 3 * SECOND - 1])
+def test_a_stream_goes_on_within_two_seconds_of_a_new_relay(absence_us: int, upload: bool, start_us: int) -> None:
+    """Opened long before the old one died, or hardly: then CONNECT has been repeated for as long."""
+    for seed in range(2):
+        assert first_byte_of_a_new_relay(absence_us, start_us, seed, upload=upload) <= HEALING_US

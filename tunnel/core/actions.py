@@ -70,6 +70,7 @@ def _begin(connection: Connection, now: int) -> None:
         # what was sent early may be on its way: nothing is lost by that, and the edge goes on counting
         connection.sender.suspended = False
         connection.sender.window.edge_bytes = connection.owner.carrier.initial_edge_bytes
+        connection.sender.rtt.progressed()  # nobody could acknowledge what went early: that silence meant nothing
         connection.sender.arm(now)
         connection.owner.emit(Connected(connection.id))
     else:

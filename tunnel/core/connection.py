@@ -284,7 +284,7 @@ class Connection:
     def route_lost(self, now: int) -> None:
         """The relay does not know our route any more: nothing flows until it is resumed (6.5)."""
         if self.state in (State.CONNECTING, State.CLOSED_EARLY):
-            self.outbound.open_now(now)
+            self.outbound.open_anew(now)
             self.sender.resume(min(self.owner.carrier.initial_edge_bytes, EARLY_BYTES_MAX), now)
             return
         if self.state in (State.REQUESTED, State.CLOSED) or self.suspended_since_us != NEVER_US:

@@ -9,6 +9,7 @@ __all__ = [
     "EARLY_PACKETS_MAX",
     "HELD_BYTES_MAX",
     "NEVER_US",
+    "OPENS_ANEW",
     "PACKET_PAYLOAD_MAX",
     "PACKET_PAYLOAD_MIN",
     "REORDER_MIN_US",
@@ -34,6 +35,7 @@ VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the grain of event loops u
 TAIL_PROBE_MIN_US = 10_000  # 4.7
 REORDER_MIN_US = 1_000  # 4.8
 RESUME_INTERVAL_US = SECOND_US  # 6.5: so that healing is felt within 2 s
+OPENS_ANEW = 4  # 3.1: after a fresh attach, so many repeats of CONNECT before its intervals grow: 6.5 waits for 5 s
 
 EARLY_BYTES_MAX = 64 * 1024  # 3.6: DATA that may precede ACCEPTED
 EARLY_PACKETS_MAX = 64  # 3.7

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tunnel.core.constants import (
     BACKOFF_MAX_US,
     NEVER_US,
+    OPENS_ANEW,
     PACKET_PAYLOAD_MAX,
     PACKET_PAYLOAD_MIN,
     RESUME_INTERVAL_US,
@@ -39,6 +40,7 @@ class Outbound:
 
     __slots__ = (
         "_answers",
+        "_backoff",
         "_connection",
         "_opens",
         "_refusal",
@@ -56,15 +58,23 @@ class Outbound:
         self.peer_packet_bytes_max = connection.owner.config.packet_bytes_max
         self._refusal: bytes | None = None
         self._opens = 0
+        self._backoff = 0  # of CONNECT that opens
         self._answers = 0
 
     def open_now(self, now: int) -> None:
         """CONNECT leaves with the next batch, and again after a while (3.1, 6.5)."""
         self.open_due = True
-        interval_us = min(SECOND_US << min(self._opens, 16), BACKOFF_MAX_US)
+        doublings = min(max(self._backoff, 0), 16)
+        interval_us = min(SECOND_US << doublings, BACKOFF_MAX_US)
         if self._connection.identity.peer_id:
             interval_us = RESUME_INTERVAL_US
         self._connection.timers.set(Timer.OPEN, now + interval_us)
+
+    def open_anew(self, now: int) -> None:
+        """As `open_now`, at a relay that did not know us: what silence there was is no reason to wait, and who is to
+        answer may not be back yet (3.1, 6.5)."""
+        self._backoff = -OPENS_ANEW
+        self.open_now(now)
 
     def open_again(self) -> bool:
         """The CONNECT that left did not arrive (4.10); False when it is not wanted any more."""
@@ -192,6 +202,7 @@ class Outbound:
             resume=bool(connection.identity.peer_id),
         )
         self._opens += 1
+        self._backoff += 1
         return packet
 
     def _packet(self, packet_type: PacketType, payload: bytes) -> Packet:

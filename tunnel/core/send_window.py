@@ -79,6 +79,11 @@ class Segment:
             self.earlier = {}
         self.earlier[attempt] = receipt_us
 
+    def void_receipts(self) -> None:
+        """Where the attempts were queued is gone: what comes of them now says nothing about the way (4.5)."""
+        self.receipt_us = -1
+        self.earlier = None
+
     def receipt_of(self, attempt: int) -> int:
         """When that attempt was queued at the relay; -1 if it is not known to be."""
         if attempt == self.attempt:

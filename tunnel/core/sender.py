@@ -106,9 +106,13 @@ class Sender:
         """The route is there: what may have been lost with the old one leaves first (4.10)."""
         self.suspended = False
         self.window.reset_edge(edge_bytes)
-        self._held_back = False
+        self._held_back = self._tail_probed = False
+        self._probes = 0
         self.progress_us = now
+        # The silence was the old route's: the new one is not to wait because of it (4.6).
+        self.rtt.progressed()
         self._loss.clear()
+        self._void_receipts()
         for segment in self.window.outstanding.values():
             self.window.lose(segment, TraceCause.ROUTE_RESUMED)
         self.arm(now)
@@ -116,7 +120,12 @@ class Sender:
     def suspend(self) -> None:
         """The route is gone."""
         self.suspended = True
+        self._void_receipts()  # now: an ACK may come before the ACCEPTED that resumes
         self._clear_timers()
+
+    def _void_receipts(self) -> None:
+        for segment in self.window.outstanding.values():
+            segment.void_receipts()
 
     def stop(self) -> int:
         """Send nothing more, ever; how many bytes were junked."""
