@@ -32,7 +32,7 @@ _LOCAL_SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
-# The second compiler of Java makes code twice as fast, and takes thirty seconds of processor time to do it: at a million
+# The second compiler of Java makes code twice as fast, and needs thirty seconds of processor time for it: at a million
 # events that was 87 CPU seconds with it and 75 without, at five million it pays.
 _BRIEF = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
 
