@@ -127,8 +127,8 @@ class Outbound:
     def take_segment(self, payload_max: int, now: int) -> tuple[Segment, Packet] | None:
         """The next sequenced packet; a new one has at most `payload_max` bytes of payload."""
         connection = self._connection
-        packet_bytes_max = min(self.peer_packet_bytes_max, connection.owner.carrier.packet_bytes_max)
-        limit = min(payload_max, PACKET_PAYLOAD_MAX, packet_bytes_max - HEADER_SIZE)
+        limit = min(payload_max, PACKET_PAYLOAD_MAX, self.peer_packet_bytes_max - HEADER_SIZE)
+        limit = min(limit, connection.owner.carrier.packet_bytes_max - HEADER_SIZE)
         if not connection.identity.peer_id:
             limit = min(limit, PACKET_PAYLOAD_MIN)  # early: what the peer takes is not known yet (4.13)
         sender = connection.sender
