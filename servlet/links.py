@@ -17,19 +17,22 @@ class ServedLink:
         self.is_signalled = False  # the shell was told to ask, and has not asked yet
         self.is_distrusted = False  # it was silent while the endpoint pulled: nothing is given to it until it is heard
         self.unreceipted_bytes = 0
-        self._batches: deque[tuple[int, list[Frame]]] = deque()  # when sent, what
+        self._batches: deque[tuple[int, list[Frame], int]] = deque()  # when sent, what, how many bytes
         self._taken_back = 0  # batches before those, of which a receipt may still come
 
     def sent(self, frames: list[Frame], now: int) -> None:
         """A batch leaves."""
-        self._batches.append((now, frames))
-        self.unreceipted_bytes += sum(frame.size for frame in frames)
+        size = sum([len(frame.data) for frame in frames])
+        self._batches.append((now, frames, size))
+        self.unreceipted_bytes += size
 
     def receipted(self, count: int) -> list[Frame]:
         """The packets of the oldest `count` batches, except for those that were taken back."""
-        forgotten = min(count, self._taken_back)
-        self._taken_back -= forgotten
-        return self._pop(count - forgotten)
+        if self._taken_back:
+            forgotten = min(count, self._taken_back)
+            self._taken_back -= forgotten
+            count -= forgotten
+        return self._pop(count)
 
     def take_back(self) -> list[Frame]:
         """The packets of all batches without a receipt."""
@@ -42,11 +45,12 @@ class ServedLink:
 
     def unreceipted(self) -> list[Frame]:
         """Its packets."""
-        return [frame for _, frames in self._batches for frame in frames]
+        return [frame for _, frames, _ in self._batches for frame in frames]
 
     def _pop(self, count: int) -> list[Frame]:
-        frames: list[Frame] = []
+        found: list[Frame] = []
         for _ in range(min(count, len(self._batches))):
-            frames += self._batches.popleft()[1]
-        self.unreceipted_bytes -= sum(frame.size for frame in frames)
-        return frames
+            _, frames, size = self._batches.popleft()
+            self.unreceipted_bytes -= size
+            found = found + frames if found else frames
+        return found

@@ -212,7 +212,8 @@ class Switch:
             attachment, served = found
             attachment.mailbox.confirmed(served.receipted(batches))
             self._heard(attachment, served)
-            self._look_after(now)
+            if self._context.awake:
+                self._look_after(now)
 
     def poll_link_ready(self) -> int | None:
         """A link for which something waits: ask `poll_link` until it gives nothing or the link can take no more, and
@@ -226,11 +227,11 @@ class Switch:
             return []
         attachment, served = found
         served.is_signalled = False
-        if served.unreceipted_bytes >= self.config.unreceipted_bytes_max:
+        if not attachment.mailbox.waiting or served.unreceipted_bytes >= self.config.unreceipted_bytes_max:
             return []
         frames = attachment.mailbox.take(limit_bytes)
-        if frames:
-            served.sent(frames, now)
+        served.sent(frames, now)
+        if self._context.awake:
             self._look_after(now)
         return frames
 

@@ -68,8 +68,9 @@ class SwitchConfig:
     """Reserved for each route and direction."""
     early_bytes_max: int = 64 * KIB
     """DATA that is held before ACCEPTED (3.6)."""
-    route_bytes_max: int = 4 * MIB
-    """One route and direction gets no more of the pool."""
+    route_bytes_max: int = 8 * MIB
+    """One route and direction gets no more of the pool. It is what may be under way to a slow endpoint, or on a long
+    path: 50 MB/s with a round trip of 150 ms."""
     control_bytes_max: int = 16 * KIB
     """Reserved besides for what is not DATA, for each route and direction."""
     initial_edge_bytes: int = 256 * KIB

@@ -125,9 +125,7 @@ class Driver:
 
     # for those who use the endpoint
 
-    def now(self) -> int:
-        """Hand this to every call of the endpoint."""
-        return now_us()
+    now = staticmethod(now_us)  # hand this to every call of the endpoint
 
     def register(self, connection_id: int, handler: Callable[[Event], None]) -> None:
         """Give the events of this connection to `handler`, from now on."""
@@ -167,11 +165,22 @@ class Driver:
             return
         self._pumping = True
         try:
-            while self._events() | self._batches() | self._timeouts():
-                pass
+            now = now_us()
+            while True:
+                moved = self._events(now)
+                if moved:
+                    now = now_us()  # it was the applications' turn
+                if self._batches(now):
+                    moved = True
+                due_us = self._due_us()
+                if due_us is not None and due_us <= now:
+                    self._timeouts(now)
+                elif not moved:
+                    break
         finally:
             self._pumping = False
-        self._arm()
+        if due_us is not None and (self._timer is None or due_us < self._timer_us):
+            self._arm(due_us, now)
         if self._quiet and not self.unreceipted and not self.endpoint.wants_batch():
             self._wake_quiet()
 
@@ -187,12 +196,13 @@ class Driver:
         self._scheduled = None
         self.pump()
 
-    def _events(self) -> bool:
+    def _events(self, now: int) -> bool:
         moved = False
-        while (lane_event := self.carrier.poll_event()) is not None:
+        poll_carrier, poll_endpoint = self.carrier.poll_event, self.endpoint.poll_event
+        while (lane_event := poll_carrier()) is not None:
             moved = True
-            self._carrier_event(lane_event)
-        while (event := self.endpoint.poll_event()) is not None:
+            self._carrier_event(lane_event, now)
+        while (event := poll_endpoint()) is not None:
             moved = True
             handler = self._handlers.get(event.connection_id)
             if handler is not None:
@@ -203,15 +213,15 @@ class Driver:
                 self._application.asked(event)
         return moved
 
-    def _carrier_event(self, event: LaneEvent) -> None:
+    def _carrier_event(self, event: LaneEvent, now: int) -> None:
         match event:
             case PacketsReceived(packets=packets):
-                self.endpoint.receive_packets(packets, self.now())
+                self.endpoint.receive_packets(packets, now)
             case BatchDone(token=token, ok=ok):
                 self.unreceipted -= 1
-                self.endpoint.batch_done(token, ok, self.now())
+                self.endpoint.batch_done(token, ok, now)
             case LanesChanged(lanes=lanes, pull_interval_us=pull_interval_us):
-                self.endpoint.carrier_changed(lanes, pull_interval_us, self.now())
+                self.endpoint.carrier_changed(lanes, pull_interval_us, now)
                 if self._watch is not None:
                     self._trace_carrier(self._watch, lanes)
             case AttachedEvent() | Detached() | Troubled() | Recovered() | Refused():
@@ -254,9 +264,8 @@ class Driver:
         if known is not None:
             self.endpoint.attached(fresh, known.packet_bytes_max, known.initial_edge_bytes, self.now())
 
-    def _batches(self) -> bool:
+    def _batches(self, now: int) -> bool:
         moved = False
-        now = self.now()
         while self.endpoint.wants_batch() and (room := self.carrier.room(now)) > 0:
             batch = self.endpoint.next_batch(room, now)
             if batch is None:
@@ -267,27 +276,24 @@ class Driver:
             moved = True
         return self.carrier.advance(now) or moved
 
-    def _timeouts(self) -> bool:
-        now = self.now()
-        moved = False
+    def _due_us(self) -> int | None:
+        due_us = self.endpoint.next_timeout()
+        carrier_us = self.carrier.next_timeout()
+        if carrier_us is not None and (due_us is None or carrier_us < due_us):
+            return carrier_us
+        return due_us
+
+    def _timeouts(self, now: int) -> None:
         for part in (self.endpoint, self.carrier):
             due_us = part.next_timeout()
             if due_us is not None and due_us <= now:
                 part.handle_timeout(now)
-                moved = True
-        return moved
 
-    def _arm(self) -> None:
+    def _arm(self, due_us: int, now: int) -> None:
         """A timer that is set too early stays: it costs one idle pump, setting it anew would cost more."""
-        due_us = self.endpoint.next_timeout()
-        carrier_us = self.carrier.next_timeout()
-        if carrier_us is not None and (due_us is None or carrier_us < due_us):
-            due_us = carrier_us
-        if due_us is None or (self._timer is not None and self._timer_us <= due_us):
-            return
         if self._timer is not None:
             self._timer.cancel()
-        delay_ms = -((self.now() - due_us) // _TIMER_STEP_US)
+        delay_ms = -((now - due_us) // _TIMER_STEP_US)
         self._timer = self._loop.call_later(max(1, delay_ms) / 1e3, self._on_timer)
         self._timer_us = due_us
 

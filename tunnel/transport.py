@@ -265,8 +265,9 @@ class Transport(asyncio.Transport):
             self._loop.call_soon(self._read)
 
     def _read(self) -> None:
+        now = self._driver.now()
         while self.is_reading() and self._protocol is not None:
-            data = self._connection.read(_READ_BYTES, self._driver.now())
+            data = self._connection.read(_READ_BYTES, now)
             if not len(data):
                 break
             self._deliver(data)

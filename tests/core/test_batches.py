@@ -188,12 +188,12 @@ def test_what_was_sent_too_much_is_waited_for() -> None:
 
 def test_a_delayed_ack_travels_along_but_asks_for_nothing() -> None:  # 4.3
     solo, (quiet, busy) = many(2)
-    solo.wait(MS)
+    solo.wait(10 * MS)
     solo.connection = quiet
     solo.data(0)
     assert not solo.endpoint.wants_batch()
     assert solo.endpoint.next_batch(64 * KIB, solo.now) is not None  # if someone asks all the same
-    solo.now += MS
+    solo.now += 10 * MS
     solo.data(1)
     busy.write(b"x", solo.now)
     assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [ACK, DATA]
@@ -207,7 +207,7 @@ def test_delayed_acks_wait_for_room_and_for_their_distance() -> None:  # 4.3
         solo.data(0)
     third.write(bytes(50), solo.now)
     assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]  # they just had one
-    solo.now += MS
+    solo.now += 10 * MS
     third.write(bytes(50), solo.now)
     assert [packet.type for packet in fill(solo, 1024).packets] == [DATA]
     third.write(bytes(50), solo.now)

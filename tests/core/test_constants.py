@@ -8,6 +8,8 @@ def test_the_numbers_are_those_of_the_protocol() -> None:
     assert second_us == constants.SECOND_US
     assert constants.ACK_DELAY_US == 25_000  # 4.3
     assert constants.ACK_SPACING_US == 1_000  # 4.3
+    assert constants.ACK_SPACING_US_MAX == 10_000  # 4.3
+    assert constants.ACK_SPACING_BYTES == 16 * 1024  # 4.3
     assert constants.RTO_INITIAL_US == constants.RTO_MIN_US == second_us  # 4.6
     assert 60 * second_us == constants.BACKOFF_MAX_US  # 4.6
     assert constants.VARIANCE_MIN_US == 10_000  # 4.6

@@ -68,7 +68,7 @@ def test_resume_is_asked_for_every_second() -> None:  # 6.5
 
 def test_control_packets_leave_together_with_the_ack_that_waits() -> None:
     solo = Solo().opened()
-    solo.wait(MS)  # since the last ACK
+    solo.wait(10 * MS)  # since the last ACK
     solo.data(0)
     assert not solo.endpoint.wants_batch()
     solo.say(PING, b"a")

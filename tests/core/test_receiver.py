@@ -125,11 +125,25 @@ def test_acks_that_nothing_asks_for_keep_their_distance() -> None:  # 4.3
     assert receiver.may_ack(0)
     receiver.take_ack(0)
     data(receiver, 1, 10)
-    assert not receiver.may_ack(999)
-    assert receiver.may_ack(1_000)
+    assert not receiver.may_ack(9_999)
+    assert receiver.may_ack(10_000)
     receiver.owe_ack(20)
     assert receiver.may_ack(20)
     assert receiver.take_ack(30).delay_us == 20
+
+
+def test_much_is_acknowledged_sooner_than_little() -> None:  # 4.3
+    receiver, _ = make(64 * 1024)
+    data(receiver, 0, 0)
+    receiver.take_ack(0)
+    data(receiver, 1, 10, bytes(16 * 1024 - 1))
+    assert not receiver.may_ack(1_000)
+    data(receiver, 2, 20)
+    assert not receiver.may_ack(999)
+    assert receiver.may_ack(1_000)
+    receiver.take_ack(1_000)
+    data(receiver, 3, 1_010, bytes(16 * 1024 - 1))
+    assert not receiver.may_ack(2_000)
 
 
 def test_a_probe_is_answered_with_what_is_known() -> None:  # 4.12

@@ -246,6 +246,18 @@ def test_an_acknowledgement_with_its_sample() -> None:
     assert ACK_DELAY_US > 5 * MS
 
 
+def test_of_several_packets_the_newest_gives_the_sample() -> None:
+    solo, sink = opened()
+    for wait_us in (4 * MS, 20 * MS):
+        solo.connection.write(b"abc", solo.now)
+        solo.out()
+        solo.wait(wait_us)
+    sink.clear()
+    acknowledge(solo)
+    record = sink.only(TraceEvent.PACKETS_ACKED)
+    assert (record.count, record.rtt_us) == (2, 20 * MS)
+
+
 def test_a_needless_repeat_and_its_recovery() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)

@@ -41,6 +41,7 @@ _DOUBT_US = SECOND  # no receipt for so long: the lanes take over what it owes
 _DOUBT_US_MAX = 8 * SECOND  # doubles up to this whenever the receipts come after all: the link is only slow
 _DEAD_US = 10 * SECOND  # no receipt for so long: the link is closed
 _OPEN_S = 10.0  # for upgrade and greeting together
+_NEVER_US = 1 << 62
 _RETRY_US_MIN = 100 * MS
 _RETRY_US_MAX = SECOND  # where a link has worked before
 _RETRY_US_RARE = 60 * SECOND  # where none ever has
@@ -139,9 +140,11 @@ class LinkCarrier(ExchangingCarrier):
 
     def next_timeout(self) -> int | None:
         due_us = super().next_timeout()
-        for other_us in (self._link_timeout(), self._retry_at_us if self._may_open() else None):
-            if other_us is not None and (due_us is None or other_us < due_us):
-                due_us = other_us
+        link_us = self._link_timeout()
+        if link_us < _NEVER_US and (due_us is None or link_us < due_us):
+            due_us = link_us
+        if self._may_open() and (due_us is None or self._retry_at_us < due_us):
+            due_us = self._retry_at_us
         return due_us
 
     def handle_timeout(self, now: int) -> None:
@@ -164,6 +167,8 @@ class LinkCarrier(ExchangingCarrier):
         if self._events:
             return self._events.popleft()
         event = super().poll_event()
+        if event is None:
+            return None
         match event:
             case AttachedEvent():
                 self._attached = True
@@ -192,8 +197,9 @@ class LinkCarrier(ExchangingCarrier):
     # opening
 
     def _may_open(self) -> bool:
-        wanted = len(self._spares) + (self._link is not None) < self._links_max
-        return self._attached and wanted and self._opening is None and not self._closed
+        if self._link is not None and len(self._spares) + 1 >= self._links_max:
+            return False
+        return self._attached and self._opening is None and not self._closed
 
     def _open_links(self) -> Iterator[LinkIO]:
         if self._link is not None:
@@ -330,17 +336,19 @@ class LinkCarrier(ExchangingCarrier):
         self._forgotten = len(unreceipted)
         self._pace.forget()
 
-    def _link_timeout(self) -> int | None:
-        due_us: int | None = None
-        for link in self._open_links():
-            receipt_us = link.state.next_timeout()
-            if receipt_us is not None and (due_us is None or receipt_us < due_us):
-                due_us = receipt_us
+    def _link_timeout(self) -> int:
         if self._link is None:
-            return None
+            return _NEVER_US
+        due_us = _NEVER_US
         if self._pace.waits or self._doubted:
-            silent_us = self._progress_us + (_DEAD_US if self._doubted else self._doubt_us)
-            due_us = silent_us if due_us is None else min(due_us, silent_us)
+            due_us = self._progress_us + (_DEAD_US if self._doubted else self._doubt_us)
+        receipt_us = self._link.state.next_timeout()
+        if receipt_us is not None and receipt_us < due_us:
+            due_us = receipt_us
+        for spare in self._spares:
+            receipt_us = spare.state.next_timeout()
+            if receipt_us is not None and receipt_us < due_us:
+                due_us = receipt_us
         return due_us
 
     def _use_lanes(self, used: bool) -> None:

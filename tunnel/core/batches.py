@@ -240,7 +240,8 @@ class Batches:
     # receipts
 
     def done(self, token: int, ok: bool, now: int) -> list[Connection]:
-        """The batch is queued at the relay, or given up; the connections that this concerns, once each."""
+        """The batch is queued at the relay, or given up; the connections that this concerns, once each: their timers
+        are still to be armed."""
         carried = self._carried.pop(token, None)
         if carried is None:
             return []
@@ -253,8 +254,6 @@ class Batches:
             concerned[connection.id] = connection
         if not ok:
             self._give_up(carried, concerned, now)
-        for connection in concerned.values():
-            connection.sender.arm_after_receipts(now)
         return list(concerned.values())
 
     def _give_up(self, carried: _Carried, concerned: dict[int, Connection], now: int) -> None:

@@ -2,7 +2,9 @@
 
 __all__ = [
     "ACK_DELAY_US",
+    "ACK_SPACING_BYTES",
     "ACK_SPACING_US",
+    "ACK_SPACING_US_MAX",
     "BACKOFF_MAX_US",
     "DRAIN_US",
     "EARLY_BYTES_MAX",
@@ -27,6 +29,8 @@ SECOND_US = 1_000_000
 NEVER_US = 1 << 62  # later than any deadline: 146,000 years
 
 ACK_SPACING_US = 1_000  # 4.3: acknowledgements that nothing asks for need not follow each other faster
+ACK_SPACING_US_MAX = 10_000  # 4.3: nor that fast, while less has come than the next line says
+ACK_SPACING_BYTES = 16 * 1024  # 4.3: far less than any window
 ACK_DELAY_US = 25_000  # 4.3: the longest that an acknowledgement waits for company
 RTO_INITIAL_US = SECOND_US  # 4.6, RFC 6298 2.1
 RTO_MIN_US = SECOND_US  # 4.6, RFC 6298 2.4

@@ -80,6 +80,7 @@ class Endpoint:
         self.rest = RestingPlace()
         self.acceptor = Acceptor(self)
         self._batches = Batches()
+        self._receipted: dict[int, Connection] = {}  # whose timers are to be seen to
         self._events: deque[Event] = deque()
         self._timers: list[tuple[int, int, Connection]] = []
         self._timer_count = 0
@@ -92,6 +93,8 @@ class Endpoint:
 
     def next_timeout(self) -> int | None:
         """When to call `handle_timeout`; a call that finds nothing to do is harmless."""
+        if self._receipted:
+            self._arm_receipted()
         timers = self._timers
         while timers and timers[0][0] != timers[0][2].scheduled_us:
             heappop(timers)
@@ -178,8 +181,11 @@ class Endpoint:
             self.tracer.batch_done(token, ok, now)
         for connection in self._batches.done(token, ok, now):
             if ok:
-                self._schedule(connection)  # a receipt gives nothing to send
+                # A receipt gives nothing to send. Mostly what it is for is acknowledged in the same step: until then
+                # no timer need run.
+                self._receipted[connection.id] = connection
             else:
+                connection.sender.arm_after_receipts()
                 self.touch(connection)
 
     def attached(self, fresh: bool, packet_bytes_max: int, initial_edge_bytes: int, now: int) -> None:
@@ -209,6 +215,8 @@ class Endpoint:
 
     def handle_timeout(self, now: int) -> None:
         """Whatever is due; early or late calls are harmless."""
+        if self._receipted:
+            self._arm_receipted()
         timers = self._timers
         while timers and timers[0][0] <= now:
             deadline, _, connection = heappop(timers)
@@ -289,6 +297,12 @@ class Endpoint:
             heappush(self._timers, (deadline, self._timer_count, connection))
             if len(self._timers) > STALE_TIMERS * len(self.connections) + STALE_TIMERS_MIN:
                 self._sweep_timers()
+
+    def _arm_receipted(self) -> None:
+        for connection in self._receipted.values():
+            connection.sender.arm_after_receipts()
+            self._schedule(connection)
+        self._receipted.clear()
 
     def _sweep_timers(self) -> None:
         """Forget the deadlines that sooner ones replaced: a busy connection leaves forty a second behind."""

@@ -1,6 +1,6 @@
 """The receiving half of a connection: takes sequenced packets in and decides when an ACK leaves."""
 
-from tunnel.core.constants import ACK_DELAY_US, ACK_SPACING_US, SECOND_US
+from tunnel.core.constants import ACK_DELAY_US, ACK_SPACING_BYTES, ACK_SPACING_US, ACK_SPACING_US_MAX, SECOND_US
 from tunnel.core.receive_window import Arrival, ReceiveWindow
 from tunnel.core.stats import ConnectionStats
 from tunnel.core.timers import Timer, TimerTable
@@ -17,6 +17,7 @@ class Receiver:
     `ack_pending` only wants to travel with the next one (4.3)."""
 
     __slots__ = (
+        "_acknowledged_offset",
         "_cause",
         "_epoch_offset",
         "_epoch_us",
@@ -39,7 +40,8 @@ class Receiver:
         self._cause = (0, 0)  # sequence and attempt of the newest packet
         self._waiting_since_us = 0
         self._newest_us = 0  # when what the next ACK is for came: the delay that it reports is exact (4.5)
-        self._last_ack_us = -ACK_SPACING_US
+        self._last_ack_us = -ACK_SPACING_US_MAX
+        self._acknowledged_offset = 0  # what the last ACK said
         self._epoch_us = 0  # since then a window's worth of bytes comes, up to the offset
         self._epoch_offset = 0
 
@@ -101,8 +103,15 @@ class Receiver:
 
     def may_ack(self, now: int) -> bool:
         """Whether an ACK should travel with the batch that leaves now: what is owed, unless one has just left and
-        nothing asks for it. At thousands of small packets a second that saves the most of their acknowledgements."""
-        return self.ack_due or (self.ack_pending and now - self._last_ack_us >= ACK_SPACING_US)
+        nothing asks for it. At thousands of small packets a second that saves the most of their acknowledgements, each
+        of which would cost as much as a packet."""
+        if self.ack_due or not self.ack_pending:
+            return self.ack_due
+        since_us = now - self._last_ack_us
+        if since_us < ACK_SPACING_US:
+            return False
+        fresh_bytes = self.window.received_offset - self._acknowledged_offset
+        return since_us >= ACK_SPACING_US_MAX or fresh_bytes >= ACK_SPACING_BYTES
 
     def take_ack(self, now: int) -> Ack:
         """The ACK that leaves now; nothing is owed afterwards."""
@@ -111,6 +120,7 @@ class Receiver:
         delay_us = now - self._newest_us if self.ack_pending else 0
         self.ack_due = self.ack_pending = False
         self._last_ack_us = now
+        self._acknowledged_offset = window.received_offset
         self._timers.clear(Timer.ACK_DELAY)
         sequence, attempt = self._cause
         ranges = [(wrap(first), wrap(last)) for first, last in window.ranges()]

@@ -160,7 +160,7 @@ class SendWindow:
 
     def lost_size(self) -> int:
         """Payload of what `take` would send again; 0 when nothing is lost."""
-        return len(self.outstanding[self._lost[0]].payload) if self._prune_lost() else 0
+        return len(self.outstanding[self._lost[0]].payload) if self._lost and self._prune_lost() else 0
 
     def digest(self) -> bytes:
         """XXH3-128 of every byte that has a number so far."""
@@ -170,7 +170,10 @@ class SendWindow:
 
     def write(self, data: Buffer) -> int:
         """Take what there is room for; the number of bytes taken. Immutable bytes are kept without a copy."""
-        size = min(len(data), self.room)
+        size = len(data)
+        room = self.buffer_bytes_max - self.written_bytes + self.acknowledged_offset
+        if size > room:
+            size = room
         if size <= 0:
             return 0
         if not isinstance(data, bytes):
@@ -195,7 +198,7 @@ class SendWindow:
 
     def sendable(self) -> bool:
         """Whether `take` would give something for a large enough size."""
-        if self._prune_lost():
+        if self._lost and self._prune_lost():
             return self._may_resend(self.outstanding[self._lost[0]])
         if self.written_bytes > self.sent_offset:
             return self.peer_edge > self.sent_offset and self._cut_size(1 << 30) > 0
@@ -204,7 +207,7 @@ class SendWindow:
     def take(self, size_max: int) -> Segment | None:
         """The next segment to carry: a lost one whole, else up to `size_max` new bytes, else an end. It is then in
         flight until acknowledged or lost."""
-        if self._prune_lost():
+        if self._lost and self._prune_lost():
             segment = self.outstanding[self._lost[0]]
             if not self._may_resend(segment):
                 return None
@@ -330,14 +333,19 @@ class SendWindow:
 
     def _cut_size(self, size_max: int) -> int:
         """How many new bytes may leave in one segment now."""
-        wanted = min(self.written_bytes - self.sent_offset, size_max)
+        wanted = self.written_bytes - self.sent_offset
+        if wanted > size_max:
+            wanted = size_max
+        edge_room = self.edge_bytes - self.edge_used
+        peer_room = self.peer_edge - self.sent_offset
+        if wanted <= TRICKLE_BYTES and wanted <= edge_room and wanted <= peer_room:
+            return wanted  # the usual case of small writes
         head_bytes = len(self._pending[0])
         if head_bytes >= JOIN_BYTES:
             wanted = min(wanted, head_bytes)
-        edge_room = self.edge_bytes - self.edge_used
         if not self.edge_used:
             edge_room = max(edge_room, TRICKLE_BYTES)  # 4.11: one packet may always be in flight
-        size = min(wanted, self.peer_edge - self.sent_offset, edge_room)
+        size = min(wanted, peer_room, edge_room)
         if size == wanted or size >= TRICKLE_BYTES or not self.outstanding:
             return size
         return 0

@@ -51,8 +51,9 @@ class Sender:
     def write(self, data: Buffer, now: int) -> int:
         """Take bytes of the stream; how many."""
         self._begin_wait(now)
-        taken = self.window.write(data)
-        if self.window.blocked:
+        window = self.window
+        taken = window.write(data)
+        if not window.outstanding and window.blocked:
             self.arm(now)  # nothing is in flight whose acknowledgement would
         return taken
 
@@ -78,7 +79,8 @@ class Sender:
         self.flush_offset = NEVER_US
 
     def _begin_wait(self, now: int) -> None:
-        if self.window.idle or self.window.blocked:
+        window = self.window
+        if not window.outstanding and (window.idle or window.blocked):
             self.progress_us = now
 
     def take(self, size_max: int, now: int) -> Segment | None:
@@ -264,11 +266,13 @@ class Sender:
             self.rtt.backed_off()
             self._lose(head, TraceCause.RETRANSMIT_TIMEOUT)
 
-    def arm_after_receipts(self, now: int) -> None:
+    def arm_after_receipts(self) -> None:
         """As `arm`, where only receipts have come: they move no deadline forward, and one that they move back may fire
         early, for it is checked again when it does."""
-        if self._timers.get(Timer.RETRANSMIT) == NEVER_US:
-            self.arm(now)
+        if self._timers.get(Timer.RETRANSMIT) == NEVER_US and not self.suspended:
+            head = self.window.outstanding.get(self.window.oldest)
+            if head is not None:
+                self._arm_in_flight(head)
 
     def arm(self, now: int) -> None:
         """Set every timer to what the state asks for."""
@@ -282,7 +286,11 @@ class Sender:
             timers.clear(Timer.TAIL_PROBE)
             timers.clear(Timer.REORDER)
             self._arm_window_probe(now)
-            return
+        else:
+            self._arm_in_flight(head)
+
+    def _arm_in_flight(self, head: Segment) -> None:
+        timers = self._timers
         timers.clear(Timer.WINDOW_PROBE)
         rto_deadline = NEVER_US
         if self._held_back:

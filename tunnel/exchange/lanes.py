@@ -52,6 +52,7 @@ class Lanes:
         self._events: deque[LaneEvent] = deque()
         self._refused = False
         self._pulling = True
+        self._rest_until_us = 0  # nothing is due before, unless something changes it
 
     # getters
 
@@ -118,6 +119,7 @@ class Lanes:
             raise ValueError("no lane is free: push only while room() is not 0")
         if not packets:
             raise ValueError("a batch has at least one packet")
+        self._rest_until_us = 0
         buffers = encode_packets(packets)
         size = sum(map(len, buffers))
         if size > self._path.room_bytes:
@@ -131,9 +133,11 @@ class Lanes:
     def set_pulling(self, pulling: bool) -> None:
         """Whether to pull at all: not while a link carries what comes. A pull that is out stays out."""
         self._pulling = pulling
+        self._rest_until_us = 0
 
     def set_pull_interval(self, interval_us: int) -> None:
         """The relay settled on another interval (OPTION, 2.7)."""
+        self._rest_until_us = 0
         self._path.settle_interval(interval_us)
         self._tell_lanes()
 
@@ -149,6 +153,7 @@ class Lanes:
         flight = self._open.get(request_id)
         if flight is None:
             return
+        self._rest_until_us = 0
         outcome = judge(status, body, retry_after_us)
         message = outcome.message
         if isinstance(message, Answer) and flight.answers(message):
@@ -180,7 +185,7 @@ class Lanes:
 
     def poll_request(self, now: int) -> Request | None:
         """The next request to send, None when there is none."""
-        if self._refused:
+        if self._refused or now < self._rest_until_us:
             return None
         attached = self._attachment.attached
         if attached is None and self._attach is None and self._attach_at_us <= now:
@@ -191,6 +196,7 @@ class Lanes:
         for flight in self._flights():
             if flight.next_us <= now:
                 return self._send(flight, now)
+        self._rest_until_us = self._due_us()
         return None
 
     def poll_event(self) -> LaneEvent | None:
@@ -199,15 +205,17 @@ class Lanes:
 
     def next_timeout(self) -> int | None:
         """When `handle_timeout` and `poll_request` have something to do without being told; None: never."""
-        if self._refused:
-            return None
+        due_us = NEVER_US if self._refused else self._rest_until_us or self._due_us()
+        return due_us if due_us < NEVER_US else None
+
+    def _due_us(self) -> int:
         if not self.attached and self._attach is None:
             return self._attach_at_us
         due_us = min((flight.next_us for flight in self._flights()), default=NEVER_US)
-        if self.attached:
-            idle_us = self._idle_until_us()
-            due_us = min(due_us, self._pull_due_us(), NEVER_US if idle_us is None else idle_us)
-        return due_us if due_us < NEVER_US else None
+        if not self.attached:
+            return due_us
+        idle_us = self._idle_until_us()
+        return min(due_us, self._pull_due_us(), NEVER_US if idle_us is None else idle_us)
 
     # starting exchanges
 
@@ -216,18 +224,15 @@ class Lanes:
             yield self._attach
         yield from self._set.flights()
 
-    def _idle_lane(self) -> Lane | None:
-        return self._set.idle(self.lane_count)
-
     def _push_lane(self) -> Lane | None:
         """Where a push goes; with several lanes the last idle one is left to the pull that is always held."""
         reserved = self._pulling and self._path.holding and not self._set.pulls_out()
         if reserved and self._set.idle_count(self.lane_count) == 1:
             return None
-        return self._idle_lane()
+        return self._set.idle(self.lane_count)
 
     def _pull_due_us(self) -> int:
-        if not self._pulling or self._idle_lane() is None:
+        if not self._pulling or self._set.idle(self.lane_count) is None:
             return NEVER_US
         return self._path.pulls.due_us(self._set.pulls_out(), self.lane_count)
 
@@ -238,7 +243,7 @@ class Lanes:
             elif lane.idle and lane.expects:
                 self._start(lane, lane.start_pull(attached, 0, self._path.down.limit_bytes), now)
         while self._pull_due_us() <= now:
-            idle = self._idle_lane()
+            idle = self._set.idle(self.lane_count)
             assert idle is not None  # else no pull is due
             hold_us = self._path.pulls.started(self._path.hold.hold_us, now)
             self._start(idle, idle.start_pull(attached, hold_us, self._path.down.limit_bytes), now)
@@ -267,6 +272,7 @@ class Lanes:
 
     def _fail(self, flight: Flight, request_id: int, text: str, retry_after_us: int, now: int) -> None:
         """One attempt failed; its flight goes on."""
+        self._rest_until_us = 0
         del self._open[request_id]
         flight.fail(request_id, text, retry_after_us, now)
         self._failed_once(flight, now)
@@ -377,6 +383,7 @@ class Lanes:
 
     def _end(self) -> None:
         """All flights end, and their batches are given up."""
+        self._rest_until_us = 0
         for flight in self._flights():
             self._abandon(flight)
         for lane in self._set.lanes:

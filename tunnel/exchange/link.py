@@ -118,7 +118,8 @@ class LinkState:
         self.closed = self._objection(header)
         if header is None or self.closed:
             return
-        found.receipts += self._take_receipts(header.received)
+        if header.received > self._sent - len(self._waiting):
+            found.receipts += self._take_receipts(header.received)
         if header.number and header.length:
             self._header = header
         elif header.number:

@@ -3,9 +3,9 @@
 import struct
 
 import msgspec
+from crc32c import crc32c
 
 from tunnel.wire.buffers import Buffer
-from tunnel.wire.checksum import checksum
 from tunnel.wire.fields import pack
 
 __all__ = ["LINK_HEADER_SIZE", "LINK_MAGIC", "LinkHeader", "decode_link_header", "encode_link_header"]
@@ -13,9 +13,7 @@ __all__ = ["LINK_HEADER_SIZE", "LINK_MAGIC", "LinkHeader", "decode_link_header",
 LINK_HEADER_SIZE = 24  # bytes; 8.1
 LINK_MAGIC = b"TLNK"
 
-_FIELDS = struct.Struct("!4sIIII")  # magic, number, received, length, flags; then the checksum
-_CHECKSUM = struct.Struct("!I")
-_ZERO = bytes(_CHECKSUM.size)
+_HEADER = struct.Struct("!4sIIIII")  # magic, number, received, length, flags, checksum
 
 
 class LinkHeader(msgspec.Struct, frozen=True):
@@ -28,17 +26,15 @@ class LinkHeader(msgspec.Struct, frozen=True):
 
 def encode_link_header(header: LinkHeader) -> bytes:
     """The header of 8.1, checksum filled in."""
-    fields = pack(_FIELDS, LINK_MAGIC, header.number, header.received, header.length, 0)
-    return fields + _CHECKSUM.pack(checksum(fields, _ZERO))
+    unsigned = pack(_HEADER, LINK_MAGIC, header.number, header.received, header.length, 0, 0)
+    return _HEADER.pack(LINK_MAGIC, header.number, header.received, header.length, 0, crc32c(unsigned))
 
 
 def decode_link_header(data: Buffer) -> LinkHeader | None:
     """The header at the start of `data`; None if cut, not ours or damaged. `length` is the caller's to limit."""
-    view = memoryview(data)
-    if len(view) < LINK_HEADER_SIZE:
+    if len(data) < LINK_HEADER_SIZE:
         return None
-    magic, number, received, length, _ = _FIELDS.unpack_from(view)
-    (value,) = _CHECKSUM.unpack_from(view, _FIELDS.size)
-    if magic != LINK_MAGIC or value != checksum(view[: _FIELDS.size], _ZERO):
+    magic, number, received, length, flags, value = _HEADER.unpack_from(data)
+    if magic != LINK_MAGIC or value != crc32c(_HEADER.pack(magic, number, received, length, flags, 0)):
         return None
     return LinkHeader(number, received, length)
