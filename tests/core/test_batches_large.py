@@ -74,7 +74,9 @@ def test_what_fills_no_more_than_half_of_a_batch_waits_for_its_turn() -> None:
     solo.endpoint.batch_done(fill(solo, 64 * KIB).token, False, solo.now)
     for connection in small:
         connection.write(bytes(2 * KIB), solo.now)
-    assert large.id not in [packet.source for packet in fill(solo, 16 * KIB).packets]
+    batch = fill(solo, 16 * KIB)
+    assert [packet.source for packet in batch.packets] == [connection.id for connection in small]
+    assert batch.size == sum(packet.size for packet in batch.packets)
     small[0].write(b"x", solo.now)
     assert [packet.source for packet in fill(solo, 16 * KIB).packets] == [small[0].id, large.id]
 
