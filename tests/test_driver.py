@@ -33,6 +33,7 @@ class HandCarrier:
 
     attachment_id = bytes(16)
     description = "by hand"
+    failure = ""
 
     def __init__(self) -> None:
         self.events: deque[LaneEvent] = deque()

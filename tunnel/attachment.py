@@ -109,7 +109,7 @@ class Attachment:
     def _unreachable(self) -> str:
         assert self._driver is not None
         where = self._driver.carrier.description
-        last = self._trouble or "nothing answered"
+        last = self._trouble or self._driver.carrier.failure or "nothing answered"
         return (
             f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
             "check the URL, the proxy, the relay; `tunnel doctor` finds out which"

@@ -16,11 +16,15 @@ def failing(failures: int, last: str = "HTTP 502") -> Flight:
 
 def test_the_third_failure_of_one_body_is_told_once() -> None:
     health = Health()
-    assert health.failed(failing(1)) is None
+    assert health.last == ""
+    assert health.failed(failing(1, "HTTP 503")) is None
+    assert health.last == "HTTP 503"  # for whoever cannot wait for the third one
     assert health.failed(failing(2)) is None
     assert health.failed(failing(3)) == Troubled(3, "HTTP 502")
     assert health.failed(failing(4)) is None
+    assert health.last == "HTTP 502"
     assert health.answered() == Recovered()
+    assert health.last == ""
     assert health.answered() is None
 
 

@@ -56,6 +56,10 @@ class Carrier(Protocol):
     def description(self) -> str:
         """What moves the batches at present, for a person."""
 
+    @property
+    def failure(self) -> str:
+        """How the latest exchange failed, for a person; empty when it did not."""
+
     def start(self, host: Host) -> None:
         """Begin, within the running event loop. Called once, before everything below."""
 

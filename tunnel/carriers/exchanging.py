@@ -66,6 +66,10 @@ class ExchangingCarrier:
     def description(self) -> str:
         return self._exchanger.description
 
+    @property
+    def failure(self) -> str:
+        return self._last_failure or self._lanes.health.last
+
     def start(self, host: Host) -> None:
         self._host = host
         self._exchanger.start(self)

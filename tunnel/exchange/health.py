@@ -14,10 +14,12 @@ class Health:
     def __init__(self) -> None:
         self.failures = 0
         self.troubled = False
+        self.last = ""  # how the latest attempt failed since then
 
     def failed(self, flight: Flight) -> Troubled | None:
         """An attempt of this flight failed, or was silent for too long."""
         self.failures += 1
+        self.last = flight.last
         if self.troubled or min(self.failures, flight.failures) < _FAILURES:
             return None
         self.troubled = True
@@ -26,6 +28,7 @@ class Health:
     def answered(self) -> Recovered | None:
         """The relay was heard."""
         self.failures = 0
+        self.last = ""
         recovered = Recovered() if self.troubled else None
         self.troubled = False
         return recovered

@@ -43,7 +43,7 @@ class Lanes:
         self._random = random
         self._attachment = Attachment(secret, endpoint_name, config)
         self._path = Path(config)
-        self._health = Health()
+        self.health = Health()
         self._attach: Flight | None = None
         self._attach_at_us = 0  # not earlier
         self._set = LaneSet(0, 0, 0)
@@ -279,7 +279,7 @@ class Lanes:
 
     def _failed_once(self, flight: Flight, now: int) -> None:
         self._path.lanes.failed(now)
-        troubled = self._health.failed(flight)
+        troubled = self.health.failed(flight)
         if troubled is not None:
             self._events.append(troubled)
 
@@ -346,7 +346,7 @@ class Lanes:
             self.attach_again()
 
     def _heard(self) -> None:
-        recovered = self._health.answered()
+        recovered = self.health.answered()
         if recovered is not None:
             self._events.append(recovered)
 
