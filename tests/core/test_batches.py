@@ -296,6 +296,17 @@ def test_a_batch_is_done_once() -> None:
     assert not solo.endpoint.wants_batch()
 
 
+def test_batches_that_are_under_way_are_told_apart() -> None:
+    solo, (connection,) = many(1)
+    batches = []
+    for payload in (b"first", b"second", b"third"):
+        connection.write(payload, solo.now)
+        batches.append(fill(solo, 64 * KIB))
+    for batch, ok in zip(batches, (True, False, True), strict=True):
+        solo.endpoint.batch_done(batch.token, ok, solo.now)
+    assert [bytes(packet.payload) for packet in solo.out()] == [b"second"]
+
+
 def test_accepted_leaves_before_what_needs_the_route_even_when_it_is_sent_again() -> None:  # 3.2
     solo = Solo()
     solo.request()
@@ -307,6 +318,7 @@ def test_accepted_leaves_before_what_needs_the_route_even_when_it_is_sent_again(
     again = fill(solo, 64 * KIB)
     assert [packet.type for packet in batch.packets] == [packet.type for packet in again.packets]
     assert again.packets[0].type == PacketType.ACCEPTED
+    assert again.size == sum(packet.size for packet in again.packets)
 
 
 def test_what_the_window_does_not_allow_is_not_queued() -> None:

@@ -68,6 +68,19 @@ def test_what_is_too_large_waits_for_its_turn_among_much() -> None:
     assert sum(size <= 16 * KIB for size in sizes) >= 3
 
 
+def test_what_fills_no_more_than_half_of_a_batch_waits_for_its_turn() -> None:
+    solo, (large, *small) = many(5)
+    large.write(bytes(8 * KIB), solo.now)
+    solo.endpoint.batch_done(fill(solo, 64 * KIB).token, False, solo.now)
+    for connection in small:
+        connection.write(bytes(2 * KIB), solo.now)
+    batch = fill(solo, 16 * KIB)
+    assert [packet.source for packet in batch.packets] == [connection.id for connection in small]
+    assert batch.size == sum(packet.size for packet in batch.packets)
+    small[0].write(b"x", solo.now)
+    assert [packet.source for packet in fill(solo, 16 * KIB).packets] == [small[0].id, large.id]
+
+
 def test_what_was_too_large_may_have_ended() -> None:
     solo, (large, other) = many(2)
     large.write(bytes(50_000), solo.now)

@@ -98,6 +98,16 @@ def test_flushed_follows_the_last_acknowledgement() -> None:
     assert solo.events() == []
 
 
+def test_what_will_be_written_is_asked_for_when_it_has_left_whatever_is_under_way() -> None:  # 4.17
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    assert solo.types() == [DATA]
+    solo.connection.flush(waiting_bytes=3)
+    assert solo.types() == []
+    solo.connection.write(b"def", solo.now)
+    assert solo.types() == [DATA, PacketType.PROBE]
+
+
 def test_the_first_word_of_the_peers_window_counts_from_the_start_of_the_stream() -> None:  # 4.1
     solo = Solo()
     solo.connection = solo.endpoint.connect(SERVICE, solo.now)

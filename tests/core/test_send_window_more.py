@@ -22,6 +22,17 @@ def test_receipts_may_become_void_those_of_earlier_attempts_too() -> None:  # 4.
     assert (segment.receipt_of(0), segment.receipt_of(1)) == (-1, -1)
 
 
+def test_what_was_lost_and_is_acknowledged_has_no_size() -> None:
+    window = make()
+    first, second = carry(window, b"a", b"bc")
+    window.lose(first, "cause")
+    window.lose(second, "cause")
+    window.acknowledge(FIRST, [])
+    assert window.lost_size() == 2
+    window.acknowledge(FIRST + 1, [])
+    assert window.lost_size() == 0
+
+
 def test_an_edge_from_before_the_stream_is_ignored() -> None:  # 2.10
     window = make()
     carry(window, b"a", b"b")

@@ -90,6 +90,15 @@ def test_window_probes_begin_anew_when_the_peer_was_heard_of_something_else() ->
     assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
 
 
+def test_window_probes_begin_anew_with_the_route() -> None:  # 4.6, 4.12
+    bench = Bench(peer_edge=0)
+    probed_twice(bench)
+    bench.sender.suspend()
+    assert bench.timers.next() == NEVER_US
+    bench.sender.resume(NO_EDGE, bench.now)
+    assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
+
+
 def test_a_flush_asks_when_the_last_of_it_has_left() -> None:  # 4.17
     bench = Bench()
     sender = bench.sender

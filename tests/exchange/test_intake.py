@@ -71,6 +71,18 @@ def test_no_more_is_kept_than_was_allowed() -> None:
     assert [buffer[0] for buffer in found] == [3, 3, 0]
 
 
+def test_what_was_used_last_is_forgotten_last() -> None:
+    buffers = Buffers(3 * STEP)
+    held = [buffers.get(STEP) for _ in range(3)]
+    for mark, buffer in enumerate(held, 1):
+        buffer[0] = mark
+    del buffer
+    held.clear()
+    assert buffers.get(STEP)[0] == 1
+    large = buffers.get(2 * STEP)  # there is room for one of the three beside it
+    assert [buffers.get(STEP)[0], len(large)] == [1, 2 * STEP]
+
+
 def test_what_is_larger_than_all_that_may_be_kept_is_not_kept() -> None:
     buffers = Buffers(STEP)
     buffers.get(STEP)[0] = 1
@@ -148,6 +160,29 @@ def test_what_was_read_of_a_large_piece_moves_to_its_buffer_once() -> None:
     assert bytes(piece[-1:]) == b"!"
     assert piece.obj is space.obj
     assert (bytes(before), intake.held_bytes) == (bytes(range(10)), 24)
+
+
+def test_a_large_piece_is_not_begun_behind_much_that_was_taken() -> None:
+    intake = Intake(Buffers())
+    intake.space(24, 24)
+    intake.filled(60 * KIB + 2)
+    intake.take(60 * KIB)
+    space = intake.space(100 * KIB, 24)
+    assert (len(space), size_of(space)) == (100 * KIB - 2 + 24, SHARED)
+    intake.filled(100 * KIB - 2)
+    assert len(intake.take(100 * KIB)) == 100 * KIB
+
+
+def test_a_very_large_piece_moves_when_there_is_too_little_room_for_a_read() -> None:
+    intake = Intake(Buffers())
+    wanted = 4 * 1024 * KIB
+    first = intake.space(wanted, 24)
+    intake.filled(len(first) - 16 * KIB)
+    last = intake.space(wanted, 24)
+    assert (last.obj is first.obj, len(last)) == (True, 16 * KIB)
+    intake.filled(1)
+    held = len(first) - 16 * KIB + 1
+    assert size_of(intake.space(wanted, 24)) == -(-2 * held // STEP) * STEP
 
 
 def test_a_piece_that_is_announced_very_large_grows_as_it_comes() -> None:

@@ -124,3 +124,44 @@ def test_what_a_lane_owes_is_unknown_after_413() -> None:  # its next exchange t
     request = lanes.poll_request(30 * MS)
     assert request is not None
     assert request.lane == requests[1].lane != requests[0].lane
+
+
+# what is due
+
+
+def at_rest() -> Lanes:
+    """Attached at 20 ms, and asked in vain for something to send: nothing is due."""
+    lanes = attached()
+    assert (lanes.poll_request(20 * MS), lanes.next_timeout()) == (None, None)
+    return lanes
+
+
+def test_what_is_pushed_is_due_now() -> None:
+    lanes = at_rest()
+    lanes.push([data_packet(1)], 1, 25 * MS)
+    assert lanes.next_timeout() == 25 * MS
+
+
+def test_what_failed_is_due_when_it_is_to_be_repeated() -> None:
+    lanes = at_rest()
+    lanes.push([data_packet(1)], 1, 25 * MS)
+    request = lanes.poll_request(25 * MS)
+    assert request is not None
+    assert lanes.poll_request(25 * MS) is None
+    lanes.failed(request.id, 40 * MS)
+    assert lanes.next_timeout() == 40 * MS
+
+
+def test_another_pull_interval_wakes_nobody_who_does_not_pull() -> None:
+    lanes = at_rest()
+    lanes.set_pull_interval(SECOND)
+    assert lanes.next_timeout() is None
+
+
+def test_who_is_to_attach_again_knows_when() -> None:
+    lanes = at_rest()
+    lanes.attach_again()
+    due_us = lanes.next_timeout()
+    assert due_us is not None
+    assert lanes.poll_request(due_us - 1) is None
+    assert lanes.poll_request(due_us) is not None

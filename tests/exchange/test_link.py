@@ -198,6 +198,15 @@ def test_all_receipts_of_a_portion_are_told() -> None:
     assert ours.receive(batch(0, received=3), 0).receipts == [7]
 
 
+def test_all_that_one_large_portion_holds_is_found() -> None:
+    ours = LinkState()
+    for token in (5, 6, 7):
+        ours.send([b"a"], token)
+    large = [bytes([number]) * 100_000 for number in range(3)]
+    found = ours.receive(b"".join(batch(number, body, received=number) for number, body in enumerate(large, 1)), 0)
+    assert (found.batches, found.receipts) == (large, [5, 6, 7])
+
+
 def test_a_batch_may_be_as_large_as_the_limit() -> None:
     assert [len(found) for found in LinkState(length_max=100).receive(batch(1, bytes(100)), 0).batches] == [100]
 

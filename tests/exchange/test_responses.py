@@ -56,6 +56,12 @@ def test_everything_else_without_our_magic_is_repeated(status: int) -> None:
     assert outcome.retry_after_us == 7
 
 
+@pytest.mark.parametrize(("status", "size"), [(406, 120), (407, 500), (408, 120), (502, 120)])
+def test_so_much_of_a_foreign_body_is_quoted(status: int, size: int) -> None:
+    text = judge(status, b"x" * 1000, 0).text
+    assert text == f"HTTP {status}, no magic: something else answered: {'x' * size}"
+
+
 def test_an_empty_body_is_named() -> None:
     assert judge(502, b"", 0).text.endswith("an empty body")
 
