@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,30 @@ def test_a_spooled_body_has_no_name_until_it_is_saved(
         body.save(tmp_path / "kept")
     body.close()
     assert (tmp_path / "kept").read_bytes() == b"some text" + b"!" * 600
+
+
+def test_the_space_of_a_large_file_is_given_back_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[tuple[str, int]] = []
+    done = threading.Event()
+    close = os.close
+
+    def watched(descriptor: int) -> None:
+        if threading.current_thread().name == "tunnel-free":
+            closed.append(("tunnel-free", os.fstat(descriptor).st_ino))
+            done.set()
+        close(descriptor)
+
+    body = SpooledBody(tmp_path)
+    body.write([memoryview(bytes(9 << 20))])
+    inode = os.fstat(body.file.fileno()).st_ino
+    monkeypatch.setattr(os, "close", watched)
+    body.close()
+    body.close()
+    assert body.file.closed
+    assert done.wait(60)
+    assert closed == [("tunnel-free", inode)]
 
 
 def test_short_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
