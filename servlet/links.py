@@ -22,17 +22,15 @@ class ServedLink:
 
     def sent(self, frames: list[Frame], now: int) -> None:
         """A batch leaves."""
-        size = sum([len(frame.data) for frame in frames])
+        size = sum(frame.size for frame in frames)
         self._batches.append((now, frames, size))
         self.unreceipted_bytes += size
 
     def receipted(self, count: int) -> list[Frame]:
         """The packets of the oldest `count` batches, except for those that were taken back."""
-        if self._taken_back:
-            forgotten = min(count, self._taken_back)
-            self._taken_back -= forgotten
-            count -= forgotten
-        return self._pop(count)
+        forgotten = min(count, self._taken_back)
+        self._taken_back -= forgotten
+        return self._pop(count - forgotten)
 
     def take_back(self) -> list[Frame]:
         """The packets of all batches without a receipt."""
@@ -52,5 +50,5 @@ class ServedLink:
         for _ in range(min(count, len(self._batches))):
             _, frames, size = self._batches.popleft()
             self.unreceipted_bytes -= size
-            found = found + frames if found else frames
+            found += frames
         return found

@@ -212,8 +212,7 @@ class Switch:
             attachment, served = found
             attachment.mailbox.confirmed(served.receipted(batches))
             self._heard(attachment, served)
-            if self._context.awake:
-                self._look_after(now)
+            self._look_after(now)
 
     def poll_link_ready(self) -> int | None:
         """A link for which something waits: ask `poll_link` until it gives nothing or the link can take no more, and
@@ -231,8 +230,7 @@ class Switch:
             return []
         frames = attachment.mailbox.take(limit_bytes)
         served.sent(frames, now)
-        if self._context.awake:
-            self._look_after(now)
+        self._look_after(now)
         return frames
 
     def link_closed(self, link: int, now: int) -> None:

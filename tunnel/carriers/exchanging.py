@@ -98,14 +98,10 @@ class ExchangingCarrier:
         self._lanes.handle_timeout(now)
 
     def poll_event(self) -> LaneEvent | None:
-        event = self._lanes.poll_event()
-        if event is None:
-            return None
-        while isinstance(event, Abandoned):
+        while isinstance(event := self._lanes.poll_event(), Abandoned):
             self._exchanger.abandon(event.request_id)
             if self.exchange_trace is not None:
                 self.exchange_trace.abandoned(event.request_id, self._host.now())
-            event = self._lanes.poll_event()
         if isinstance(event, Troubled) and self._last_failure:
             return msgspec.structs.replace(event, last=self._last_failure)
         return event

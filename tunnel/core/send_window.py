@@ -160,7 +160,7 @@ class SendWindow:
 
     def lost_size(self) -> int:
         """Payload of what `take` would send again; 0 when nothing is lost."""
-        return len(self.outstanding[self._lost[0]].payload) if self._lost and self._prune_lost() else 0
+        return len(self.outstanding[self._lost[0]].payload) if self._prune_lost() else 0
 
     def digest(self) -> bytes:
         """XXH3-128 of every byte that has a number so far."""
@@ -198,7 +198,7 @@ class SendWindow:
 
     def sendable(self) -> bool:
         """Whether `take` would give something for a large enough size."""
-        if self._lost and self._prune_lost():
+        if self._prune_lost():
             return self._may_resend(self.outstanding[self._lost[0]])
         if self.written_bytes > self.sent_offset:
             return self.peer_edge > self.sent_offset and self._cut_size(1 << 30) > 0
@@ -207,7 +207,7 @@ class SendWindow:
     def take(self, size_max: int) -> Segment | None:
         """The next segment to carry: a lost one whole, else up to `size_max` new bytes, else an end. It is then in
         flight until acknowledged or lost."""
-        if self._lost and self._prune_lost():
+        if self._prune_lost():
             segment = self.outstanding[self._lost[0]]
             if not self._may_resend(segment):
                 return None

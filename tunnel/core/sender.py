@@ -51,9 +51,8 @@ class Sender:
     def write(self, data: Buffer, now: int) -> int:
         """Take bytes of the stream; how many."""
         self._begin_wait(now)
-        window = self.window
-        taken = window.write(data)
-        if not window.outstanding and window.blocked:
+        taken = self.window.write(data)
+        if self.window.blocked:
             self.arm(now)  # nothing is in flight whose acknowledgement would
         return taken
 
@@ -79,8 +78,7 @@ class Sender:
         self.flush_offset = NEVER_US
 
     def _begin_wait(self, now: int) -> None:
-        window = self.window
-        if not window.outstanding and (window.idle or window.blocked):
+        if self.window.idle or self.window.blocked:
             self.progress_us = now
 
     def take(self, size_max: int, now: int) -> Segment | None:

@@ -3,9 +3,9 @@
 import struct
 
 import msgspec
-from crc32c import crc32c
 
 from tunnel.wire.buffers import Buffer
+from tunnel.wire.checksum import checksum
 from tunnel.wire.fields import pack
 
 __all__ = ["LINK_HEADER_SIZE", "LINK_MAGIC", "LinkHeader", "decode_link_header", "encode_link_header"]
@@ -27,7 +27,7 @@ class LinkHeader(msgspec.Struct, frozen=True):
 def encode_link_header(header: LinkHeader) -> bytes:
     """The header of 8.1, checksum filled in."""
     unsigned = pack(_HEADER, LINK_MAGIC, header.number, header.received, header.length, 0, 0)
-    return _HEADER.pack(LINK_MAGIC, header.number, header.received, header.length, 0, crc32c(unsigned))
+    return _HEADER.pack(LINK_MAGIC, header.number, header.received, header.length, 0, checksum(unsigned))
 
 
 def decode_link_header(data: Buffer) -> LinkHeader | None:
@@ -35,6 +35,6 @@ def decode_link_header(data: Buffer) -> LinkHeader | None:
     if len(data) < LINK_HEADER_SIZE:
         return None
     magic, number, received, length, flags, value = _HEADER.unpack_from(data)
-    if magic != LINK_MAGIC or value != crc32c(_HEADER.pack(magic, number, received, length, flags, 0)):
+    if magic != LINK_MAGIC or value != checksum(_HEADER.pack(magic, number, received, length, flags, 0)):
         return None
     return LinkHeader(number, received, length)
