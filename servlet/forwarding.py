@@ -161,14 +161,14 @@ class Forwarder:
         attachment.mailbox.post(("option", 0), option_frame(Option(option.version, settled)))
 
     def _listen_state(self, attachment: Attachment, frame: Frame, now: int) -> None:
-        """LISTEN_STATE: a service goes up or down (2.8)."""
+        """LISTEN_STATE: a service goes up or down, which is repeated until it is answered (2.8)."""
         state = decode_listen_state(frame.payload)
         if state is None or frame.source or frame.destination:
             self._invalid(attachment, frame, now)
             return
-        refusal = self._services.announce(attachment, state)
-        if refusal is not None:
-            attachment.mailbox.post(("refused " + state.name, 0), listen_state_frame(refusal))
+        answer = self._services.announce(attachment, state)
+        if answer is not None:
+            attachment.mailbox.post(("listens " + state.name, 0), listen_state_frame(answer))
 
     def _invalid(self, attachment: Attachment, frame: Frame, now: int) -> None:
         """Malformed, or nothing that an endpoint may send."""

@@ -43,7 +43,7 @@ class Services:
         return sum(map(len, self._up.values()))
 
     def announce(self, attachment: "Attachment", state: ListenState) -> ListenState | None:
-        """Apply LISTEN_STATE; what the relay answers if it refuses."""
+        """Apply LISTEN_STATE; what the relay answers: what holds now. Nothing to one that is out of date."""
         listener = attachment.listeners.get(state.name)
         if listener is not None and state.version < listener.version:
             return None
@@ -51,21 +51,21 @@ class Services:
             if listener is not None and state.version > listener.version:
                 listener.version = state.version
                 self._take_down(listener)
-            return None
+            return _answer(state, ListenStatus.DOWN)
         if not self._may_listen(attachment.account.user, state.name):
-            return ListenState(state.version, ListenStatus.REFUSED, 0, state.name)
+            return _answer(state, ListenStatus.REFUSED)
         if listener is None:
             if not self._make_room(attachment):
-                return ListenState(state.version, ListenStatus.REFUSED, 0, state.name)
+                return _answer(state, ListenStatus.REFUSED)
             listener = attachment.listeners[state.name] = Listener(attachment, state.name)
         elif state.version == listener.version:
-            return None
+            return _answer(state, ListenStatus.UP if listener.is_up else ListenStatus.DOWN)
         listener.version = state.version
         listener.backlog = state.backlog
         if not listener.is_up:
             listener.is_up = True
             self._up.setdefault(state.name, []).append(listener)
-        return None
+        return _answer(state, ListenStatus.UP)
 
     def candidates(self, name: str) -> list[Listener]:
         """Who listens under the name, who is next first."""
@@ -102,3 +102,7 @@ class Services:
             return False
         del listeners[down]
         return True
+
+
+def _answer(state: ListenState, status: ListenStatus) -> ListenState:
+    return ListenState(state.version, status, 0, state.name)

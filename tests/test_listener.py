@@ -2,14 +2,20 @@
 
 import asyncio
 import socket
+from random import Random
 
 import pytest
 
+from servlet.switch import Switch
+from servlet.switch_config import SwitchConfig
 from tests.carriers.harness import ask, echo, end, say_and_hear
 from tests.support.loops import in_loop
-from tests.support.relays import MemoryTestRelay
-from tunnel import ExitRequest, RefusedError, RejectReason, ResetError, Server, StreamReader, StreamWriter
+from tests.support.relays import Core, MemoryTestRelay, authorise, may_listen
+from tunnel import DeniedError, ExitRequest, RefusedError, RejectReason, ResetError, Server, StreamReader, StreamWriter
+from tunnel.carriers.memory import MemoryRelay
+from tunnel.driver import now_us
 from tunnel.listener import dial_failure
+from tunnel.wire import Frame, PacketType
 
 
 @in_loop
@@ -36,6 +42,36 @@ async def test_a_server_is_what_asyncio_calls_one() -> None:
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
+
+
+class LosesTheFirstAnnouncement(MemoryTestRelay):
+    """As a relay does to which a packet came damaged."""
+
+    def make_core(self, config: SwitchConfig) -> Core:
+        announced = 0
+
+        def keep(frame: Frame) -> bool:
+            nonlocal announced
+            announced += frame.type == PacketType.LISTEN_STATE
+            return frame.type != PacketType.LISTEN_STATE or announced > 1
+
+        switch = Switch(config, Random(self.lives), authorise, may_listen=may_listen, packet_filter=keep)
+        return MemoryRelay(switch, now_us)
+
+
+@in_loop
+async def test_a_server_is_there_when_start_server_returns_whatever_was_lost() -> None:
+    async with LosesTheFirstAnnouncement() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(echo, "echo")
+        _, writer = await say_and_hear(client)
+        await end(writer)
+
+
+@in_loop
+async def test_a_refusal_is_told_whatever_was_lost() -> None:
+    async with LosesTheFirstAnnouncement() as relay, relay.attach("ann") as service:
+        with pytest.raises(DeniedError, match="ask its operator"):
+            await service.start_server(echo, "forbidden")
 
 
 @in_loop

@@ -25,6 +25,7 @@ from tunnel.wire import SECRET_SIZE, RejectReason, StatusCode, Target, TargetKin
 __all__ = ["Attachment", "CarrierMaker"]
 
 ATTACH_TIMEOUT_S = 30.0
+ANNOUNCE_TIMEOUT_S = 2.0  # for the relay to know a service
 LINGER_S = 10.0  # after leaving the context, for what was written to arrive
 
 CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # of the attachment's secret
@@ -232,14 +233,14 @@ class Attachment:
         driver = self._ready()
         if name in self._servers:
             raise ValueError(f"there is a server for {name!r} already: close it first")
+        acceptor = driver.endpoint.acceptor
         driver.endpoint.listen(name, backlog, driver.now())
         server = self._servers[name] = Server(name, self._unlisten, take)
         driver.wake()
-        # The relay answers only to refuse, in the answer to what announced the name, or at once after it.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2.0):
-                await driver.quiet()
-        if driver.endpoint.acceptor.refused(name):
+        with suppress(TimeoutError):  # a relay that cannot be reached now hears of it when it can
+            async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
+                await driver.until(lambda: acceptor.announcements.is_answered(name))
+        if acceptor.refused(name):
             server.close()
             raise DeniedError(f"{name}: the relay does not allow this user to listen under this name: ask its operator")
         return server

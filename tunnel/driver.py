@@ -90,7 +90,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
         self._closed = False
-        self._quiet: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
         self._watch: DriverWatch | None = None
         if trace is not None and level_of(trace) is not TraceLevel.OFF:
             exchanging = carrier if isinstance(carrier, ExchangingCarrier) else None
@@ -115,7 +115,7 @@ class Driver:
                 handle.cancel()
         if self._watch is not None:
             self._watch.close()
-        self._wake_quiet()
+        self._wake_waiters()
         await self.carrier.close()
 
     @property
@@ -152,9 +152,13 @@ class Driver:
 
     async def quiet(self) -> None:
         """Return when nothing waits to leave and every batch is at the relay, or the driver is closed."""
-        while not self._closed and (self.unreceipted or self.endpoint.wants_batch()):
+        await self.until(lambda: not self.unreceipted and not self.endpoint.wants_batch())
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Return when `reached` says so, asked after every pump, or the driver is closed."""
+        while not self._closed and not reached():
             waiter = self._loop.create_future()
-            self._quiet.append(waiter)
+            self._waiters.append(waiter)
             await waiter
 
     # for the carrier (Host)
@@ -181,8 +185,8 @@ class Driver:
             self._pumping = False
         if due_us is not None and (self._timer is None or due_us < self._timer_us):
             self._arm(due_us, now)
-        if self._quiet and not self.unreceipted and not self.endpoint.wants_batch():
-            self._wake_quiet()
+        if self._waiters:
+            self._wake_waiters()
 
     def wrote(self, size_bytes: int) -> None:
         self._application.wrote(size_bytes)
@@ -301,8 +305,8 @@ class Driver:
         self._timer = None
         self.pump()
 
-    def _wake_quiet(self) -> None:
-        waiters, self._quiet = self._quiet, []
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

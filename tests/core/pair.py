@@ -85,6 +85,8 @@ class Relay:
                 held.destination = acceptor
             sender.pair.deliver(sender, waiting)
             return [packet], []
+        if packet.type == PacketType.LISTEN_STATE:
+            return [], [packet]  # so it consents
         if packet.source == 0 or (sender.name, packet.source) in self.bound:
             if packet.source and not packet.destination:
                 packet.destination = self.bound[sender.name, packet.source]

@@ -287,6 +287,18 @@ def test_strays_are_bounded_but_what_is_up_is_always_said() -> None:
     assert types[-1] == PacketType.LISTEN_STATE
 
 
+def test_an_announcement_that_waits_is_not_said_twice() -> None:  # 2.8
+    """It is repeated until it is answered, also while the carrier takes nothing."""
+    solo = Solo()
+    solo.endpoint.listen("s", 4, solo.now)
+    solo.endpoint.listen("t", 4, solo.now)
+    for _ in range(9):
+        due_us = solo.endpoint.next_timeout()
+        assert due_us is not None
+        solo.endpoint.handle_timeout(due_us)
+    assert solo.types() == [PacketType.LISTEN_STATE, PacketType.LISTEN_STATE]
+
+
 def test_a_batch_is_done_once() -> None:
     solo, (connection,) = many(1)
     connection.write(b"x", solo.now)

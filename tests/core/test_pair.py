@@ -197,7 +197,7 @@ class Session:
             side.endpoint.carrier_changed(pair.lanes, 0, pair.now)
         pair.release()
         end_us = pair.now + HEALING_US
-        while pair.now < end_us and any(side.endpoint.connections for side in pair.sides):
+        while pair.now < end_us and any(side.endpoint.next_timeout() is not None for side in pair.sides):
             self.step()
             pair.run(20 * MS if pair.now < FAULTS_US + 10 * SECOND_US else SECOND_US)
         pair.settle()

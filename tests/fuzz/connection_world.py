@@ -229,7 +229,7 @@ class World:
         own = packet.destination if packet.type == PacketType.ACCEPTED else packet.source
         session = self.sessions.get(own)
         if session is None or packet.type == PacketType.REJECTED:
-            strays = (PacketType.ABORT, PacketType.REJECTED, PacketType.LISTEN_STATE)
+            strays = (PacketType.ABORT, PacketType.REJECTED, PacketType.LISTEN_STATE, PacketType.SHUTDOWN)
             assert packet.type in strays, f"a packet of type {packet.type} of no connection"
             return
         peer = session.peer

@@ -43,6 +43,7 @@ OPENINGS = {
 LISTENING = """
         listen svc
         > LISTEN_STATE name=svc state=up
+        < LISTEN_STATE name=svc state=up version=1
 """
 
 

@@ -262,7 +262,9 @@ class Peer:
         return message
 
     def listen(self, name: str = "reports", backlog: int = 8, version: int = 1) -> list[Packet]:
-        return self.push(listen_state(name, backlog, version))
+        """Announce a name; what comes back at once beside the relay's consent."""
+        consent = listen_state(name, 0, version)
+        return [packet for packet in self.push(listen_state(name, backlog, version)) if packet != consent]
 
 
 # --- packets

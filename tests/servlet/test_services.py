@@ -3,7 +3,7 @@
 from servlet.policy import MayListen
 from servlet.services import Services
 from tests.servlet.support import REPORTS, Peer, Relay, connect, kinds, listen_state, read_rejected
-from tunnel.wire import ListenStatus, PacketType, RejectReason, decode_listen_state
+from tunnel.wire import ListenStatus, Packet, PacketType, RejectReason, decode_listen_state
 
 UP, DOWN = ListenStatus.UP, ListenStatus.DOWN
 
@@ -18,6 +18,41 @@ def handed(client: Peer, listeners: list[Peer], *, source: int) -> list[int]:
     """Which of the listeners got the CONNECT."""
     client.push(connect(source, target=REPORTS))
     return [number for number, peer in enumerate(listeners) if kinds(peer.push()) == ["CONNECT"]]
+
+
+def said(peer: Peer, *announcements: Packet) -> list[tuple[int, int]]:
+    """Version and state of what the relay answers; the name is repeated, and there is no backlog."""
+    found: list[tuple[int, int]] = []
+    for answer, asked in zip(peer.push(*announcements), announcements, strict=False):
+        state, about = decode_listen_state(answer.payload), decode_listen_state(asked.payload)
+        assert state is not None
+        assert about is not None
+        assert (state.name, state.backlog) == (about.name, 0)
+        found.append((state.version, state.state))
+    return found
+
+
+def test_2_8_each_announcement_is_answered_with_what_holds_now() -> None:
+    """It is repeated until then."""
+    _, _, (peer, _) = scene()
+    assert said(peer, listen_state(version=5)) == [(5, UP)]
+    assert said(peer, listen_state(version=5)) == [(5, UP)]
+    assert said(peer, listen_state(version=7, up=False)) == [(7, DOWN)]
+    assert said(peer, listen_state(version=7, up=False)) == [(7, DOWN)]
+    assert said(peer, listen_state(version=7)) == [(7, DOWN)]
+    assert said(peer, listen_state(version=8)) == [(8, UP)]
+
+
+def test_2_8_what_is_out_of_date_is_not_answered() -> None:
+    _, _, (peer, _) = scene()
+    assert said(peer, listen_state(version=5)) == [(5, UP)]
+    assert peer.push(listen_state(version=4)) == []
+    assert peer.push(listen_state(version=4, up=False)) == []
+
+
+def test_2_8_names_are_answered_each_for_itself() -> None:
+    _, _, (peer, _) = scene()
+    assert said(peer, listen_state("one", version=1), listen_state("two", version=2)) == [(1, UP), (2, UP)]
 
 
 def test_3_2_listeners_of_one_name_take_turns() -> None:
@@ -62,7 +97,7 @@ def test_2_8_down_takes_it_down_and_an_older_up_does_not_bring_it_back() -> None
 
 def test_2_8_down_for_a_name_that_was_never_up_is_nothing() -> None:
     relay, _, (peer, _) = scene()
-    assert peer.push(listen_state(up=False)) == []
+    assert said(peer, listen_state(up=False)) == [(1, DOWN)]
     peer.listen()
     peer.push(listen_state(version=9, up=False))
     peer.push(listen_state(version=10, up=False))

@@ -234,7 +234,7 @@ def test_nothing_is_to_be_done_at_first() -> None:
 
 def test_anybody_may_listen_unless_somebody_says_otherwise() -> None:
     relay = Relay()
-    assert Peer(relay).attached().push(listen_state("any")) == []
+    assert Peer(relay).attached().listen("any") == []
     assert relay.switch.stats().listeners == 1
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "EXCHANGE_KINDS",
     "LINK_KINDS",
     "MOMENT_KINDS",
+    "PACKET_LOSS_MAX",
     "TRACE_FAULTS",
     "WINDOW_KINDS",
     "FaultKind",
@@ -53,6 +54,7 @@ class FaultKind(enum.Enum):
     LINK_STALLED = "link stalled"
     LINK_FLIPPED = "link bits flipped"
 
+    PACKET_LOST = "packet lost at relay"
     RELAY_RESTART = "relay restart"
     PAUSED = "endpoint paused"
     DIED = "endpoint died"
@@ -86,6 +88,7 @@ TRACE_FAULTS: dict[FaultKind, TraceFault] = {
     K.LINK_CUT: TraceFault.CONNECTION_RESET,
     K.LINK_STALLED: TraceFault.BLACKHOLE,
     K.LINK_FLIPPED: TraceFault.RESPONSE_CORRUPTED,
+    K.PACKET_LOST: TraceFault.PACKET_DROPPED,
     K.RELAY_RESTART: TraceFault.NODE_KILLED,
     K.PAUSED: TraceFault.NODE_FROZEN,
     K.DIED: TraceFault.NODE_KILLED,
@@ -110,6 +113,7 @@ EXCHANGE_KINDS: dict[FaultKind, float] = {
     K.HTML_ANSWER: 0.3,
     K.ERROR_ANSWER: 0.3,
 }
+PACKET_LOSS_MAX = 0.2  # per packet that reaches the relay
 WINDOW_KINDS = (K.BLACKHOLE, K.BLACKHOLE_UP, K.BLACKHOLE_DOWN, K.FLAPPING)
 LINK_KINDS = (K.LINK_CUT, K.LINK_STALLED, K.LINK_FLIPPED)
 MOMENT_KINDS = (K.PAUSED, K.CLOCK_JUMP)
@@ -222,6 +226,8 @@ def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> 
 def plan_of(random: Random, kinds: list[FaultKind], end_us: int, nodes: int, mortal: list[int]) -> FaultPlan:
     """A plan with exactly these kinds, their strengths drawn."""
     rates = {kind: round(random.uniform(0.01, EXCHANGE_KINDS[kind]), 3) for kind in kinds if kind in EXCHANGE_KINDS}
+    if K.PACKET_LOST in kinds:
+        rates[K.PACKET_LOST] = round(random.uniform(0.01, PACKET_LOSS_MAX), 3)
     restarts = K.RELAY_RESTART in kinds
     link_kinds = tuple(kind for kind in kinds if kind in LINK_KINDS)
     return FaultPlan(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.sim.relay import RelayHost
     from tests.sim.world import World
 
-__all__ = ["check_node_step", "check_quiet", "check_relay_step"]
+__all__ = ["check_node_step", "check_quiet", "check_relay_step", "check_routes"]
 
 DEEP_EVERY = 64  # steps between the checks that add everything up
 SPINS_MAX = 2_000  # pumps of one node at one instant
@@ -153,6 +153,11 @@ def check_quiet(world: World) -> None:
             raise Violation(f"{node}: {len(left)} connections are left ({states})")
         if node.endpoint.budget.granted_bytes:
             raise Violation(f"{node}: {node.endpoint.budget.granted_bytes} bytes of windows were not given back")
+    check_routes(world)
+
+
+def check_routes(world: World) -> None:
+    """The relay is right about itself, and has no route any more."""
     check_switch(world.relay.switch)
     routes = world.relay.switch.stats().routes
     if routes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from servlet.switch_config import SwitchConfig
 from tests.sim.clock import MILLISECOND, SECOND
-from tests.sim.faults import FaultPlan, draw_plan
+from tests.sim.faults import PACKET_LOSS_MAX, FaultKind, FaultPlan, draw_plan
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.randomness import between, chance, log_between, stream
@@ -18,7 +18,8 @@ from tunnel.exchange import LaneConfig
 
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
-DRAW_VERSION = 2  # 2: streams that stay long in states that others pass quickly (draw_extras)
+DRAW_VERSION = 3
+"""2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one."""
 
 KIB = 1024
 
@@ -63,7 +64,15 @@ def draw_scenario(seed: int, version: int = DRAW_VERSION) -> Scenario:
     if version >= 2:
         exits = [index for index, node in enumerate(nodes) if node.endpoint.exit]
         streams += draw_extras(stream(seed, "extras"), pairs, exits, len(streams), plan.end_us)
+    if version >= 3:
+        plan = _with_packet_loss(plan, stream(seed, "packet loss"))
     return Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
+
+
+def _with_packet_loss(plan: FaultPlan, random: Random) -> FaultPlan:
+    if not chance(random, 0.1):
+        return plan
+    return replace(plan, rates={**plan.rates, FaultKind.PACKET_LOST: round(random.uniform(0.01, PACKET_LOSS_MAX), 3)})
 
 
 def _draw_node(random: Random, index: int, initiator: bool) -> NodeSpec:

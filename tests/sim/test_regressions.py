@@ -50,6 +50,9 @@ FOUND = {
     "an acceptor saw a bulk connection after the initiator was through": (1, 2646),
     "the oldest packet passed beyond a shrunken edge": (1, 237),
     "a timer that was due was armed after a pump": (1, 171),
+    "a lost SHUTDOWN left its route at the relay": (3, 72),
+    "an announcement was lost and nobody could reach the service": (3, 1735),
+    "lost SHUTDOWNs left dozens of routes at the relay": (3, 88),
 }
 
 

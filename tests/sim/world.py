@@ -10,12 +10,12 @@ from servlet.switch import Switch
 from tests.sim.clock import SECOND, Clock
 from tests.sim.coverage import Cells
 from tests.sim.faults import TRACE_FAULTS, FaultKind, Moment, Window
-from tests.sim.invariants import check_quiet
+from tests.sim.invariants import check_quiet, check_routes
 from tests.sim.judge import judge
 from tests.sim.link_path import LinkPath
 from tests.sim.node import Node, NodeSpec
 from tests.sim.path import HttpPath
-from tests.sim.randomness import NearWrap, stream
+from tests.sim.randomness import NearWrap, chance, stream
 from tests.sim.relay import RelayHost
 from tests.sim.scenario import Scenario
 from tests.sim.streams import Ending, StreamSpec
@@ -23,14 +23,14 @@ from tests.sim.violation import Violation
 from tests.sim.workload import Outcome, Party, Stream
 from tunnel.core import Connection, ConnectRequested, Incoming
 from tunnel.traces import TraceEvent, TraceRecord, TraceSink
-from tunnel.wire import RejectReason, Target, TargetKind
+from tunnel.wire import Frame, RejectReason, Target, TargetKind
 
 __all__ = ["World"]
 
 HEALING_US = 330 * SECOND  # the user timeout and a little: who has lost its peer for good learns it then
 SETTLING_US = 2 * SECOND  # after the last end: what is still under way may not change anything
 REFUSALS_US = 20 * SECOND  # after healing: attachments come back, tell what they listen for, and are found
-QUIET_US = 90 * SECOND  # then every route and connection must be gone (5.7, 9.5) of those whose ends both spoke
+QUIET_US = 90 * SECOND  # a minute after the first SHUTDOWN that arrived the relay has no route any more (5.7, 9.5)
 EXIT_PORT = 1000  # plus the number of the stream
 RETRY_US = SECOND
 DENIED_HOST = "denied.example"
@@ -57,6 +57,7 @@ class World:
         self._by_route_key: dict[bytes, Stream] = {}
         plan = scenario.plan
         seed = scenario.seed
+        self._packet_loss = stream(seed, "packets")
         self.relay = RelayHost(self.clock, plan, stream(seed, "relay"), self._make_switch, self.strike)
         self.nodes = [self._make_node(index, spec) for index, spec in enumerate(scenario.nodes)]
 
@@ -64,7 +65,9 @@ class World:
 
     def _make_switch(self) -> Switch:
         random = stream(self.scenario.seed, "switch", self.relay.restarts if hasattr(self, "relay") else 0)
-        return Switch(self.scenario.switch, random, self._authorise, trace=self.trace)
+        return Switch(
+            self.scenario.switch, random, self._authorise, packet_filter=self._packet_arrives, trace=self.trace
+        )
 
     def _make_node(self, index: int, spec: NodeSpec) -> Node:
         seed = self.scenario.seed
@@ -104,15 +107,19 @@ class World:
         for each in self.streams.values():
             judge(each, self._touched_by_death(each))
         if self.scenario.seed % 4 == 0:
-            self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us) + self._quiet_after_us())
-            check_quiet(self)
+            self._fall_quiet()
 
-    def _quiet_after_us(self) -> int:
-        """Who waits for a peer that will never come back gives up at the user timeout; who only re-acknowledges does so
-        for as long again after a resume."""
+    def _fall_quiet(self) -> None:
+        """Where both ends are there and know each other they release their routes soon (5.7). Who waits for a peer that
+        will never come back gives up at the user timeout; who only re-acknowledges does so for as long again after a
+        resume."""
+        self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us) + QUIET_US)
         refused = any(each.refusals for each in self.streams.values())
-        rounds = 2 if self.deaths or self.relay.restarts or refused else 1
-        return rounds * HEALING_US + QUIET_US
+        orphans = bool(self.deaths or self.relay.restarts or refused)
+        if not orphans:
+            check_routes(self)
+        self._settle((1 + orphans) * HEALING_US)
+        check_quiet(self)
 
     def begin(self) -> None:
         """Start every node; put streams and faults on the calendar."""
@@ -256,6 +263,16 @@ class World:
         self.cells.strike(kind, [node.endpoint.connections[connection_id].state])
 
     # faults
+
+    def _packet_arrives(self, frame: Frame) -> bool:
+        """Asked for each packet that reaches the switch: damage of one packet takes no other with it."""
+        plan = self.scenario.plan
+        rate = plan.rates.get(FaultKind.PACKET_LOST, 0.0)
+        if not rate or self.clock.now_us >= plan.end_us or not chance(self._packet_loss, rate):
+            return True
+        owners = [node.index for node in self.nodes if frame.source in node.endpoint.connections]
+        self.strike(FaultKind.PACKET_LOST, owners[0] if owners else -1, frame.size, f"type {frame.type}")
+        return False
 
     def strike(self, kind: FaultKind, node: int, size: int, text: str) -> None:
         """A fault struck one node's path, or everybody (-1)."""

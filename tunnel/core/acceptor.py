@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tunnel.core.announcements import Announcements
 from tunnel.core.connection import Connection
 from tunnel.core.constants import EARLY_BYTES_MAX
 from tunnel.core.events import ConnectRequested
@@ -13,7 +14,6 @@ from tunnel.core.opening import VERSIONS, Identity, common_version
 from tunnel.core.rest import RouteName
 from tunnel.wire import (
     Connect,
-    ListenState,
     ListenStatus,
     Options,
     Packet,
@@ -23,7 +23,6 @@ from tunnel.wire import (
     TargetKind,
     decode_connect,
     decode_listen_state,
-    encode_listen_state,
     encode_rejected,
 )
 
@@ -47,30 +46,27 @@ class Acceptor:
         self._endpoint = endpoint
         self._services: dict[str, _Service] = {}
         self._routes: dict[RouteName, Connection] = {}
-        self._version = 0
+        self.announcements = Announcements(endpoint.send)
 
     # services
 
-    def listen(self, name: str, backlog: int) -> None:
+    def listen(self, name: str, backlog: int, now: int) -> None:
         """The service is up; a second call changes the backlog. ValueError when that cannot be announced (2.8)."""
         known = self._services.get(name)
         waiting = known.waiting if known is not None else 0
-        self._version += 1
-        self._announce(name, ListenStatus.UP, backlog)
-        self._services[name] = _Service(backlog, self._version, waiting)
+        version = self.announcements.announce(name, ListenStatus.UP, backlog, now)
+        self._services[name] = _Service(backlog, version, waiting)
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, name: str, now: int) -> None:
         """The service is down."""
         if self._services.pop(name, None) is not None:
-            self._version += 1
-            self._announce(name, ListenStatus.DOWN, 0)
+            self.announcements.announce(name, ListenStatus.DOWN, 0, now)
 
-    def announce_all(self) -> None:
+    def announce_all(self, now: int) -> None:
         """A relay that does not know us must hear of every service."""
+        self.announcements.forget()
         for name, service in self._services.items():
-            self._version += 1
-            service.version = self._version
-            self._announce(name, ListenStatus.UP, service.backlog)
+            service.version = self.announcements.announce(name, ListenStatus.UP, service.backlog, now)
 
     def refused(self, name: str) -> bool:
         """Whether the relay's rules do not let us listen under that name."""
@@ -81,9 +77,9 @@ class Acceptor:
         """The relay's answer to an announcement."""
         state = decode_listen_state(packet.payload)
         service = None if state is None else self._services.get(state.name)
-        if state is None or service is None:
+        if state is None or (not self.announcements.answered(state) and service is None):
             self._endpoint.packets_discarded += 1
-        elif state.version == service.version:
+        elif service is not None and state.version == service.version:
             service.refused = state.state == ListenStatus.REFUSED
 
     def surfaced(self, name: str) -> None:
@@ -91,10 +87,6 @@ class Acceptor:
         service = self._services.get(name)
         if service is not None:
             service.waiting = max(0, service.waiting - 1)
-
-    def _announce(self, name: str, status: ListenStatus, backlog: int) -> None:
-        payload = encode_listen_state(ListenState(self._version, status, backlog, name))
-        self._endpoint.send(Packet(PacketType.LISTEN_STATE, 0, 0, 0, payload))
 
     # CONNECT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from tunnel.core.constants import DRAIN_US, NEVER_US
+from tunnel.core.constants import BACKOFF_MAX_US, DRAIN_US, NEVER_US
 from tunnel.core.events import Closed, Connected, Event, Incoming
 from tunnel.core.state import Action, Input
 from tunnel.core.timers import Timer
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tunnel.core.tracer import Tracer
     from tunnel.traces.record import TraceEvent
 
-__all__ = ["ACTIONS", "Owner", "all_received", "drain_anew", "drain_over"]
+__all__ = ["ACTIONS", "Owner", "all_received", "drain_anew", "drain_over", "repeat_farewell"]
+
+ATTEMPT_MAX = 255  # one byte (1.1); 0 would say that no answer is awaited (5.7)
 
 
 class Owner(Protocol):
@@ -109,7 +111,28 @@ def _report_closed(connection: Connection, now: int) -> None:
 
 def _send_shutdown(connection: Connection, now: int) -> None:
     if connection.identity.peer_id:
-        connection.owner.send(Packet(PacketType.SHUTDOWN, connection.id, connection.identity.peer_id, 0))
+        _say_farewell(connection, 0, now)
+
+
+def repeat_farewell(connection: Connection, now: int) -> None:
+    """SHUTDOWN was not answered: if it is lost, the peer drains and the relay keeps the route for nothing (5.7). While
+    the route is gone nobody would hear it."""
+    if connection.suspended_since_us == NEVER_US:
+        _say_farewell(connection, connection.outbound.farewells, now)
+
+
+def _say_farewell(connection: Connection, attempt: int, now: int) -> None:
+    identity = connection.identity
+    packet = Packet(PacketType.SHUTDOWN, identity.own_id, identity.peer_id, 0, attempt=min(attempt, ATTEMPT_MAX))
+    connection.owner.send(packet)
+    connection.outbound.farewells = attempt + 1
+    _await_farewell(connection, now)
+
+
+def _await_farewell(connection: Connection, now: int) -> None:
+    doublings = min(connection.outbound.farewells - 1, 16)
+    interval_us = min(connection.sender.rtt.base_rto_us() << doublings, BACKOFF_MAX_US)
+    connection.timers.set(Timer.FAREWELL, now + interval_us)
 
 
 def _start_drain(connection: Connection, now: int) -> None:
@@ -133,6 +156,8 @@ def all_received(connection: Connection, now: int) -> None:
 def drain_anew(connection: Connection, now: int) -> None:
     """Late repeats are acknowledged until the peer says SHUTDOWN, or would have given up itself (5.7)."""
     connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, connection.liveness.user_timeout_us))
+    if connection.outbound.farewells:
+        _await_farewell(connection, now)
 
 
 def drain_over(connection: Connection, now: int) -> None:

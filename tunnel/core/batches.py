@@ -81,7 +81,10 @@ class Batches:
             if self._stray_aborts >= STRAY_ABORTS_MAX:
                 return
             self._stray_aborts += 1
-        if len(self.strays) < STRAYS_MAX or packet.type == _LISTEN_STATE:
+        if packet.type == _LISTEN_STATE:
+            if packet not in self.strays:  # it is repeated until it is answered, also when nothing leaves
+                self.strays.append(packet)
+        elif len(self.strays) < STRAYS_MAX:
             self.strays.append(packet)
 
     # filling

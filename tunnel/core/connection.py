@@ -4,7 +4,7 @@ How to drive it: hand packets in (`inbound.receive`), fire timers (`handle_timeo
 `finish`, `close`, `abort`), then take what leaves (`outbound.py`). Events go to the owner.
 """
 
-from tunnel.core.actions import ACTIONS, Owner, drain_anew, drain_over
+from tunnel.core.actions import ACTIONS, Owner, drain_anew, drain_over, repeat_farewell
 from tunnel.core.constants import (
     BACKOFF_MAX_US,
     EARLY_BYTES_MAX,
@@ -329,6 +329,8 @@ class Connection:
             self.outbound.open_now(now)
         if timers.due(Timer.KEEPALIVE, now) and self.state in LIVE and not self.complete:
             self.liveness.handle_keepalive(self.sender.rtt.base_rto_us(), now)
+        if timers.due(Timer.FAREWELL, now):
+            repeat_farewell(self, now)
         if timers.due(Timer.DRAIN, now):
             drain_over(self, now)
         if timers.due(Timer.USER_TIMEOUT, now) and self.liveness.expired(self._unanswered_since(), now):

@@ -54,6 +54,7 @@ STALE_TIMERS = 4  # times the connections: so many deadlines are kept, so that a
 STALE_TIMERS_MIN = 64
 _CONNECT = int(PacketType.CONNECT)
 _LISTEN_STATE = int(PacketType.LISTEN_STATE)
+_SHUTDOWN = int(PacketType.SHUTDOWN)
 
 
 class Endpoint:
@@ -98,7 +99,10 @@ class Endpoint:
         timers = self._timers
         while timers and timers[0][0] != timers[0][2].scheduled_us:
             heappop(timers)
-        return timers[0][0] if timers else None
+        due_us = timers[0][0] if timers else NEVER_US
+        if self.acceptor.announcements.due_us < due_us:
+            due_us = self.acceptor.announcements.due_us
+        return None if due_us == NEVER_US else due_us
 
     def poll_event(self) -> Event | None:
         """The next event, in the order in which they happened."""
@@ -128,11 +132,11 @@ class Endpoint:
 
     def listen(self, name: str, backlog: int, now: int) -> None:
         """Accept connections to a service; at most `backlog` that the application has not seen."""
-        self.acceptor.listen(name, backlog)
+        self.acceptor.listen(name, backlog, now)
 
     def unlisten(self, name: str, now: int) -> None:
         """Accept no further connections to the service; those that exist go on."""
-        self.acceptor.unlisten(name)
+        self.acceptor.unlisten(name, now)
 
     def accept(self, connection_id: int, now: int) -> None:
         """Answer a ConnectRequested: the target was reached."""
@@ -194,7 +198,7 @@ class Endpoint:
         self.carrier.initial_edge_bytes = initial_edge_bytes
         self.carrier.absent_since_us = NEVER_US
         if fresh:
-            self.acceptor.announce_all()
+            self.acceptor.announce_all(now)
             for connection in list(self.connections.values()):
                 connection.route_lost(now)
                 self.touch(connection)
@@ -217,6 +221,8 @@ class Endpoint:
         """Whatever is due; early or late calls are harmless."""
         if self._receipted:
             self._arm_receipted()
+        if self.acceptor.announcements.due_us <= now:
+            self.acceptor.announcements.handle_timeout(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             deadline, _, connection = heappop(timers)
@@ -315,6 +321,8 @@ class Endpoint:
             self.acceptor.receive_connect(packet, now)
         elif packet.type == _LISTEN_STATE:
             self.acceptor.receive_listen_state(packet)
+        elif packet.type == _SHUTDOWN and packet.attempt:
+            self._batches.add_stray(Packet(_SHUTDOWN, packet.destination, packet.source, 0), is_answer=True)  # 5.7
         elif packet.destination and packet.type not in _UNANSWERED:
             # ACCEPTED alone names our id as its source (2.2)
             own, peer = packet.destination, packet.source

@@ -46,6 +46,7 @@ class Outbound:
         "_refusal",
         "answer_due",
         "answer_resumed",
+        "farewells",
         "open_due",
         "peer_packet_bytes_max",
     )
@@ -55,6 +56,7 @@ class Outbound:
         self.open_due = False
         self.answer_due = False  # a repeated CONNECT or a resume wants its ACCEPTED
         self.answer_resumed = False
+        self.farewells = 0  # so often SHUTDOWN was sent (5.7)
         self.peer_packet_bytes_max = connection.owner.config.packet_bytes_max
         self._refusal: bytes | None = None
         self._opens = 0

@@ -28,6 +28,8 @@ class Timer(enum.IntEnum):
     """Nothing is to be hoped for any more (4.15)."""
     DRAIN = 8
     """Late repeats have died out (5.7)."""
+    FAREWELL = 9
+    """SHUTDOWN was not answered (5.7)."""
 
 
 class TimerTable:

@@ -1,0 +1,105 @@
+"""SHUTDOWN that is lost: it is repeated until the other says it, too, and nobody is left with the route (5.7)."""
+
+import pytest
+
+from tests.core.pair import Pair, Side
+from tests.core.test_close import drain, is_gone, kinds
+from tunnel.core import Lost, State
+from tunnel.core.constants import SECOND_US
+from tunnel.wire import Packet, PacketType
+
+SHUTDOWN = PacketType.SHUTDOWN
+
+
+@pytest.mark.parametrize("lost", [1, 2, 5])
+def test_shutdown_is_repeated_until_the_peer_says_it(lost: int) -> None:  # 5.7
+    """Nothing else would end the route at the relay, or the drain of the peer, before the user timeout."""
+    pair = Pair()
+    one, _ = pair.open()
+    to_lose = lost
+
+    def lose(side: Side, packet: Packet) -> bool:
+        nonlocal to_lose
+        if side is pair.a and packet.type == SHUTDOWN and to_lose:
+            to_lose -= 1
+            return True
+        return False
+
+    pair.lose = lose
+    one.close(pair.now)
+    pair.run((2**lost - 1) * SECOND_US + SECOND_US // 2)  # RTO is a second, and doubles
+    assert is_gone(pair)
+    assert [packet.attempt for packet in pair.a.of_type(SHUTDOWN)] == [*range(lost + 1), 0]
+    assert [packet.attempt for packet in pair.b.of_type(SHUTDOWN)] == [0]
+    assert Lost not in kinds(pair.a) + kinds(pair.b)
+
+
+def test_who_has_forgotten_answers_a_repeated_shutdown() -> None:  # 5.7
+    pair = Pair()
+    one, _ = pair.open()
+    first = True
+
+    def lose(side: Side, packet: Packet) -> bool:
+        nonlocal first
+        if side is pair.b and packet.type == SHUTDOWN and first:
+            first = False
+            return True
+        return False
+
+    pair.lose = lose
+    one.close(pair.now)
+    pair.settle()
+    assert not pair.b.endpoint.connections
+    assert one.state is State.DRAIN
+    pair.run(2 * SECOND_US)
+    assert is_gone(pair)
+    assert [packet.attempt for packet in pair.a.of_type(SHUTDOWN)] == [0, 1, 0]
+    assert [packet.attempt for packet in pair.b.of_type(SHUTDOWN)] == [0, 0]
+
+
+def test_nobody_answers_an_answer() -> None:  # 5.7
+    """Two who have both forgotten would say farewell for ever."""
+    pair = Pair()
+    one, other = pair.open()
+    one.close(pair.now)
+    pair.settle()
+    for side in pair.sides:
+        side.sent.clear()
+    pair.inject(pair.b, Packet(SHUTDOWN, one.id, other.id, 0))
+    pair.settle()
+    assert pair.b.sent == []
+    pair.inject(pair.b, Packet(SHUTDOWN, one.id, other.id, 0, attempt=1))
+    pair.settle()
+    assert pair.b.types() == [SHUTDOWN]
+    assert pair.b.sent[0].attempt == 0
+    assert pair.a.sent == []
+
+
+def test_shutdown_is_not_repeated_while_the_route_is_gone() -> None:  # 5.7, 6.6
+    """Nobody would hear it; when the route is back it is due anew."""
+    pair = Pair()
+    one, _ = pair.open()
+    pair.lose = lambda side, packet: packet.type in (SHUTDOWN, PacketType.CONNECT)
+    one.close(pair.now)
+    pair.settle()
+    pair.restart_relay()
+    pair.run(30 * SECOND_US)
+    assert [packet.attempt for packet in pair.a.of_type(SHUTDOWN)] == [0]
+    pair.lose = lambda side, packet: False
+    pair.run(4 * SECOND_US)
+    assert is_gone(pair)
+    assert Lost not in kinds(pair.a) + kinds(pair.b)
+
+
+def test_a_reader_who_is_behind_costs_few_shutdowns() -> None:  # 5.7
+    """It answers when it has read everything; until then the repeats get rare."""
+    pair = Pair()
+    one, other = pair.open()
+    one.write(b"abc", pair.now)
+    one.close(pair.now)
+    pair.run(250 * SECOND_US)
+    assert other.state is State.PEER_CLOSED
+    assert 7 <= len(pair.a.of_type(SHUTDOWN)) <= 10
+    assert drain(other, pair) == b"abc"
+    pair.settle()
+    assert is_gone(pair)
