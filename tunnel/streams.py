@@ -17,6 +17,14 @@ StreamReader = asyncio.StreamReader
 class StreamProtocol(asyncio.StreamReaderProtocol):
     """Feeds the reader; after TLS was put on top it stands above that."""
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Whoever wants to know how it ended asks `wait_closed()`: that nobody did is no mistake. asyncio sees to that
+        in `__del__`, but a collection of cycles may come to the future first."""
+        super().connection_lost(exc)
+        closed = cast("asyncio.Future[None]", self._get_close_waiter(None))  # type: ignore[attr-defined]
+        if not closed.cancelled():
+            closed.exception()
+
     def use(self, transport: asyncio.Transport) -> None:
         """From now on this is what the writer writes to."""
         self._transport = transport

@@ -99,6 +99,10 @@ def _tell(outcome: Outcome, findings: Sequence[Finding], page: Path, *, as_json:
     )
     for error in outcome.summary["errors"]:
         print(f"  error: {error}")
+    if outcome.summary["descriptors_left"]:
+        print("descriptors that are open, and were not before:")
+        for what in outcome.summary["new_descriptors"]:
+            print(f"  {what}")
     print("gates")
     for finding in findings:
         print(f"  {'held  ' if finding.ok else 'BROKEN'}  {finding.name}: {finding.found} ({finding.limit})")

@@ -129,6 +129,7 @@ def _sum_up(summaries: Sequence[Row]) -> Row:
     names = ("actions", "failures", "wrong", "moved_bytes", "descriptors_left", "tasks_left")
     found: Row = {name: sum(one[name] for one in summaries) for name in names}
     found["errors"] = sorted({error for one in summaries for error in one["errors"]})
+    found["new_descriptors"] = [what for one in summaries for what in one["new_descriptors"]]
     actions: Row = {}
     for one in summaries:
         for name, entry in one["by_action"].items():

@@ -1,10 +1,12 @@
 """What the kernel says of a process: resident memory, descriptors, processor time."""
 
 import os
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ProcessInfo", "look_at"]
+__all__ = ["ProcessInfo", "look_at", "open_descriptors"]
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -30,3 +32,23 @@ def look_at(pid: int) -> ProcessInfo | None:
     except (OSError, IndexError, ValueError):
         return None
     return ProcessInfo(pages * _PAGE_BYTES, descriptors, (int(fields[11]) + int(fields[12])) / _TICKS)
+
+
+def open_descriptors() -> dict[int, str]:
+    """The descriptors of this process, and what each is."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing itself is gone again
+            found[int(name)] = _what_is(int(name), os.readlink(f"/proc/self/fd/{name}"))
+    return found
+
+
+def _what_is(descriptor: int, link: str) -> str:
+    """A socket by its two ends, all else by its name."""
+    if not link.startswith("socket:"):
+        return link
+    with socket.socket(fileno=os.dup(descriptor)) as twin:
+        peer = ""
+        with suppress(OSError):
+            peer = f" to {twin.getpeername()}"
+        return f"{twin.family.name} {twin.getsockname()}{peer}"

@@ -22,7 +22,7 @@ from client.runtime import default_runtime
 from client.runtime_loop import loop_thread
 from loadtests.processes import Process, python_command, says_event
 from loadtests.stress.measures import object_population, row_of
-from loadtests.stress.processinfo import look_at
+from loadtests.stress.processinfo import look_at, open_descriptors
 
 __all__ = ["Session", "Weather"]
 
@@ -67,7 +67,7 @@ class Session:
         )  # Locust's own are reset when a worker has reported
         self._bytes = 0
         self._wrong = 0
-        self._before = 0
+        self._before: dict[int, str] = {}
         directory.mkdir(parents=True, exist_ok=True)
 
     # where the world is
@@ -106,7 +106,7 @@ class Session:
         """Count every action, measure each second."""
         if "STRESS_TARGET" not in os.environ and not isinstance(self.environment.runner, MasterRunner):
             raise RuntimeError("the master has not said where the world is: set TUNNEL_RELAY and STRESS_TARGET")
-        self._before = _descriptors()
+        self._before = open_descriptors()
         self.environment.events.request.add_listener(self._count)  # type: ignore[no-untyped-call]
         if not isinstance(self.environment.runner, MasterRunner):
             self._samplings.append(gevent.spawn(self._sample, "process", self._own_row))
@@ -195,7 +195,7 @@ class Session:
 
     def _descriptors_left(self) -> int:
         """What this module itself opened before it counted stays; so does what a loop holds."""
-        return max(0, _descriptors() - self._before - _LOOP_DESCRIPTORS)
+        return max(0, len(open_descriptors()) - len(self._before) - _LOOP_DESCRIPTORS)
 
     def _write_summary(self) -> None:
         tunnel = self._actions.entries.values()
@@ -207,6 +207,9 @@ class Session:
             "moved_bytes": self._bytes,
             "descriptors_left": self._descriptors_left(),
             "tasks_left": _tasks(),
+            "new_descriptors": sorted(
+                what for number, what in open_descriptors().items() if number not in self._before
+            ),
             "by_action": {
                 entry.name: {
                     "count": entry.num_requests,
@@ -228,10 +231,6 @@ def _set_where(where: dict[str, str]) -> None:
     os.environ["STRESS_TARGET"] = where["target"]
     os.environ.setdefault("TUNNEL_CARRIER", "poll")
     os.environ.setdefault("no_proxy", "*")
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def _tasks() -> int:

@@ -28,6 +28,7 @@ def summary(count: int) -> Row:
         "tasks_left": 0,
         "by_action": {"echo": {"count": count, "failures": 1, "p50_ms": count, "p99_ms": 9.0}},
         "errors": ["late", f"error {count}"],
+        "new_descriptors": ["anon_inode:[eventpoll]"],
     }
 
 

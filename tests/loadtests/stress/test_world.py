@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import xxhash
 
 from loadtests.processes import Process, python_command, says_event
-from loadtests.stress.processinfo import look_at
+from loadtests.stress.processinfo import look_at, open_descriptors
 from loadtests.stress.target import PATTERN, digest_of_pattern, serve
 from tests.support.loops import in_loop
 from tunnel import attach
@@ -53,6 +54,18 @@ def test_the_kernel_knows_processes() -> None:
     assert info.descriptors > 2
     assert info.cpu_s > 0
     assert look_at(2**22 + 1) is None  # beyond the largest pid
+
+
+def test_what_is_open_has_a_name() -> None:
+    before = open_descriptors()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        now = open_descriptors()
+        new = {number: what for number, what in now.items() if number not in before}
+        assert new == {
+            server.fileno(): f"AF_INET {server.getsockname()}",
+            client.fileno(): f"AF_INET {client.getsockname()} to {server.getsockname()}",
+        }
+    assert open_descriptors() == before
 
 
 async def order(port: int, line: bytes) -> dict[str, Any]:
