@@ -94,7 +94,7 @@ class Near(asyncio.Protocol):
         self._skip = skip
         self._ended = ended
         self._transport: asyncio.Transport
-        self._reset_due = False
+        self._reset_due = self._look_due = False
         far.near = self
 
     @property
@@ -170,8 +170,12 @@ class Near(asyncio.Protocol):
     # for the far side
 
     def write(self, data: bytes) -> None:
-        if not self.is_over:
-            self._transport.write(data)
+        if self.is_over:
+            return
+        self._transport.write(data)
+        if self.is_eof and not self._look_due:
+            self._look_due = True
+            asyncio.get_running_loop().call_later(_OUTGOING_CHECK_S, self._look)
 
     def pause_reading(self) -> None:
         if not self.is_over and not self._transport.is_closing():
@@ -224,12 +228,19 @@ class Near(asyncio.Protocol):
             if hasattr(socket, name):
                 self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    def _look(self) -> None:
+        """After the end of what it reads a loop is not told that the application has closed: ask the kernel, or the far
+        side would never learn that nobody hears it."""
+        self._look_due = False
+        if not self.is_over and self.names() is None:
+            self.abort_both()
+
     def _reset(self) -> None:
         if self.is_over or self.descriptor < 0:
             return
         waiting = fcntl.ioctl(self.descriptor, termios.TIOCOUTQ, b"\0\0\0\0")
-        if self._reset_due and any(waiting):
-            # A reset throws away what the kernel has not handed over.
+        if self._reset_due and any(waiting) and self.names() is not None:
+            # A reset throws away what the kernel has not handed over; once the other side is gone, it never will.
             asyncio.get_running_loop().call_later(_OUTGOING_CHECK_S, self._reset)
             return
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

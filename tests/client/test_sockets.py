@@ -6,6 +6,7 @@ import errno
 import select
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -220,6 +221,27 @@ def test_a_closed_runtime_ends_its_sockets_and_begins_anew(relay: RelayThread, l
                 runtime.close()
                 far.settimeout(DEADLINE_S)
                 assert far.recv(100, socket.MSG_PEEK) == b"before the end"
+
+
+def go_on_talking(sock: socket.socket) -> None:
+    """Until somebody objects."""
+    for _ in range(int(DEADLINE_S / 0.01)):
+        time.sleep(0.01)
+        sock.sendall(b"or this")
+
+
+def test_who_answers_a_socket_that_has_closed_is_told(runtime: Runtime, listener: socket.socket) -> None:
+    """As from TCP: a reset. The loop is not told of it once the application had ended its own direction."""
+    sock = create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime)
+    far, _ = listener.accept()
+    far.settimeout(DEADLINE_S)
+    with far:
+        sock.shutdown(socket.SHUT_WR)
+        assert far.recv(1) == b""
+        sock.close()
+        far.sendall(b"nobody hears this")
+        with pytest.raises(ConnectionError):
+            go_on_talking(far)
 
 
 # what it is not
