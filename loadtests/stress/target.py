@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 
 import structlog
 import xxhash
@@ -24,6 +25,7 @@ FRAME_BYTES_MAX = 1 << 20
 PATTERN = bytes(i * 31 % 251 for i in range(_READ_BYTES))
 
 
+@lru_cache
 def digest_of_pattern(size: int) -> bytes:
     """Of what `d` sends."""
     hashed = xxhash.xxh3_128()

@@ -19,6 +19,7 @@ from loadtests.stress.target import PATTERN, digest_of_pattern
 __all__ = ["BulkUser", "ChurnUser", "EchoUser", "HalfCloserUser", "IdleCrowd", "RequestUser", "SlowReaderUser"]
 
 TIMEOUT_S = 330.0  # longer than the user timeout: the tunnel says first what is wrong
+_BLOCK_BYTES = 64 * 1024
 BULK_BYTES = int(os.environ.get("STRESS_BULK_BYTES", 4 << 20))
 CROWD = int(os.environ.get("STRESS_CROWD", 20))  # connections that one member of the crowd holds
 CROWD_PERIOD_S = float(os.environ.get("STRESS_CROWD_PERIOD_S", 30.0))
@@ -126,7 +127,7 @@ class EchoUser(Talker):
 
 
 class BulkUser(User):
-    """Large transfers, either way."""
+    """Large transfers, either way. None is kept: what grows with the loss would be the users' own bytes."""
 
     weight = 1
     wait_time = between(0.5, 2)
@@ -135,20 +136,25 @@ class BulkUser(User):
     def upload(self) -> None:
         """Send, and let the target say what came."""
         with measured("upload") as size, dial(b"s") as sock:
-            data = random.randbytes(BULK_BYTES)
-            sock.sendall(data)
+            hashed = xxhash.xxh3_128()
+            for start in range(0, BULK_BYTES, _BLOCK_BYTES):
+                block = random.randbytes(min(_BLOCK_BYTES, BULK_BYTES - start))
+                hashed.update(block)
+                sock.sendall(block)
             sock.shutdown(socket.SHUT_WR)
-            check(take(sock, 24), len(data).to_bytes(8) + xxhash.xxh3_128(data).digest())
-            size[0] = len(data)
+            check(take(sock, 24), BULK_BYTES.to_bytes(8) + hashed.digest())
+            size[0] = BULK_BYTES
 
     @task
     def download(self) -> None:
         """Ask for bytes, and check them."""
         with measured("download") as size, dial(b"d" + BULK_BYTES.to_bytes(8)) as sock:
-            data = take(sock, BULK_BYTES)
+            hashed = xxhash.xxh3_128()
+            for start in range(0, BULK_BYTES, _BLOCK_BYTES):
+                hashed.update(take(sock, min(_BLOCK_BYTES, BULK_BYTES - start)))
             check(take(sock, 16), digest_of_pattern(BULK_BYTES))
-            check(xxhash.xxh3_128(data).digest(), digest_of_pattern(BULK_BYTES))
-            size[0] = len(data)
+            check(hashed.digest(), digest_of_pattern(BULK_BYTES))
+            size[0] = BULK_BYTES
 
 
 class RequestUser(Talker):
