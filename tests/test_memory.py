@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tunnel.memory import keep_freed_memory
+from tunnel.memory import give_back_freed_memory, keep_freed_memory
 
 PROGRAM = """
 import resource
@@ -33,6 +33,30 @@ def test_freed_memory_is_used_again() -> None:
     assert faults("keep_freed_memory()") < faults("") / 2
 
 
+HOLDER = """
+import os
+from tunnel.memory import give_back_freed_memory, keep_freed_memory
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+keep_freed_memory()
+blocks = [bytes(1000) for _ in range(50_000)]
+last = bytes(1000)  # the end of the heap stays in use
+del blocks
+before = resident()
+give_back_freed_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone is told")
+def test_what_nobody_uses_can_be_given_back() -> None:
+    command = [sys.executable, "-c", HOLDER]
+    given_back = int(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    assert given_back > 20 << 20
+
+
 def test_it_is_harmless_to_ask_twice() -> None:
-    keep_freed_memory()
-    keep_freed_memory()
+    for _ in range(2):
+        keep_freed_memory()
+        give_back_freed_memory()

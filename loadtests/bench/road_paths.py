@@ -112,15 +112,16 @@ def _relay(stack: ExitStack, *arguments: str) -> str:
     return str(msgspec.json.decode(process.ready_line)["url"])
 
 
-def _service(carrier: str, delay_ms: int = 0) -> Callable[[ExitStack], Way]:
+def _service(carrier: str, delay_ms: int = 0, *, traced: bool = False) -> Callable[[ExitStack], Way]:
     def start(stack: ExitStack) -> Way:
-        url = _relay(stack, "--open", "--listen", "127.0.0.1:0", "--exit", "none")
-        _peer(stack, "service", "--relay", url)
+        trace = ("--trace", stack.enter_context(TemporaryDirectory())) if traced else ()
+        url = _relay(stack, "--open", "--listen", "127.0.0.1:0", "--exit", "none", *trace)
+        _peer(stack, "service", "--relay", url, *trace)
         if delay_ms:
             port = url.rpartition(":")[2]
             late = _peer(stack, "forward", "--port", port, "--delay-ms", str(delay_ms))
             url = f"http://127.0.0.1:{late}"
-        return Way(("--relay", url, "--carrier", carrier))
+        return Way(("--relay", url, "--carrier", carrier, *trace))
 
     return start
 
@@ -155,6 +156,7 @@ ROADS: tuple[Road, ...] = (
     Road("socat", "client - socat - target", 1, _socat),
     Road("httptunnel", "client - htc - hts - target", 2, _httptunnel),
     Road("link-service", "client =link= relay =link= service", 1, _service("link")),
+    Road("link-traced", "the same, and each of the three traces every packet", 1, _service("link", traced=True)),
     Road("link-exit", "client =link= relay =link= exit - target", 2, _exit("link")),
     Road("poll-service", "client =poll= relay =link= service", 1, _service("poll")),
     Road("poll-exit", "client =poll= relay =link= exit - target", 2, _exit("poll")),

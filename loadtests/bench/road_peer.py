@@ -233,9 +233,14 @@ async def _forward(arguments: argparse.Namespace) -> None:
     await _serve(lambda: Forwarder(arguments.delay_ms / 1000, ("127.0.0.1", arguments.port)))
 
 
+def _trace(arguments: argparse.Namespace) -> tunnel.TraceWriter | None:
+    """At the level of packets; it ends with the process."""
+    return tunnel.open_trace(arguments.trace, name=arguments.role) if arguments.trace else None
+
+
 async def _service(arguments: argparse.Namespace) -> None:
-    attachment = tunnel.attach(arguments.relay, proxy=None, carrier=arguments.carrier)
-    async with attachment:
+    trace = _trace(arguments)
+    async with tunnel.attach(arguments.relay, proxy=None, carrier=arguments.carrier, trace=trace) as attachment:
         await attachment.create_server(Target, SERVICE)
         _ready(SERVICE)
         await asyncio.Event().wait()
@@ -250,7 +255,10 @@ async def _client(arguments: argparse.Namespace) -> None:
         transport.close()
         return
     token = os.environ.get("TUNNEL_TOKEN") or None
-    async with tunnel.attach(arguments.relay, token=token, proxy=None, carrier=arguments.carrier) as attachment:
+    attachment = tunnel.attach(
+        arguments.relay, token=token, proxy=None, carrier=arguments.carrier, trace=_trace(arguments)
+    )
+    async with attachment:
         target = ("127.0.0.1", arguments.port) if arguments.port else (SERVICE, None)
         connection, client = await attachment.create_connection(Client, *target, timeout=_CONNECT_S)
         await _measure(client, arguments)
@@ -296,6 +304,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="where forwarders and clients connect")
     parser.add_argument("--relay", default="", metavar="URL", help="reach the target through this relay")
     parser.add_argument("--carrier", default="link", choices=("auto", "poll", "link"))
+    parser.add_argument("--trace", default="", metavar="DIR", help="of a client or a service: trace every packet")
     parser.add_argument("--delay-ms", type=float, default=0, help="of a forwarder, each way")
     parser.add_argument("--size", type=int, default=64 * 1024 * 1024, help="bytes each way")
     parser.add_argument("--echoes", type=int, default=1000)

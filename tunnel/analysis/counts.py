@@ -7,20 +7,18 @@ asked at once, in keys that are few however long the trace is.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tunnel.analysis.expressions import SEQUENCED, dropped_at_relay, percentiles
 from tunnel.analysis.schema import CORRUPT
-from tunnel.traces.record import TraceEvent, TraceReason
+from tunnel.traces.record import TraceEvent
 
 __all__ = ["BUCKET_US", "details_of", "file_health", "sums_of"]
 
 BUCKET_US = 10_000_000
-_ACCURACY = 1000  # of percentiles: a thousandth
-_NUMBERED = (4, 5, 10, 13)
 
 
 def file_health(events: DataFrame) -> DataFrame:
     """One row for each file and writer: which numbers it has, what could not be read."""
     known = F.col("version") == 1
-    at_relay = (F.col("event") == TraceEvent.PACKET_DROPPED.value) & (F.col("reason") != TraceReason.DUPLICATE.value)
     return events.groupBy("source", "writer").agg(
         F.count_if(known).alias("events"),
         F.count_if(F.col(CORRUPT).isNotNull()).alias("bad_lines"),
@@ -31,7 +29,7 @@ def file_health(events: DataFrame) -> DataFrame:
         F.sum(F.when(F.col("event") == TraceEvent.TRACE_DROPPED.value, F.col("count"))).alias("dropped"),
         F.min(F.when(known, F.col("time_us"))).alias("begin_us"),
         F.max(F.when(known, F.col("time_us"))).alias("end_us"),
-        F.count_if(at_relay).alias("dropped_packets"),
+        F.count_if(dropped_at_relay()).alias("dropped_packets"),
     )
 
 
@@ -62,7 +60,7 @@ def details_of(events: DataFrame) -> DataFrame:
         .agg(
             F.count("*").alias("n"),
             F.sum("size_bytes").alias("bytes"),
-            F.percentile_approx("latency_us", F.array(F.lit(0.5), F.lit(0.99)), F.lit(_ACCURACY)).alias("latency"),
+            percentiles("latency_us", 0.5, 0.99).alias("latency"),
             F.max("latency_us").alias("latency_us_max"),
             F.max("time_us").alias("last_us"),
         )
@@ -76,7 +74,7 @@ def sums_of(events: DataFrame, relays: DataFrame | None, begin_us: int, bucket_u
     sent = F.col("event") == TraceEvent.PACKET_SENT.value
     received = F.col("event") == TraceEvent.PACKET_RECEIVED.value
     told = F.col("event").isin(TraceEvent.STREAM_DATA_MOVED.value, TraceEvent.FAULT_INJECTED.value)
-    numbered = F.col("packet_type").isin(*_NUMBERED)
+    numbered = F.col("packet_type").isin(*SEQUENCED)
     repeated = sent & numbered & (F.col("attempt") > 0)
     known = events.where("version = 1")
     relay: Column = F.lit("")

@@ -7,6 +7,7 @@ both ends know it, and no clock is needed to bring their views together.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tunnel.analysis.expressions import SEQUENCED
 from tunnel.traces.record import TraceCause, TraceEvent
 
 __all__ = [
@@ -32,8 +33,6 @@ _KINDS = {
     TraceEvent.SPURIOUS_RETRANSMIT: SPURIOUS,
 }
 _CAUSES = tuple(cause.value for cause in TraceCause)
-DATA, CLOSE, OPTION, FINISH = 4, 5, 10, 13
-_SEQUENCED = (DATA, CLOSE, OPTION, FINISH)  # packet types with a number, apart from the answer that opens
 _HALF = 1 << 31
 _ROUND = 1 << 32
 _ATTEMPTS_MAX = 62  # of a bit mask; further ones share the last bit
@@ -45,7 +44,7 @@ def flow_of(events: DataFrame) -> DataFrame:
     kind = F.lit(None)
     for event, number in _KINDS.items():
         kind = F.when(F.col("event") == event.value, number).otherwise(kind)
-    is_sequenced = F.col("packet_type").isin(*_SEQUENCED) | (F.col("event") == TraceEvent.PACKETS_ACKED.value)
+    is_sequenced = F.col("packet_type").isin(*SEQUENCED) | (F.col("event") == TraceEvent.PACKETS_ACKED.value)
     wanted = events.where((F.col("version") == 1) & F.col("event").isin(*[e.value for e in _KINDS]) & is_sequenced)
     by_sender = F.col("event") != TraceEvent.PACKET_RECEIVED.value
     return wanted.select(

@@ -3,6 +3,7 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tunnel.analysis.expressions import dropped_at_relay, percentiles
 from tunnel.traces.record import TraceEvent
 
 __all__ = [
@@ -75,7 +76,7 @@ def stream_table(ordered: DataFrame) -> DataFrame:
         F.count_if(F.col("late_us").isNotNull()).alias("reordered"),
         F.max("late_us").alias("late_us_max"),
         F.count_if(F.col("hol_us") > 0).alias("waited"),
-        F.percentile_approx("hol_us", F.array(F.lit(0.5), F.lit(0.99)), F.lit(1000)).alias("hol"),
+        percentiles("hol_us", 0.5, 0.99).alias("hol"),
         *_transitions(),
     )
     return table.select("*", F.col("hol")[0].alias("hol_us_p50"), F.col("hol")[1].alias("hol_us_p99")).drop("hol")
@@ -133,7 +134,7 @@ def repairs(packets: DataFrame) -> DataFrame:
             F.count_if("hit").alias("hits"),
             F.count_if("false_alarm").alias("false_alarms"),
             F.count_if("miss").alias("missed"),
-            F.percentile_approx("took", F.array(F.lit(0.5), F.lit(0.99)), F.lit(1000)).alias("took"),
+            percentiles("took", 0.5, 0.99).alias("took"),
         )
     )
 
@@ -149,7 +150,7 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
     lost = lost.join(ends, ["sender", "batch"], "left")
     if relay_dropped:
         at_relay = (
-            events.where((F.col("event") == TraceEvent.PACKET_DROPPED.value) & (F.col("reason") != "duplicate"))
+            events.where(dropped_at_relay())
             .select(F.col("connection").alias("stream"), "sequence", F.col("reason").alias("relay_reason"))
             .dropDuplicates(["stream", "sequence"])
         )

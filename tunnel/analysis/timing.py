@@ -3,6 +3,7 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tunnel.analysis.expressions import percentiles
 from tunnel.analysis.flow import ACKED, SENT
 from tunnel.traces.record import TraceEvent
 
@@ -17,13 +18,8 @@ __all__ = [
 ]
 
 _SHARES = (0.5, 0.95, 0.99)
-_ACCURACY = 1000  # of percentiles: a thousandth
 STALL_MIN_US = 1_000
 BUCKET_US = 10_000_000
-
-
-def _percentiles(value: Column | str, shares: tuple[float, ...] = _SHARES) -> Column:
-    return F.percentile_approx(value, F.array(*[F.lit(share) for share in shares]), F.lit(_ACCURACY))
 
 
 def steps_of(flow: DataFrame) -> DataFrame:
@@ -55,9 +51,9 @@ def rtt_by_stream(steps: DataFrame) -> DataFrame:
         .agg(
             F.count(sample).alias("samples"),
             F.min(sample).alias("rtt_us_min"),
-            _percentiles(sample).alias("rtt"),
+            percentiles(sample, *_SHARES).alias("rtt"),
             F.avg(F.abs(sample - F.col("rtt_before"))).alias("jitter_us"),
-            _percentiles(F.when(sample.isNotNull(), F.col("rto_us")), (0.5,))[0].alias("rto_us_p50"),
+            percentiles(F.when(sample.isNotNull(), F.col("rto_us")), 0.5)[0].alias("rto_us_p50"),
             F.max("backoff").alias("backoff_max"),
         )
         .select(
@@ -84,10 +80,10 @@ def rtt_over_time(steps: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -
     return sampled.rollup(bucket.alias("bucket")).agg(
         F.count("*").alias("samples"),
         F.min("rtt_us").alias("us_min"),
-        _percentiles("rtt_us").alias("us"),
+        percentiles("rtt_us", *_SHARES).alias("us"),
         F.avg(F.abs(F.col("rtt_us") - F.col("rtt_before"))).alias("jitter_us"),
-        _percentiles("rto_us", (0.5,)).alias("rto"),
-        _percentiles(F.col("rto_us") / F.col("rtt_us"), (0.5, 0.99)).alias("rto_over_rtt"),
+        percentiles("rto_us", 0.5).alias("rto"),
+        percentiles(F.col("rto_us") / F.col("rtt_us"), 0.5, 0.99).alias("rto_over_rtt"),
     )
 
 
@@ -218,7 +214,7 @@ def stalls_by_cause(stalls: DataFrame) -> DataFrame:
         .agg(
             F.count("*").alias("stalls"),
             F.sum("gap_us").alias("us"),
-            _percentiles("gap_us", (0.5, 0.99)).alias("gap"),
+            percentiles("gap_us", 0.5, 0.99).alias("gap"),
             F.max("gap_us").alias("us_max"),
             F.countDistinct("stream").alias("streams"),
         )

@@ -30,6 +30,7 @@ from tunnel.exchange import (
     PacketsReceived,
     Refused,
 )
+from tunnel.exchange.pulls import NEVER_US
 from tunnel.wire import Packet, encode_packets, parse_packets
 
 __all__ = ["LinkCarrier"]
@@ -41,7 +42,6 @@ _DOUBT_US = SECOND  # no receipt for so long: the lanes take over what it owes
 _DOUBT_US_MAX = 8 * SECOND  # doubles up to this whenever the receipts come after all: the link is only slow
 _DEAD_US = 10 * SECOND  # no receipt for so long: the link is closed
 _OPEN_S = 10.0  # for upgrade and greeting together
-_NEVER_US = 1 << 62
 _RETRY_US_MIN = 100 * MS
 _RETRY_US_MAX = SECOND  # where a link has worked before
 _RETRY_US_RARE = 60 * SECOND  # where none ever has
@@ -141,7 +141,7 @@ class LinkCarrier(ExchangingCarrier):
     def next_timeout(self) -> int | None:
         due_us = super().next_timeout()
         link_us = self._link_timeout()
-        if link_us < _NEVER_US and (due_us is None or link_us < due_us):
+        if link_us < NEVER_US and (due_us is None or link_us < due_us):
             due_us = link_us
         if self._may_open() and (due_us is None or self._retry_at_us < due_us):
             due_us = self._retry_at_us
@@ -338,8 +338,8 @@ class LinkCarrier(ExchangingCarrier):
 
     def _link_timeout(self) -> int:
         if self._link is None:
-            return _NEVER_US
-        due_us = _NEVER_US
+            return NEVER_US
+        due_us = NEVER_US
         if self._pace.waits or self._doubted:
             due_us = self._progress_us + (_DEAD_US if self._doubted else self._doubt_us)
         receipt_us = self._link.state.next_timeout()
