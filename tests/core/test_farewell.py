@@ -3,6 +3,7 @@
 import pytest
 
 from tests.core.pair import Pair, Side
+from tests.core.solo import PEER, Solo
 from tests.core.test_close import drain, is_gone, kinds
 from tunnel.core import Lost, State
 from tunnel.core.constants import SECOND_US
@@ -73,6 +74,16 @@ def test_nobody_answers_an_answer() -> None:  # 5.7
     assert pair.b.types() == [SHUTDOWN]
     assert pair.b.sent[0].attempt == 0
     assert pair.a.sent == []
+
+
+def test_answers_to_strangers_are_bounded() -> None:  # 5.7, 3.9
+    """Who repeats SHUTDOWN for ids that nobody knows is not answered without end."""
+    solo = Solo()
+    for number in range(1, 100):
+        solo.receive(Packet(SHUTDOWN, PEER, number, 0, attempt=1))
+    answers = solo.out()
+    assert len(answers) == 64
+    assert answers[0] == Packet(SHUTDOWN, 1, PEER, 0)
 
 
 def test_shutdown_is_not_repeated_while_the_route_is_gone() -> None:  # 5.7, 6.6

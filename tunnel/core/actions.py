@@ -130,8 +130,7 @@ def _say_farewell(connection: Connection, attempt: int, now: int) -> None:
 
 
 def _await_farewell(connection: Connection, now: int) -> None:
-    doublings = min(connection.outbound.farewells - 1, 16)
-    interval_us = min(connection.sender.rtt.base_rto_us() << doublings, BACKOFF_MAX_US)
+    interval_us = min(connection.sender.rtt.base_rto_us() << (connection.outbound.farewells - 1), BACKOFF_MAX_US)
     connection.timers.set(Timer.FAREWELL, now + interval_us)
 
 
