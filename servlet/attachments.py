@@ -1,6 +1,6 @@
 """An attachment: an endpoint's authenticated presence, with its lanes, links and mailbox (section 6)."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from servlet.budget import Budget
@@ -106,7 +106,7 @@ class Attachment:
         self.mailbox = Mailbox(budget, config, context.counters, lambda: context.wake(self))
         self.legs: dict[int, Leg] = {}  # by its own id
         self.handed: dict[bytes, Route] = {}  # by route key
-        self.lingering: deque[Route] = deque()  # opened by it, oldest first; some of them released meanwhile
+        self.lingering: OrderedDict[Route, None] = OrderedDict()  # opened by it, the oldest first
         self.routes_opened = 0
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}

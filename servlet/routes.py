@@ -196,6 +196,7 @@ class RouteTable:
             self._unpark(route)
         self._become(route, RouteState.RELEASED)
         self._uncount(route)
+        initiator.attachment.lingering.pop(route, None)
         if acceptor is not initiator:
             acceptor.mailbox.withdraw_connect(route.route_key)
             del acceptor.attachment.handed[route.route_key]
@@ -257,12 +258,9 @@ class RouteTable:
         for leg in (route.initiator, route.acceptor):
             leg.mailbox.budget.unreserve(leg.queue.shrink())
         self._context.deadlines.set(route.deadline, now + config.linger_us)
-        lingering = owner.lingering
-        lingering.append(route)
-        while lingering[0].state is RouteState.RELEASED:
-            lingering.popleft()
-        if len(lingering) > config.lingering_per_attachment_max:
-            self.release(lingering.popleft(), now)
+        owner.lingering[route] = None
+        if len(owner.lingering) > config.lingering_per_attachment_max:
+            self.release(next(iter(owner.lingering)), now)
 
     def _uncount(self, route: Route) -> None:
         if not route.is_lingering:

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from loadtests.stress.measures import Row
 
-__all__ = ["Finding", "Thresholds", "judge", "lower_envelope", "slope_percent_per_minute"]
+__all__ = ["Finding", "Thresholds", "judge", "lower_envelope", "settled", "slope_percent_per_minute"]
+
+Points: TypeAlias = Sequence[tuple[float, float]]
 
 _MIB = 1 << 20
 _MINUTE_S = 60.0
 _FEW = 4  # points: too few for a slope
 _SHORT_S = 200.0  # of memory measured: below this a slope is that of the load
+_SETTLED_S = 30.0  # after a change of the loss; who transfers then has waited out most of its retransmissions
 _WINDOW_S = 10.0  # a transfer lasts a second or two: the least of so long is what stays
 
 
@@ -38,21 +42,40 @@ class Finding:
     ok: bool
 
 
-def slope_percent_per_minute(points: Sequence[tuple[float, float]]) -> float:
-    """Of the line of least squares through (seconds, value), in percent of the mean value per minute."""
-    count = len(points)
-    if count < _FEW:
+def slope_percent_per_minute(levels: Sequence[Points]) -> float:
+    """Of lines of least squares through (seconds, value), in percent of the mean value per minute. All have the same
+    slope, and each level has a height of its own."""
+    count = sum(map(len, levels))
+    rise = spread = total = 0.0
+    for points in levels:
+        if not points:
+            continue
+        mean_x = sum(x for x, _ in points) / len(points)
+        mean_y = sum(y for _, y in points) / len(points)
+        rise += sum((x - mean_x) * (y - mean_y) for x, y in points)
+        spread += sum((x - mean_x) ** 2 for x, _ in points)
+        total += sum(y for _, y in points)
+    if count < _FEW or not spread or not total:
         return 0.0
-    mean_x = sum(x for x, _ in points) / count
-    mean_y = sum(y for _, y in points) / count
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    if not spread or not mean_y:
-        return 0.0
-    rise = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    return rise * _MINUTE_S / mean_y * 100
+    return rise / spread * _MINUTE_S / (total / count) * 100
 
 
-def lower_envelope(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def settled(rows: Sequence[Row], ramp_s: float) -> dict[str, list[Row]]:
+    """By the loss that was in force: more of it is more load, which holds more. What came just after a change is left
+    out, as the ramp is. A loss that comes back has its old height: what stayed meanwhile is a rise."""
+    found: dict[str, list[Row]] = {}
+    before, since_s = None, 0.0
+    for row in rows:
+        loss = row.get("loss", "")
+        if before is not None and loss != before:
+            since_s = row["seconds"] + _SETTLED_S
+        before = loss
+        if row["seconds"] >= max(ramp_s, since_s):
+            found.setdefault(loss, []).append(row)
+    return found
+
+
+def lower_envelope(points: Points) -> list[tuple[float, float]]:
     """The least value of each window: what a process keeps, without what it just moves."""
     least: dict[int, tuple[float, float]] = {}
     for x, y in points:
@@ -60,6 +83,11 @@ def lower_envelope(points: Sequence[tuple[float, float]]) -> list[tuple[float, f
         if window not in least or y < least[window][1]:
             least[window] = (x, y)
     return list(least.values())
+
+
+def _memory_of(process: str, rows: Sequence[Row]) -> list[tuple[float, float]]:
+    known = [(row["seconds"], row["rss_bytes"][process]) for row in rows if process in row.get("rss_bytes", {})]
+    return lower_envelope(known)
 
 
 def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: float) -> list[Finding]:
@@ -80,14 +108,9 @@ def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: flo
         wanted = f"at least {thresholds.connections:,}"
         findings.append(Finding("connections at once", f"{most:,}", wanted, most >= thresholds.connections))
     for process in sorted({name for row in rows for name in row.get("rss_bytes", {})}):
-        points = lower_envelope(
-            [
-                (row["seconds"], row["rss_bytes"][process])
-                for row in rows
-                if row["seconds"] >= ramp_s and process in row.get("rss_bytes", {})
-            ]
-        )
-        slope = slope_percent_per_minute(points)
+        levels = [_memory_of(process, part) for part in settled(rows, ramp_s).values()]
+        points = sorted(point for level in levels for point in level)
+        slope = slope_percent_per_minute(levels)
         measured_s = points[-1][0] - points[0][0] if points else 0.0
         rise = slope / 100 * points[0][1] * measured_s / _MINUTE_S if points else 0.0
         floor_bytes = thresholds.short_floor_bytes if measured_s < _SHORT_S else thresholds.slope_floor_bytes

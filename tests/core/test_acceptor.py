@@ -5,6 +5,7 @@ import pytest
 from tests.core.solo import KEY, PEER, SERVICE, TARGET, Solo
 from tunnel.core import ConnectRequested, EndpointConfig, Incoming, Lost, LostReason, State
 from tunnel.core.constants import SECOND_US
+from tunnel.core.rest import SHELF_US
 from tunnel.wire import (
     Abort,
     AbortReason,
@@ -272,6 +273,9 @@ def test_the_answer_outlives_the_connection() -> None:  # 3.3
     solo.request(TARGET, ANN)
     assert rejection(solo).reason == RejectReason.UNREACHABLE
     solo.wait(240 * SECOND_US)
+    solo.request(TARGET, ANN)
+    assert rejection(solo).reason == RejectReason.UNREACHABLE
+    solo.wait(SHELF_US)
     solo.request(TARGET, ANN)
     assert isinstance(solo.event(ConnectRequested), ConnectRequested)
 

@@ -145,7 +145,15 @@ def test_forgetting_frees_everything_but_the_id() -> None:  # 3.1
     assert solo.connection.timers.next() == NEVER_US
     assert not solo.connection.sender.window.outstanding
     assert solo.endpoint.rest.answer(("", KEY), solo.now) is None
-    assert solo.endpoint.rest.answer(("", solo.route_key), solo.now) is not None
+    assert solo.endpoint.rest.answer(("", solo.route_key), solo.now) is None  # nobody asks an initiator
+
+
+def test_forgetting_keeps_the_answer_of_an_acceptor() -> None:  # 3.3
+    solo = Solo()
+    solo.request()
+    solo.connection.state = State.CLOSED
+    act(solo, Action.FORGET)
+    assert solo.endpoint.rest.answer(("", KEY), solo.now) is not None
 
 
 def test_the_drain_goes_on_while_the_route_is_gone_as_long_as_the_user_timeout() -> None:  # 5.7, 4.15

@@ -101,7 +101,7 @@ def test_ids_are_not_drawn_again_while_they_rest() -> None:  # 3.1
 
     endpoint = Endpoint(EndpointConfig(), Repeating())
     assert endpoint.new_id() == 7
-    endpoint.rest.add(7, ("", b""), b"", 0)
+    endpoint.rest.add(7, 0)
     assert endpoint.new_id() == 8
 
 

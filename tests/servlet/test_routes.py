@@ -60,6 +60,21 @@ def test_9_5_those_that_got_it_do_not_count() -> None:
     assert relay.switch.stats().routes == 0
 
 
+def test_9_5_one_that_waits_keeps_none_of_those_that_ended_after_it() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    for number in range(1, 6):
+        bind(client, exit_, number, 100 + number)
+        client.push(control(SHUTDOWN, number, 100 + number))
+        exit_.push()
+        if number > 1:
+            exit_.push(control(SHUTDOWN, 100 + number, number))
+    lingering = relay.switch._registry.by_id[client.identity].lingering
+    assert [route.initiator.own_id for route in lingering] == [1]
+    relay.advance(61 * SECOND)
+    assert not lingering
+
+
 def test_9_2_every_route_reserves_on_both_sides_and_has_one_timer() -> None:
     relay = Relay(
         process_bytes_max=1 << 30,

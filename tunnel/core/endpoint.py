@@ -269,7 +269,9 @@ class Endpoint:
         connection.scheduled_us = NEVER_US
         self.acceptor.forget(connection)
         identity = connection.identity
-        self.rest.add(connection.id, (identity.user, identity.route_key), connection.outbound.last_answer(), now)
+        self.rest.add(connection.id, now)
+        if not identity.initiator:
+            self.rest.add_answer((identity.user, identity.route_key), connection.outbound.last_answer(), now)
 
     def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
         """Trace that something happened to a connection."""

@@ -1,8 +1,10 @@
 """Gates hold and break where they should."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from loadtests.stress.gates import Thresholds, judge, lower_envelope, slope_percent_per_minute
+from loadtests.stress.gates import Thresholds, judge, lower_envelope, settled, slope_percent_per_minute
 from loadtests.stress.measures import Row
 
 SUMMARY: Row = {"actions": 10, "failures": 0, "wrong": 0, "descriptors_left": 0, "tasks_left": 0}
@@ -66,7 +68,46 @@ def test_what_is_just_moved_does_not_count() -> None:
 
 
 def test_slopes() -> None:
-    assert slope_percent_per_minute([(float(i), 100 + i / 60) for i in range(60)]) == pytest.approx(1, rel=0.01)
-    assert slope_percent_per_minute([(0, 1), (1, 2)]) == 0  # too few
-    assert slope_percent_per_minute([(1.0, 5.0)] * 10) == 0  # all at once
-    assert slope_percent_per_minute([(float(i), 0.0) for i in range(10)]) == 0
+    assert slope_percent_per_minute([[(float(i), 100 + i / 60) for i in range(60)]]) == pytest.approx(1, rel=0.01)
+    assert slope_percent_per_minute([[(0, 1), (1, 2)]]) == 0  # too few
+    assert slope_percent_per_minute([[(1.0, 5.0)] * 10]) == 0  # all at once
+    assert slope_percent_per_minute([[(float(i), 0.0) for i in range(10)]]) == 0
+    assert slope_percent_per_minute([]) == 0
+
+
+def test_levels_have_their_own_height_and_one_slope() -> None:
+    def level(begin: int, height: float, rise: float) -> list[tuple[float, float]]:
+        return [(float(i), height + rise * i / 60) for i in range(begin, begin + 120)]
+
+    steps = [level(0, 100, 0), level(120, 130, 0), level(240, 160, 0), []]
+    assert slope_percent_per_minute(steps) == pytest.approx(0)
+    leaking = [level(0, 100, 3), level(120, 130, 3), level(240, 160, 3)]
+    assert slope_percent_per_minute(leaking) == pytest.approx(300 / 139, rel=0.01)
+
+
+def stepped(rise_bytes: float, losses: Sequence[str]) -> list[Row]:
+    """A minute each: ten MiB more for each loss that is not nought, and twenty while it is new."""
+    found: list[Row] = []
+    for second in range(60 * len(losses)):
+        loss = losses[second // 60]
+        held = 100 * MIB + rise_bytes * second / 60
+        if loss != "0":
+            held += (20 if second % 60 < 25 else 10) * MIB
+        found.append({"seconds": float(second), "loss": loss, "rss_bytes": {"relay": held}})
+    return found
+
+
+def test_more_loss_holds_more_and_is_no_leak() -> None:
+    losses = ("0", "0", "0.1", "0.1", "0", "0", "0.1", "0.1")
+    assert broken(stepped(0, losses), SUMMARY) == []
+    assert broken(stepped(2 * MIB, losses), SUMMARY) == ["memory of relay"]
+
+
+def test_what_stays_when_a_loss_comes_back_is_a_rise() -> None:
+    """Each minute is flat, and each turn stands higher."""
+    found = [
+        {"seconds": float(i), "loss": str(i // 60 % 2), "rss_bytes": {"relay": 100 * MIB + i // 60 * 3 * MIB}}
+        for i in range(600)
+    ]
+    assert broken(found, SUMMARY) == ["memory of relay"]
+    assert {loss: len(part) for loss, part in settled(found, 60).items()} == {"1": 5 * 30, "0": 4 * 30}
