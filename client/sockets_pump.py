@@ -170,8 +170,8 @@ class Near(asyncio.Protocol):
     # for the far side
 
     def write(self, data: bytes) -> None:
-        if self.is_over:
-            return
+        if self.is_over or self._transport.is_closing():
+            return  # a transport that has failed would complain of each write until it tells
         self._transport.write(data)
         if self.is_eof and not self._look_due:
             self._look_due = True

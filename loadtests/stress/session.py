@@ -28,7 +28,7 @@ from tunnel.memory import give_back_freed_memory
 __all__ = ["Session", "Weather"]
 
 _POPULATION_S = 10  # between looks at the objects: each takes a while
-# The gate is to see what is held, not what malloc keeps after a peak: of 160 MiB resident at 20 % loss 35 were in use.
+# The gate is to see what is held, not what malloc keeps after a peak: of 160 MiB at 20 % loss nobody used 60.
 _GIVE_BACK_S = 4  # at least twice in a window of the gate
 _CONTROL_S = 60.0
 _ACTION = "tunnel"  # the type of what users do; METRIC is the other one
