@@ -35,6 +35,21 @@ def test_shutdown_is_repeated_until_the_peer_says_it(lost: int) -> None:  # 5.7
     assert Lost not in kinds(pair.a) + kinds(pair.b)
 
 
+def test_two_who_closed_at_once_say_it_though_no_ack_came() -> None:  # 5.6, 5.7
+    """Neither repeats its CLOSE once it has the other's, and each would wait for the ACK of its own."""
+    pair = Pair()
+    one, other = pair.open()
+    pair.lose = lambda side, packet: packet.type == PacketType.ACK
+    one.close(pair.now)
+    other.close(pair.now)
+    pair.settle()
+    assert (one.state, other.state) == (State.DRAIN, State.DRAIN)
+    assert SHUTDOWN not in pair.a.types() + pair.b.types()
+    pair.run(SECOND_US + SECOND_US // 2)
+    assert is_gone(pair)
+    assert Lost not in kinds(pair.a) + kinds(pair.b)
+
+
 def test_who_has_forgotten_answers_a_repeated_shutdown() -> None:  # 5.7
     pair = Pair()
     one, _ = pair.open()

@@ -51,6 +51,7 @@ FOUND = {
     "the oldest packet passed beyond a shrunken edge": (1, 237),
     "a timer that was due was armed after a pump": (1, 171),
     "a lost SHUTDOWN left its route at the relay": (3, 72),
+    "two closed at once, and both ACKs were lost": (3, 101304),
     "an announcement was lost and nobody could reach the service": (3, 1735),
     "lost SHUTDOWNs left dozens of routes at the relay": (3, 88),
 }

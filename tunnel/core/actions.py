@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tunnel.core.constants import BACKOFF_MAX_US, DRAIN_US, NEVER_US
 from tunnel.core.events import Closed, Connected, Event, Incoming
+from tunnel.core.send_window import NO_EDGE
 from tunnel.core.state import Action, Input
 from tunnel.core.timers import Timer
 from tunnel.wire import Packet, PacketType, TargetKind
@@ -115,8 +116,8 @@ def _send_shutdown(connection: Connection, now: int) -> None:
 
 
 def repeat_farewell(connection: Connection, now: int) -> None:
-    """SHUTDOWN was not answered: if it is lost, the peer drains and the relay keeps the route for nothing (5.7). While
-    the route is gone nobody would hear it."""
+    """SHUTDOWN was not answered, or neither has said it, since each waits for an ACK of the CLOSEs that crossed: the
+    relay keeps the route for nothing (5.7). While the route is gone nobody would hear it."""
     if connection.suspended_since_us == NEVER_US:
         _say_farewell(connection, connection.outbound.farewells, now)
 
@@ -130,7 +131,8 @@ def _say_farewell(connection: Connection, attempt: int, now: int) -> None:
 
 
 def _await_farewell(connection: Connection, now: int) -> None:
-    interval_us = min(connection.sender.rtt.base_rto_us() << (connection.outbound.farewells - 1), BACKOFF_MAX_US)
+    doublings = max(0, connection.outbound.farewells - 1)
+    interval_us = min(connection.sender.rtt.base_rto_us() << doublings, BACKOFF_MAX_US)
     connection.timers.set(Timer.FAREWELL, now + interval_us)
 
 
@@ -155,7 +157,7 @@ def all_received(connection: Connection, now: int) -> None:
 def drain_anew(connection: Connection, now: int) -> None:
     """Late repeats are acknowledged until the peer says SHUTDOWN, or would have given up itself (5.7)."""
     connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, connection.liveness.user_timeout_us))
-    if connection.outbound.farewells:
+    if connection.outbound.farewells or connection.sender.window.close_sequence != NO_EDGE:
         _await_farewell(connection, now)
 
 
