@@ -2,18 +2,13 @@
 
 import asyncio
 import socket
-from random import Random
 
 import pytest
 
-from servlet.switch import Switch
-from servlet.switch_config import SwitchConfig
 from tests.carriers.harness import ask, echo, end, say_and_hear
 from tests.support.loops import in_loop
-from tests.support.relays import Core, MemoryTestRelay, authorise, may_listen
+from tests.support.relays import MemoryTestRelay
 from tunnel import DeniedError, ExitRequest, RefusedError, RejectReason, ResetError, Server, StreamReader, StreamWriter
-from tunnel.carriers.memory import MemoryRelay
-from tunnel.driver import now_us
 from tunnel.listener import dial_failure
 from tunnel.wire import Frame, PacketType
 
@@ -44,24 +39,21 @@ async def test_a_server_is_what_asyncio_calls_one() -> None:
             await cancelled
 
 
-class LosesTheFirstAnnouncement(MemoryTestRelay):
+def loses_the_first_announcement() -> MemoryTestRelay:
     """As a relay does to which a packet came damaged."""
+    announced = 0
 
-    def make_core(self, config: SwitchConfig) -> Core:
-        announced = 0
+    def keep(frame: Frame) -> bool:
+        nonlocal announced
+        announced += frame.type == PacketType.LISTEN_STATE
+        return frame.type != PacketType.LISTEN_STATE or announced > 1
 
-        def keep(frame: Frame) -> bool:
-            nonlocal announced
-            announced += frame.type == PacketType.LISTEN_STATE
-            return frame.type != PacketType.LISTEN_STATE or announced > 1
-
-        switch = Switch(config, Random(self.lives), authorise, may_listen=may_listen, packet_filter=keep)
-        return MemoryRelay(switch, now_us)
+    return MemoryTestRelay(keep)
 
 
 @in_loop
 async def test_a_server_is_there_when_start_server_returns_whatever_was_lost() -> None:
-    async with LosesTheFirstAnnouncement() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+    async with loses_the_first_announcement() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
         _, writer = await say_and_hear(client)
         await end(writer)
@@ -69,7 +61,7 @@ async def test_a_server_is_there_when_start_server_returns_whatever_was_lost() -
 
 @in_loop
 async def test_a_refusal_is_told_whatever_was_lost() -> None:
-    async with LosesTheFirstAnnouncement() as relay, relay.attach("ann") as service:
+    async with loses_the_first_announcement() as relay, relay.attach("ann") as service:
         with pytest.raises(DeniedError, match="ask its operator"):
             await service.start_server(echo, "forbidden")
 

@@ -199,6 +199,19 @@ class Pair:
         side.endpoint.receive_packets(parse_packets(data)[0], self.now)
         self._collect()
 
+    def lose_first(self, packet_type: PacketType, times: int = 1, sender: Side | None = None) -> None:
+        """From now on so many packets of that type are lost at the relay, of one sender or of both."""
+        left = times
+
+        def lose(side: Side, packet: Packet) -> bool:
+            nonlocal left
+            if packet.type != packet_type or not left or sender not in (None, side):
+                return False
+            left -= 1
+            return True
+
+        self.lose = lose
+
     def release(self) -> None:
         """What was held arrives now, each packet alone, in the order in which it was held."""
         held, self.held = self.held, []

@@ -261,15 +261,7 @@ def test_a_close_that_overtakes_its_data() -> None:  # 5.4, 5.9
 def test_any_packet_of_the_end_may_be_lost(lost: PacketType, times: int) -> None:  # 5.1, 5.7
     pair = Pair()
     one, other = pair.open()
-    left = [times]
-
-    def lose(side: Side, packet: Packet) -> bool:
-        if packet.type != lost or not left[0]:
-            return False
-        left[0] -= 1
-        return True
-
-    pair.lose = lose
+    pair.lose_first(lost, times)
     one.write(b"abc", pair.now)
     one.finish(pair.now)
     other.write(b"def", pair.now)

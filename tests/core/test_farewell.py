@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.pair import Pair, Side
+from tests.core.pair import Pair
 from tests.core.solo import PEER, Solo
 from tests.core.test_close import drain, is_gone, kinds
 from tunnel.core import Lost, State
@@ -17,16 +17,7 @@ def test_shutdown_is_repeated_until_the_peer_says_it(lost: int) -> None:  # 5.7
     """Nothing else would end the route at the relay, or the drain of the peer, before the user timeout."""
     pair = Pair()
     one, _ = pair.open()
-    to_lose = lost
-
-    def lose(side: Side, packet: Packet) -> bool:
-        nonlocal to_lose
-        if side is pair.a and packet.type == SHUTDOWN and to_lose:
-            to_lose -= 1
-            return True
-        return False
-
-    pair.lose = lose
+    pair.lose_first(SHUTDOWN, lost, pair.a)
     one.close(pair.now)
     pair.run((2**lost - 1) * SECOND_US + SECOND_US // 2)  # RTO is a second, and doubles
     assert is_gone(pair)
@@ -53,16 +44,7 @@ def test_two_who_closed_at_once_say_it_though_no_ack_came() -> None:  # 5.6, 5.7
 def test_who_has_forgotten_answers_a_repeated_shutdown() -> None:  # 5.7
     pair = Pair()
     one, _ = pair.open()
-    first = True
-
-    def lose(side: Side, packet: Packet) -> bool:
-        nonlocal first
-        if side is pair.b and packet.type == SHUTDOWN and first:
-            first = False
-            return True
-        return False
-
-    pair.lose = lose
+    pair.lose_first(SHUTDOWN, sender=pair.b)
     one.close(pair.now)
     pair.settle()
     assert not pair.b.endpoint.connections

@@ -15,7 +15,6 @@ __all__ = [
     "EXCHANGE_KINDS",
     "LINK_KINDS",
     "MOMENT_KINDS",
-    "PACKET_LOSS_MAX",
     "TRACE_FAULTS",
     "WINDOW_KINDS",
     "FaultKind",
@@ -23,6 +22,7 @@ __all__ = [
     "Moment",
     "Window",
     "draw_plan",
+    "draw_rate",
     "plan_of",
 ]
 
@@ -113,7 +113,7 @@ EXCHANGE_KINDS: dict[FaultKind, float] = {
     K.HTML_ANSWER: 0.3,
     K.ERROR_ANSWER: 0.3,
 }
-PACKET_LOSS_MAX = 0.2  # per packet that reaches the relay
+_PACKET_LOSS_MAX = 0.2  # per packet that reaches the relay
 WINDOW_KINDS = (K.BLACKHOLE, K.BLACKHOLE_UP, K.BLACKHOLE_DOWN, K.FLAPPING)
 LINK_KINDS = (K.LINK_CUT, K.LINK_STALLED, K.LINK_FLIPPED)
 MOMENT_KINDS = (K.PAUSED, K.CLOCK_JUMP)
@@ -223,11 +223,15 @@ def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> 
     return plan_of(random, kinds, end_us, nodes, mortal)
 
 
+def draw_rate(random: Random, kind: FaultKind) -> float:
+    """How probable it is, for each exchange, or each packet."""
+    most = _PACKET_LOSS_MAX if kind is K.PACKET_LOST else EXCHANGE_KINDS[kind]
+    return round(random.uniform(0.01, most), 3)
+
+
 def plan_of(random: Random, kinds: list[FaultKind], end_us: int, nodes: int, mortal: list[int]) -> FaultPlan:
     """A plan with exactly these kinds, their strengths drawn."""
-    rates = {kind: round(random.uniform(0.01, EXCHANGE_KINDS[kind]), 3) for kind in kinds if kind in EXCHANGE_KINDS}
-    if K.PACKET_LOST in kinds:
-        rates[K.PACKET_LOST] = round(random.uniform(0.01, PACKET_LOSS_MAX), 3)
+    rates = {kind: draw_rate(random, kind) for kind in kinds if kind in EXCHANGE_KINDS or kind is K.PACKET_LOST}
     restarts = K.RELAY_RESTART in kinds
     link_kinds = tuple(kind for kind in kinds if kind in LINK_KINDS)
     return FaultPlan(

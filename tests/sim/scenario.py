@@ -8,7 +8,7 @@ from typing import Any
 
 from servlet.switch_config import SwitchConfig
 from tests.sim.clock import MILLISECOND, SECOND
-from tests.sim.faults import PACKET_LOSS_MAX, FaultKind, FaultPlan, draw_plan
+from tests.sim.faults import FaultKind, FaultPlan, draw_plan, draw_rate
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.randomness import between, chance, log_between, stream
@@ -72,7 +72,7 @@ def draw_scenario(seed: int, version: int = DRAW_VERSION) -> Scenario:
 def _with_packet_loss(plan: FaultPlan, random: Random) -> FaultPlan:
     if not chance(random, 0.1):
         return plan
-    return replace(plan, rates={**plan.rates, FaultKind.PACKET_LOST: round(random.uniform(0.01, PACKET_LOSS_MAX), 3)})
+    return replace(plan, rates={**plan.rates, FaultKind.PACKET_LOST: draw_rate(random, FaultKind.PACKET_LOST)})
 
 
 def _draw_node(random: Random, index: int, initiator: bool) -> NodeSpec:

@@ -270,8 +270,8 @@ class World:
         rate = plan.rates.get(FaultKind.PACKET_LOST, 0.0)
         if not rate or self.clock.now_us >= plan.end_us or not chance(self._packet_loss, rate):
             return True
-        owners = [node.index for node in self.nodes if frame.source in node.endpoint.connections]
-        self.strike(FaultKind.PACKET_LOST, owners[0] if owners else -1, frame.size, f"type {frame.type}")
+        sender = next((node.index for node in self.nodes if frame.source in node.endpoint.connections), -1)
+        self.strike(FaultKind.PACKET_LOST, sender, frame.size, f"type {frame.type}")
         return False
 
     def strike(self, kind: FaultKind, node: int, size: int, text: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
-from servlet.policy import Decision, Deny, Hand, HandTo
+from servlet.policy import Decision, Deny, Hand, HandTo, PacketFilter
 from servlet.switch import Switch
 from servlet.switch_config import SwitchConfig
 from tunnel import Attachment, memory_attach
@@ -59,7 +59,8 @@ class TestRelay:
     __test__ = False
     kind = ""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, packet_filter: PacketFilter | None = None, **settings: Any) -> None:
+        self.packet_filter = packet_filter
         self.settings = settings
         self.lives = 0
         self.fault: Callable[[Message], Fault | None] = lambda message: None
@@ -75,7 +76,9 @@ class TestRelay:
 
     def make_core(self, config: SwitchConfig) -> Core:
         """Everything that a restart forgets."""
-        return MemoryRelay(Switch(config, Random(self.lives), authorise, may_listen=may_listen), now_us)
+        random = Random(self.lives)
+        switch = Switch(config, random, authorise, may_listen=may_listen, packet_filter=self.packet_filter)
+        return MemoryRelay(switch, now_us)
 
     async def __aenter__(self) -> TestRelay:
         return self

@@ -9,9 +9,8 @@ __all__ = ["RestingPlace", "RouteName"]
 RouteName = tuple[str, bytes]
 """User and route key: what makes CONNECT idempotent."""
 
-SHELF_US = (
-    15 * SECOND_US
-)  # what ends within so long is forgotten together: a time for each would cost as much as all else
+SHELF_US = 15 * SECOND_US
+"""What ends within so long is forgotten together: a time for each would cost as much as all else."""
 
 
 class _Shelf:
