@@ -12,14 +12,15 @@ from tests.sim.faults import FaultKind, FaultPlan, draw_plan, draw_rate
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.randomness import between, chance, log_between, stream
-from tests.sim.streams import Flow, StreamSpec, draw_extras, draw_streams
+from tests.sim.streams import Flow, StreamSpec, draw_busy_exit, draw_extras, draw_streams
 from tunnel.core import EndpointConfig
 from tunnel.exchange import LaneConfig
 
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
-DRAW_VERSION = 3
-"""2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one."""
+DRAW_VERSION = 4
+"""2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one; 4:
+an exit sends much while it dials, where bodies are limited (draw_busy_exit)."""
 
 KIB = 1024
 
@@ -61,11 +62,14 @@ def draw_scenario(seed: int, version: int = DRAW_VERSION) -> Scenario:
     plan = draw_plan(stream(seed, "plan"), count, range(count), any(node.link for node in nodes))
     pairs = [(one, other) for one in range(initiators) for other in range(initiators, count)]
     streams = draw_streams(stream(seed, "streams"), pairs, plan.end_us)
+    exits = [index for index, node in enumerate(nodes) if node.endpoint.exit]
     if version >= 2:
-        exits = [index for index, node in enumerate(nodes) if node.endpoint.exit]
         streams += draw_extras(stream(seed, "extras"), pairs, exits, len(streams), plan.end_us)
     if version >= 3:
         plan = _with_packet_loss(plan, stream(seed, "packet loss"))
+    if version >= 4 and plan.body_limits:
+        number = 1 + max(spec.number for spec in streams)
+        streams += draw_busy_exit(stream(seed, "busy exit"), pairs, exits, number)
     return Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
 
 

@@ -9,7 +9,7 @@ from random import Random
 from tests.sim.clock import MILLISECOND, SECOND
 from tests.sim.randomness import between, chance, log_between, pick, stream
 
-__all__ = ["Ending", "Flow", "StreamSpec", "content", "draw_extras", "draw_streams"]
+__all__ = ["Ending", "Flow", "StreamSpec", "content", "draw_busy_exit", "draw_extras", "draw_streams"]
 
 
 class Ending(enum.Enum):
@@ -104,6 +104,20 @@ def draw_extras(
         pair = pick(random, dialled)
         extras.append(StreamSpec(first + 1, *pair, *flows, Ending.FINISH, start_us, dial_us=dial_us, label="slow dial"))
     return extras
+
+
+def draw_busy_exit(random: Random, pairs: list[tuple[int, int]], exits: list[int], first: int) -> list[StreamSpec]:
+    """A stream that an exit has not decided on while another makes it send bodies as large as it may: for paths that
+    limit them, which an exit learns with its first large body."""
+    dialled = [pair for pair in pairs if pair[1] in exits]
+    if not dialled or not chance(random, 0.3):
+        return []
+    pair = pick(random, dialled)
+    dial_us = log_between(random, 5 * SECOND, 20 * SECOND)
+    undecided = StreamSpec(first, *pair, Flow(1000), Flow(1000), Ending.FINISH, dial_us=dial_us, label="slow dial")
+    down = Flow(log_between(random, 100_000, 300_000))
+    busy = StreamSpec(first + 1, *pair, Flow(100), down, Ending.FINISH, between(random, 0, SECOND), label="busy exit")
+    return [undecided, busy]
 
 
 def _small(random: Random, number: int, pair: tuple[int, int], phase_us: int) -> StreamSpec:
