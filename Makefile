@@ -18,10 +18,10 @@ SECONDS ?= 60
 SEED ?= 0
 STRESS ?=
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants bench demo sim-demo stress system-deps bench-deps clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled bench demo sim-demo stress system-deps bench-deps clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.stamp ## Make .venv with everything that development needs; does nothing when it is up to date
 	@:
@@ -66,6 +66,24 @@ fuzz: setup ## Fuzz every parser, SECONDS=60 each
 mutants: setup ## Change the source in small ways and list what no test notices: all, or MODULES=core.rtt,exchange
 	$(BIN)/python -m tests.mutants --children 2 $(if $(MODULES),--modules $(MODULES))
 
+# From a copy: the compiler leaves what it makes beside the sources, where it would be imported instead of them.
+compiled: build/compiled/.stamp ## Compile the hot path (mypyc; a C compiler) into build/compiled; does nothing when it is up to date
+	@:
+
+build/compiled/.stamp: .venv/.stamp $(shell find tunnel servlet client -name '*.py')
+	@rm -rf build/compiled build/compiled-source && mkdir -p build/compiled-source
+	@cp -R pyproject.toml README.md LICENSE tunnel servlet client build/compiled-source
+	HATCH_BUILD_HOOKS_ENABLE=true $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --target build/compiled build/compiled-source
+	@rm -rf build/compiled-source && touch $@
+
+# The tests that look at what the parts do; one looks at which rows of a table are used, by watching the table.
+test-compiled: compiled ## The tests of wire, core, lanes, switch and carriers, and SEEDS=300 simulated runs, on what is compiled
+	TUNNEL_COMPILED=1 $(BIN)/python -m pytest -n 2 -q -o pythonpath='build/compiled .' tests/wire tests/core tests/exchange \
+	  tests/servlet tests/scripted tests/sim tests/carriers \
+	  --deselect tests/scripted/test_scripts.py::test_the_scripts_use_every_row_of_the_state_table
+	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 300 --from 700000
+
 bench: setup ## Measure the core
 	$(BIN)/python -m loadtests.bench.core
 
@@ -75,10 +93,10 @@ demo: setup ## Watch a stream outlive lost requests and two dead relays: real pr
 sim-demo: setup ## The same in the simulator: one transfer on a virtual clock, drawn
 	@$(BIN)/python -m tests.sim.demo
 
-# What tests put in the middle and at the ends: proxies, servers, clients; Java is for Spark. On Debian the interpreter's
-# own tests are a package by themselves.
+# What tests put in the middle and at the ends: proxies, servers, clients; Java is for Spark, the C compiler for "make
+# compiled". On Debian the interpreter's own tests are a package by themselves.
 SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server redis-tools openssh-server openssh-client \
-  chromium curl git openssl default-jre-headless apache2-utils
+  chromium curl git openssl default-jre-headless apache2-utils gcc libc6-dev python3-dev
 SYSTEM_DEPS_IF_THERE := libpython3.11-testsuite libpython3.12-testsuite libpython3.13-testsuite
 # What the measurements compare with.
 BENCH_DEPS := socat httptunnel
@@ -99,8 +117,9 @@ system-deps: ## Install the real proxies, servers and clients of the tests (Debi
 	    ! apt-cache show "$$package" >/dev/null 2>&1 || packages="$$packages $$package"; done; \
 	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$(missing) >/dev/null
 
-bench-deps: ## Install the peers that the measurements compare with (Debian; as root or with sudo)
+bench-deps: ## Install the peers that the measurements compare with (Debian; as root or with sudo), and "make compiled"
 	@$(MAKE) system-deps EXTRA_DEPS='$(BENCH_DEPS)'
+	@$(MAKE) compiled
 
 clean: ## Remove what was built, .venv included
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*

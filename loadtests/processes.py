@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from loadtests.compiled import compiled_environment, wants_compiled
+
 __all__ = ["NotReadyError", "Process", "python_command", "relay_command", "says_event"]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +56,7 @@ class Process:
     """A child process; its standard output and error are one stream of lines. `with`, or `async with`, and it is gone.
 
     `ready` is asked about each line; the first that it likes is `ready_line`. Without it the process is ready at once.
+    With TUNNEL_COMPILED=1 in the environment it runs the compiled build (`make compiled`).
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class Process:
         self.ready_line = ""
         self._ready = ready
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        if wants_compiled(self._environment):
+            self._environment |= compiled_environment()
         self._directory = directory
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._settled = threading.Event()  # ready, or over

@@ -162,12 +162,11 @@ class Openings:
         if decision.to is HandTo.SERVICE:
             listeners = self._services.candidates(decision.name or target.host)
             candidates = [(listener.attachment, listener) for listener in listeners]
-            nobody: Refusal = RejectReason.NO_SUCH_SERVICE, "nobody listens under this name"
+            refusal: Refusal = RejectReason.NO_SUCH_SERVICE, "nobody listens under this name"
         else:
             exits = [found for found in self._registry.exits if decision.name in ("", found.name)]
             candidates = [(found, None) for found in exits]
-            nobody = RejectReason.UNREACHABLE, "no exit is attached"
-        refusal = nobody
+            refusal = RejectReason.UNREACHABLE, "no exit is attached"
         for acceptor, listener in candidates:
             if listener is not None and not listener.has_room:
                 refusal = RejectReason.BUSY, "no listener has room"
@@ -178,7 +177,7 @@ class Openings:
                 return None
             refusal = reason, "another connection has this route key" if reason is RejectReason.ID_IN_USE else "full"
         self._routes.release(route, now)
-        if refusal is nobody and (self._settled_us is None or now < self._settled_us):
+        if not candidates and (self._settled_us is None or now < self._settled_us):
             return None  # they may be about to attach again, like everybody: the initiator asks again in a second
         return refusal
 

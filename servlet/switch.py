@@ -57,7 +57,7 @@ def _allow_any_name(user: str, name: str) -> bool:
     return True
 
 
-class Response(msgspec.Struct, frozen=True):
+class Response(msgspec.Struct):
     """The answer to one HTTP request."""
 
     handle: int

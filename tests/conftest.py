@@ -10,6 +10,7 @@ import structlog
 from hypothesis import settings
 
 from tests.support.programs import find_program
+from tunnel.core import endpoint
 
 # No deadline: on a busy machine it would fail tests for being slow. Derandomised: the same code gives the same result;
 # HYPOTHESIS_PROFILE=explore draws new examples.
@@ -20,6 +21,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 def pytest_configure() -> None:
     """Whoever starts us in the background may have us ignore signals, and the programs that tests start would, too."""
+    if os.environ.get("TUNNEL_COMPILED") == "1" and not str(endpoint.__file__).endswith(".so"):
+        raise pytest.UsageError(f"not what is compiled: {endpoint.__file__} (make test-compiled)")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)

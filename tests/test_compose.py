@@ -54,6 +54,13 @@ def test_images_of_ours_run_without_rights() -> None:
     assert "-slim" in dockerfile
 
 
+def test_the_image_has_what_is_compiled_and_no_compiler() -> None:
+    build, image = (ROOT / "Dockerfile").read_text().split("\nFROM ")[1:]
+    assert "HATCH_BUILD_HOOKS_ENABLE=true" in build
+    assert "gcc" in build
+    assert "gcc" not in image
+
+
 def test_only_this_machine_reaches_what_is_published() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert published

@@ -280,7 +280,7 @@ class Transport(asyncio.Transport):
         else:
             # asyncio promises bytes; its own stream reader copies them anyway
             plain = data if isinstance(protocol, asyncio.StreamReaderProtocol) else bytes(data)
-            self._guard(cast(asyncio.Protocol, protocol).data_received, cast(bytes, plain))
+            self._guard(cast(asyncio.Protocol, protocol).data_received, plain)
 
     # closing
 

@@ -2,7 +2,8 @@
 
 Every way is started as a user would start it, a client moves bytes up, then down, then sends echoes of 64 bytes one
 after the other; runs are interleaved, medians count. Beside ours stand a bare forwarder of one and of two hops (what
-the machine gives), socat and GNU httptunnel. A peer that is not installed is an error, not a blank.
+the machine gives), socat and GNU httptunnel. A peer that is not installed is an error, not a blank, and so is a build
+that is missing (make compiled): what is called compiled runs it, all else runs the sources.
 """
 
 import argparse
@@ -69,7 +70,9 @@ def measure(roads: Iterable[Road], size: int, echoes: int, runs: int) -> list[Ro
 def _client(way: Way, size: int, echoes: int) -> _Run:
     arguments = ("client", *way.arguments, "--size", str(size), "--echoes", str(echoes))
     command = python_command("loadtests.bench.road_peer", *arguments)
-    client = Process(command, ready=lambda line: line.startswith("{"), environment={"TUNNEL_TOKEN": way.token})
+    client = Process(
+        command, ready=lambda line: line.startswith("{"), environment={**way.environment, "TUNNEL_TOKEN": way.token}
+    )
     with client.start():
         client.wait_ready(CLIENT_S)
         return msgspec.json.decode(client.ready_line, type=_Run)
@@ -125,11 +128,11 @@ def _share(value: float | None, *, times: bool = False) -> str:
 def render(rows: list[Row], head: list[str]) -> str:
     """The table for a person."""
     lines = [*head, ""]
-    columns = f"{'way':<14}{'up MB/s':>9}{'of bare':>9}{'down MB/s':>11}{'of bare':>9}"
+    columns = f"{'way':<15}{'up MB/s':>9}{'of bare':>9}{'down MB/s':>11}{'of bare':>9}"
     lines.append(columns + f"{'echo p50 us':>13}{'of bare':>9}{'p99 us':>9}  topology")
     for row in rows:
         lines.append(
-            f"{row.name:<14}{row.up_mb_s:>9,.0f}{_share(row.up_of_bare):>9}{row.down_mb_s:>11,.0f}"
+            f"{row.name:<15}{row.up_mb_s:>9,.0f}{_share(row.up_of_bare):>9}{row.down_mb_s:>11,.0f}"
             f"{_share(row.down_of_bare):>9}{row.echo_p50_us:>13,.0f}{_share(row.echo_of_bare, times=True):>9}"
             f"{row.echo_p99_us:>9,.0f}  {row.topology}"
         )

@@ -1,7 +1,7 @@
 """The ways that the road's measurement compares: which processes stand between a client and its target."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
+from loadtests.compiled import NotCompiledError, compiled_environment
 from loadtests.ports import hold_port
 from loadtests.processes import Process, python_command, relay_command, says_event
 from servlet.auth import Key, make_token
@@ -39,6 +40,7 @@ class Way(msgspec.Struct, frozen=True):
 
     arguments: tuple[str, ...]
     token: str = ""
+    environment: dict[str, str] = {}
 
 
 class Road(msgspec.Struct, frozen=True):
@@ -52,9 +54,10 @@ class Road(msgspec.Struct, frozen=True):
     echo_share: int = 1  # of the echoes: with a round trip of 100 ms a thousand take minutes
 
 
-def _peer(stack: ExitStack, *arguments: str) -> str:
+def _peer(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """Start a role; what it said when it was ready."""
-    process = Process(python_command(_PEER, *arguments), ready=lambda line: line.startswith("ready "))
+    command = python_command(_PEER, *arguments)
+    process = Process(command, ready=lambda line: line.startswith("ready "), environment=environment)
     return stack.enter_context(process).ready_line.split()[1]
 
 
@@ -105,25 +108,35 @@ def _httptunnel(stack: ExitStack) -> Way:
     return Way(("--port", str(client)))
 
 
-def _relay(stack: ExitStack, *arguments: str) -> str:
+def _relay(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """A relay as a user starts it; its URL."""
     command = relay_command("serve", *arguments)
-    process = stack.enter_context(Process(command, ready=says_event("listening")))
+    process = stack.enter_context(Process(command, ready=says_event("listening"), environment=environment))
     return str(msgspec.json.decode(process.ready_line)["url"])
 
 
-def _service(carrier: str, delay_ms: int = 0, *, traced: bool = False) -> Callable[[ExitStack], Way]:
+def _service(
+    carrier: str, delay_ms: int = 0, *, traced: bool = False, compiled: bool = False
+) -> Callable[[ExitStack], Way]:
     def start(stack: ExitStack) -> Way:
         trace = ("--trace", stack.enter_context(TemporaryDirectory())) if traced else ()
-        url = _relay(stack, "--open", "--listen", "127.0.0.1:0", "--exit", "none", *trace)
-        _peer(stack, "service", "--relay", url, *trace)
+        environment = _compiled() if compiled else {}
+        url = _relay(stack, "--open", "--listen", "127.0.0.1:0", "--exit", "none", *trace, environment=environment)
+        _peer(stack, "service", "--relay", url, *trace, environment=environment)
         if delay_ms:
             port = url.rpartition(":")[2]
             late = _peer(stack, "forward", "--port", port, "--delay-ms", str(delay_ms))
             url = f"http://127.0.0.1:{late}"
-        return Way(("--relay", url, "--carrier", carrier, *trace))
+        return Way(("--relay", url, "--carrier", carrier, *trace), environment=environment)
 
     return start
+
+
+def _compiled() -> dict[str, str]:
+    try:
+        return compiled_environment()
+    except NotCompiledError as error:
+        raise MissingPeerError(str(error)) from None
 
 
 def _tokens(file: Path, *users: str) -> dict[str, str]:
@@ -157,8 +170,10 @@ ROADS: tuple[Road, ...] = (
     Road("httptunnel", "client - htc - hts - target", 2, _httptunnel),
     Road("link-service", "client =link= relay =link= service", 1, _service("link")),
     Road("link-traced", "the same, and each of the three traces every packet", 1, _service("link", traced=True)),
+    Road("link-compiled", "client =link= relay =link= service, all compiled", 1, _service("link", compiled=True)),
     Road("link-exit", "client =link= relay =link= exit - target", 2, _exit("link")),
     Road("poll-service", "client =poll= relay =link= service", 1, _service("poll")),
+    Road("poll-compiled", "client =poll= relay =link= service, all compiled", 1, _service("poll", compiled=True)),
     Road("poll-exit", "client =poll= relay =link= exit - target", 2, _exit("poll")),
     Road("poll-100ms", "client =poll= 50 ms each way - relay =link= service", 1, _service("poll", 50), 4, 20),
 )

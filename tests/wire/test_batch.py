@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire.strategies import junk, packets, u32
-from tunnel.wire.batch import Discarded, Frame, frame_of, parse_frames, parse_packets, readdress
-from tunnel.wire.packet import PACKET_SIZE_MAX, Packet, PacketType, whole_packet
+from tunnel.wire.batch import frame_of, parse_frames, parse_packets, readdress
+from tunnel.wire.encoding import whole_packet
+from tunnel.wire.frame import Discarded, Frame
+from tunnel.wire.packet import PACKET_SIZE_MAX, Packet, PacketType
 
 Parse = Callable[[bytes], tuple[list[Any], Discarded | None]]
 SIZE = struct.Struct("!I")  # at offset 4 of the header
@@ -55,16 +57,6 @@ def test_payloads_and_frames_are_slices_of_the_body() -> None:
     for frame in parse_frames(body)[0]:
         assert isinstance(frame.data, memoryview)
         assert frame.data.obj is body
-
-
-@given(packets)
-def test_a_frame_is_its_packet(packet: Packet) -> None:
-    frame = frame_of(packet)
-    assert (frame.payload, frame.size, frame.data) == (packet.payload, packet.size, whole_packet(packet))
-    assert (
-        Packet(frame.type, frame.source, frame.destination, frame.sequence, frame.payload, frame.attempt, frame.version)
-        == packet
-    )
 
 
 @given(packets, u32)

@@ -5,6 +5,7 @@ Sequence numbers here are unbounded. The window never forgets what it has taken 
 
 import enum
 from collections import deque
+from collections.abc import Sized
 from typing import cast
 
 from xxhash import xxh3_128
@@ -197,7 +198,7 @@ class ReceiveWindow:
             return bytes(payload), None
         pin = self._last_pin
         if pin is None or pin.body is not payload.obj:
-            body_bytes = len(cast(bytes, payload.obj))
+            body_bytes = len(cast(Sized, payload.obj))
             if size * PINNED_SHARE < body_bytes and (self.pinned_bytes + body_bytes) * 2 > self.size_bytes:
                 return bytes(payload), None
             self._last_pin = pin = _Pin(payload.obj, body_bytes)

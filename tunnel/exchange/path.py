@@ -18,7 +18,7 @@ _ATTACH_ATTEMPTS_MAX = 8  # of ATTACH, which is small: the round trip may be unk
 _BLIND_REPEAT_US_MAX = 8 * SECOND_US  # with one connection each attempt ends the one before: they must get longer
 
 
-class Arrived(msgspec.Struct, frozen=True):
+class Arrived(msgspec.Struct):
     """The answer to a flight, as far as the path is concerned."""
 
     attempt: Attempt

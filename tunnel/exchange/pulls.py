@@ -29,7 +29,7 @@ class PullMode(enum.Enum):
     INTERVAL = enum.auto()
 
 
-class Pulled(msgspec.Struct, frozen=True):
+class Pulled(msgspec.Struct):
     """An answer, as far as pulling is concerned."""
 
     pull: bool  # else it answered a push

@@ -51,7 +51,7 @@ _BY_STATUS: dict[int, Verdict] = {
 }
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct):
     """A judged response. `text` tells a person what answered."""
 
     verdict: Verdict

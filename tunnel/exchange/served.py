@@ -50,7 +50,7 @@ class Outbox(Protocol):
         ...
 
 
-class ServedLimits(msgspec.Struct, frozen=True):
+class ServedLimits(msgspec.Struct):
     """What the relay allows on a lane, as announced in ATTACHED (7.11)."""
 
     lanes: int  # of the attachment: the evidence of so many fits every answer
@@ -59,14 +59,14 @@ class ServedLimits(msgspec.Struct, frozen=True):
     hold_us_max: int = 15_000_000
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct):
     """An answer for the HTTP exchange `handle`; encode it with `encode_envelope`."""
 
     handle: int
     answer: Answer
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class Arrival(msgspec.Struct):
     """What a request did. `applies`: it is a new one, its frames are to be routed and `answer` is to be called."""
 
     applies: bool

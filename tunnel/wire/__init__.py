@@ -7,8 +7,6 @@ from tunnel.wire.ack import (
     encode_ack,
 )
 from tunnel.wire.batch import (
-    Discarded,
-    Frame,
     frame_of,
     parse_frames,
     parse_packets,
@@ -45,6 +43,11 @@ from tunnel.wire.control import (
     encode_listen_state,
     encode_option,
 )
+from tunnel.wire.encoding import (
+    encode_packet,
+    encode_packets,
+    whole_packet,
+)
 from tunnel.wire.envelope import (
     ANSWER_BYTES,
     ATTACHMENT_ID_SIZE,
@@ -65,6 +68,10 @@ from tunnel.wire.envelope import (
     attachment_id,
     decode_envelope,
     encode_envelope,
+)
+from tunnel.wire.frame import (
+    Discarded,
+    Frame,
 )
 from tunnel.wire.link import (
     LINK_HEADER_SIZE,
@@ -102,10 +109,7 @@ from tunnel.wire.packet import (
     VERSION,
     Packet,
     PacketType,
-    encode_packet,
-    encode_packets,
     is_sequenced,
-    whole_packet,
 )
 from tunnel.wire.sequence import (
     MODULUS,

@@ -2,50 +2,20 @@
 
 import struct
 
-import msgspec
 from crc32c import crc32c
 
 from tunnel.wire.buffers import Buffer
-from tunnel.wire.packet import HEADER_SIZE, PACKET_SIZE_MAX, Packet, whole_packet
+from tunnel.wire.encoding import whole_packet
+from tunnel.wire.frame import Discarded, Frame
+from tunnel.wire.packet import HEADER_SIZE, PACKET_SIZE_MAX, Packet
 
-__all__ = ["Discarded", "Frame", "frame_of", "parse_frames", "parse_packets", "readdress"]
+__all__ = ["frame_of", "parse_frames", "parse_packets", "readdress"]
 
 _unpack_header = struct.Struct("!HBBIIIII").unpack_from  # version, attempt, type, size, ids, sequence, checksum (1.1)
 _pack_unsigned_header = struct.Struct("!HBBIIII4x").pack
 
 # Below this many bytes of packet, joining header and payload costs less than a second call of crc32c (measured).
 _JOIN_BYTES = 2048
-
-
-class Discarded(msgspec.Struct):
-    """What a batch held besides whole valid packets, by reason (1.9)."""
-
-    bad_checksum: int = 0  # packets
-    bad_size: int = 0  # headers that name an invalid size; each ends its batch
-    truncated: int = 0  # packets or headers that run past the end of their batch
-    bytes: int = 0  # all that was thrown away
-
-
-class Frame(msgspec.Struct, gc=False):
-    """A packet as the relay moves it: the header's fields for routing, and the whole packet as it came."""
-
-    version: int
-    type: int
-    attempt: int
-    source: int
-    destination: int
-    sequence: int
-    data: Buffer
-
-    @property
-    def payload(self) -> memoryview:
-        """What is behind the header."""
-        return memoryview(self.data)[HEADER_SIZE:]
-
-    @property
-    def size(self) -> int:
-        """Bytes on the wire."""
-        return len(self.data)
 
 
 def parse_packets(data: Buffer) -> tuple[list[Packet], Discarded | None]:

@@ -16,7 +16,7 @@ LINK_MAGIC = b"TLNK"
 _HEADER = struct.Struct("!4sIIIII")  # magic, number, received, length, flags, checksum
 
 
-class LinkHeader(msgspec.Struct, frozen=True):
+class LinkHeader(msgspec.Struct):
     """`number` 0 with `length` 0 is a lone receipt (8.2)."""
 
     number: int

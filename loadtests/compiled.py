@@ -1,0 +1,32 @@
+"""The compiled build of this tree (`make compiled`), for processes that are to run it instead of the sources."""
+
+import os
+from pathlib import Path
+
+__all__ = ["NotCompiledError", "compiled_environment", "wants_compiled"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+_SOURCES = ("tunnel", "servlet", "client")
+_WANTED = "TUNNEL_COMPILED"  # in the environment of whoever starts processes
+
+
+class NotCompiledError(RuntimeError):
+    """There is no build of these sources."""
+
+
+def wants_compiled(environment: "os._Environ[str] | dict[str, str]") -> bool:
+    """Whether a process with this environment is to run the compiled build."""
+    return environment.get(_WANTED) == "1"
+
+
+def compiled_environment(root: Path = _ROOT) -> dict[str, str]:
+    """What makes a Python process import the build; NotCompiledError when there is none, or an older one."""
+    build = root / "build" / "compiled"
+    stamp = build / ".stamp"
+    if not stamp.exists():
+        raise NotCompiledError("nothing is compiled: make compiled")
+    built_at = stamp.stat().st_mtime
+    if any(file.stat().st_mtime > built_at for name in _SOURCES for file in (root / name).rglob("*.py")):
+        raise NotCompiledError("what is compiled is older than the sources: make compiled")
+    # The safe path: else "python -m" looks into the present directory first, where the sources are.
+    return {_WANTED: "1", "PYTHONPATH": f"{build}{os.pathsep}{root}", "PYTHONSAFEPATH": "1"}

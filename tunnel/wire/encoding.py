@@ -1,0 +1,59 @@
+"""From packets to bytes: how they are put on the wire (1.1)."""
+
+import struct
+from collections.abc import Iterable
+
+from crc32c import crc32c
+
+from tunnel.wire.buffers import Buffer
+from tunnel.wire.packet import PACKET_SIZE_MAX, Packet
+
+__all__ = ["encode_packet", "encode_packets", "whole_packet"]
+
+# Below this many bytes of payload one copy costs less than a second buffer does in every later step (measured).
+_COPY_BYTES = 1024
+
+# version, attempt, type, size, source, destination, sequence, checksum (1.1); the attempt is the high byte of the type.
+_pack_header = struct.Struct("!HBBIIIII").pack
+_pack_unsigned_header = struct.Struct("!HBBIIII4x").pack  # the same with the checksum field zero
+
+
+def encode_packet(packet: Packet) -> list[Buffer]:
+    """The packet as buffers to be sent in order; a large payload is not copied."""
+    return encode_packets((packet,))
+
+
+def encode_packets(packets: Iterable[Packet]) -> list[Buffer]:
+    """The packets as buffers to be sent in order. Small ones share a buffer; large payloads are not copied."""
+    buffers: list[Buffer] = []
+    small: list[Buffer] = []  # neighbours that leave as one buffer
+    add = small.append
+    header, unsigned, crc = _pack_header, _pack_unsigned_header, crc32c
+    try:
+        for packet in packets:
+            version, attempt, type_ = packet.version, packet.attempt, packet.type
+            source, destination, sequence = packet.source, packet.destination, packet.sequence
+            payload = packet.payload
+            length = len(payload)
+            size = length + 24
+            if length < _COPY_BYTES:
+                value = crc(unsigned(version, attempt, type_, size, source, destination, sequence) + payload)
+                add(header(version, attempt, type_, size, source, destination, sequence, value) + payload)
+                continue
+            if size > PACKET_SIZE_MAX:
+                raise ValueError(f"a packet of {size} bytes is larger than {PACKET_SIZE_MAX}")
+            value = crc(payload, crc(unsigned(version, attempt, type_, size, source, destination, sequence)))
+            add(header(version, attempt, type_, size, source, destination, sequence, value))
+            buffers.append(b"".join(small))
+            buffers.append(payload)
+            small.clear()
+    except struct.error as error:
+        raise ValueError(f"a packet field does not fit its place in the header: {error}") from error
+    if small:
+        buffers.append(b"".join(small))
+    return buffers
+
+
+def whole_packet(packet: Packet) -> bytes:
+    """The packet as one contiguous buffer."""
+    return b"".join(encode_packets((packet,)))
