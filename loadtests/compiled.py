@@ -1,6 +1,7 @@
 """The compiled build of this tree (`make compiled`), for processes that are to run it instead of the sources."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = ["NotCompiledError", "compiled_environment", "wants_compiled"]
@@ -14,7 +15,7 @@ class NotCompiledError(RuntimeError):
     """There is no build of these sources."""
 
 
-def wants_compiled(environment: "os._Environ[str] | dict[str, str]") -> bool:
+def wants_compiled(environment: Mapping[str, str]) -> bool:
     """Whether a process with this environment is to run the compiled build."""
     return environment.get(_WANTED) == "1"
 

@@ -9,6 +9,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from loadtests.compiled import wants_compiled
 from tests.support.programs import find_program
 from tunnel.core import endpoint
 
@@ -21,8 +22,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 def pytest_configure() -> None:
     """Whoever starts us in the background may have us ignore signals, and the programs that tests start would, too."""
-    if os.environ.get("TUNNEL_COMPILED") == "1" and not str(endpoint.__file__).endswith(".so"):
-        raise pytest.UsageError(f"not what is compiled: {endpoint.__file__} (make test-compiled)")
+    found = str(endpoint.__file__)
+    if wants_compiled(os.environ) and found.endswith(".py"):
+        raise pytest.UsageError(f"not what is compiled: {found} (make test-compiled)")
+    if not wants_compiled(os.environ) and not found.endswith(".py"):
+        raise pytest.UsageError(f"compiled files are in the way of the sources: remove {found} and all like it")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
