@@ -4,11 +4,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["NotCompiledError", "compiled_environment", "wants_compiled"]
+__all__ = ["COMPILED", "NotCompiledError", "compiled_environment", "wants_compiled"]
 
-_ROOT = Path(__file__).resolve().parent.parent
 _SOURCES = ("tunnel", "servlet", "client")
-_WANTED = "TUNNEL_COMPILED"  # in the environment of whoever starts processes
+_WANTED = "TUNNEL_COMPILED"
+COMPILED = {_WANTED: "1"}
+"""What asks for it, in the environment of one process or of whoever starts them."""
 
 
 class NotCompiledError(RuntimeError):
@@ -20,7 +21,7 @@ def wants_compiled(environment: Mapping[str, str]) -> bool:
     return environment.get(_WANTED) == "1"
 
 
-def compiled_environment(root: Path = _ROOT) -> dict[str, str]:
+def compiled_environment(root: Path) -> dict[str, str]:
     """What makes a Python process import the build; NotCompiledError when there is none, or an older one."""
     build = root / "build" / "compiled"
     stamp = build / ".stamp"
@@ -30,4 +31,4 @@ def compiled_environment(root: Path = _ROOT) -> dict[str, str]:
     if any(file.stat().st_mtime > built_at for name in _SOURCES for file in (root / name).rglob("*.py")):
         raise NotCompiledError("what is compiled is older than the sources: make compiled")
     # The safe path: else "python -m" looks into the present directory first, where the sources are.
-    return {_WANTED: "1", "PYTHONPATH": f"{build}{os.pathsep}{root}", "PYTHONSAFEPATH": "1"}
+    return {**COMPILED, "PYTHONPATH": f"{build}{os.pathsep}{root}", "PYTHONSAFEPATH": "1"}

@@ -72,7 +72,7 @@ class Process:
         self._ready = ready
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
         if wants_compiled(self._environment):
-            self._environment |= compiled_environment()
+            self._environment |= compiled_environment(ROOT)
         self._directory = directory
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._settled = threading.Event()  # ready, or over

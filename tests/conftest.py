@@ -21,12 +21,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_configure() -> None:
-    """Whoever starts us in the background may have us ignore signals, and the programs that tests start would, too."""
+    refuse_the_wrong_build()
+    heed_signals()
+
+
+def refuse_the_wrong_build() -> None:
+    """What is tested is what was asked for: the sources, or what is made of them."""
     found = str(endpoint.__file__)
     if wants_compiled(os.environ) and found.endswith(".py"):
         raise pytest.UsageError(f"not what is compiled: {found} (make test-compiled)")
     if not wants_compiled(os.environ) and not found.endswith(".py"):
         raise pytest.UsageError(f"compiled files are in the way of the sources: remove {found} and all like it")
+
+
+def heed_signals() -> None:
+    """Whoever starts us in the background may have us ignore signals, and the programs that tests start would, too."""
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pathspec
 import pytest
 
+from tests.support.imports import project_files
+
 ROOT = Path(__file__).parent.parent
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"][
     "mypyc"
@@ -22,10 +24,10 @@ CHECKED_CASTS = frozenset("bool bytearray bytes dict float frozenset int list me
 def compiled_files() -> list[Path]:
     included = pathspec.PathSpec.from_lines("gitignore", HOOK["include"])
     excluded = pathspec.PathSpec.from_lines("gitignore", HOOK["exclude"])
-    return [Path(file) for file in sorted(included.match_tree_files(ROOT)) if not excluded.match_file(file)]
+    return [path for path in project_files(ROOT) if included.match_file(path) and not excluded.match_file(path)]
 
 
-FILES = [path for path in compiled_files() if path.suffix == ".py" and path.parts[0] in ("tunnel", "servlet")]
+FILES = compiled_files()
 
 
 def objections(source: str) -> Iterator[str]:

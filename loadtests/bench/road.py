@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from loadtests.bench.road_paths import ROADS, MissingPeerError, Road, Way
+from loadtests.compiled import NotCompiledError
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.processes import NotReadyError, Process, python_command
 
@@ -166,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     load_before = os.getloadavg()[0]
     try:
         rows = measure(roads, size, options.echoes, options.runs)
-    except MissingPeerError as error:
+    except (MissingPeerError, NotCompiledError) as error:
         print(f"road: {error}", file=sys.stderr)
         return 2
     except NotReadyError as error:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from loadtests.compiled import NotCompiledError, compiled_environment
+from loadtests.compiled import COMPILED
 from loadtests.ports import hold_port
 from loadtests.processes import Process, python_command, relay_command, says_event
 from servlet.auth import Key, make_token
@@ -120,7 +120,7 @@ def _service(
 ) -> Callable[[ExitStack], Way]:
     def start(stack: ExitStack) -> Way:
         trace = ("--trace", stack.enter_context(TemporaryDirectory())) if traced else ()
-        environment = _compiled() if compiled else {}
+        environment = COMPILED if compiled else {}
         url = _relay(stack, "--open", "--listen", "127.0.0.1:0", "--exit", "none", *trace, environment=environment)
         _peer(stack, "service", "--relay", url, *trace, environment=environment)
         if delay_ms:
@@ -130,13 +130,6 @@ def _service(
         return Way(("--relay", url, "--carrier", carrier, *trace), environment=environment)
 
     return start
-
-
-def _compiled() -> dict[str, str]:
-    try:
-        return compiled_environment()
-    except NotCompiledError as error:
-        raise MissingPeerError(str(error)) from None
 
 
 def _tokens(file: Path, *users: str) -> dict[str, str]:

@@ -62,14 +62,14 @@ def draw_scenario(seed: int, version: int = DRAW_VERSION) -> Scenario:
     plan = draw_plan(stream(seed, "plan"), count, range(count), any(node.link for node in nodes))
     pairs = [(one, other) for one in range(initiators) for other in range(initiators, count)]
     streams = draw_streams(stream(seed, "streams"), pairs, plan.end_us)
-    exits = [index for index, node in enumerate(nodes) if node.endpoint.exit]
+    dialled = [(one, other) for one, other in pairs if nodes[other].endpoint.exit]
     if version >= 2:
-        streams += draw_extras(stream(seed, "extras"), pairs, exits, len(streams), plan.end_us)
+        streams += draw_extras(stream(seed, "extras"), pairs, dialled, len(streams), plan.end_us)
     if version >= 3:
         plan = _with_packet_loss(plan, stream(seed, "packet loss"))
     if version >= 4 and plan.body_limits:
         number = 1 + max(spec.number for spec in streams)
-        streams += draw_busy_exit(stream(seed, "busy exit"), pairs, exits, number)
+        streams += draw_busy_exit(stream(seed, "busy exit"), dialled, number)
     return Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
 
 

@@ -84,7 +84,7 @@ def draw_streams(random: Random, pairs: list[tuple[int, int]], phase_us: int) ->
 
 
 def draw_extras(
-    random: Random, pairs: list[tuple[int, int]], exits: list[int], first: int, phase_us: int
+    random: Random, pairs: list[tuple[int, int]], dialled: list[tuple[int, int]], first: int, phase_us: int
 ) -> list[StreamSpec]:
     """Streams that stay long where others pass quickly: unread behind the peer's CLOSE, and undecided at an exit."""
     extras = []
@@ -95,7 +95,6 @@ def draw_extras(
         start_us = between(random, 0, phase_us // 2)
         pair = pick(random, pairs)
         extras.append(StreamSpec(first, *pair, up, Flow(), Ending.CLOSE, start_us, label="unread close"))
-    dialled = [pair for pair in pairs if pair[1] in exits]
     if dialled and chance(random, 0.6):
         size = log_between(random, 100, 5000)
         dial_us = log_between(random, SECOND, 20 * SECOND)
@@ -106,10 +105,9 @@ def draw_extras(
     return extras
 
 
-def draw_busy_exit(random: Random, pairs: list[tuple[int, int]], exits: list[int], first: int) -> list[StreamSpec]:
+def draw_busy_exit(random: Random, dialled: list[tuple[int, int]], first: int) -> list[StreamSpec]:
     """A stream that an exit has not decided on while another makes it send bodies as large as it may: for paths that
     limit them, which an exit learns with its first large body."""
-    dialled = [pair for pair in pairs if pair[1] in exits]
     if not dialled or not chance(random, 0.3):
         return []
     pair = pick(random, dialled)

@@ -1,12 +1,15 @@
 """The measurement of the road: its arithmetic, and a small run between real processes."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from loadtests import processes
 from loadtests.bench import road_paths
 from loadtests.bench.road import Row, main, render
 from loadtests.bench.road_paths import ROADS
+from loadtests.compiled import NotCompiledError
 
 
 def test_a_small_run_between_processes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +46,15 @@ def test_a_missing_peer_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(road_paths, "_peer", lambda stack, *arguments: "1")
     assert main(["--only", "socat", "--size", "1KiB", "--runs", "1"]) == 2
     assert "socat is not installed" in capsys.readouterr().err
+
+
+def test_what_is_not_compiled_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def nothing(root: Path) -> dict[str, str]:
+        raise NotCompiledError("nothing is compiled: make compiled")
+
+    monkeypatch.setattr(processes, "compiled_environment", nothing)
+    assert main(["--only", "link-compiled", "--size", "1KiB", "--runs", "1"]) == 2
+    assert "make compiled" in capsys.readouterr().err
 
 
 def test_every_way_has_a_bare_one_to_compare_with() -> None:
