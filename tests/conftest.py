@@ -10,6 +10,7 @@ import structlog
 from hypothesis import settings
 
 from loadtests.compiled import wants_compiled
+from tests.support.configurations import configuration_lines
 from tests.support.programs import find_program
 from tunnel.core import endpoint
 
@@ -63,6 +64,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    configurations = list(configuration_lines(terminalreporter.stats))
+    if configurations:
+        terminalreporter.section("real proxies, by configuration (tests/real/config)")
+        terminalreporter.write("".join(f"{line}\n" for line in configurations))
     path = terminalreporter.config.getoption("--summary-file")
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

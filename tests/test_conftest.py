@@ -1,4 +1,5 @@
-"""A missing program skips a test, or fails it when everything real is required; the summary says which."""
+"""A missing program skips a test, or fails it when everything real is required; the summary says which. What went
+through real proxies is counted by their configurations."""
 
 from pathlib import Path
 
@@ -46,3 +47,29 @@ def test_without_the_option_no_summary_is_written(pytester: pytest.Pytester) -> 
     pytester.makepyfile(test_suite="def test_it(): pass")
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
     assert not (pytester.path / "build").exists()
+
+
+THROUGH_PROXIES = """
+import pytest
+from tests.support.configurations import CONFIGURATION
+
+@pytest.mark.parametrize("name", ["a.conf", "a.conf", "b before a"])
+def test_one(record_property, name): record_property(CONFIGURATION, name)
+
+def test_wrong(record_property):
+    record_property(CONFIGURATION, "a.conf")
+    assert False
+"""
+
+
+def test_every_configuration_is_named(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST.read_text())
+    pytester.makepyfile(test_suite=THROUGH_PROXIES)
+    lines = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider").outlines
+    assert lines[lines.index("a.conf      2 passed, 1 failed") + 1] == "b before a  1 passed"
+
+
+def test_where_no_proxy_was_started_none_is_named(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST.read_text())
+    pytester.makepyfile(test_suite="def test_it(): pass")
+    assert "real proxies" not in pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout.str()

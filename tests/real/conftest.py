@@ -1,10 +1,29 @@
-"""For the tests of real clients: one relay with all that stands before it, for all of them."""
+"""For the tests with real programs: which proxies each went through; for those of real clients, one relay with all that
+stands before it, for all of them."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from tests.real.clients_rig import PROXY_VARIABLES, WAYS, Way, World
+from tests.real.servers import STARTED
+from tests.support.configurations import CONFIGURATION
+
+
+@pytest.fixture(autouse=True)
+def nothing_started() -> None:
+    """What starts from here on, the test starts itself."""
+    STARTED.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The report of a test names the proxies that it started: the summary counts by them."""
+    if call.when == "call" and STARTED:
+        item.user_properties.append((CONFIGURATION, " before ".join(reversed(STARTED))))
+    return (yield)
 
 
 @pytest.fixture(scope="session")

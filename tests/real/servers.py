@@ -25,6 +25,7 @@ from loadtests.processes import READY_S, NotReadyError, Process
 
 __all__ = [
     "CONFIG",
+    "STARTED",
     "Server",
     "as_nobody",
     "open_directory",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 CONFIG = Path(__file__).parent / "config"
+STARTED: list[str] = []
+"""The configurations of the proxies that were started, in this order; whoever reports them empties it."""
 _LOOK_S = 0.02  # between looks whether it answers
 _NOBODY, _NOGROUP = 65534, 65534  # of every Linux
 _SHARED_PORT_TRIES = 5
@@ -159,6 +162,7 @@ def start_nginx(directory: Path, template: str, **values: object) -> Iterator[Se
         return ["nginx", "-p", str(directory), "-c", str(file), "-e", "stderr"]
 
     with start_server(make_command) as server:
+        STARTED.append(template)
         yield server
 
 
@@ -185,6 +189,7 @@ def start_haproxy(directory: Path, template: str, **values: object) -> Iterator[
         return ["haproxy", "-db", "-f", str(file)]
 
     with start_server(make_command) as server:
+        STARTED.append(template)
         yield server
 
 
@@ -201,6 +206,7 @@ def start_squid(template: str, files: Mapping[str, str] | None = None, **values:
             return as_nobody(["squid", "-N", "-d", "1", "-n", f"test{port}", "-f", str(directory / "squid.conf")])
 
         with start_server(make_command, directory=directory) as server:
+            STARTED.append(template)
             yield server
 
 
