@@ -86,18 +86,66 @@ def test_a_newest_attempt_that_failed_is_not_silent() -> None:
     assert sender.flight.failures == 1
 
 
-def test_the_first_repeat_follows_a_failure_at_once_and_later_ones_each_second() -> None:
+def test_the_first_repeat_follows_a_failure_at_once_and_later_ones_less_and_less_soon() -> None:
+    sender = Sender()
+    waits_ms = []
+    now = 0
+    for request_id in range(1, 9):
+        sender.send(now)
+        sender.flight.fail(request_id, f"reset {request_id}", 0, now)
+        waits_ms.append((sender.flight.next_us - now) / MS)
+        now = sender.flight.next_us
+    assert waits_ms[0] == 0
+    longest_ms = [50, 100, 200, 400, 800, 1000, 1000]
+    assert all(most / 4 <= wait <= most for wait, most in zip(waits_ms[1:], longest_ms, strict=True))
+    assert len(set(waits_ms)) == len(waits_ms)  # at random: others that failed with it do not repeat in step
+    assert (sender.flight.failures, sender.flight.last) == (8, "reset 8")
+    assert [request.repeat for request in sender.requests] == list(range(8))
+
+
+def test_what_failed_a_thousand_times_is_repeated_within_a_second_still() -> None:
+    sender = Sender()
+    for request_id in range(1, 1001):
+        sender.send(sender.flight.next_us)
+        sender.flight.fail(request_id, "reset", 0, sender.flight.next_us)
+    last_us = sender.flight.next_us
+    sender.send(last_us)
+    sender.flight.fail(1001, "reset", 0, last_us)
+    assert 250 * MS <= sender.flight.next_us - last_us <= SECOND
+
+
+def test_what_fails_together_is_repeated_at_different_times() -> None:
+    waits_ms = []
+    random = Random(3)
+    for _ in range(200):
+        flight = Flight(PULL, 0, wait_us=SECOND, repeat_us=SECOND, attempts_max=3)
+        for request_id in (1, 2):
+            flight.send(request_id, 0, random)
+            flight.fail(request_id, "reset", 0, 0)
+        waits_ms.append(flight.next_us / MS)
+    assert min(waits_ms) < 15
+    assert max(waits_ms) > 48
+
+
+def test_a_failure_of_an_attempt_before_the_newest_changes_no_plan() -> None:
     sender = Sender()
     sender.send(0)
-    sender.flight.fail(1, "reset", 0, 30 * MS)
-    assert sender.flight.next_us == 30 * MS
-    sender.send(30 * MS)
+    sender.send(500 * MS)
     planned_us = sender.flight.next_us
-    assert 780 * MS <= planned_us <= 1030 * MS
-    sender.flight.fail(2, "reset again", 0, 60 * MS)
+    assert 1250 * MS <= planned_us <= 1500 * MS
+    sender.flight.fail(1, "reset", 0, 600 * MS)
     assert sender.flight.next_us == planned_us
-    assert (sender.flight.failures, sender.flight.last) == (2, "reset again")
-    assert [request.repeat for request in sender.requests] == [0, 1]
+    sender.flight.fail(2, "reset", 0, 700 * MS)
+    assert 712 * MS <= sender.flight.next_us <= 750 * MS
+
+
+def test_a_failure_that_is_told_late_delays_no_repeat() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.send(500 * MS)
+    planned_us = sender.flight.next_us
+    sender.flight.fail(2, "reset", 0, planned_us - MS)
+    assert sender.flight.next_us == planned_us
 
 
 def test_a_late_failure_of_a_silent_attempt_is_not_counted_twice() -> None:

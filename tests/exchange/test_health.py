@@ -1,10 +1,12 @@
-"""Trouble is told at the third failure of one body, and its end once."""
+"""Trouble is told at the third failure of one body, if it has lasted, and its end once."""
 
 from tests.exchange.loop import SECRET
 from tunnel.exchange.events import Recovered, Troubled
 from tunnel.exchange.flight import Flight
 from tunnel.exchange.health import Health
 from tunnel.wire import Attach
+
+MS = 1_000
 
 
 def failing(failures: int, last: str = "HTTP 502") -> Flight:
@@ -17,24 +19,39 @@ def failing(failures: int, last: str = "HTTP 502") -> Flight:
 def test_the_third_failure_of_one_body_is_told_once() -> None:
     health = Health()
     assert health.last == ""
-    assert health.failed(failing(1, "HTTP 503")) is None
+    assert health.failed(failing(1, "HTTP 503"), 0) is None
     assert health.last == "HTTP 503"  # for whoever cannot wait for the third one
-    assert health.failed(failing(2)) is None
-    assert health.failed(failing(3)) == Troubled(3, "HTTP 502")
-    assert health.failed(failing(4)) is None
+    assert health.failed(failing(2), 800 * MS) is None
+    assert health.failed(failing(3), 900 * MS) == Troubled(3, "HTTP 502")
+    assert health.failed(failing(4), 1000 * MS) is None
     assert health.last == "HTTP 502"
     assert health.answered() == Recovered()
     assert health.last == ""
     assert health.answered() is None
 
 
+def test_failures_in_quick_succession_are_not_told_before_they_have_lasted() -> None:
+    health = Health()
+    for number in range(1, 6):
+        assert health.failed(failing(number), 10_000 * MS + number * MS) is None
+    assert health.failed(failing(6), 10_750 * MS) is None
+    assert health.failed(failing(7), 10_751 * MS) == Troubled(7, "HTTP 502")
+
+
+def test_what_had_failed_before_an_answer_is_not_counted() -> None:
+    health = Health()
+    health.failed(failing(1), 0)
+    assert health.answered() is None
+    assert [health.failed(failing(number), 800 * MS + number * MS) for number in (2, 3, 4)] == [None] * 3
+
+
 def test_failures_of_different_bodies_are_not_trouble_yet() -> None:
     health = Health()
-    assert [health.failed(failing(1)) for _ in range(8)] == [None] * 8
+    assert [health.failed(failing(1), number * 1000 * MS) for number in range(8)] == [None] * 8
 
 
 def test_a_body_that_fails_while_others_get_through_is_not_trouble() -> None:
     health = Health()
     for failures in range(1, 9):
-        assert health.failed(failing(failures)) is None
+        assert health.failed(failing(failures), failures * 1000 * MS) is None
         health.answered()

@@ -56,6 +56,12 @@ def test_everything_else_without_our_magic_is_repeated(status: int) -> None:
     assert outcome.retry_after_us == 7
 
 
+def test_who_finds_us_too_many_and_does_not_say_until_when_gets_a_second() -> None:
+    assert judge(429, b"slow down", 0).retry_after_us == 1_000_000
+    assert judge(503, b"slow down", 0).retry_after_us == 0
+    assert judge(429, encoded(Status(StatusCode.BUSY)), 0).retry_after_us == 1_000_000
+
+
 @pytest.mark.parametrize(("status", "size"), [(406, 120), (407, 500), (408, 120), (502, 120)])
 def test_so_much_of_a_foreign_body_is_quoted(status: int, size: int) -> None:
     text = judge(status, b"x" * 1000, 0).text

@@ -330,3 +330,66 @@ def test_6_5_a_relay_that_has_just_started_refuses_nobody_for_want_of_others() -
     relay.advance(5 * SECOND)
     refusals = [read_rejected(packet).reason for packet in client.push(connect(11), connect(12, target=REPORTS))]
     assert refusals == [RejectReason.UNREACHABLE, RejectReason.NO_SUCH_SERVICE]
+
+
+def early_client(relay: Relay) -> Peer:
+    """It asked for a target and for a service while nobody was there."""
+    client = Peer(relay).attached()
+    assert client.push(connect(11), connect(12, target=REPORTS)) == []
+    return client
+
+
+def early_counts(relay: Relay) -> tuple[int, int]:
+    return relay.counters.connects, relay.counters.connects_refused
+
+
+@pytest.mark.parametrize("name", ["", "gate"])
+def test_6_5_who_asked_too_early_is_handed_on_as_soon_as_an_exit_is_there(name: str) -> None:
+    relay = Relay(settle_us=5 * SECOND)
+    client = early_client(relay)
+    relay.advance(SECOND)
+    exit_ = Peer(relay, "bob", 2, name=name, is_exit=True).attached()
+    assert [read_connect(packet).target for packet in of_kind(exit_.push(), PacketType.CONNECT)] in ([DATABASE], [])
+    assert relay.switch.stats().routes_pending == 1
+    client.push(connect(11, attempt=1))  # it asks again all the same
+    assert relay.switch.stats().routes_pending == 1
+    exit_.push(accepted(11, 22))
+    assert kinds(client.push()) == ["ACCEPTED"]
+    assert early_counts(relay) == (3, 0)
+
+
+def test_6_5_who_asked_too_early_is_handed_on_as_soon_as_the_service_is_there() -> None:
+    relay = Relay(settle_us=5 * SECOND)
+    early_client(relay)
+    service = Peer(relay, "bob", 2).attached()
+    assert relay.switch.stats().routes_pending == 0  # not to whoever attaches
+    (found,) = service.listen()
+    assert (found.source, read_connect(found).target, read_connect(found).options.user) == (12, REPORTS, "ann")
+    assert relay.switch.stats().routes_pending == 1
+
+
+def test_6_5_who_asked_too_early_and_is_gone_is_not_handed_on() -> None:
+    relay = Relay(settle_us=5 * SECOND)
+    client = Peer(relay, name="laptop").attached()
+    client.push(connect(12, target=REPORTS))
+    Peer(relay, seed=3, name="laptop").attached()  # takes its place
+    assert Peer(relay, "bob", 2).attached().listen() == []
+    assert relay.switch.stats().routes == 0
+
+
+def test_6_5_what_was_asked_too_early_is_forgotten_when_everybody_is_there() -> None:
+    relay = Relay(settle_us=5 * SECOND)
+    client = early_client(relay)
+    relay.advance(5 * SECOND)
+    assert Peer(relay, "bob", 2).attached().listen() == []
+    assert kinds(client.push()) == []
+    assert relay.switch.stats().routes == 0
+
+
+def test_6_5_only_so_much_that_is_too_early_is_kept() -> None:
+    relay = Relay(settle_us=5 * SECOND, early_connects_max=2)
+    client = Peer(relay).attached()
+    client.push(*(connect(number, target=REPORTS) for number in (11, 12, 13)))
+    client.push(connect(12, target=REPORTS, attempt=1))  # is kept already
+    found = Peer(relay, "bob", 2).attached().listen()
+    assert [(packet.source, packet.attempt) for packet in found] == [(11, 0), (12, 1)]

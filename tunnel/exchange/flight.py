@@ -4,7 +4,7 @@ from random import Random
 
 import msgspec
 
-from tunnel.exchange.config import SECOND_US
+from tunnel.exchange.config import MILLISECOND_US, SECOND_US
 from tunnel.exchange.events import Request
 from tunnel.wire import Answer, Attach, Buffer, Exchange, encode_envelope
 
@@ -12,6 +12,7 @@ __all__ = ["ATTACH_LANE", "Attempt", "Flight", "repeat_delay"]
 
 ATTACH_LANE = -1
 
+_TOLD_US = 50 * MILLISECOND_US  # 7.8: the longest wait when the first repeat is told to have failed; then it doubles
 _MASK_FAILURES = 2  # 7.9: the second failure of the same body masks it
 _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9
 # On a path so slow that repeats come before the answer does, the oldest attempt is the one that will be answered: later
@@ -38,8 +39,8 @@ def repeat_delay(longest_us: int, random: Random) -> int:
 class Flight:
     """A body that is sent until it is answered. It never gives up; its owner may.
 
-    `wait_us` is the deadline of the first attempt, `repeat_us` the longest time between repeats; if `repeat_us_max` is
-    larger it doubles up to that.
+    `wait_us` is the deadline of the first attempt, `repeat_us` the longest time between repeats in silence; if
+    `repeat_us_max` is larger it doubles up to that. What is told to have failed is repeated sooner.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class Flight:
         self._wait_us = wait_us
         self._repeat_us = repeat_us
         self._repeat_us_max = max(repeat_us, repeat_us_max)
+        self._told_us = 0  # from a failure of the newest attempt, if it is told, to its repeat
+        self._told_us_longest = _TOLD_US
         self._elder_us = _ELDER_US_MIN
         self._attempts_max = attempts_max
         self._body: list[Buffer] = encode_envelope(message)
@@ -82,17 +85,19 @@ class Flight:
             self._body = encode_envelope(self._message, mask=random.getrandbits(8) or 1)
         self.attempts.append(Attempt(request_id, now, self.sent))
         self.next_us = now + (self._next_repeat(random) if self.sent else self._wait_us)
+        self._told_us = self._next_told(random) if self.sent else 0
         request = Request(request_id, self._body, self.lane, self.number, self.pull, self.sent, self.next_us)
         self.sent += 1
         return request, evicted
 
     def fail(self, request_id: int, text: str, retry_after_us: int, now: int) -> None:
-        """An open attempt failed, and we were told. The first repeat follows at once, later ones as planned (7.8)."""
+        """An open attempt failed, and we were told. The first repeat follows at once, later ones soon (7.8)."""
         attempt = self.take(request_id)
         if not attempt.overdue:
             self._count(attempt, text, now)
-        wait_us = min(retry_after_us, _RETRY_AFTER_US_MAX)
-        self.next_us = max(now if self.sent == 1 else self.next_us, now + wait_us)
+        if attempt.repeat == self.sent - 1:
+            self.next_us = min(self.next_us, now + self._told_us)
+        self.next_us = max(self.next_us, now + min(retry_after_us, _RETRY_AFTER_US_MAX))
 
     def check_silence(self, now: int) -> bool:
         """Whether the newest attempt has been silent for too long, told once: that too is a failure."""
@@ -133,6 +138,12 @@ class Flight:
         delay_us = repeat_delay(self._repeat_us, random)
         self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
         return delay_us
+
+    def _next_told(self, random: Random) -> int:
+        """Widely spread: lanes that fail together look one after the other whether the path is back."""
+        longest_us = self._told_us_longest
+        self._told_us_longest = min(2 * longest_us, self._repeat_us)
+        return longest_us - (longest_us // 4 * 3 * random.getrandbits(16) >> 16)
 
     def _evict(self, now: int) -> int | None:
         """Make room for an attempt: the id of the one that goes."""

@@ -279,7 +279,7 @@ class Lanes:
 
     def _failed_once(self, flight: Flight, now: int) -> None:
         self._path.lanes.failed(now)
-        troubled = self.health.failed(flight)
+        troubled = self.health.failed(flight, now)
         if troubled is not None:
             self._events.append(troubled)
 

@@ -4,10 +4,13 @@ import enum
 
 import msgspec
 
+from tunnel.exchange.config import SECOND_US
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
 __all__ = ["Outcome", "Verdict", "judge"]
 
+_TOO_MANY_REQUESTS = 429
+_TOO_MANY_US = SECOND_US  # who finds us too many, and does not say until when, is not asked at once
 _QUOTE_BYTES = 120  # of a foreign body are shown to a person
 _ADVICE_BYTES = 500  # of what a carrier says about a proxy that asks who we are
 
@@ -64,6 +67,8 @@ class Outcome(msgspec.Struct):
 def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
     """The meaning of a complete response; `retry_after_us` is its Retry-After header, 0 without one."""
     message = decode_envelope(body)
+    if status == _TOO_MANY_REQUESTS:
+        retry_after_us = retry_after_us or _TOO_MANY_US
     match message:
         case Answer():
             return Outcome(Verdict.ANSWER, message)
