@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from loadtests.bench.road_paths import ROADS, MissingPeerError, Road, Way
+from loadtests.bench.programs import MissingPeerError
+from loadtests.bench.road_paths import ROADS, Road, Way
 from loadtests.compiled import NotCompiledError
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.processes import NotReadyError, Process, python_command

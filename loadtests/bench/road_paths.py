@@ -1,22 +1,21 @@
 """The ways that the road's measurement compares: which processes stand between a client and its target."""
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
-from shutil import which
 from tempfile import TemporaryDirectory
 
 import msgspec
 
+from loadtests.bench.programs import find_peer, wait_listening
 from loadtests.compiled import COMPILED
 from loadtests.ports import hold_port
 from loadtests.processes import Process, python_command, relay_command, says_event
 from servlet.auth import Key, make_token
 from servlet.store import write_users
 
-__all__ = ["ROADS", "MissingPeerError", "Road", "Way"]
+__all__ = ["ROADS", "Road", "Way", "bare", "start_target"]
 
 _PEER = "loadtests.bench.road_peer"
 
@@ -29,10 +28,6 @@ connect = ["127.0.0.1:{target}"]
 [users.exit]
 exit = true
 """
-
-
-class MissingPeerError(RuntimeError):
-    """A program to compare with is not installed."""
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -63,26 +58,18 @@ def _peer(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | No
 
 def _program(stack: ExitStack, name: str, *arguments: str, port: int) -> None:
     """Start a program that others have written and that listens at `port`."""
-    found = which(name)
-    if found is None:
-        raise MissingPeerError(f"{name} is not installed: apt-get install socat httptunnel")
-    process = stack.enter_context(Process([found, *arguments]))
-    _wait_listening(process, port)
+    found = find_peer(name, "apt-get install socat httptunnel")
+    wait_listening(stack.enter_context(Process([found, *arguments])), port)
 
 
-def _wait_listening(process: Process, port: int) -> None:
-    """Programs do not say when they listen. One connection is not to be wasted on asking: hts serves a single one."""
-    wanted = f":{port:04X}"
-    while process.is_running:
-        for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines():
-            fields = line.split()
-            if fields[1].endswith(wanted) and fields[3] == "0A":  # LISTEN
-                return
-        time.sleep(0.01)
-    raise MissingPeerError(f"{' '.join(process.command)} ended: {process.output}")
+def start_target(stack: ExitStack) -> str:
+    """What the clients talk to; its port."""
+    return _peer(stack, "target")
 
 
-def _bare(hops: int) -> Callable[[ExitStack], Way]:
+def bare(hops: int) -> Callable[[ExitStack], Way]:
+    """What the machine gives: so many forwarders that do nothing else."""
+
     def start(stack: ExitStack) -> Way:
         port = _peer(stack, "target")
         for _ in range(hops):
@@ -157,8 +144,8 @@ def _exit(carrier: str) -> Callable[[ExitStack], Way]:
 
 
 ROADS: tuple[Road, ...] = (
-    Road("bare-1", "client - uvloop forwarder - target", 1, _bare(1)),
-    Road("bare-2", "client - 2 uvloop forwarders - target", 2, _bare(2)),
+    Road("bare-1", "client - uvloop forwarder - target", 1, bare(1)),
+    Road("bare-2", "client - 2 uvloop forwarders - target", 2, bare(2)),
     Road("socat", "client - socat - target", 1, _socat),
     Road("httptunnel", "client - htc - hts - target", 2, _httptunnel),
     Road("link-service", "client =link= relay =link= service", 1, _service("link")),

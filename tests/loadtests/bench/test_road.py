@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadtests import processes
-from loadtests.bench import road_paths
+from loadtests.bench import programs, road_paths
 from loadtests.bench.road import Row, main, render
 from loadtests.bench.road_paths import ROADS
 from loadtests.compiled import NotCompiledError
@@ -42,7 +42,7 @@ def test_wrong_arguments_are_refused(arguments: list[str], why: str, capsys: pyt
 
 
 def test_a_missing_peer_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(road_paths, "which", lambda name: None)
+    monkeypatch.setattr(programs, "which", lambda name: None)
     monkeypatch.setattr(road_paths, "_peer", lambda stack, *arguments: "1")
     assert main(["--only", "socat", "--size", "1KiB", "--runs", "1"]) == 2
     assert "socat is not installed" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""What survives, and how fast is it? The tunnel beside other ways through HTTP: `python -m loadtests.bench.peers`.
+
+Every contender leads from a local port to a target, as its documentation shows it. First one connection goes through
+each of them in each kind of weather: bytes up at a steady pace, then bytes down, every one checked; nobody repeats
+anything but the contender. Then they are measured in good weather beside two bare forwarders. A program that is not
+installed is an error.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import TypeVar
+
+import msgspec
+
+from loadtests.bench.peers.contenders import CONTENDERS, HERE, Contender, Started
+from loadtests.bench.peers.journey import PACE_BYTES_S, Journey, Outcome
+from loadtests.bench.peers.weather import WEATHERS, Weather
+from loadtests.bench.programs import MissingPeerError
+from loadtests.bench.road import machine, measure, render
+from loadtests.bench.road_paths import Road, Way, bare, start_target
+from loadtests.faultproxy.grammar import parse_size_bytes
+from loadtests.processes import NotReadyError
+
+__all__ = ["main", "survive"]
+
+_TARGET_BACKLOG = 16
+_Named = TypeVar("_Named", Contender, Weather)
+
+
+def survive(contender: Contender, weather: Weather, size_bytes: int) -> Outcome:
+    """One connection through it."""
+    journey = Journey(size_bytes)
+    with ExitStack() as stack, socket.create_server((HERE, 0), backlog=_TARGET_BACKLOG) as listening:
+        started = contender.start(stack, listening.getsockname()[1], weather.front)
+        return asyncio.run(_survive(journey, listening, started, kills=weather.kills))
+
+
+async def _survive(journey: Journey, listening: socket.socket, started: Started, *, kills: bool) -> Outcome:
+    helpers: list[asyncio.Task[None]] = []
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The first connection is the journey's: to the application a second one would be another one."""
+        if journey.has_begun:
+            writer.close()
+        else:
+            helpers.append(asyncio.create_task(journey.serve(reader, writer)))
+
+    async with await asyncio.start_server(connected, sock=listening):
+        if kills:
+            helpers.append(asyncio.create_task(_kill(journey, started)))
+        outcome = await journey.travel(started.local_port)
+        for helper in helpers:
+            helper.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
+        return outcome
+
+
+async def _kill(journey: Journey, started: Started) -> None:
+    await journey.up.reach(journey.up.size_bytes // 2)
+    started.server.kill()
+    started.server.start()
+
+
+def _roads(contenders: Iterable[Contender]) -> list[Road]:
+    """For the measurement of speed."""
+    direct = WEATHERS[0].front
+
+    def through(contender: Contender) -> Callable[[ExitStack], Way]:
+        def start(stack: ExitStack) -> Way:
+            started = contender.start(stack, int(start_target(stack)), direct)
+            return Way(("--port", str(started.local_port)))
+
+        return start
+
+    ours = [Road(contender.name, contender.what, 2, through(contender)) for contender in contenders]
+    return [Road("bare-2", "2 uvloop forwarders", 2, bare(2)), *ours]
+
+
+def _survivors(contenders: list[Contender], weathers: list[Weather], size_bytes: int) -> dict[str, dict[str, Outcome]]:
+    found: dict[str, dict[str, Outcome]] = {}
+    for contender in contenders:
+        for weather in weathers:
+            if sys.stderr.isatty():
+                print(f"\r{contender.name}, {weather.name} ...\033[K", end="", file=sys.stderr, flush=True)
+            found.setdefault(contender.name, {})[weather.name] = survive(contender, weather, size_bytes)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    return found
+
+
+def _table(found: dict[str, dict[str, Outcome]], weathers: list[Weather]) -> str:
+    lines = [f"{weather.name:<9} {weather.what}" for weather in weathers]
+    lines += ["", f"{'':<13}" + "".join(f"{weather.name:<22}" for weather in weathers)]
+    for name, outcomes in found.items():
+        lines.append(f"{name:<13}" + "".join(f"{outcomes[weather.name]!s:<22}" for weather in weathers).rstrip())
+    return "\n".join(lines)
+
+
+def _chosen(parser: argparse.ArgumentParser, names: str, known: tuple[_Named, ...]) -> list[_Named]:
+    wanted = names.split(",") if names else [one.name for one in known]
+    if unknown := set(wanted) - {one.name for one in known}:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(one.name for one in known)}")
+    return [one for one in known if one.name in wanted]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print both tables, or JSON. 0: measured; 2: usage, or a program is missing; 3: one of ours did not start."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench.peers",
+        description=__doc__,
+        epilog="example: python -m loadtests.bench.peers --only tunnel,httptunnel --weather nginx,cuts --runs 0",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    known = ",".join(contender.name for contender in CONTENDERS)
+    parser.add_argument("--only", default="", metavar="NAMES", help=f"some of {known}")
+    kinds = ",".join(weather.name for weather in WEATHERS)
+    parser.add_argument("--weather", default="", metavar="NAMES", help=f"some of {kinds}")
+    parser.add_argument("--size", default="32MiB", help="bytes each way of a connection in bad weather (default 32MiB)")
+    parser.add_argument("--fast-size", default="128MiB", help="bytes each way where speed is measured (default 128MiB)")
+    parser.add_argument("--runs", type=int, default=3, help="of each for speed; the median counts (default 3, 0: none)")
+    parser.add_argument("--echoes", type=int, default=1000, help="echoes of each run (default 1000)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    contenders = _chosen(parser, options.only, CONTENDERS)
+    weathers = _chosen(parser, options.weather, WEATHERS)
+    try:
+        size_bytes, fast_bytes = parse_size_bytes(options.size), parse_size_bytes(options.fast_size)
+    except ValueError as error:
+        parser.error(str(error))
+    load_before = os.getloadavg()[0]
+    try:
+        found = _survivors(contenders, weathers, size_bytes)
+        rows = measure(_roads(contenders), fast_bytes, options.echoes, options.runs) if options.runs else []
+    except MissingPeerError as error:
+        print(f"peers: {error}", file=sys.stderr)
+        return 2
+    except NotReadyError as error:
+        print(f"peers: {error}", file=sys.stderr)
+        return 3
+    if options.json:
+        survived = {name: {kind: _plain(outcome) for kind, outcome in one.items()} for name, one in found.items()}
+        fast = [msgspec.to_builtins(row) for row in rows]
+        print(json.dumps({"machine": machine(), "survived": survived, "fast": fast}))
+        return 0
+    how = f"{options.size} up and {options.size} down through one connection, {PACE_BYTES_S >> 20} MiB/s"
+    print("\n".join([machine(), f"{how}; load average before: {load_before:.2f}", "", _table(found, weathers)]))
+    if rows:
+        text = f"in good weather: {options.fast_size} each way, {options.echoes} echoes, medians of {options.runs} runs"
+        print("\n" + render(rows, [text]))
+    return 0
+
+
+def _plain(outcome: Outcome) -> dict[str, object]:
+    return {"end": outcome.end.value, "share": outcome.share, "seconds": outcome.seconds}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""The programs that are compared, each started as its documentation shows, from a local port to a target."""
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from loadtests.bench.programs import find_peer, wait_listening
+from loadtests.ports import hold_port
+from loadtests.processes import Process, python_command, says_event
+from loadtests.relays import RelayProcess, exit_process
+
+__all__ = ["CONTENDERS", "Contender", "Front", "Started"]
+
+HERE = "127.0.0.1"
+Front = Callable[[int], AbstractContextManager[int]]
+"""What stands before a server: given the server's port, the one that clients are to use."""
+
+
+class Started(msgspec.Struct):
+    """Its processes run. `server` may be killed and started again."""
+
+    local_port: int
+    server: Process
+    server_port: int
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """`start` starts its server, what stands before it, and its client, for a target at a port of this machine."""
+
+    name: str
+    what: str
+    start: Callable[[ExitStack, int, Front], Started]
+
+
+def _program(stack: ExitStack, command: list[str], port: int) -> Process:
+    process = stack.enter_context(Process(command))
+    wait_listening(process, port)
+    return process
+
+
+def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
+    """The exit has a link of its own to the relay: it stands on the open side."""
+
+    def start(stack: ExitStack, target: int, front: Front) -> Started:
+        relay = stack.enter_context(RelayProcess())
+        stack.enter_context(exit_process(relay))
+        url = f"http://{HERE}:{stack.enter_context(front(relay.port))}"
+        local = stack.enter_context(hold_port())
+        options = ("--relay", url, "--proxy", "", "--carrier", carrier, f"{local}:{HERE}:{target}")
+        forward = Process(
+            python_command("client", "forward", *options),
+            ready=says_event("listening"),
+            environment={"TUNNEL_TOKEN": relay.tokens["client"]},
+        )
+        stack.enter_context(forward)
+        return Started(local, relay.process, relay.port)
+
+    return start
+
+
+def _chisel(stack: ExitStack, target: int, front: Front) -> Started:
+    program = find_peer("chisel", "go install github.com/jpillora/chisel@latest")
+    port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
+    server = _program(stack, [program, "server", "--host", HERE, "--port", str(port)], port)
+    url = f"http://{HERE}:{stack.enter_context(front(port))}"
+    _program(stack, [program, "client", url, f"{HERE}:{local}:{HERE}:{target}"], local)
+    return Started(local, server, port)
+
+
+def _wstunnel(stack: ExitStack, target: int, front: Front) -> Started:
+    program = find_peer("wstunnel", "https://github.com/erebe/wstunnel/releases")
+    port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
+    server = _program(stack, [program, "server", f"ws://{HERE}:{port}"], port)
+    url = f"ws://{HERE}:{stack.enter_context(front(port))}"
+    _program(stack, [program, "client", "-L", f"tcp://{HERE}:{local}:{HERE}:{target}", url], local)
+    return Started(local, server, port)
+
+
+def _xray(stack: ExitStack, target: int, front: Front) -> Started:
+    """XHTTP in the mode that asks least of what stands in between: bytes up in POSTs, down in one long GET."""
+    program = find_peer("xray", "https://github.com/XTLS/Xray-core/releases")
+    directory = Path(stack.enter_context(TemporaryDirectory(prefix="tunnel-xray-")))
+    port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
+    user = {"id": str(uuid4())}
+    stream = {"network": "xhttp", "xhttpSettings": {"path": "/x", "mode": "packet-up"}}
+
+    def command(name: str, inbound: dict[str, Any], outbound: dict[str, Any]) -> list[str]:
+        config = {"log": {"loglevel": "error"}, "inbounds": [{"listen": HERE, **inbound}], "outbounds": [outbound]}
+        file = directory / f"{name}.json"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        return [program, "run", "-c", str(file)]
+
+    vless = {"port": port, "protocol": "vless", "settings": {"clients": [user], "decryption": "none"}}
+    server = _program(stack, command("server", {**vless, "streamSettings": stream}, {"protocol": "freedom"}), port)
+    door = {
+        "port": local,
+        "protocol": "dokodemo-door",
+        "settings": {"address": HERE, "port": target, "network": "tcp"},
+    }
+    there = {"address": HERE, "port": stack.enter_context(front(port)), "users": [{**user, "encryption": "none"}]}
+    outbound = {"protocol": "vless", "settings": {"vnext": [there]}, "streamSettings": stream}
+    _program(stack, command("client", door, outbound), local)
+    return Started(local, server, port)
+
+
+def _httptunnel(stack: ExitStack, target: int, front: Front) -> Started:
+    server_program = find_peer("hts", "apt-get install httptunnel")
+    client_program = find_peer("htc", "apt-get install httptunnel")
+    port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
+    server = _program(stack, [server_program, "-w", "-F", f"{HERE}:{target}", f"{HERE}:{port}"], port)
+    front_port = stack.enter_context(front(port))
+    _program(stack, [client_program, "-w", "-F", str(local), f"{HERE}:{front_port}"], local)
+    return Started(local, server, port)
+
+
+CONTENDERS: tuple[Contender, ...] = (
+    Contender("tunnel", "tunnel forward =auto= relay =link= exit", _tunnel("auto")),
+    Contender("tunnel-poll", "tunnel forward =poll= relay =link= exit", _tunnel("poll")),
+    Contender("chisel", "chisel client =WebSocket, SSH= chisel server", _chisel),
+    Contender("wstunnel", "wstunnel client =WebSocket= wstunnel server", _wstunnel),
+    Contender("xray", "Xray =XHTTP, packet-up= Xray", _xray),
+    Contender("httptunnel", "htc =HTTP= hts", _httptunnel),
+)

@@ -1,0 +1,63 @@
+"""What the connection between client and server meets."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from loadtests.bench.peers.contenders import HERE, Front
+from loadtests.bench.programs import wait_listening
+from loadtests.nginx import Nginx
+from loadtests.processes import Process, python_command
+
+__all__ = ["WEATHERS", "Weather"]
+
+CUT_AGE_S = 0.5
+
+
+class Weather(msgspec.Struct, frozen=True):
+    """`front` stands before the server; `kills`: in the middle the server is killed, and started again at once."""
+
+    name: str
+    what: str
+    front: Front
+    kills: bool = False
+
+
+@contextmanager
+def _nothing(port: int) -> Iterator[int]:
+    yield port
+
+
+@contextmanager
+def _nginx(port: int) -> Iterator[int]:
+    with Nginx(f"http://{HERE}:{port}") as nginx:
+        wait_listening(nginx.process, nginx.port)
+        yield nginx.port
+
+
+@contextmanager
+def _losses(port: int) -> Iterator[int]:
+    options = ("--seed", "1", "--drop-request", "0.05", "--drop-response", "0.05")
+    there = ("--listen", f"{HERE}:0", "--upstream", f"http://{HERE}:{port}")
+    proxy = Process(python_command("loadtests.faultproxy", *there, *options), ready=lambda line: "http://" in line)
+    with proxy:
+        url = proxy.ready_line.split(f"http://{HERE}:")[1]
+        yield int(url.split()[0].strip("/,;"))
+
+
+@contextmanager
+def _cuts(port: int) -> Iterator[int]:
+    arguments = ("--upstream", str(port), "--age", str(CUT_AGE_S))
+    command = python_command("loadtests.bench.peers.cutter", *arguments)
+    with Process(command, ready=lambda line: line.startswith("ready ")) as cutter:
+        yield int(cutter.ready_line.split()[1])
+
+
+WEATHERS: tuple[Weather, ...] = (
+    Weather("direct", "nothing in between", _nothing),
+    Weather("nginx", "nginx with its defaults: whole bodies are collected, no upgrade passes", _nginx),
+    Weather("cuts", f"every TCP connection is reset {CUT_AGE_S} s after it was made", _cuts),
+    Weather("losses", "one request in twenty never arrives, one response in twenty is lost", _losses),
+    Weather("kill -9", "the server is killed in the middle, and started again", _nothing, kills=True),
+)

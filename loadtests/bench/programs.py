@@ -1,0 +1,38 @@
+"""Programs that others have written, to compare with: found, started, and listening."""
+
+import time
+from pathlib import Path
+from shutil import which
+
+from loadtests.processes import Process
+
+__all__ = ["MissingPeerError", "find_peer", "wait_listening"]
+
+_LISTENS_S = 30.0  # all of them start in less than one
+
+
+class MissingPeerError(RuntimeError):
+    """A program to compare with is not installed, or did not start."""
+
+
+def find_peer(name: str, install: str) -> str:
+    """The program; MissingPeerError, with how to get it, when it is not there."""
+    found = which(name)
+    if found is None:
+        raise MissingPeerError(f"{name} is not installed: {install}")
+    return found
+
+
+def wait_listening(process: Process, port: int) -> None:
+    """Programs do not say when they listen. One connection is not to be wasted on asking: hts serves a single one."""
+    wanted = f":{port:04X}"
+    until = time.monotonic() + _LISTENS_S
+    while process.is_running and time.monotonic() < until:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for line in Path(table).read_text(encoding="ascii").splitlines():
+                fields = line.split()
+                if fields[1].endswith(wanted) and fields[3] == "0A":  # LISTEN
+                    return
+        time.sleep(0.01)
+    state = "does not listen" if process.is_running else "ended"
+    raise MissingPeerError(f"{' '.join(process.command)} {state}: {process.output}")
