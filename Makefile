@@ -78,9 +78,10 @@ build/compiled/.stamp: .venv/.stamp $(shell find tunnel servlet client -name '*.
 	@rm -rf build/compiled-source && touch $@
 
 # The tests that look at what the parts do; one looks at which rows of a table are used, by watching the table.
-test-compiled: compiled ## The tests of wire, core, lanes, switch and carriers, and 300 simulated runs, on what is compiled
+test-compiled: compiled ## The tests of the compiled parts, of carriers and scenarios, and 300 simulated runs, on what is compiled
 	TUNNEL_COMPILED=1 $(BIN)/python -m pytest -n 2 -q -o pythonpath='build/compiled .' tests/wire tests/core tests/exchange \
-	  tests/servlet tests/scripted tests/sim tests/carriers \
+	  tests/servlet tests/scripted tests/sim tests/carriers tests/scenarios $(wildcard tests/test_driver*.py tests/test_transport*.py) \
+	  tests/test_attachment.py tests/test_listener.py tests/test_memory.py tests/test_splice.py tests/test_streams.py \
 	  --deselect tests/scripted/test_scripts.py::test_the_scripts_use_every_row_of_the_state_table
 	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 300 --from 700000
 

@@ -98,7 +98,7 @@ IMPORTS = [
     ("tests/x.py", "import a_library", ""),
     ("tests/x.py", "import pyspark, aiohttp, tunnel.core, servlet.switch, client", ""),
     ("tunnel/core/x.py", "import tunnel.wire.packet, tunnel.core.rtt, tunnel.traces.record, msgspec, enum", ""),
-    ("tunnel/carriers/poll.py", "import aiohttp, asyncio, tunnel.exchange.lanes", ""),
+    ("tunnel/carriers/http_exchanger.py", "import aiohttp, asyncio, tunnel.exchange.lanes", ""),
     ("tunnel/__init__.py", "from tunnel.wire import Packet", ""),
     ("tunnel/driver.py", "import time, tunnel.core.endpoint, tunnel.carriers.poll", ""),
     ("servlet/app.py", "import aiohttp, asyncio, tunnel, servlet.switch", ""),

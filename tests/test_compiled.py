@@ -58,15 +58,25 @@ def _names_a_constant(sides: Iterable[ast.expr]) -> bool:
     return any(isinstance(side, ast.Constant) for side in sides)
 
 
-def test_the_parts_without_io_are_compiled() -> None:
+def test_what_moves_bytes_is_compiled() -> None:
     names = {str(path) for path in FILES}
     assert {
         "tunnel/core/connection.py",
         "tunnel/wire/batch.py",
         "tunnel/exchange/lanes.py",
         "servlet/switch.py",
+        "tunnel/driver.py",
+        "tunnel/carriers/link_io.py",
     } <= names
-    assert not names & {"tunnel/core/events.py", "tunnel/wire/packet.py", "tunnel/driver.py", "servlet/app.py"}
+    assert not names & {"tunnel/core/events.py", "tunnel/wire/packet.py", "tunnel/streams.py", "servlet/app.py"}
+
+
+def test_who_inherits_from_a_compiled_carrier_is_compiled() -> None:
+    """Else it cannot be made."""
+    names = {str(path) for path in FILES}
+    heirs = [str(path) for path in project_files(ROOT) if "(ExchangingCarrier)" in (ROOT / path).read_text()]
+    assert len(heirs) >= 3
+    assert set(heirs) - {"tests/test_compiled.py"} <= names
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)

@@ -125,7 +125,9 @@ class Driver:
 
     # for those who use the endpoint
 
-    now = staticmethod(now_us)  # hand this to every call of the endpoint
+    def now(self) -> int:
+        """The time, to be handed to every call of the endpoint."""
+        return now_us()
 
     def register(self, connection_id: int, handler: Callable[[Event], None]) -> None:
         """Give the events of this connection to `handler`, from now on."""

@@ -14,7 +14,7 @@ from tests.support.proxies import UpstreamProxy
 from tests.support.relays import LOSE_RESPONSE, Fault
 from tunnel import DeniedError, NotAuthenticatedError, UnreachableError, attach
 from tunnel.carriers.dialing import Dialing, retry_after_us
-from tunnel.carriers.poll import HttpExchanger
+from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.exchange import LaneConfig, Lanes
 from tunnel.wire import Attach, Exchange, Message
 

@@ -14,8 +14,8 @@ from random import Random
 from tunnel.carriers.base import Host
 from tunnel.carriers.dialing import Dialing, describe_failure
 from tunnel.carriers.exchanging import ExchangingCarrier
+from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.carriers.link_io import LinkIO, hello
-from tunnel.carriers.poll import HttpExchanger
 from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
 from tunnel.exchange import (
     AttachedEvent,

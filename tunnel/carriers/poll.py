@@ -1,19 +1,13 @@
-"""Numbered exchanges as POST requests (section 7): works through anything that lets HTTP pass."""
+"""Lanes over HTTP/1.1, and nothing else: works through anything that lets HTTP pass."""
 
-import asyncio
 from random import Random
 
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.exchanging import ExchangingCarrier
+from tunnel.carriers.http_exchanger import HttpExchanger
+from tunnel.exchange import LaneConfig, Lanes
 
-from tunnel.carriers.dialing import Dialing, describe_failure, is_final, retry_after_us
-from tunnel.carriers.exchanging import ExchangingCarrier, Outcomes
-from tunnel.exchange import LaneConfig, Lanes, Request
-from tunnel.wire import Buffer
-
-__all__ = ["HttpExchanger", "PollCarrier"]
-
-_ANSWER_SLACK_BYTES = 64 * 1024  # envelope and evidence beyond the answer limit; also what is read of a foreign page
+__all__ = ["PollCarrier"]
 
 
 class PollCarrier(ExchangingCarrier):
@@ -25,132 +19,3 @@ class PollCarrier(ExchangingCarrier):
         config = config or LaneConfig()
         lanes = Lanes(config, secret, random, endpoint_name=name)
         super().__init__(lanes, HttpExchanger(dialing, config.answer_bytes_max))
-
-
-class HttpExchanger:
-    """Sends each request in a task of its own. Connections are reused, but never for a repeat."""
-
-    def __init__(self, dialing: Dialing, answer_bytes_max: int) -> None:
-        self.description = f"poll {dialing.description}"
-        self._dialing = dialing
-        self._url = dialing.url("exchange")
-        self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._closing: dict[asyncio.Task[None], None] = {}  # sessions that go, and tasks that were cancelled
-        self._pool: _Pool
-        self._outcomes: Outcomes
-
-    def start(self, outcomes: Outcomes) -> None:
-        self._outcomes = outcomes
-        self._pool = _Pool(self._dialing)
-
-    def send(self, request: Request) -> None:
-        if request.repeat:
-            # No connection that exists is to be trusted: this one and all that follow get new ones.
-            self._leave(self._pool, retire=True)
-            self._pool = _Pool(self._dialing)
-        pool = self._pool
-        pool.users += 1
-        task = asyncio.get_running_loop().create_task(self._exchange(request, pool.session))
-        task.add_done_callback(lambda done: self._leave(pool))  # also when it is cancelled before it began
-        self._tasks[request.id] = task
-
-    def abandon(self, request_id: int) -> None:
-        task = self._tasks.pop(request_id, None)
-        if task is not None:
-            task.cancel()
-            self._keep(task)
-
-    async def close(self) -> None:
-        for request_id in list(self._tasks):
-            self.abandon(request_id)
-        while self._closing:
-            await asyncio.gather(*self._closing, return_exceptions=True)
-        await self._pool.session.close()
-
-    # one exchange
-
-    async def _exchange(self, request: Request, session: aiohttp.ClientSession) -> None:
-        body: Buffer
-        failure, final = "", False
-        try:
-            status, body, wait_us = await self._post(request, session)
-        except aiohttp.ClientHttpProxyError as error:
-            # What a proxy answers to CONNECT is an answer like any other (7.9).
-            status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
-        except Exception as error:
-            status, body, wait_us = 0, b"", 0
-            failure, final = describe_failure(error), is_final(error)
-        if self._tasks.pop(request.id, None) is None:
-            return
-        if failure:
-            self._outcomes.failed(request.id, failure, final=final)
-        else:
-            self._outcomes.answered(request.id, status, body, wait_us)
-
-    async def _post(self, request: Request, session: aiohttp.ClientSession) -> tuple[int, Buffer, int]:
-        response = await session.post(
-            self._url,
-            headers=self._dialing.headers,
-            data=_Body(b"".join(request.body), self._outcomes),
-            allow_redirects=False,
-            proxy=self._dialing.proxy,
-            proxy_headers=self._dialing.proxy_headers or None,
-        )
-        complete = False
-        try:
-            body = await self._read(response.content)
-            complete = response.content.at_eof()
-            coding = response.headers.get("Content-Encoding", "identity")
-            if coding.lower() != "identity":
-                body = f"something in between compresses answers ({coding:.20}) though they say no-transform".encode()
-            return response.status, body, retry_after_us(response.headers)
-        finally:
-            if complete:
-                response.release()
-            else:
-                response.close()
-
-    async def _read(self, content: aiohttp.StreamReader) -> bytes:
-        """The body, or of one that is too long to be ours the beginning."""
-        chunks = []
-        size = 0
-        while size <= self._answer_bytes_max and (chunk := await content.readany()):
-            chunks.append(chunk)
-            size += len(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    # sessions
-
-    def _leave(self, pool: "_Pool", *, retire: bool = False) -> None:
-        if retire:
-            pool.is_retired = True
-        else:
-            pool.users -= 1
-        if pool.is_retired and not pool.users:
-            self._keep(asyncio.get_running_loop().create_task(pool.session.close()))
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._closing[task] = None
-        task.add_done_callback(lambda done: self._closing.pop(done, None))
-
-
-class _Pool:
-    """Connections that are reused, until one of them is doubted."""
-
-    def __init__(self, dialing: Dialing) -> None:
-        self.session = dialing.session()
-        self.users = 0
-        self.is_retired = False
-
-
-class _Body(aiohttp.BytesPayload):
-    """A request body that says when it was handed to the connection."""
-
-    def __init__(self, data: bytes, outcomes: Outcomes) -> None:
-        super().__init__(data, content_type="application/octet-stream")
-        self._outcomes = outcomes
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        await super().write_with_length(writer, content_length)
-        self._outcomes.sent(len(self._value))
