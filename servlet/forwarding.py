@@ -169,7 +169,6 @@ class Forwarder:
         answer = self._services.announce(attachment, state)
         if answer is not None:
             attachment.mailbox.post(("listens " + state.name, 0), listen_state_frame(answer))
-            self._openings.offered(state.name, now)
 
     def _invalid(self, attachment: Attachment, frame: Frame, now: int) -> None:
         """Malformed, or nothing that an endpoint may send."""

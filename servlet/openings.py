@@ -31,14 +31,6 @@ Refusal = tuple[int, str]  # reason and text of REJECTED
 _CONNECT_BYTES_MAX = 4096  # far more than 2.1 needs; a route keeps its CONNECT until it is bound
 
 
-class _Early(msgspec.Struct):
-    """A CONNECT for which nobody is there yet."""
-
-    service: str  # "": any exit
-    attachment: Attachment  # who asks
-    frame: Frame
-
-
 class Openings:
     """Who may reach whom is asked of `authorise`; to whom a connection is handed is decided here."""
 
@@ -57,7 +49,6 @@ class Openings:
         self._services = services
         self._authorise = authorise
         self._settled_us: int | None = None  # until then services and exits may still be attaching
-        self._early: dict[tuple[bytes, int], _Early] = {}  # by initiator, and its id of the connection
 
     def attached(self, attachment: Attachment, now: int) -> None:
         """A new attachment: resumes may have waited for it (6.5)."""
@@ -66,24 +57,11 @@ class Openings:
         for route in self._routes.unpark(attachment.identity):
             self._hand_resume(route, attachment, now)
 
-    def offered(self, service: str, now: int) -> None:
-        """This service is there, or an exit (""): who asked for one too early need not ask again (6.5)."""
-        if not self._is_settling(now):
-            self._early.clear()
-        for key in [key for key, early in self._early.items() if early.service == service]:
-            early = self._early.pop(key)
-            if not early.attachment.is_gone:
-                self._connect(early.attachment, early.frame, now)
-
     # --- packets
 
     def connect(self, attachment: Attachment, frame: Frame, now: int) -> None:
         """CONNECT: authorised and handed on, or refused (3.2)."""
         self._context.counters.connects += 1
-        self._early.pop((attachment.identity, frame.source), None)
-        self._connect(attachment, frame, now)
-
-    def _connect(self, attachment: Attachment, frame: Frame, now: int) -> None:
         route_key = bytes(frame.payload[:ROUTE_KEY_SIZE])
         if not frame.source or len(route_key) < ROUTE_KEY_SIZE:
             self._context.counters.packets_invalid += 1
@@ -182,7 +160,7 @@ class Openings:
         """Hand it to the first with room, who is last in the next turn."""
         candidates: list[tuple[Attachment, Listener | None]]
         if decision.to is HandTo.SERVICE:
-            listeners = self._services.candidates(_service(decision, target))
+            listeners = self._services.candidates(decision.name or target.host)
             candidates = [(listener.attachment, listener) for listener in listeners]
             refusal: Refusal = RejectReason.NO_SUCH_SERVICE, "nobody listens under this name"
         else:
@@ -198,21 +176,10 @@ class Openings:
                 self._take_turn(acceptor, listener)
                 return None
             refusal = reason, "another connection has this route key" if reason is RejectReason.ID_IN_USE else "full"
-        is_early = not candidates and self._is_settling(now)
-        if is_early:
-            self._keep_early(route, _service(decision, target) if decision.to is HandTo.SERVICE else "")
         self._routes.release(route, now)
-        return None if is_early else refusal
-
-    def _is_settling(self, now: int) -> bool:
-        """Whether services and exits may be about to attach again, like everybody."""
-        return self._settled_us is None or now < self._settled_us
-
-    def _keep_early(self, route: Route, service: str) -> None:
-        """Until it is there. What is not kept the initiator asks again in a second."""
-        attachment, own_id = route.initiator.attachment, route.initiator.own_id
-        if route.frame is not None and len(self._early) < self._context.config.early_connects_max:
-            self._early[attachment.identity, own_id] = _Early(service, attachment, route.frame)
+        if not candidates and (self._settled_us is None or now < self._settled_us):
+            return None  # they may be about to attach again, like everybody: the initiator asks again in a second
+        return refusal
 
     def _take_turn(self, acceptor: Attachment, listener: Listener | None) -> None:
         if listener is not None:
@@ -225,11 +192,6 @@ class Openings:
         """It never dials (6.5): the endpoint knows the route, or answers REJECTED(gone)."""
         if self._routes.hand(route, endpoint, None, now) is not None:
             self._routes.release(route, now)  # the initiator asks again in a second
-
-
-def _service(decision: Hand, target: Target) -> str:
-    """The name under which somebody listens."""
-    return decision.name or target.host
 
 
 def _stamp(frame: Frame, connect: Connect, user: str) -> Frame:

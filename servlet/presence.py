@@ -144,8 +144,6 @@ class Presence:
         self._replace(attachment.account.user, attachment.claim, attachment, now)
         self._registry.rename(attachment, attachment.claim)
         self._registry.serve(attachment)
-        if attachment.is_exit:
-            self._openings.offered("", now)
 
     def _replace(self, user: str, name: str, by: Attachment | None, now: int) -> None:
         """Whoever had the name is no more (6.4)."""

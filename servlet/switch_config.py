@@ -58,8 +58,6 @@ class SwitchConfig:
     settle_us: int = 5 * SECOND
     """After the first endpoint has attached, so long nobody is told that a service or exit is not there: everybody who
     was attached to the relay before this one is on the way back."""
-    early_connects_max: int = 1024
-    """CONNECTs that are kept until then; they are handed on as soon as somebody is there for them."""
     linger_us: int = 60 * SECOND
     """A route is released so long after the first SHUTDOWN (9.5)."""
     lingering_per_attachment_max: int = 1024

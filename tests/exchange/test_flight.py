@@ -136,16 +136,66 @@ def test_a_failure_of_an_attempt_before_the_newest_changes_no_plan() -> None:
     sender.flight.fail(1, "reset", 0, 600 * MS)
     assert sender.flight.next_us == planned_us
     sender.flight.fail(2, "reset", 0, 700 * MS)
-    assert 712 * MS <= sender.flight.next_us <= 750 * MS
+    assert sender.flight.next_us == 700 * MS  # the first that says something of the newest
 
 
 def test_a_failure_that_is_told_late_delays_no_repeat() -> None:
     sender = Sender()
     sender.send(0)
-    sender.send(500 * MS)
+    sender.flight.fail(1, "reset", 0, 0)
+    sender.send(0)
     planned_us = sender.flight.next_us
     sender.flight.fail(2, "reset", 0, planned_us - MS)
     assert sender.flight.next_us == planned_us
+
+
+def test_silence_uses_none_of_the_short_waits_up() -> None:
+    sender = Sender()
+    for _ in range(6):
+        sender.send(sender.flight.next_us)
+    now = sender.flight.next_us - 500 * MS
+    sender.flight.fail(6, "reset", 0, now)
+    assert sender.flight.next_us == now
+    sender.send(now)
+    sender.flight.fail(7, "reset", 0, now)
+    assert sender.flight.next_us - now <= 50 * MS
+
+
+def test_told_failures_make_no_silence_longer() -> None:
+    flight = Flight(PULL, 0, wait_us=SECOND, repeat_us=SECOND, attempts_max=1, repeat_us_max=8 * SECOND)
+    random = Random(4)
+    for request_id in range(1, 9):
+        flight.send(request_id, flight.next_us, random)
+        now = flight.next_us - 700 * MS
+        flight.fail(request_id, "refused", 0, now)
+    assert flight.next_us - now <= SECOND
+    sent_us = flight.next_us
+    flight.send(9, sent_us, random)
+    assert flight.next_us - sent_us <= SECOND
+    waits_us = []
+    for request_id in range(10, 14):
+        sent_us = flight.next_us
+        flight.send(request_id, sent_us, random)
+        waits_us.append(flight.next_us - sent_us)
+    assert [wait // SECOND for wait in waits_us] in ([1, 3, 7, 7], [1, 3, 6, 6], [1, 3, 6, 7], [1, 3, 7, 6])
+
+
+def test_nothing_comes_before_what_any_attempt_was_asked_to_wait() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.send(1 * SECOND)
+    sender.flight.fail(1, "HTTP 503", 20 * SECOND, 1100 * MS)
+    assert sender.flight.next_us == 21_100 * MS
+    sender.flight.fail(2, "reset", 0, 1105 * MS)
+    assert sender.flight.next_us == 21_100 * MS
+
+
+def test_evidence_brings_nothing_before_that_either() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.flight.fail(1, "HTTP 503", 20 * SECOND, 10 * MS)
+    sender.flight.prove(60 * MS)
+    assert (sender.flight.next_us, sender.flight.proven) == (20_010 * MS, False)
 
 
 def test_a_late_failure_of_a_silent_attempt_is_not_counted_twice() -> None:

@@ -58,8 +58,8 @@ def test_a_connection_that_failed_is_named_in_the_trouble() -> None:
     loop.lanes.set_pulling(False)
     loop.fate = pushes(*[Fate(request_lost=True, reported=True)] * 20)
     loop.run(10 * SECOND)
-    told = [event.last for _, event in loop.events if isinstance(event, Troubled)]
-    assert told == ["the connection failed"] * 2  # in between comes the answer that was held
+    told = {event.last for _, event in loop.events if isinstance(event, Troubled)}
+    assert told == {"the connection failed"}
 
 
 def test_what_was_thrown_away_of_an_answer_is_told() -> None:

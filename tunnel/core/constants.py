@@ -12,6 +12,7 @@ __all__ = [
     "HELD_BYTES_MAX",
     "NEVER_US",
     "OPENS_ANEW",
+    "OPEN_ANEW_US",
     "PACKET_PAYLOAD_MAX",
     "PACKET_PAYLOAD_MIN",
     "REORDER_MIN_US",
@@ -39,7 +40,8 @@ VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the grain of event loops u
 TAIL_PROBE_MIN_US = 10_000  # 4.7
 REORDER_MIN_US = 1_000  # 4.8
 RESUME_INTERVAL_US = SECOND_US  # 6.5: so that healing is felt within 2 s
-OPENS_ANEW = 4  # 3.1: after a fresh attach, so many repeats of CONNECT before its intervals grow: 6.5 waits for 5 s
+OPENS_ANEW = 10  # 3.1: so many repeats of CONNECT after a fresh attach before its intervals grow: 6.5 waits for 5 s
+OPEN_ANEW_US = SECOND_US // 2  # 3.1: between them; whoever is to answer comes back within a second of us
 
 EARLY_BYTES_MAX = 64 * 1024  # 3.6: DATA that may precede ACCEPTED
 EARLY_PACKETS_MAX = 64  # 3.7

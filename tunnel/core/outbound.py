@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tunnel.core.constants import (
     BACKOFF_MAX_US,
     NEVER_US,
+    OPEN_ANEW_US,
     OPENS_ANEW,
     PACKET_PAYLOAD_MAX,
     PACKET_PAYLOAD_MIN,
@@ -66,10 +67,12 @@ class Outbound:
     def open_now(self, now: int) -> None:
         """CONNECT leaves with the next batch, and again after a while (3.1, 6.5)."""
         self.open_due = True
-        doublings = min(max(self._backoff, 0), 16)
-        interval_us = min(SECOND_US << doublings, BACKOFF_MAX_US)
         if self._connection.identity.peer_id:
             interval_us = RESUME_INTERVAL_US
+        elif self._backoff < 0:
+            interval_us = OPEN_ANEW_US
+        else:
+            interval_us = min(SECOND_US << min(self._backoff, 16), BACKOFF_MAX_US)
         self._connection.timers.set(Timer.OPEN, now + interval_us)
 
     def open_anew(self, now: int) -> None:

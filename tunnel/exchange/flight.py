@@ -12,7 +12,10 @@ __all__ = ["ATTACH_LANE", "Attempt", "Flight", "repeat_delay"]
 
 ATTACH_LANE = -1
 
-_TOLD_US = 50 * MILLISECOND_US  # 7.8: the longest wait when the first repeat is told to have failed; then it doubles
+_TOLD_US_MIN = (
+    50 * MILLISECOND_US
+)  # 7.8: the longest wait when a second attempt is told to have failed; then it doubles
+_TOLD_US_MAX = SECOND_US
 _MASK_FAILURES = 2  # 7.9: the second failure of the same body masks it
 _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9
 # On a path so slow that repeats come before the answer does, the oldest attempt is the one that will be answered: later
@@ -71,8 +74,10 @@ class Flight:
         self._wait_us = wait_us
         self._repeat_us = repeat_us
         self._repeat_us_max = max(repeat_us, repeat_us_max)
-        self._told_us = 0  # from a failure of the newest attempt, if it is told, to its repeat
-        self._told_us_longest = _TOLD_US
+        self._is_told = False  # that the newest attempt failed
+        self._told_us = 0  # the longest wait from the next failure that is told to the repeat
+        self._spread = 0  # drawn for that wait: of 2**16
+        self._not_before_us = 0  # whoever answered asked to be left alone until then
         self._elder_us = _ELDER_US_MIN
         self._attempts_max = attempts_max
         self._body: list[Buffer] = encode_envelope(message)
@@ -83,21 +88,26 @@ class Flight:
         evicted = self._evict(now)
         if self.failures >= _MASK_FAILURES:
             self._body = encode_envelope(self._message, mask=random.getrandbits(8) or 1)
+        if self.sent > 1 and not self._is_told:
+            self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
+        self._is_told = False
         self.attempts.append(Attempt(request_id, now, self.sent))
-        self.next_us = now + (self._next_repeat(random) if self.sent else self._wait_us)
-        self._told_us = self._next_told(random) if self.sent else 0
+        self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
+        self._spread = random.getrandbits(16)
         request = Request(request_id, self._body, self.lane, self.number, self.pull, self.sent, self.next_us)
         self.sent += 1
         return request, evicted
 
     def fail(self, request_id: int, text: str, retry_after_us: int, now: int) -> None:
-        """An open attempt failed, and we were told. The first repeat follows at once, later ones soon (7.8)."""
+        """An open attempt failed, and we were told. Its first repeat follows at once, later ones soon (7.8)."""
         attempt = self.take(request_id)
         if not attempt.overdue:
             self._count(attempt, text, now)
         if attempt.repeat == self.sent - 1:
-            self.next_us = min(self.next_us, now + self._told_us)
-        self.next_us = max(self.next_us, now + min(retry_after_us, _RETRY_AFTER_US_MAX))
+            self._is_told = True
+            self.next_us = min(self.next_us, now + self._next_told())
+        self._not_before_us = max(self._not_before_us, now + min(retry_after_us, _RETRY_AFTER_US_MAX))
+        self.next_us = max(self.next_us, self._not_before_us)
 
     def check_silence(self, now: int) -> bool:
         """Whether the newest attempt has been silent for too long, told once: that too is a failure."""
@@ -113,6 +123,7 @@ class Flight:
     def prove(self, repeat_us: int) -> None:
         """The relay is known to have answered, or the path to have lost things: repeat at `repeat_us` already. It
         speaks of the first attempt; repeats have their own times."""
+        repeat_us = max(repeat_us, self._not_before_us)
         if self.sent == 1 and repeat_us < self.next_us:
             self.next_us = repeat_us
             self.proven = True
@@ -134,16 +145,11 @@ class Flight:
         if attempt.repeat == 0:
             self.first_failure_us = now - attempt.sent_us
 
-    def _next_repeat(self, random: Random) -> int:
-        delay_us = repeat_delay(self._repeat_us, random)
-        self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
-        return delay_us
-
-    def _next_told(self, random: Random) -> int:
+    def _next_told(self) -> int:
         """Widely spread: lanes that fail together look one after the other whether the path is back."""
-        longest_us = self._told_us_longest
-        self._told_us_longest = min(2 * longest_us, self._repeat_us)
-        return longest_us - (longest_us // 4 * 3 * random.getrandbits(16) >> 16)
+        longest_us = self._told_us
+        self._told_us = min(2 * longest_us, _TOLD_US_MAX) or _TOLD_US_MIN
+        return longest_us - (longest_us // 4 * 3 * self._spread >> 16)
 
     def _evict(self, now: int) -> int | None:
         """Make room for an attempt: the id of the one that goes."""
