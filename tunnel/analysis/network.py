@@ -3,7 +3,7 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tunnel.analysis.expressions import dropped_at_relay, percentiles
+from tunnel.analysis.expressions import SEQUENCED, dropped_at_relay, percentiles
 from tunnel.traces.record import TraceEvent
 
 __all__ = [
@@ -150,7 +150,8 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
     lost = lost.join(ends, ["sender", "batch"], "left")
     if relay_dropped:
         at_relay = (
-            events.where(dropped_at_relay())
+            # what is not numbered says 0, which is a number like others
+            events.where(dropped_at_relay() & F.col("packet_type").isin(*SEQUENCED))
             .select(F.col("connection").alias("stream"), "sequence", F.col("reason").alias("relay_reason"))
             .dropDuplicates(["stream", "sequence"])
         )
