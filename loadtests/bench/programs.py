@@ -1,12 +1,14 @@
 """Programs that others have written, to compare with: found, started, and listening."""
 
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from shutil import which
 
 from loadtests.processes import Process
 
-__all__ = ["MissingPeerError", "find_peer", "wait_listening"]
+__all__ = ["MissingPeerError", "find_peer", "start_peer", "wait_listening"]
 
 _LISTENS_S = 30.0  # all of them start in less than one
 
@@ -21,6 +23,13 @@ def find_peer(name: str, install: str) -> str:
     if found is None:
         raise MissingPeerError(f"{name} is not installed: {install}")
     return found
+
+
+def start_peer(stack: ExitStack, command: Sequence[str], port: int) -> Process:
+    """Start it; return when it listens at `port`."""
+    process = stack.enter_context(Process(command))
+    wait_listening(process, port)
+    return process
 
 
 def wait_listening(process: Process, port: int) -> None:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from loadtests.bench.programs import find_peer, wait_listening
+from loadtests.bench.programs import find_peer, start_peer
 from loadtests.compiled import COMPILED
 from loadtests.ports import hold_port
 from loadtests.processes import Process, python_command, relay_command, says_event
@@ -59,7 +59,7 @@ def _peer(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | No
 def _program(stack: ExitStack, name: str, *arguments: str, port: int) -> None:
     """Start a program that others have written and that listens at `port`."""
     found = find_peer(name, "apt-get install socat httptunnel")
-    wait_listening(stack.enter_context(Process([found, *arguments])), port)
+    start_peer(stack, [found, *arguments], port)
 
 
 def start_target(stack: ExitStack) -> str:

@@ -12,9 +12,8 @@ __all__ = ["ATTACH_LANE", "Attempt", "Flight", "repeat_delay"]
 
 ATTACH_LANE = -1
 
-_TOLD_US_MIN = (
-    50 * MILLISECOND_US
-)  # 7.8: the longest wait when a second attempt is told to have failed; then it doubles
+# 7.8: the longest wait after the second failure that is told; it doubles up to the other.
+_TOLD_US_MIN = 50 * MILLISECOND_US
 _TOLD_US_MAX = SECOND_US
 _MASK_FAILURES = 2  # 7.9: the second failure of the same body masks it
 _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9

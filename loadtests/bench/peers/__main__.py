@@ -29,14 +29,13 @@ from loadtests.processes import NotReadyError
 
 __all__ = ["main", "survive"]
 
-_TARGET_BACKLOG = 16
 _Named = TypeVar("_Named", Contender, Weather)
 
 
 def survive(contender: Contender, weather: Weather, size_bytes: int) -> Outcome:
     """One connection through it."""
     journey = Journey(size_bytes)
-    with ExitStack() as stack, socket.create_server((HERE, 0), backlog=_TARGET_BACKLOG) as listening:
+    with ExitStack() as stack, socket.create_server((HERE, 0)) as listening:
         started = contender.start(stack, listening.getsockname()[1], weather.front)
         return asyncio.run(_survive(journey, listening, started, kills=weather.kills))
 

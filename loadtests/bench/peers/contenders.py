@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
-from loadtests.bench.programs import find_peer, wait_listening
+from loadtests.bench.programs import find_peer, start_peer
 from loadtests.ports import hold_port
 from loadtests.processes import Process, python_command, says_event
 from loadtests.relays import RelayProcess, exit_process
@@ -27,7 +27,6 @@ class Started(msgspec.Struct):
 
     local_port: int
     server: Process
-    server_port: int
 
 
 class Contender(msgspec.Struct, frozen=True):
@@ -36,12 +35,6 @@ class Contender(msgspec.Struct, frozen=True):
     name: str
     what: str
     start: Callable[[ExitStack, int, Front], Started]
-
-
-def _program(stack: ExitStack, command: list[str], port: int) -> Process:
-    process = stack.enter_context(Process(command))
-    wait_listening(process, port)
-    return process
 
 
 def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
@@ -59,7 +52,7 @@ def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
             environment={"TUNNEL_TOKEN": relay.tokens["client"]},
         )
         stack.enter_context(forward)
-        return Started(local, relay.process, relay.port)
+        return Started(local, relay.process)
 
     return start
 
@@ -67,19 +60,19 @@ def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
 def _chisel(stack: ExitStack, target: int, front: Front) -> Started:
     program = find_peer("chisel", "go install github.com/jpillora/chisel@latest")
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
-    server = _program(stack, [program, "server", "--host", HERE, "--port", str(port)], port)
+    server = start_peer(stack, [program, "server", "--host", HERE, "--port", str(port)], port)
     url = f"http://{HERE}:{stack.enter_context(front(port))}"
-    _program(stack, [program, "client", url, f"{HERE}:{local}:{HERE}:{target}"], local)
-    return Started(local, server, port)
+    start_peer(stack, [program, "client", url, f"{HERE}:{local}:{HERE}:{target}"], local)
+    return Started(local, server)
 
 
 def _wstunnel(stack: ExitStack, target: int, front: Front) -> Started:
     program = find_peer("wstunnel", "https://github.com/erebe/wstunnel/releases")
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
-    server = _program(stack, [program, "server", f"ws://{HERE}:{port}"], port)
+    server = start_peer(stack, [program, "server", f"ws://{HERE}:{port}"], port)
     url = f"ws://{HERE}:{stack.enter_context(front(port))}"
-    _program(stack, [program, "client", "-L", f"tcp://{HERE}:{local}:{HERE}:{target}", url], local)
-    return Started(local, server, port)
+    start_peer(stack, [program, "client", "-L", f"tcp://{HERE}:{local}:{HERE}:{target}", url], local)
+    return Started(local, server)
 
 
 def _xray(stack: ExitStack, target: int, front: Front) -> Started:
@@ -97,7 +90,7 @@ def _xray(stack: ExitStack, target: int, front: Front) -> Started:
         return [program, "run", "-c", str(file)]
 
     vless = {"port": port, "protocol": "vless", "settings": {"clients": [user], "decryption": "none"}}
-    server = _program(stack, command("server", {**vless, "streamSettings": stream}, {"protocol": "freedom"}), port)
+    server = start_peer(stack, command("server", {**vless, "streamSettings": stream}, {"protocol": "freedom"}), port)
     door = {
         "port": local,
         "protocol": "dokodemo-door",
@@ -105,18 +98,18 @@ def _xray(stack: ExitStack, target: int, front: Front) -> Started:
     }
     there = {"address": HERE, "port": stack.enter_context(front(port)), "users": [{**user, "encryption": "none"}]}
     outbound = {"protocol": "vless", "settings": {"vnext": [there]}, "streamSettings": stream}
-    _program(stack, command("client", door, outbound), local)
-    return Started(local, server, port)
+    start_peer(stack, command("client", door, outbound), local)
+    return Started(local, server)
 
 
 def _httptunnel(stack: ExitStack, target: int, front: Front) -> Started:
     server_program = find_peer("hts", "apt-get install httptunnel")
     client_program = find_peer("htc", "apt-get install httptunnel")
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
-    server = _program(stack, [server_program, "-w", "-F", f"{HERE}:{target}", f"{HERE}:{port}"], port)
+    server = start_peer(stack, [server_program, "-w", "-F", f"{HERE}:{target}", f"{HERE}:{port}"], port)
     front_port = stack.enter_context(front(port))
-    _program(stack, [client_program, "-w", "-F", str(local), f"{HERE}:{front_port}"], local)
-    return Started(local, server, port)
+    start_peer(stack, [client_program, "-w", "-F", str(local), f"{HERE}:{front_port}"], local)
+    return Started(local, server)
 
 
 CONTENDERS: tuple[Contender, ...] = (

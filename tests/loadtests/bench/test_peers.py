@@ -28,7 +28,7 @@ def forwarder(stack: ExitStack, target: int, front: Front) -> Started:
     command = python_command("loadtests.bench.road_peer", "forward", "--port", str(target))
     server = stack.enter_context(Process(command, ready=lambda line: line.startswith("ready ")))
     port = int(server.ready_line.split()[1])
-    return Started(stack.enter_context(front(port)), server, port)
+    return Started(stack.enter_context(front(port)), server)
 
 
 BARE = Contender("bare", "a forwarder", forwarder)
