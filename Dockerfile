@@ -7,7 +7,7 @@ ARG EXTRAS=""
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ENV HATCH_BUILD_HOOKS_ENABLE=true
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY tunnel tunnel
 COPY servlet servlet
 COPY client client

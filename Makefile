@@ -63,25 +63,23 @@ sim: setup ## The simulator: SEEDS=2000 runs, the first one FROM=0
 fuzz: setup ## Fuzz every parser, SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
-mutants: setup ## Change the source in small ways and list what no test notices: all, or MODULES=core.rtt,exchange
+mutants: setup ## Change the source in small ways and list what no test notices: all, or MODULES=core.send,exchange
 	$(BIN)/python -m tests.mutants --children 2 $(if $(MODULES),--modules $(MODULES))
 
-# From a copy: the compiler leaves what it makes beside the sources, where it would be imported instead of them.
 compiled: build/compiled/.stamp ## Compile the hot path (mypyc; a C compiler) into build/compiled; does nothing when it is up to date
 	@:
 
-build/compiled/.stamp: .venv/.stamp $(shell find tunnel servlet client -name '*.py')
-	@rm -rf build/compiled build/compiled-source && mkdir -p build/compiled-source
-	@cp -R pyproject.toml README.md LICENSE tunnel servlet client build/compiled-source
+build/compiled/.stamp: .venv/.stamp hatch_build.py $(shell find tunnel servlet client -name '*.py')
+	@rm -rf build/compiled && mkdir -p build
 	HATCH_BUILD_HOOKS_ENABLE=true $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	  --target build/compiled build/compiled-source
-	@rm -rf build/compiled-source && touch $@
+	  --target build/compiled .
+	@touch $@
 
 # The tests that look at what the parts do; one looks at which rows of a table are used, by watching the table.
 test-compiled: compiled ## The tests of the compiled parts, of carriers and scenarios, and 300 simulated runs, on what is compiled
 	TUNNEL_COMPILED=1 $(BIN)/python -m pytest -n 2 -q -o pythonpath='build/compiled .' tests/wire tests/core tests/exchange \
 	  tests/servlet tests/scripted tests/sim tests/carriers tests/scenarios $(wildcard tests/test_driver*.py tests/test_transport*.py) \
-	  tests/test_attachment.py tests/test_listener.py tests/test_memory.py tests/test_splice.py tests/test_streams.py \
+	  tests/test_attachment.py tests/test_listener.py tests/test_malloc.py tests/test_splice.py tests/test_streams.py \
 	  --deselect tests/scripted/test_scripts.py::test_the_scripts_use_every_row_of_the_state_table
 	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 300 --from 700000
 

@@ -9,7 +9,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from loadtests.compiled import wants_compiled
+from loadtests.harness.compiled import wants_compiled
 from tests.support.configurations import configuration_lines
 from tests.support.programs import find_program
 from tunnel.core import endpoint

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from loadtests.ports import hold_port
-from loadtests.processes import Process
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process
 from tunnel.traces.jsonl import JsonLinesWriter
 from tunnel.traces.record import TraceRecord
 

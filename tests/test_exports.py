@@ -40,7 +40,7 @@ def test_every_exported_name_exists(name: str) -> None:
 
 
 def test_modules_for_a_process_of_their_own() -> None:
-    assert IN_ITS_OWN == ["loadtests.locustfile", "loadtests.stress.session", "loadtests.stress.users"]
+    assert IN_ITS_OWN == ["loadtests.stress.locustfile", "loadtests.stress.session", "loadtests.stress.users"]
     pytest.importorskip("gevent")
     code = """
 import importlib, sys

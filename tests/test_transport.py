@@ -13,8 +13,8 @@ from tests.carriers.harness import MIB, Counting, ask, echo, end, noise, say_and
 from tests.support.loops import in_loop, run
 from tests.support.relays import MemoryTestRelay
 from tunnel import Attachment, IntegrityError, LostError, StreamReader, StreamWriter, Transport
+from tunnel.asyncio_gaps import fill
 from tunnel.core import LostReason
-from tunnel.upgrades import fill
 from tunnel.wire import AbortReason
 
 TLS = Path(__file__).parent / "support" / "tls"

@@ -7,8 +7,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tunnel.attaching import attach, memory_attach
     from tunnel.attachment import Attachment
-    from tunnel.entry import attach, memory_attach
     from tunnel.errors import (
         DeniedError,
         IntegrityError,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tunnel.streams import StreamReader, StreamWriter
     from tunnel.tracing import TraceWriter, open_trace
     from tunnel.transport import Transport
+
+__version__ = "0.1.0"  # the build reads it here
 
 __all__ = [
     "Attachment",
@@ -53,6 +55,7 @@ __all__ = [
     "Transport",
     "TunnelError",
     "UnreachableError",
+    "__version__",
     "attach",
     "memory_attach",
     "open_trace",
@@ -60,7 +63,7 @@ __all__ = [
 
 _HOMES = {
     "attachment": "Attachment",
-    "entry": "attach memory_attach",
+    "attaching": "attach memory_attach",
     "errors": "DeniedError IntegrityError LocalProtocolError LostError LostReason NotAuthenticatedError "
     "PeerClosedError RefusedError RejectReason ResetError TunnelError UnreachableError",
     "listener": "ExitRequest Server",

@@ -4,8 +4,8 @@ import asyncio
 from ssl import SSLContext
 from typing import cast
 
+from tunnel.asyncio_gaps import start_tls
 from tunnel.transport import Transport
-from tunnel.upgrades import start_tls
 
 __all__ = ["LIMIT_BYTES", "StreamReader", "StreamWriter", "open_streams"]
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+from tunnel.asyncio_gaps import fill
 from tunnel.core import (
     Closed,
     Connected,
@@ -26,7 +27,6 @@ from tunnel.core import (
 )
 from tunnel.driver import Driver
 from tunnel.errors import ResetError, lost_error, refused_error
-from tunnel.upgrades import fill
 from tunnel.wire import Buffer
 
 __all__ = ["Transport"]

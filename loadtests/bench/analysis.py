@@ -19,8 +19,8 @@ import zstandard
 
 from tests.analysis.truth import simulate
 from tunnel.traces import TraceRecord
-from tunnel.traces.frames import SUFFIX
 from tunnel.traces.jsonl import read_trace
+from tunnel.traces.salvage import SUFFIX
 
 __all__ = ["main", "repeat"]
 

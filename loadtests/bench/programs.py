@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from shutil import which
 
-from loadtests.processes import Process
+from loadtests.harness.processes import Process
 
 __all__ = ["MissingPeerError", "find_peer", "start_peer", "wait_listening"]
 

@@ -20,9 +20,9 @@ import msgspec
 
 from loadtests.bench.programs import MissingPeerError
 from loadtests.bench.road_paths import ROADS, Road, Way
-from loadtests.compiled import NotCompiledError
 from loadtests.faultproxy.grammar import parse_size_bytes
-from loadtests.processes import NotReadyError, Process, python_command
+from loadtests.harness.compiled import NotCompiledError
+from loadtests.harness.processes import NotReadyError, Process, python_command
 
 __all__ = ["Row", "machine", "main", "measure", "render"]
 

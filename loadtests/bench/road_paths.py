@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from loadtests.bench.programs import find_peer, start_peer
-from loadtests.compiled import COMPILED
-from loadtests.ports import hold_port
-from loadtests.processes import Process, python_command, relay_command, says_event
-from servlet.auth import Key, make_token
-from servlet.store import write_users
+from loadtests.harness.compiled import COMPILED
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command, relay_command, says_event
+from tunnel_servlet.access.tokens import Key, make_token
+from tunnel_servlet.command.files import write_users
 
 __all__ = ["ROADS", "Road", "Way", "bare", "start_target"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import tunnel
-from tunnel.loops import new_event_loop
+from tunnel.event_loops import new_event_loop
 
 __all__ = ["SERVICE", "main"]
 

@@ -9,8 +9,8 @@ import msgspec
 from loadtests.demo.play import Play
 from loadtests.demo.show import LiveShow, PlainShow, Show, SilentShow
 from loadtests.faultproxy.grammar import parse_size_bytes
-from loadtests.processes import NotReadyError
-from tunnel.loops import new_event_loop
+from loadtests.harness.processes import NotReadyError
+from tunnel.event_loops import new_event_loop
 
 EXIT_OK, EXIT_WRONG, EXIT_INTERRUPTED = 0, 1, 130
 

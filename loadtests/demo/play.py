@@ -7,7 +7,7 @@ from random import Random
 
 from loadtests.demo.report import Kill, Report, Way
 from loadtests.demo.stage import Stage
-from loadtests.transfer import Flow
+from loadtests.harness.transfer import Flow
 
 __all__ = ["Act", "Play"]
 

@@ -7,9 +7,9 @@ from typing import Self
 
 import msgspec
 
-from client.traffic import TrafficReport
-from loadtests.processes import Process, python_command, says_event
-from loadtests.relays import RelayProcess, exit_process
+from loadtests.harness.processes import Process, python_command, says_event
+from loadtests.harness.relays import RelayProcess, exit_process
+from tunnel_client.forward.traffic import TrafficReport
 
 __all__ = ["TOPOLOGY", "Stage"]
 
@@ -58,7 +58,7 @@ class Stage:
 
     def _make_forward(self, url: str) -> Process:
         options = ("--relay", url, "--proxy", "", "--carrier", "poll", "--stats", "0.25")
-        command = python_command("client", "forward", *options, f"0:127.0.0.1:{self._target_port}")
+        command = python_command("tunnel_client", "forward", *options, f"0:127.0.0.1:{self._target_port}")
         environment = {"TUNNEL_TOKEN": self.relay.tokens["client"]}
         return Process(command, ready=says_event("listening"), environment=environment)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from loadtests.harness.tree import ROOT
 from loadtests.stress.gates import Finding, Thresholds, judge
 from loadtests.stress.outcome import Outcome, read_outcome, without_summary
 from loadtests.stress.page import render
@@ -21,7 +22,6 @@ __all__ = ["main"]
 
 BROKEN, USAGE = 1, 2
 _END_S = 60.0  # for the users to close what they hold
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +70,7 @@ def _wait_for_users(directory: Path) -> None:
 
 def _locust(arguments: argparse.Namespace) -> list[str]:
     directory: Path = arguments.measures
-    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtests" / "locustfile.py"), "--headless"]
+    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtests" / "stress" / "locustfile.py"), "--headless"]
     command += ["--only-summary", "--html", str(directory / "locust.html"), "--json-file", str(directory / "locust")]
     for name in ("shape", "crowd", "seconds", "losses", "weather", "seed"):
         command += [f"--{name}", str(getattr(arguments, name))]

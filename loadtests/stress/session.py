@@ -18,12 +18,12 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 from locust.stats import RequestStats
 
-from client.runtime import default_runtime
-from client.runtime_loop import loop_thread
-from loadtests.processes import Process, python_command, says_event
+from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.stress.measures import object_population, row_of
 from loadtests.stress.processinfo import look_at, open_descriptors
-from tunnel.memory import give_back_freed_memory
+from tunnel.malloc import give_back_freed_memory
+from tunnel_client.sockets.loop_thread import loop_thread
+from tunnel_client.sockets.runtime import default_runtime
 
 __all__ = ["Session", "Weather"]
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import xxhash
 from locust import User, between, constant, events, task
 
-import client
+import tunnel_client
 from loadtests.stress.target import PATTERN, digest_of_pattern
 
 __all__ = ["BulkUser", "ChurnUser", "EchoUser", "HalfCloserUser", "IdleCrowd", "RequestUser", "SlowReaderUser"]
@@ -57,7 +57,7 @@ def measured(name: str) -> Iterator[list[int]]:
 
 def dial(wish: bytes) -> socket.socket:
     """A connection to the target that has said what it wants."""
-    made: socket.socket = client.create_connection(target(), timeout=TIMEOUT_S)
+    made: socket.socket = tunnel_client.create_connection(target(), timeout=TIMEOUT_S)
     try:
         made.sendall(wish)
     except BaseException:

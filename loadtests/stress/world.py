@@ -23,12 +23,12 @@ from typing import Any
 
 import structlog
 
-from loadtests.lossyrelay import ask_loss
-from loadtests.ports import hold_port
-from loadtests.processes import Process, python_command, says_event
+from loadtests.harness.lossyrelay import ask_loss
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.stress.processinfo import look_at
 from loadtests.stress.state import relay_state
-from tunnel.shell import configure_log
+from tunnel.command_line import configure_log
 
 __all__ = ["World", "main"]
 
@@ -87,7 +87,7 @@ class World:
                 python_command("loadtests.stress.target", "--port", str(self._ports["target"])),
                 says_event("listening"),
             ),
-            ("relay", python_command("loadtests.lossyrelay", *relay), says_event("lossy")),
+            ("relay", python_command("loadtests.harness.lossyrelay", *relay), says_event("lossy")),
             ("proxy", python_command("loadtests.faultproxy", *proxy, *self._weather, *trace), _proxy_is_ready),
         ]
 

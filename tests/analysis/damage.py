@@ -7,7 +7,7 @@ import msgspec
 import zstandard
 
 from tunnel.traces import TraceEvent, TraceRecord
-from tunnel.traces.frames import SUFFIX
+from tunnel.traces.salvage import SUFFIX
 from tunnel.traces.writer import TraceWriter
 
 __all__ = ["FRAME_RECORDS", "damaged_directory"]

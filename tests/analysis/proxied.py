@@ -7,10 +7,10 @@ from pathlib import Path
 
 import tunnel
 from loadtests.faultproxy import Drop, FaultProxy, FaultProxyOptions
-from servlet.config import ListenAddress, RelayConfig
-from servlet.running import RunningRelay
 from tests.servlet.rig import TOKENS, settings
 from tunnel.traces.writer import TraceWriter
+from tunnel_servlet.config import ListenAddress, RelayConfig
+from tunnel_servlet.web.running import RunningRelay
 
 __all__ = ["talk_through_faults"]
 

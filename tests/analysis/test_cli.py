@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tunnel.analysis.cli import main
-from tunnel.shell import OK, USAGE
+from tunnel.command_line import OK, USAGE
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter
 

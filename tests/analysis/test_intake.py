@@ -7,8 +7,8 @@ import pytest
 from tests.analysis.damage import damaged_directory
 from tunnel.analysis.intake import compressed_bytes, take_in
 from tunnel.traces import TraceEvent, TraceRecord
-from tunnel.traces.frames import SUFFIX, examine
 from tunnel.traces.jsonl import JsonLinesWriter
+from tunnel.traces.salvage import SUFFIX, examine
 
 
 def plain(directory: Path, name: str, count: int = 3) -> Path:

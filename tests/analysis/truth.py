@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from servlet.switch import Switch
 from tests.sim.clock import MILLISECOND, MINUTE, SECOND
 from tests.sim.faults import FaultKind, FaultPlan
 from tests.sim.node import NodeSpec
@@ -18,6 +17,7 @@ from tunnel.core import EndpointConfig
 from tunnel.traces import TraceEvent, TraceFault, TraceRecord, TraceSink
 from tunnel.traces.writer import TraceWriter
 from tunnel.wire import Frame, PacketType
+from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["Gilbert", "GilbertWorld", "Loss", "simulate"]
 

@@ -15,7 +15,7 @@ from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import in_loop, run
 from tests.support.proxies import UpstreamProxy
 from tunnel import Attachment
-from tunnel.carriers.link_io import HELLO_LANE, hello
+from tunnel.carriers.link_protocol import HELLO_LANE, hello
 from tunnel.wire import Exchange, decode_envelope
 
 TLS = Path(__file__).parent.parent / "support" / "tls"

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from servlet.running import RunningRelay
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
 from tests.servlet.rig import TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tunnel import DeniedError, NotAuthenticatedError, RefusedError, attach
+from tunnel_servlet.web.running import RunningRelay
 
 
 def url_of(running: RunningRelay) -> str:

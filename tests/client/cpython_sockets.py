@@ -16,7 +16,7 @@ import types
 import unittest
 from typing import Any
 
-from client import TunnelSocket, create_connection
+from tunnel_client import TunnelSocket, create_connection
 
 __all__ = ["CLASSES", "IMPOSSIBLE"]
 

@@ -9,11 +9,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from servlet.config import RelayConfig
-from servlet.grants import Grant, Policy
-from servlet.rules import parse_rule
-from servlet.running import RunningRelay
 from tests.servlet.rig import TOKENS, settings
+from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.rules import parse_rule
+from tunnel_servlet.config import RelayConfig
+from tunnel_servlet.web.running import RunningRelay
 
 __all__ = ["TOKEN", "Background", "Rig", "echo", "greet"]
 

@@ -18,12 +18,13 @@ from typing import Any
 
 import structlog
 
-from client import RelaySettings, Runtime, TunnelSocket, create_connection
-from servlet.addresses import IPAddress
-from servlet.exit import Dialer
-from servlet.grants import EXIT_USER
+from loadtests.harness.tree import python_path
 from tests.servlet import rig
 from tunnel import StreamReader, StreamWriter, memory_attach
+from tunnel_client import RelaySettings, Runtime, TunnelSocket, create_connection
+from tunnel_servlet.access.addresses import IPAddress
+from tunnel_servlet.access.grants import EXIT_USER
+from tunnel_servlet.exit.dialer import Dialer
 
 __all__ = [
     "DEADLINE_S",
@@ -71,7 +72,7 @@ class RelayThread:
             **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
             "TUNNEL_RELAY": self.url,
             "TUNNEL_TOKEN": self.token,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": python_path(),
             "PYTHONWARNINGS": "error",
         }
 

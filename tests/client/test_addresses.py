@@ -2,8 +2,8 @@
 
 import pytest
 
-from client.addresses import is_loopback, join_address, parse_bind, parse_target
-from client.usage import UsageError
+from tunnel_client.addresses import is_loopback, join_address, parse_bind, parse_target
+from tunnel_client.errors import UsageError
 
 
 @pytest.mark.parametrize(

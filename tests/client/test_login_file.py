@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client.login_file import Login, login_path, read_login, read_private, remove_login, write_login
-from client.usage import UsageError
+from tunnel_client.errors import UsageError
+from tunnel_client.login_file import Login, login_path, read_login, read_private, remove_login, write_login
 
 
 def test_what_is_written_is_read(home: Path) -> None:

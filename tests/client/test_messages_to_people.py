@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from client.cli import COMMANDS as ALL_COMMANDS
-from client.cli import main
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.client.rig import TOKEN, Rig
 from tests.support.proxies import UpstreamProxy
+from tunnel_client.cli.main import COMMANDS as ALL_COMMANDS
+from tunnel_client.cli.main import main
 
 # Each needs a relay; a port of 0 is any that is free.
 COMMANDS = {
@@ -30,7 +30,7 @@ every_command = pytest.mark.parametrize("name", COMMANDS)
 
 @pytest.fixture
 def said(known: Rig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("client.doctor.path_steps.LOAD_S", 0.1)
+    monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.1)
 
     def run(*arguments: str) -> tuple[int, str]:
         """The code, and all that a person reads."""

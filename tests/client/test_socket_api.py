@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from client import Runtime
 from tests.client.sockets_rig import DEADLINE_S, KINDS, beside, fill, pair, receive, relay_thread
+from tunnel_client import Runtime
 
 Pair: TypeAlias = tuple[socket.socket, socket.socket]
 TLS = Path(__file__).parent.parent / "support" / "tls"

@@ -2,7 +2,7 @@
 
 from tests.core.solo import TARGET, Solo
 from tunnel.core import Connection, EndpointConfig
-from tunnel.core.batches import Batch
+from tunnel.core.scheduler import Batch
 from tunnel.wire import PacketType
 
 __all__ = ["ACK", "DATA", "KIB", "fill", "many"]

@@ -13,7 +13,7 @@ from typing import TypeVar
 from tunnel.core import Connection, Endpoint, EndpointConfig, Event, Incoming, LostReason, State
 from tunnel.core.constants import SECOND_US
 from tunnel.core.events import Closed, Connected, ConnectRequested, Lost, Refused
-from tunnel.core.send_window import SegmentState
+from tunnel.core.send.window import SegmentState
 from tunnel.traces.record import TraceSink
 from tunnel.wire import (
     Dropped,

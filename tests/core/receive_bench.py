@@ -6,7 +6,7 @@ from xxhash import xxh3_128
 
 from tunnel.core.budget import WindowBudget
 from tunnel.core.config import EndpointConfig
-from tunnel.core.receive_window import Arrival, ReceiveWindow
+from tunnel.core.receive.window import Arrival, ReceiveWindow
 from tunnel.wire import Buffer, End, PacketType
 
 __all__ = ["CLOSE", "DATA", "FINISH", "FIRST", "KIB", "OPTION", "data", "end", "end_of", "make", "read_all", "small"]

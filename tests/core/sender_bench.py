@@ -1,9 +1,9 @@
 """A sender alone, with a clock and a peer that acknowledges what it is told to."""
 
-from tunnel.core.carrier_view import CarrierView
 from tunnel.core.constants import SECOND_US
-from tunnel.core.send_window import NO_EDGE, Segment, SendWindow
-from tunnel.core.sender import Sender
+from tunnel.core.ports import CarrierView
+from tunnel.core.send.sender import Sender
+from tunnel.core.send.window import NO_EDGE, Segment, SendWindow
 from tunnel.core.stats import ConnectionStats
 from tunnel.core.timers import TimerTable
 from tunnel.wire import Ack, wrap

@@ -3,7 +3,7 @@
 from tests.core.solo import BIG, FIRST, MS, PEER, Solo
 from tunnel.core import EndpointConfig
 from tunnel.core.constants import ACK_DELAY_US, SECOND_US
-from tunnel.core.send_window import NO_EDGE
+from tunnel.core.send.window import NO_EDGE
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceRecord
 from tunnel.wire import Ack, Packet, PacketType, encode_ack, encode_edge, wrap
 from tunnel.wire.control import Edge

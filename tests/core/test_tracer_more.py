@@ -5,7 +5,7 @@ import pytest
 from tests.core.solo import BIG, MS, PEER, Solo
 from tests.core.test_tracer import Sink, acknowledge, data, opened
 from tunnel.core.constants import SECOND_US
-from tunnel.core.send_window import NO_EDGE
+from tunnel.core.send.window import NO_EDGE
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceRecord
 from tunnel.wire import Ack, Packet, PacketType, encode_ack, encode_edge, wrap
 from tunnel.wire.control import Edge

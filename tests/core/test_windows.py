@@ -10,8 +10,8 @@ from xxhash import xxh3_128
 from tests.core.receive_bench import CLOSE, FIRST, data, end, make, read_all, small
 from tunnel.core.budget import WindowBudget
 from tunnel.core.config import EndpointConfig
-from tunnel.core.receive_window import Arrival, ReceiveWindow
-from tunnel.core.send_window import Segment, SegmentState, SendWindow
+from tunnel.core.receive.window import Arrival, ReceiveWindow
+from tunnel.core.send.window import Segment, SegmentState, SendWindow
 from tunnel.wire import PacketType, decode_end
 
 SMALL = EndpointConfig(window_bytes_min=4000, window_bytes_start=4000, window_bytes_max=9000)

@@ -1,12 +1,12 @@
 """What must hold for an endpoint between any two calls: books that balance, bounded memory, no lost wake-up."""
 
 from tests.fuzz.connection_world import World
-from tunnel.core.connection import Connection
+from tunnel.core.connection.connection import Connection
+from tunnel.core.connection.state import State
 from tunnel.core.constants import EARLY_BYTES_MAX, EARLY_PACKETS_MAX, HELD_BYTES_MAX, NEVER_US, SECOND_US
 from tunnel.core.endpoint import Endpoint
-from tunnel.core.receive_window import ReceiveWindow
-from tunnel.core.send_window import SegmentState, SendWindow
-from tunnel.core.state import State
+from tunnel.core.receive.window import ReceiveWindow
+from tunnel.core.send.window import SegmentState, SendWindow
 
 __all__ = ["check_world"]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from tests.fuzz.connection_world import Session, World
 from tests.fuzz.draw import SIZES
 from tests.fuzz.peer import Peer, Role
+from tunnel.core.connection.state import State
 from tunnel.core.errors import LocalProtocolError, PeerClosedError
-from tunnel.core.state import State
 from tunnel.wire import (
     HEADER_SIZE,
     Abort,

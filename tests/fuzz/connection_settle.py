@@ -4,9 +4,9 @@ from tests.fuzz.connection_checks import check_world
 from tests.fuzz.connection_ops import SERVICE
 from tests.fuzz.connection_world import Session, World
 from tests.fuzz.peer import Role
+from tunnel.core.connection.state import State
 from tunnel.core.constants import NEVER_US
 from tunnel.core.errors import LocalProtocolError
-from tunnel.core.state import State
 from tunnel.wire import (
     Accepted,
     Connect,

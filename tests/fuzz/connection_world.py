@@ -8,7 +8,7 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.peer import BLOB, Peer, Role
 from tunnel.core import constants
 from tunnel.core.config import EndpointConfig
-from tunnel.core.connection import Connection
+from tunnel.core.connection.connection import Connection
 from tunnel.core.endpoint import Endpoint
 from tunnel.core.events import (
     Closed,

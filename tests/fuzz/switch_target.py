@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from random import Random
 
-from servlet.switch_config import SwitchConfig
 from tests.fuzz import switch_ops as ops
 from tests.fuzz.draw import Draw
 from tests.fuzz.switch_world import SwitchWorld
 from tests.fuzz.target import Target as FuzzTarget
 from tunnel.wire import Target, TargetKind
+from tunnel_servlet.switch.config import SwitchConfig
 
 __all__ = ["SWITCH_TARGET"]
 

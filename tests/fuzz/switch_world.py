@@ -9,9 +9,6 @@ from random import Random
 
 import msgspec
 
-from servlet.policy import Decision, Deny, Hand, HandTo
-from servlet.switch import Response, Switch
-from servlet.switch_config import SwitchConfig
 from tests.fuzz.draw import Draw
 from tunnel.wire import (
     HTTP_STATUS,
@@ -28,6 +25,9 @@ from tunnel.wire import (
     decode_envelope,
     parse_frames,
 )
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
+from tunnel_servlet.switch.switch import Response, Switch
 
 __all__ = ["FORBIDDEN", "MARK", "NAMES", "Party", "SwitchWorld"]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.backlog.__main__ import show
-from loadtests.backlog.run import Figures, Measures, _fill, _read
-from loadtests.backlog.sides import consumer, producer, reader
+from loadtests.experiments.backlog.__main__ import show
+from loadtests.experiments.backlog.run import Figures, Measures, _fill, _read
+from loadtests.experiments.backlog.sides import consumer, producer, reader
 from tests.messages.streams import served
 from tests.support.loops import in_loop
 from tunnel.messages import BrokerConfig, Log, LogBroker, LogConfig

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.outbox.__main__ import main
-from loadtests.outbox.run import Outcome, check
-from loadtests.outbox.sides import make_payload, payload_number
+from loadtests.experiments.outbox.__main__ import main
+from loadtests.experiments.outbox.run import Outcome, check
+from loadtests.experiments.outbox.sides import make_payload, payload_number
+from tunnel.command_line import INTEGRITY, LOST
 from tunnel.messages import Inbox
-from tunnel.shell import INTEGRITY, LOST
 
 
 def test_everything_arrives_once_and_in_order_while_all_three_are_killed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,5 +41,5 @@ def test_what_is_wrong_is_counted(tmp_path: Path, numbers: list[int], expected: 
 def test_the_exit_code_says_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     assert payload_number(make_payload(7)) == 7
     for outcome, code in ((Outcome(1), LOST), (Outcome(1, lost=1, finished=True), INTEGRITY)):
-        monkeypatch.setattr("loadtests.outbox.__main__.run", lambda *a, outcome=outcome, **k: outcome)
+        monkeypatch.setattr("loadtests.experiments.outbox.__main__.run", lambda *a, outcome=outcome, **k: outcome)
         assert main(["--json"]) == code

@@ -75,7 +75,7 @@ def _work(options: argparse.Namespace, modules: list[Module]) -> int:
         for module, mutants in made.items()
     ]
     print("\n".join(render(rows)))
-    return 1 if any(row.survivors or row.stale for row in rows) else 0
+    return 1 if any(row.has_faults for row in rows) else 0
 
 
 class Known:
@@ -136,7 +136,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants",
         description=__doc__,
-        epilog="for example: python -m tests.mutants --modules core.rtt,exchange --children 2",
+        epilog="for example: python -m tests.mutants --modules core.send,exchange --children 2",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--modules", default="", metavar="M,M", help="areas (core, exchange, switch) or modules")

@@ -6,20 +6,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.imports import is_within, module_name
+
 __all__ = ["Module", "choose", "pytest_arguments"]
 
-SWITCH = (
-    "attachments budget context deadlines edge_ledger forwarding frames links mailbox openings policy presence registry"
-    " route_queue routes services stats switch switch_config"
-).split()
-"""servlet/switch.py and what it consists of."""
+SOURCES = {
+    "core": Path("tunnel/core"),
+    "exchange": Path("tunnel/exchange"),
+    "switch": Path("servlet/tunnel_servlet/switch"),
+}
+NOT_CHANGED = ("__init__", "invariants")
+"""What nothing depends on: names that are exported, and checks that only tests call."""
 
 # The tests that mirror a source. What draws many examples or counts steps is left out: what only those tests notice no
 # test promises by its name, and every mutant would pay for them.
 TESTS = {
     "core": ("tests/core", "tests/scripted/test_scripts.py"),
-    "exchange": ("tests/exchange", "tests/servlet"),
-    "switch": ("tests/servlet",),
+    "exchange": ("tests/exchange", "tests/servlet/switch"),
+    "switch": ("tests/servlet/switch",),
 }
 LEFT_OUT = (
     "tests/core/test_hostile.py",
@@ -28,63 +32,56 @@ LEFT_OUT = (
     "tests/core/test_windows.py",
     "tests/exchange/test_goals.py",
     "tests/exchange/test_properties.py",
-    "tests/servlet/test_hostile.py",
-    # These start processes or listen.
-    "tests/servlet/test_app.py",
-    "tests/servlet/test_cli.py",
-    "tests/servlet/test_exit.py",
-    "tests/servlet/test_host.py",
-    "tests/servlet/test_link.py",
-    "tests/servlet/test_running.py",
-    "tests/servlet/test_server.py",
-    "tests/servlet/test_store.py",
+    "tests/servlet/switch/test_hostile.py",
 )
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Module:
-    """One source file; `name` is short: core.rtt, exchange.lanes, switch.mailbox."""
+    """One source file. `name` is short: core.send.rtt, exchange.lanes, switch.mailbox."""
 
     area: str
-    stem: str
+    inner: str
+    """Its dotted name within the area: send.rtt."""
 
     @property
     def name(self) -> str:
-        return f"{self.area}.{self.stem}"
-
-    @property
-    def dotted(self) -> str:
-        return f"servlet.{self.stem}" if self.area == "switch" else f"tunnel.{self.area}.{self.stem}"
+        return f"{self.area}.{self.inner}"
 
     @property
     def path(self) -> Path:
-        return Path(*self.dotted.split(".")).with_suffix(".py")
+        return SOURCES[self.area].joinpath(*self.inner.split(".")).with_suffix(".py")
+
+    @property
+    def dotted(self) -> str:
+        return module_name(self.path)
 
     @property
     def own_tests(self) -> str:
         """What the files start with that mirror this module."""
-        folder = "servlet" if self.area == "switch" else self.area
-        return f"tests/{folder}/test_{self.stem}"
+        *folders, stem = self.inner.split(".")
+        return "/".join((TESTS[self.area][0], *folders, f"test_{stem}"))
 
 
 def every_module(root: Path) -> list[Module]:
     """All that can be chosen, in order."""
-    found = []
-    for area in ("core", "exchange"):
-        for path in sorted((root / "tunnel" / area).glob("*.py")):
-            if path.stem != "__init__":
-                found.append(Module(area, path.stem))
-    return found + [Module("switch", stem) for stem in SWITCH]
+    return [
+        Module(area, ".".join(path.relative_to(root / source).with_suffix("").parts))
+        for area, source in SOURCES.items()
+        for path in sorted((root / source).rglob("*.py"))
+        if path.stem not in NOT_CHANGED
+    ]
 
 
 def choose(root: Path, words: Iterable[str]) -> list[Module]:
-    """The modules that are meant by names of areas (core) and of modules (core.rtt); ValueError for an unknown one."""
+    """The modules that are meant by names of areas (core), folders (core.send) and modules (core.send.rtt). ValueError
+    for an unknown name."""
     known = every_module(root)
     chosen: list[Module] = []
     for word in words:
-        meant = [module for module in known if word in (module.area, module.name, module.dotted)]
+        meant = [module for module in known if is_within(module.name, word) or is_within(module.dotted, word)]
         if not meant:
-            raise ValueError(f"no module {word}; as in: core, exchange.lanes, switch.mailbox")
+            raise ValueError(f"no module {word}; as in: core, core.send, exchange.lanes, switch.mailbox")
         chosen += [module for module in meant if module not in chosen]
     return chosen or known
 

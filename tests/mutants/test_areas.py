@@ -4,21 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.areas import LEFT_OUT, SWITCH, Module, choose, pytest_arguments
+from tests.mutants.areas import LEFT_OUT, Module, choose, pytest_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
+RTT = Module("core", "send.rtt")
 
 
-def test_a_word_is_an_area_or_a_module() -> None:
-    assert choose(ROOT, ["core.rtt"]) == choose(ROOT, ["tunnel.core.rtt"]) == [Module("core", "rtt")]
-    assert choose(ROOT, ["switch"]) == [Module("switch", stem) for stem in SWITCH]
-    assert choose(ROOT, ["core.rtt", "core.rtt"]) == [Module("core", "rtt")]
+def test_a_word_is_an_area_a_folder_or_a_module() -> None:
+    assert choose(ROOT, ["core.send.rtt"]) == choose(ROOT, ["tunnel.core.send.rtt"]) == [RTT]
+    assert choose(ROOT, ["core.send.rtt", "core.send.rtt"]) == [RTT]
+    send = choose(ROOT, ["core.send"])
+    assert RTT in send
+    assert {module.inner.partition(".")[0] for module in send} == {"send"}
+    assert {module.area for module in choose(ROOT, ["switch"])} == {"switch"}
     assert {module.area for module in choose(ROOT, [])} == {"core", "exchange", "switch"}
 
 
 def test_an_unknown_word_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"no module core.nothing; as in: core, exchange.lanes"):
-        choose(ROOT, ["core.nothing"])
+    for word in ("core.nothing", "core.sen"):
+        with pytest.raises(ValueError, match=rf"no module {word}; as in: core, core.send, exchange.lanes"):
+            choose(ROOT, [word])
 
 
 def test_every_module_and_every_test_that_is_named_exists() -> None:
@@ -32,7 +37,12 @@ def test_every_module_and_every_test_that_is_named_exists() -> None:
 
 def test_a_module_has_names_and_tests_of_its_own() -> None:
     module = Module("switch", "routes")
-    assert (module.name, module.dotted, str(module.path)) == ("switch.routes", "servlet.routes", "servlet/routes.py")
-    assert module.own_tests == "tests/servlet/test_routes"
-    assert pytest_arguments([module])[0] == "tests/servlet"
-    assert pytest_arguments([Module("core", "rtt")])[:2] == ["tests/core", "tests/scripted/test_scripts.py"]
+    assert (module.name, module.dotted, str(module.path)) == (
+        "switch.routes",
+        "tunnel_servlet.switch.routes",
+        "servlet/tunnel_servlet/switch/routes.py",
+    )
+    assert module.own_tests == "tests/servlet/switch/test_routes"
+    assert RTT.own_tests == "tests/core/send/test_rtt"
+    assert pytest_arguments([module])[0] == "tests/servlet/switch"
+    assert pytest_arguments([RTT])[:2] == ["tests/core", "tests/scripted/test_scripts.py"]

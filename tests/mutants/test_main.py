@@ -16,5 +16,5 @@ def test_an_unknown_module_is_a_mistake_of_the_caller(capsys: pytest.CaptureFixt
 def test_two_runs_do_not_work_in_one_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert main(["--modules", "core.rtt", "--build", str(tmp_path)]) == 2
+        assert main(["--modules", "core.send.rtt", "--build", str(tmp_path)]) == 2
     assert "another run works in" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.harness.tree import python_path
 from tests.mutants.__main__ import PYTEST
 from tests.mutants.plugin import Outcome
 from tests.mutants.tree import mutated
@@ -44,7 +45,7 @@ def run(folder: Path, tests: str) -> tuple[int, dict[str, str]]:
     options = [f"--mutants-plan={plan}", f"--mutants-results={results}", "--mutants-cpu=0", "--mutants-children=2"]
     command = [sys.executable, "-m", "pytest", *PYTEST, *options, "test_box.py"]
     done = subprocess.run(
-        command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=500, check=False
+        command, cwd=folder, env={"PYTHONPATH": python_path()}, capture_output=True, text=True, timeout=500, check=False
     )
     lines = results.read_text().splitlines() if results.exists() else []
     found = {line["mutant"]: line["outcome"] for line in map(json.loads, lines)}
@@ -56,11 +57,11 @@ def run(folder: Path, tests: str) -> tuple[int, dict[str, str]]:
 def test_mutants_are_killed_survive_end_never_or_are_reached_by_nobody(tmp_path: Path) -> None:
     code, found = run(tmp_path, TESTS)
     assert code == 0
-    assert found["count: number = 0 => number = 1"] == Outcome.SURVIVED
-    assert found["count: while number < limit: => while number <= limit:"] == Outcome.KILLED
-    assert found["count: number += 1 => number -= 1"] == Outcome.TIMEOUT
-    assert found["count: number = 0 => number = None"] == Outcome.KILLED
-    assert found["unused: return number + 1 => return number - 1"] == Outcome.UNREACHED
+    assert found["count: 0 => 1 #1"] == Outcome.SURVIVED
+    assert found["count: < => <= #1"] == Outcome.KILLED
+    assert found["count: += => -= #1"] == Outcome.TIMEOUT
+    assert found["count: 0 => None #1"] == Outcome.KILLED
+    assert found["unused: + => - #1"] == Outcome.UNREACHED
 
 
 def test_a_test_that_fails_without_a_mutant_ends_it(tmp_path: Path) -> None:

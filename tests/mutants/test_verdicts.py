@@ -18,8 +18,8 @@ def twice(number: int) -> int:
     return number * 2
 '''
 MODULE = Module("core", "box")
-HALF = "twice: return number * 2 => return number / 2"
-MORE = "twice: return number * 2 => return number * 3"
+HALF = "twice: * => / #1"
+MORE = "twice: 2 => 3 #1"
 
 
 def test_a_change_is_named_by_its_function_and_its_words() -> None:
@@ -27,10 +27,10 @@ def test_a_change_is_named_by_its_function_and_its_words() -> None:
     found = changes(text)
     assert set(found) == set(names)
     assert sorted(found.values()) == [
-        "Box.full: return size > 4 => return size > 5",
-        "Box.full: return size > 4 => return size >= 4",
-        MORE,
+        "Box.full: 4 => 5 #1",
+        "Box.full: > => >= #1",
         HALF,
+        MORE,
     ]
 
 
@@ -39,6 +39,47 @@ def test_the_name_stays_when_the_code_around_it_moves() -> None:
         "def twice", "def once() -> None: ...\n\n\ndef twice"
     )
     assert set(changes(mutated("box.py", SOURCE)[0]).values()) <= set(changes(mutated("box.py", moved)[0]).values())
+
+
+TWO_OF_EACH = """
+def both(first, second):
+    return first < 4 and second < 4
+"""
+
+
+def test_the_same_tokens_twice_in_a_function_are_told_apart() -> None:
+    found = sorted(changes(mutated("box.py", TWO_OF_EACH)[0]).values())
+    assert found == [
+        "both: 4 => 5 #1",
+        "both: 4 => 5 #2",
+        "both: < => <= #1",
+        "both: < => <= #2",
+        "both: and => or #1",
+    ]
+
+
+def test_the_name_stays_when_the_line_is_written_more_clearly() -> None:
+    clearer = TWO_OF_EACH.replace(
+        "    return first < 4 and second < 4",
+        "    # Four is too many.\n    return (\n        first < 4\n        and second < 4  # of both\n    )",
+    )
+    named = {change.rpartition(" #")[0] for change in changes(mutated("box.py", clearer)[0]).values()}
+    assert {change.rpartition(" #")[0] for change in changes(mutated("box.py", TWO_OF_EACH)[0]).values()} <= named
+
+
+def test_what_only_adds_tokens_is_named_with_the_one_before() -> None:
+    mutated_text = "def x_f__mutmut_orig(a):\n    return a\n\n\ndef x_f__mutmut_1(a):\n    return a or True\n"
+    assert list(changes(mutated_text).values()) == ["f: a => a or True #2"]
+
+
+def test_a_defence_that_means_two_mutants_is_an_error() -> None:
+    function = "def x_f__mutmut_{}(a):\n    return {}\n"
+    text = "\n".join(function.format(*pair) for pair in (("orig", "a"), ("1", "None"), ("2", "None")))
+    outcomes = dict.fromkeys(("x_f__mutmut_1", "x_f__mutmut_2"), Outcome.SURVIVED)
+    row = judge(MODULE, text, outcomes, {"core.box f: a => None #2": "why"})
+    assert row.ambiguous == ["core.box f: a => None #2"]
+    assert row.has_faults
+    assert "defended, but two mutants are meant: core.box f: a => None #2" in list(render([row]))
 
 
 def test_defended_lines_have_a_reason() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
-import difflib
+import io
+import textwrap
+import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,27 +16,34 @@ from tests.mutants.plugin import Outcome
 __all__ = ["NOTICED", "Row", "changes", "judge", "read_defended", "render"]
 
 SEPARATOR = "__mutmut_"
+_LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 NOTICED = (Outcome.KILLED, Outcome.TIMEOUT, Outcome.CRASHED, Outcome.MISTYPED)
 
 
 def changes(mutated: str) -> dict[str, str]:
-    """For every mutant in the text of a mutated module: its function, what stood there and what stands there now.
+    """For every mutant in the text of a mutated module: its function, the tokens that changed, and which of them.
 
-    Without line numbers and indentation, so that the words stay the same when the code around moves.
+    `Box.full: 4 => 5 #1` is the first 4 in the function that becomes a 5. Lines, comments and the layout of the code do
+    not count, so a line may be written more clearly without touching what is said of its mutants.
     """
     functions: dict[str, list[str]] = {}
-    lines = mutated.splitlines()
+    lines = mutated.splitlines(keepends=True)
     for node in ast.walk(ast.parse(mutated)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and SEPARATOR in node.name:
-            text = [line.strip() for line in lines[node.lineno - 1 : node.end_lineno]]
-            text[0] = text[0].replace(node.name, node.name.rpartition(SEPARATOR)[0])
-            functions[node.name] = text
+            functions[node.name] = _tokens("".join(lines[node.lineno - 1 : node.end_lineno]))
     found = {}
-    for name, text in functions.items():
+    for name, tokens in functions.items():
         function, _, number = name.rpartition(SEPARATOR)
         if number != "orig":
-            found[name] = f"{_readable(function)}: {_difference(functions[f'{function}{SEPARATOR}orig'], text)}"
+            found[name] = f"{_readable(function)}: {_difference(functions[f'{function}{SEPARATOR}orig'], tokens)}"
     return found
+
+
+def _tokens(function: str) -> list[str]:
+    """What the function consists of after its name, without comments and layout."""
+    found = tokenize.generate_tokens(io.StringIO(textwrap.dedent(function)).readline)
+    words = [token.string for token in found if token.type not in _LAYOUT]
+    return words[words.index("def") + 2 :]
 
 
 def _readable(function: str) -> str:
@@ -42,17 +52,20 @@ def _readable(function: str) -> str:
 
 
 def _difference(before: list[str], after: list[str]) -> str:
-    old, new = [], []
-    for line in difflib.ndiff(before, after):
-        if line.startswith("- "):
-            old.append(line[2:])
-        elif line.startswith("+ "):
-            new.append(line[2:])
-    return f"{' '.join(old)} => {' '.join(new)}"
+    """The run of tokens that changed, what stands there now, and which such run it is. What only adds tokens is named
+    with the one before it."""
+    shorter = min(len(before), len(after))
+    first = next((at for at in range(shorter) if before[at] != after[at]), shorter)
+    rest = next((at for at in range(shorter - first) if before[-1 - at] != after[-1 - at]), shorter - first)
+    if first + rest == len(before):
+        first -= 1
+    old, new = before[first : len(before) - rest], after[first : len(after) - rest]
+    ordinal = sum(before[at : at + len(old)] == old for at in range(first + 1))
+    return f"{' '.join(old)} => {' '.join(new)} #{ordinal}"
 
 
 def read_defended(text: str) -> dict[str, str]:
-    """`core.rtt Rtt.sample: OLD => NEW` to its reason: the next indented line. ValueError for a line without one."""
+    """`core.rtt Rtt.sample: OLD => NEW #1` to its reason: the next indented line. ValueError for a line without one."""
     defended: dict[str, str] = {}
     waiting: list[str] = []
     for line in text.splitlines():
@@ -81,6 +94,13 @@ class Row:
     survivors: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     """Defended, and no such mutant is left."""
+    ambiguous: list[str] = field(default_factory=list)
+    """Defended, and more than one mutant is meant: nobody has looked at the second."""
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether something is to be mended."""
+        return bool(self.survivors or self.stale or self.ambiguous)
 
     @property
     def rate(self) -> float:
@@ -104,8 +124,10 @@ def judge(module: Module, mutated: str, outcomes: dict[str, str], defended: dict
             row.defended.append(line)
         else:
             row.survivors.append(line)
-    existing = {f"{module.name} {change}" for change in words.values()}
-    row.stale = [line for line in defended if line.startswith(f"{module.name} ") and line not in existing]
+    existing = Counter(f"{module.name} {change}" for change in words.values())
+    mine = [line for line in defended if line.startswith(f"{module.name} ")]
+    row.stale = [line for line in mine if not existing[line]]
+    row.ambiguous = [line for line in mine if existing[line] > 1]
     return row
 
 
@@ -115,6 +137,7 @@ def render(rows: Iterable[Row]) -> Iterator[str]:
     for row in rows:
         yield from row.survivors
         yield from (f"defended, but there is no such mutant: {line}" for line in row.stale)
+        yield from (f"defended, but two mutants are meant: {line}" for line in row.ambiguous)
     heads = f"{'module':<26}{'mutants':>9}{'killed':>8}{'timed out':>11}{'mistyped':>10}"
     yield f"{heads}{'survived':>10}{'defended':>10}{'rate':>8}"
     total = Row(Module("all", "modules"))

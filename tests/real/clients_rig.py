@@ -1,7 +1,7 @@
 """What real clients go through: a relay, an exit and nginx as processes; and a bad way beside the good one.
 
     def test_it(way: Way) -> None:
-        with client.create_connection(target, runtime=way.runtime) as sock:
+        with tunnel_client.create_connection(target, runtime=way.runtime) as sock:
             ...
             with way.trouble():
                 ...  # on the bad way, the relay was just killed, and its successor is not there yet
@@ -20,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import client
-from loadtests.ports import hold_port
-from loadtests.processes import Process, python_command, says_event
-from loadtests.relays import RelayProcess, exit_process
+import tunnel_client
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command, says_event
+from loadtests.harness.relays import RelayProcess, exit_process
 from tests.real.servers import Server, start_nginx, start_server
 from tests.real.transfers import access_log
 
@@ -80,10 +80,10 @@ class Way:
         self.name = name
         self._world = world
         token = world.relay.tokens["client"]
-        self._settings = client.RelaySettings(url, token, None, None, "poll", 300.0)
+        self._settings = tunnel_client.RelaySettings(url, token, None, None, "poll", 300.0)
         self._stack = contextlib.ExitStack()
         self._ports: dict[tuple[str, ...], int] = {}
-        self.runtime = client.Runtime(self._settings, linger=2.0)
+        self.runtime = tunnel_client.Runtime(self._settings, linger=2.0)
         # For commands of ours; a command finds `tunnel` beside the Python that runs us.
         self.environment = {
             "TUNNEL_RELAY": url,
@@ -101,9 +101,9 @@ class Way:
         self.runtime.close()
         self._stack.close()
 
-    def patch(self) -> client.patch:
+    def patch(self) -> tunnel_client.patch:
         """Python clients that know nothing of the tunnel go through it, to servers of this machine."""
-        return client.patch(hosts=[HERE], runtime=self.runtime)
+        return tunnel_client.patch(hosts=[HERE], runtime=self.runtime)
 
     def forward(self, port: int) -> int:
         """The port of `tunnel forward` to that one."""
@@ -152,7 +152,7 @@ class Way:
         return self._ports[key]
 
     def _start(self, *arguments: str) -> None:
-        command = python_command("client", *arguments, "--proxy", "none")
+        command = python_command("tunnel_client", *arguments, "--proxy", "none")
         process = Process(command, ready=says_event("listening"), environment=self.environment)
         self._stack.enter_context(process)
 

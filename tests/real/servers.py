@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtests.ports import hold_port
-from loadtests.processes import READY_S, NotReadyError, Process
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import READY_S, NotReadyError, Process
 
 __all__ = [
     "CONFIG",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import client.runtime
+import tunnel_client.sockets.runtime
 from tests.client.rig import Background
 from tests.real import test_clients_http as of_http
 from tests.real import test_clients_nats as of_nats
@@ -42,9 +42,9 @@ def way(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
     for name, value in {**found.environment, "SSL_CERT_FILE": CA}.items():
         monkeypatch.setenv(name, value)
     for name in ("_configured", "_default"):  # what other tests of this process have left there
-        monkeypatch.setattr(client.runtime, name, None)
+        monkeypatch.setattr(tunnel_client.sockets.runtime, name, None)
     yield found
-    client.runtime.default_runtime().close()
+    tunnel_client.sockets.runtime.default_runtime().close()
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_redis_asyncio(way: Way, server: Server) -> None:
 
 
 def test_redis_benchmark(way: Way, server: Server) -> None:
-    """python -m loadtests.redis_bench is the long form."""
+    """python -m loadtests.experiments.redis_bench is the long form."""
     port = str(way.forward(server.port))
     command = ["redis-benchmark", "-h", HERE, "-p", port, "-q", "-n", "1000", "-c", "20", "-t", "set"]
     with redis.Redis(host=HERE, port=server.port) as direct:

@@ -12,7 +12,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-import client
+import tunnel_client
 from tests.real.clients_rig import HERE, WAIT_S, Way, environment, run_command, wait_until
 from tests.real.servers import Server, start_server
 from tests.real.transfers import MIB, noise
@@ -83,7 +83,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @contextmanager
 def shell(way: Way, sshd: Sshd) -> Iterator[paramiko.SSHClient]:
-    sock = client.create_connection((HERE, sshd.server.port), timeout=WAIT_S, runtime=way.runtime)
+    sock = tunnel_client.create_connection((HERE, sshd.server.port), timeout=WAIT_S, runtime=way.runtime)
     with closing(paramiko.SSHClient()) as ssh:
         ssh.load_host_keys(str(sshd.directory / "known_hosts"))
         ssh.connect(

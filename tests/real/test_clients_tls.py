@@ -12,8 +12,8 @@ import websockets.asyncio.client
 import websockets.sync.client
 import websockets.sync.server
 
-import client
 import tunnel
+import tunnel_client
 from tests.client.rig import Background, echo
 from tests.real.clients_rig import HERE, WAIT_S, Way
 from tests.real.transfers import CA, MIB, noise
@@ -66,7 +66,7 @@ def wss_port() -> Iterator[int]:
 
 
 def test_wrap_socket(way: Way, echo_port: int) -> None:
-    sock = client.create_connection((HERE, echo_port), timeout=WAIT_S, runtime=way.runtime)
+    sock = tunnel_client.create_connection((HERE, echo_port), timeout=WAIT_S, runtime=way.runtime)
     with client_context().wrap_socket(sock, server_hostname="localhost") as wrapped:
         session = wrapped.version(), wrapped.cipher()
         with way.trouble():
@@ -86,7 +86,7 @@ def test_wrap_socket(way: Way, echo_port: int) -> None:
 def test_a_certificate_for_somebody_else_is_refused(way: Way, echo_port: int) -> None:
     """The tunnel is no excuse: whom TLS talks to is the far end, by its own name."""
     with (
-        client.create_connection((HERE, echo_port), timeout=WAIT_S, runtime=way.runtime) as sock,
+        tunnel_client.create_connection((HERE, echo_port), timeout=WAIT_S, runtime=way.runtime) as sock,
         pytest.raises(ssl.SSLCertVerificationError, match=r"not valid for 'db\.internal'"),
     ):
         client_context().wrap_socket(sock, server_hostname="db.internal")
@@ -136,7 +136,7 @@ def test_start_tls_on_a_transport_of_ours(way: Way, echo_port: int) -> None:
 
 
 def test_websocket(way: Way, wss_port: int) -> None:
-    sock = client.create_connection((HERE, wss_port), timeout=WAIT_S, runtime=way.runtime)
+    sock = tunnel_client.create_connection((HERE, wss_port), timeout=WAIT_S, runtime=way.runtime)
     sock.settimeout(None)
     with websockets.sync.client.connect(
         f"wss://localhost:{wss_port}/", sock=sock, ssl=client_context(), open_timeout=WAIT_S, max_size=4 * MIB

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.faultproxy import Drop, FaultProxy, FaultProxyOptions
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.real.servers import start_haproxy, start_nginx
 from tests.real.transfers import MIB, a_relay, access_log, client, move, statuses, until
 from tests.support.loops import run

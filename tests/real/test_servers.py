@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.ports import hold_port
-from loadtests.processes import NotReadyError
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import NotReadyError
 from tests.real.servers import CONFIG, Server, as_nobody, open_directory, render, start_nginx, start_server
 
 SERVES = """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.real.servers import start_nginx, start_squid
 from tests.real.transfers import CA, MIB, a_relay, client, move
 from tests.support.loops import run

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from servlet.config import ListenAddress, TlsFiles
-from servlet.running import RunningRelay
 from tests.servlet.rig import TOKENS, settings
 from tunnel import Attachment, StreamReader, StreamWriter, attach
 from tunnel.core import ConnectionStats
+from tunnel_servlet.config import ListenAddress, TlsFiles
+from tunnel_servlet.web.running import RunningRelay
 
 __all__ = [
     "CA",

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from loadtests.processes import Process, relay_command, says_event
-from servlet.config import render_users
+from loadtests.harness.processes import Process, relay_command, says_event
 from tests.servlet.rig import KEYS, TOKENS
 from tunnel import Attachment, StreamReader, StreamWriter, attach
+from tunnel_servlet.config import render_users
 
 __all__ = [
     "MIB",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.scenarios.rig import MIB, client, echo_digest, relay_process, resident_bytes
 from tests.servlet.rig import TOKENS, attach_body, exchange_body
 from tests.support.loops import in_loop

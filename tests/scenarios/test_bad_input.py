@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from servlet.cli import main
 from tests.servlet.rig import TOKENS, Client, exchange_body, relay, settings
 from tests.servlet.support import connect
 from tests.support.loops import in_loop
 from tunnel import DeniedError, attach
 from tunnel.wire import Answer
+from tunnel_servlet.command.main import main
 
 
 @pytest.fixture(autouse=True)

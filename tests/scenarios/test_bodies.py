@@ -7,7 +7,7 @@ import re
 import pytest
 from aiohttp import web
 
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.real.transfers import MIB, a_relay, client, move, until
 from tests.scenarios.meddler import Meddle, Original, a_meddler, whole
 from tests.servlet.rig import Client, attach_body

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from loadtests.ports import hold_port
-from loadtests.processes import Process, relay_command
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, relay_command
 from tests.real.transfers import until
 from tests.scenarios.rig import MIB, an_exit, client, echo_digest, python_client, relay_process, resident_bytes, target
 from tests.support.loops import in_loop

@@ -15,7 +15,7 @@ from loadtests.faultproxy import (
     LateDuplicate,
     Status,
 )
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.real.transfers import MIB, a_relay, client, move, until
 from tests.support.loops import run
 from tunnel.exchange import LaneConfig

@@ -8,7 +8,7 @@ import pytest
 
 from tests.scripted.language import ScriptError, parse_script
 from tests.scripted.runner import play_file
-from tunnel.core.state import TRANSITIONS, Action, Input, State
+from tunnel.core.connection.state import TRANSITIONS, Action, Input, State
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted((HERE / "scripts").rglob("*.trace"))
@@ -56,7 +56,7 @@ class Table(dict[tuple[State, Input], Row]):
 
 def test_the_scripts_use_every_row_of_the_state_table(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table()
-    monkeypatch.setattr("tunnel.core.connection.TRANSITIONS", table)
+    monkeypatch.setattr("tunnel.core.connection.connection.TRANSITIONS", table)
     for path in SCRIPTS:
         with suppress(ScriptError):
             play_file(path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from servlet.budget import Budget
-from servlet.mailbox import Mailbox
-from servlet.route_queue import RouteQueue
-from servlet.stats import Counters
-from servlet.switch_config import SwitchConfig
 from tests.servlet.support import SETTINGS
 from tunnel.wire import Frame, Packet, frame_of, parse_packets
+from tunnel_servlet.switch.budgets import Budget
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.mailbox import Mailbox
+from tunnel_servlet.switch.queues import RouteQueue
+from tunnel_servlet.switch.stats import Counters
 
 __all__ = [
     "KIB",

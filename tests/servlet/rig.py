@@ -11,12 +11,6 @@ from typing import Any, Self
 
 import aiohttp
 
-from servlet.auth import Key, TokenTable, make_token
-from servlet.config import ListenAddress, RelayConfig, ShellLimits
-from servlet.grants import Grant, Policy
-from servlet.rules import parse_rule
-from servlet.running import RunningRelay
-from servlet.switch_config import SwitchConfig
 from tunnel.wire import (
     Attach,
     Exchange,
@@ -27,6 +21,12 @@ from tunnel.wire import (
     encode_envelope,
     encode_packets,
 )
+from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.rules import parse_rule
+from tunnel_servlet.access.tokens import Key, TokenTable, make_token
+from tunnel_servlet.config import ListenAddress, RelayConfig, ShellLimits
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.web.running import RunningRelay
 
 __all__ = [
     "ANYWHERE",

@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from servlet.policy import Authorise, Decision, Deny, Hand, HandTo, MayListen, PacketFilter
-from servlet.switch import Response, Switch
-from servlet.switch_config import SwitchConfig
 from tunnel.traces.record import TraceRecord
 from tunnel.wire import (
     Accepted,
@@ -46,6 +43,9 @@ from tunnel.wire import (
     frame_of,
     parse_packets,
 )
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen, PacketFilter
+from tunnel_servlet.switch.switch import Response, Switch
 
 __all__ = [
     "DATABASE",

@@ -4,8 +4,10 @@ from random import Random
 
 import pytest
 
-from servlet.auth import TokenTable, make_token
-from servlet.config import (
+from tunnel.wire import Target, TargetKind
+from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.tokens import TokenTable, make_token
+from tunnel_servlet.config import (
     ConfigError,
     ListenAddress,
     RelayConfig,
@@ -16,8 +18,6 @@ from servlet.config import (
     render_users,
     require_safe,
 )
-from servlet.grants import Grant, Policy
-from tunnel.wire import Target, TargetKind
 
 FULL = """
 listen = ["127.0.0.1:8080", "https://[::1]:8443", "http://0.0.0.0:80"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from servlet import invariants as servlet_invariants
 from tests.sim.violation import Violation
 from tunnel.core import Connection, State
 from tunnel.core.constants import EARLY_BYTES_MAX
-from tunnel.core.send_window import SegmentState
+from tunnel.core.send.window import SegmentState
+from tunnel_servlet.switch import invariants as servlet_invariants
 
 if TYPE_CHECKING:
-    from servlet.switch import Switch
     from tests.sim.node import Node
     from tests.sim.relay import RelayHost
     from tests.sim.world import World
+    from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["check_node_step", "check_quiet", "check_relay_step", "check_routes"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from servlet.switch import Switch
 from tests.sim.clock import Clock
 from tests.sim.faults import FaultKind, FaultPlan
 from tests.sim.invariants import check_relay_step
+from tunnel_servlet.switch.switch import Switch
 
 if TYPE_CHECKING:
     from tests.sim.link_path import LinkPath

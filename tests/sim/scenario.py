@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from servlet.switch_config import SwitchConfig
 from tests.sim.clock import MILLISECOND, SECOND
 from tests.sim.faults import FaultKind, FaultPlan, draw_plan, draw_rate
 from tests.sim.node import NodeSpec
@@ -15,6 +14,7 @@ from tests.sim.randomness import between, chance, log_between, stream
 from tests.sim.streams import Flow, StreamSpec, draw_busy_exit, draw_extras, draw_streams
 from tunnel.core import EndpointConfig
 from tunnel.exchange import LaneConfig
+from tunnel_servlet.switch.config import SwitchConfig
 
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from random import Random
 
-from servlet.policy import Decision, Deny, Hand, HandTo
-from servlet.switch import Switch
 from tests.sim.clock import SECOND, Clock
 from tests.sim.coverage import Cells
 from tests.sim.faults import TRACE_FAULTS, FaultKind, Moment, Window
@@ -24,6 +22,8 @@ from tests.sim.workload import Outcome, Party, Stream
 from tunnel.core import Connection, ConnectRequested, Incoming
 from tunnel.traces import TraceEvent, TraceRecord, TraceSink
 from tunnel.wire import Frame, RejectReason, Target, TargetKind
+from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
+from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["World"]
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from servlet.auth import Identity
-from servlet.host import SwitchHost
-from servlet.link import serve_link
-from servlet.switch_config import SwitchConfig
 from tests.support.relays import TestRelay, authorise, may_listen
 from tunnel import Attachment, attach
+from tunnel_servlet.access.tokens import Identity
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.web.host import SwitchHost
+from tunnel_servlet.web.relay_link import serve_link
 
 __all__ = ["TOKENS", "HttpTestRelay", "LinkTestRelay", "token_of"]
 
@@ -35,7 +35,7 @@ class HttpTestRelay(TestRelay):
         self.tls = tls
         self.url = ""
         self.seen: list[tuple[int, dict[str, str]]] = []
-        # Of a relay's configuration, servlet.link needs no more.
+        # Of a relay's configuration, tunnel_servlet.web.relay_link needs no more.
         self.config = SimpleNamespace(limits=SimpleNamespace(link_batch_bytes_max=4 << 20, link_opening_seconds=10))
         self.links = 0  # asked for
         self.refuse_links = False
@@ -69,7 +69,7 @@ class HttpTestRelay(TestRelay):
         self._cut()
         super().restart()
 
-    # what servlet.link asks of a relay
+    # what tunnel_servlet.web.relay_link asks of a relay
 
     def watch(self, watched: object) -> None:
         """Tokens are not revoked here."""

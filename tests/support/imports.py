@@ -1,4 +1,4 @@
-"""Who may import whom: the borders of the house, as data, and a check of one source file against them.
+"""Which module may import which: the borders of the house, as data, and a check of one source file against them.
 
 The check reads the syntax tree; nothing is imported.
 """
@@ -8,24 +8,21 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["SERVLET_SHELL", "import_violations", "imported_names", "is_sans_io", "module_name", "project_files"]
+__all__ = ["import_violations", "imported_names", "is_sans_io", "is_within", "module_name", "project_files"]
 
-TOP_LEVEL = ("client", "loadtests", "servlet", "tests", "tunnel")
-
-# Files of servlet that may await, open and read the clock. Every other one is sans-I/O.
-# pyproject.toml exempts the same files from ruff's banned-api rule.
-SERVLET_SHELL = frozenset(
-    f"servlet.{name}"
-    for name in (
-        "__main__ admin app cli commands datagrams exit host link relay running server store users_command"
-    ).split()
-)
+# The folders of the project with Python in them. Those of the relay and of the client hold one package each: there the
+# name of a module begins with the package.
+FOLDERS = ("client", "loadtests", "servlet", "tests", "tunnel")
+PACKAGE_OF = {"client": "tunnel_client", "servlet": "tunnel_servlet"}
+TOP_LEVEL = ("loadtests", "tests", "tunnel", "tunnel_client", "tunnel_servlet")
 
 # Packages of tunnel, and the one module, that are not part of its public face.
 INSIDE = ("analysis", "carriers", "core", "driver", "exchange", "traces", "wire")
 
+_SANS_IO_RELAY = ("tunnel.wire", "tunnel.exchange", "tunnel.traces.record")
+
 # An area is a dotted prefix; the longest one that fits a module decides. It may import itself and what lies within one
-# of these; "face" stands for the public face: tunnel itself and what is not INSIDE it.
+# of these; "face" stands for the public face: tunnel itself and what is not INSIDE it. "!" means: only the name itself.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel": ("face", *(f"tunnel.{name}" for name in INSIDE if name != "analysis")),
     "tunnel.wire": (),
@@ -36,30 +33,47 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.traces": ("tunnel.traces.record",),
     "tunnel.traces.record": (),
     "tunnel.messages": ("face",),
-    "tunnel.analysis": ("tunnel.traces", "tunnel.shell"),
-    "servlet": ("tunnel.wire", "tunnel.exchange", "tunnel.traces.record"),
-    "servlet shell": ("face", "servlet", "tunnel.wire", "tunnel.exchange", "tunnel.traces"),
-    "client": ("client", "face"),
-    "client.doctor": ("client", "face", "tunnel.carriers"),
+    "tunnel.analysis": ("tunnel.traces", "tunnel.command_line"),
+    "tunnel_servlet.switch": _SANS_IO_RELAY,
+    "tunnel_servlet.access": ("tunnel_servlet.switch.decisions", *_SANS_IO_RELAY),
+    "tunnel_servlet.config": ("tunnel_servlet.access", "tunnel_servlet.switch", *_SANS_IO_RELAY),
+    "tunnel_servlet.exit": ("tunnel_servlet.access", "face"),
+    "tunnel_servlet.web": (
+        *(f"tunnel_servlet.{name}" for name in ("access", "config", "exit", "switch")),
+        *("face", "tunnel.wire", "tunnel.exchange", "tunnel.traces"),
+    ),
+    "tunnel_servlet": ("tunnel_servlet", "face"),
+    "tunnel_servlet.command": ("tunnel_servlet", "face", "tunnel.wire"),
+    "tunnel_client": ("tunnel_client", "face"),
+    "tunnel_client.borrowed": (),
+    "tunnel_client.sockets": ("tunnel_client.borrowed", "!tunnel_client", "face"),
+    "tunnel_client.forward": ("!tunnel_client", "face"),
+    "tunnel_client.proxy": ("tunnel_client.forward", "!tunnel_client", "face"),
+    "tunnel_client.doctor": ("!tunnel_client", "face", "tunnel.carriers"),
+    "tunnel_client.cli": ("tunnel_client", "face"),
     "loadtests": TOP_LEVEL,
     "tests": TOP_LEVEL,
 }
 
 # Libraries that stay where they are; loadtests and tests may use anything.
 RESTRICTED: dict[str, tuple[str, ...]] = {
-    "aiohttp": ("tunnel.carriers", "servlet"),
+    "aiohttp": ("tunnel.carriers", "tunnel_servlet.web"),
     "pyspark": ("tunnel.analysis",),
     "locust": (),
+    "nats": (),
 }
 
 # All that a sans-I/O part needs from outside the standard library.
 SANS_IO_LIBRARIES = frozenset({"crc32c", "msgspec", "xxhash"})
-SANS_IO_AREAS = ("tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.traces.record", "servlet")
+SANS_IO_AREAS = (
+    *("tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.traces.record"),
+    *("tunnel_servlet.switch", "tunnel_servlet.access", "tunnel_servlet.config"),
+)
 
 
 def project_files(root: Path) -> Iterator[Path]:
     """Every Python file of the project below `root`, in a fixed order, relative to it."""
-    for top in TOP_LEVEL:
+    for top in FOLDERS:
         for path in sorted((root / top).rglob("*.py")):
             yield path.relative_to(root)
 
@@ -67,16 +81,19 @@ def project_files(root: Path) -> Iterator[Path]:
 def module_name(path: Path) -> str:
     """The dotted name of a file given relative to the root of the project."""
     parts = path.with_suffix("").parts
+    if parts[1:2] == (PACKAGE_OF.get(parts[0]),):
+        parts = parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def is_within(module: str, prefix: str) -> bool:
+    """Whether the dotted name is the prefix, or lies below it."""
     return module == prefix or module.startswith(f"{prefix}.")
 
 
 def is_sans_io(module: str) -> bool:
     """Whether this module must do without clock, I/O and randomness of its own."""
-    return module not in SERVLET_SHELL and any(is_within(module, area) for area in SANS_IO_AREAS)
+    return any(is_within(module, area) for area in SANS_IO_AREAS)
 
 
 def imported_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
@@ -95,13 +112,16 @@ def import_violations(tree: ast.AST, module: str, is_module: Callable[[str], boo
     for line, source, name in imported_names(tree):
         # `from tunnel import wire` imports tunnel.wire, `from tunnel import attach` the public face.
         target = f"{source}.{name}" if name and is_module(f"{source}.{name}") else source
+        top = target.split(".")[0]
         if target.startswith("."):
             yield line, "relative import: absolute ones say where a name lives"
-        elif target.split(".")[0] in TOP_LEVEL:
+        elif top in PACKAGE_OF:
+            yield line, f"{target}: the package is {PACKAGE_OF[top]}; through its folder it is imported a second time"
+        elif top in TOP_LEVEL:
             if not may_import(module, target):
                 yield line, f"{module} must not import {target}"
         else:
-            yield from library_violations(line, module, target.split(".")[0])
+            yield from library_violations(line, module, top)
 
 
 def library_violations(line: int, module: str, library: str) -> Iterator[tuple[int, str]]:
@@ -115,15 +135,20 @@ def library_violations(line: int, module: str, library: str) -> Iterator[tuple[i
 def may_import(module: str, target: str) -> bool:
     """Whether a module of the project may import another one, or a name of it."""
     area = home(module)
-    if home(target) == area:
-        return True
-    return any(is_face(target) if allowed == "face" else is_within(target, allowed) for allowed in ALLOWED[area])
+    return home(target) == area or any(allows(allowed, target) for allowed in ALLOWED[area])
+
+
+def allows(allowed: str, target: str) -> bool:
+    """Whether one entry of ALLOWED covers the target."""
+    if allowed == "face":
+        return is_face(target)
+    if allowed.startswith("!"):  # the modules at the root of a package, without its folders
+        return home(target) == allowed[1:]
+    return is_within(target, allowed)
 
 
 def home(module: str) -> str:
     """The area of a module: the longest prefix that fits."""
-    if module in SERVLET_SHELL:
-        return "servlet shell"
     return max((area for area in ALLOWED if is_within(module, area)), key=len)
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
-from servlet.policy import Decision, Deny, Hand, HandTo, PacketFilter
-from servlet.switch import Switch
-from servlet.switch_config import SwitchConfig
 from tunnel import Attachment, memory_attach
 from tunnel.carriers.memory import Answered, MemoryRelay, Relay
 from tunnel.driver import now_us
 from tunnel.wire import Message, Target, TargetKind, decode_envelope
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, PacketFilter
+from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["LOSE_REQUEST", "LOSE_RESPONSE", "Core", "Fault", "MemoryTestRelay", "TestRelay", "authorise", "may_listen"]
 

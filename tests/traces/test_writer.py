@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tunnel.traces import TraceEvent, TraceLevel, TraceRecord, level_of
-from tunnel.traces.frames import SUFFIX, examine
 from tunnel.traces.jsonl import read_trace
+from tunnel.traces.salvage import SUFFIX, examine
 from tunnel.traces.writer import FLUSH_RECORDS, TraceWriter
 
 WAIT_S = 30.0

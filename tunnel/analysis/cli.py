@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tunnel.shell import EXIT_CODES, LOG_LEVELS, OK, CommandAdder, configure_log, exit_code_of
+from tunnel.command_line import EXIT_CODES, LOG_LEVELS, OK, CommandAdder, configure_log, exit_code_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ import msgspec
 import zstandard
 from xxhash import xxh3_64_hexdigest
 
-from tunnel.traces.frames import PLAIN_SUFFIX, SUFFIX, examine
+from tunnel.traces.salvage import PLAIN_SUFFIX, SUFFIX, examine
 
 __all__ = ["Intake", "TraceFile", "compressed_bytes", "take_in", "trace_files"]
 

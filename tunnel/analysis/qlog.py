@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from tunnel.analysis.intake import trace_files
-from tunnel.traces.frames import examine
 from tunnel.traces.record import TraceRecord
+from tunnel.traces.salvage import examine
 
 __all__ = ["export", "qlog_event"]
 

@@ -10,8 +10,8 @@ import truststore
 from yarl import URL
 
 from tunnel.carriers.challenges import Introduction
-from tunnel.carriers.connecting import ConnectConnector, introduce
 from tunnel.carriers.proxies import choose_proxy
+from tunnel.carriers.proxy_connect import ConnectConnector, introduce
 
 __all__ = ["ROLE_HEADER", "Dialing", "describe_failure", "is_final", "retry_after_us"]
 

@@ -15,7 +15,7 @@ from tunnel.carriers.base import Host
 from tunnel.carriers.dialing import Dialing, describe_failure
 from tunnel.carriers.exchanging import ExchangingCarrier
 from tunnel.carriers.http_exchanger import HttpExchanger
-from tunnel.carriers.link_io import LinkIO, hello
+from tunnel.carriers.link_protocol import LinkIO, hello
 from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
 from tunnel.exchange import (
     AttachedEvent,

@@ -1,7 +1,8 @@
 """Connection and endpoint state. Synchronous, without clock, socket or chance: the caller hands in `now`."""
 
 from tunnel.core.config import EndpointConfig
-from tunnel.core.connection import Connection
+from tunnel.core.connection.connection import Connection
+from tunnel.core.connection.state import State
 from tunnel.core.endpoint import Batch, Endpoint
 from tunnel.core.errors import LocalProtocolError, PeerClosedError, TunnelError
 from tunnel.core.events import (
@@ -19,7 +20,6 @@ from tunnel.core.events import (
     Refused,
     Writable,
 )
-from tunnel.core.state import State
 from tunnel.core.stats import ConnectionStats
 
 __all__ = [

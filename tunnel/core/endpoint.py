@@ -9,19 +9,19 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from tunnel.core.acceptor import Acceptor
-from tunnel.core.batches import Batch, Batches
+from tunnel.core.admission import Acceptor
 from tunnel.core.budget import WindowBudget
-from tunnel.core.carrier_view import CarrierView
 from tunnel.core.config import EndpointConfig
-from tunnel.core.connection import Connection
+from tunnel.core.connection.connection import Connection
+from tunnel.core.connection.handshake import Identity
+from tunnel.core.connection.inbound import receive
+from tunnel.core.connection.state import State
 from tunnel.core.constants import NEVER_US
 from tunnel.core.errors import LocalProtocolError
 from tunnel.core.events import Event, Incoming
-from tunnel.core.inbound import receive
-from tunnel.core.opening import Identity
-from tunnel.core.rest import RestingPlace
-from tunnel.core.state import State
+from tunnel.core.ports import CarrierView
+from tunnel.core.scheduler import Batch, Batches
+from tunnel.core.tombstones import RestingPlace
 from tunnel.core.tracer import Tracer
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceSink, level_of
 from tunnel.wire import (

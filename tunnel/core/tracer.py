@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tunnel.core.constants import ACK_DELAY_US
-from tunnel.core.send_window import NO_EDGE, Segment
+from tunnel.core.send.window import NO_EDGE, Segment
 from tunnel.core.timers import Timer
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceRecord, TraceSink, level_of
 from tunnel.wire import Ack, Packet, PacketType, unwrap, wrap
 
 if TYPE_CHECKING:
-    from tunnel.core.batches import Batch
-    from tunnel.core.connection import Connection
+    from tunnel.core.connection.connection import Connection
+    from tunnel.core.scheduler import Batch
 
 __all__ = ["Tracer"]
 

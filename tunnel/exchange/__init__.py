@@ -14,10 +14,10 @@ from tunnel.exchange.events import (
     Request,
     Troubled,
 )
-from tunnel.exchange.intake import Buffers
 from tunnel.exchange.lanes import Lanes
-from tunnel.exchange.link import LinkInput, LinkState
+from tunnel.exchange.link_buffers import Buffers
 from tunnel.exchange.link_pace import LinkPace
+from tunnel.exchange.link_state import LinkInput, LinkState
 from tunnel.exchange.served import Arrival, Outbox, Reply, ServedLane, ServedLimits
 
 __all__ = [

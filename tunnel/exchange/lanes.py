@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterator
 from random import Random
 
-from tunnel.exchange.attachment import Attachment
 from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.exchange.events import (
     Abandoned,
@@ -27,8 +26,9 @@ from tunnel.exchange.flight import Attempt, Flight, repeat_delay
 from tunnel.exchange.health import Health
 from tunnel.exchange.lane import Lane
 from tunnel.exchange.laneset import LaneSet
-from tunnel.exchange.path import Arrived, Path
+from tunnel.exchange.path_model import Arrived, Path
 from tunnel.exchange.pulls import NEVER_US
+from tunnel.exchange.registration import Attachment
 from tunnel.exchange.responses import Outcome, Verdict, judge
 from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, encode_packets
 

@@ -6,8 +6,8 @@ from typing import Self
 
 import msgspec
 
-from tunnel.traces.frames import examine
 from tunnel.traces.record import TraceRecord
+from tunnel.traces.salvage import examine
 
 __all__ = ["JsonLinesWriter", "decode_record", "encode_record", "read_records", "read_trace"]
 

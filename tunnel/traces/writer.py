@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import zstandard
 
-from tunnel.traces.frames import SUFFIX, salvage_directory
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceRecord
+from tunnel.traces.salvage import SUFFIX, salvage_directory
 
 __all__ = ["TraceWriter"]
 

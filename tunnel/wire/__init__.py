@@ -73,7 +73,7 @@ from tunnel.wire.frame import (
     Discarded,
     Frame,
 )
-from tunnel.wire.link import (
+from tunnel.wire.link_header import (
     LINK_HEADER_SIZE,
     LINK_MAGIC,
     LinkHeader,

@@ -15,8 +15,8 @@ import msgspec
 import uvloop
 
 from loadtests.bench.messages.cases import CpuWatch, Row, async_producer, calls, large_beside_pings, sync_producer
-from loadtests.ports import hold_port
-from loadtests.processes import Process, python_command, relay_command, says_event
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command, relay_command, says_event
 from tunnel import attach
 from tunnel.messages import Codec
 

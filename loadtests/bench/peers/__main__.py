@@ -25,7 +25,7 @@ from loadtests.bench.programs import MissingPeerError
 from loadtests.bench.road import machine, measure, render
 from loadtests.bench.road_paths import Road, Way, bare, start_target
 from loadtests.faultproxy.grammar import parse_size_bytes
-from loadtests.processes import NotReadyError
+from loadtests.harness.processes import NotReadyError
 
 __all__ = ["main", "survive"]
 

@@ -11,9 +11,9 @@ from uuid import uuid4
 import msgspec
 
 from loadtests.bench.programs import find_peer, start_peer
-from loadtests.ports import hold_port
-from loadtests.processes import Process, python_command, says_event
-from loadtests.relays import RelayProcess, exit_process
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command, says_event
+from loadtests.harness.relays import RelayProcess, exit_process
 
 __all__ = ["CONTENDERS", "Contender", "Front", "Started"]
 
@@ -47,7 +47,7 @@ def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
         local = stack.enter_context(hold_port())
         options = ("--relay", url, "--proxy", "", "--carrier", carrier, f"{local}:{HERE}:{target}")
         forward = Process(
-            python_command("client", "forward", *options),
+            python_command("tunnel_client", "forward", *options),
             ready=says_event("listening"),
             environment={"TUNNEL_TOKEN": relay.tokens["client"]},
         )

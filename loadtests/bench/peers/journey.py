@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from loadtests.transfer import Flow
+from loadtests.harness.transfer import Flow
 
 __all__ = ["PACE_BYTES_S", "End", "Journey", "Outcome"]
 

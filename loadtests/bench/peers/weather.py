@@ -7,8 +7,8 @@ import msgspec
 
 from loadtests.bench.peers.contenders import HERE, Front
 from loadtests.bench.programs import wait_listening
-from loadtests.nginx import Nginx
-from loadtests.processes import Process, python_command
+from loadtests.harness.nginx import Nginx
+from loadtests.harness.processes import Process, python_command
 
 __all__ = ["WEATHERS", "Weather"]
 

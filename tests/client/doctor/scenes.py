@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from client.cli import main
 from loadtests.faultproxy import FaultProxy, FaultProxyOptions, Html
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.client.rig import Rig, greet
 from tests.real.servers import start_nginx, start_squid
+from tunnel_client.cli.main import main
 
 __all__ = ["SCENES", "Scene", "documented", "normalised", "said"]
 

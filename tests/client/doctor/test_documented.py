@@ -12,7 +12,7 @@ from tests.client.rig import Rig
     "title", [pytest.param(title, marks=pytest.mark.real(*needs.split())) for title, (_, needs) in SCENES.items()]
 )
 def test_it_says_so(title: str, known: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.doctor.path_steps.LOAD_S", 0.2)
+    monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.2)
     monkeypatch.delenv("TUNNEL_RELAY")
     code, text = said(SCENES[title][0], known, tmp_path)
     expected_code, expected = documented()[title]

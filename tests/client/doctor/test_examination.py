@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from client.cli import main
 from loadtests.faultproxy import Drop, FaultProxy, FaultProxyOptions, Flip, IdleCut, Status
-from servlet.config import ListenAddress, RelayConfig, TlsFiles
 from tests.client.rig import TOKEN, Rig, greet
 from tests.servlet.rig import settings
 from tests.support.proxies import UpstreamProxy
+from tunnel_client.cli.main import main
+from tunnel_servlet.config import ListenAddress, RelayConfig, TlsFiles
 
 TLS = Path(__file__).parents[2] / "support" / "tls"
 Found = dict[str, tuple[str, str, dict[str, Any]]]
@@ -23,7 +23,7 @@ Found = dict[str, tuple[str, str, dict[str, Any]]]
 
 @pytest.fixture(autouse=True)
 def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.doctor.path_steps.LOAD_S", 0.1)
+    monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.1)
     monkeypatch.setenv("TUNNEL_TOKEN", TOKEN)
 
 
@@ -151,7 +151,7 @@ def test_tls_that_is_trusted_and_tls_that_is_not(home: Path, doctor: Any, monkey
         assert found["TLS"][0] == "problem"
         assert found["TLS"][2] == {"issuer": issuer, "trusted": False}
         assert report["next"] == "tunnel doctor --ca FILE"
-        monkeypatch.setattr("client.doctor.relay_steps.INTERCEPTORS", [issuer.lower()])
+        monkeypatch.setattr("tunnel_client.doctor.relay_steps.INTERCEPTORS", [issuer.lower()])
         _, found, _ = doctor(url, "--ca", str(TLS / "ca.pem"))
         assert "it is opened on the way by" in found["TLS"][1]
         _, found, _ = doctor(rig.url)
@@ -163,14 +163,14 @@ def test_tls_that_is_trusted_and_tls_that_is_not(home: Path, doctor: Any, monkey
 def test_a_relay_that_nobody_finds(home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, found, _ = doctor("http://relay.invalid")
     assert (code, found["relay"][2]["kind"]) == (3, "name")
-    monkeypatch.setattr("client.doctor.relay_steps.ANSWER_S", 0.2)
+    monkeypatch.setattr("tunnel_client.doctor.relay_steps.ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         code, found, _ = doctor(f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert (code, found["relay"][2]["kind"]) == (3, "timeout")
 
 
 def test_a_clock_that_is_wrong(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.doctor.relay_steps.SKEW_S", -1.0)
+    monkeypatch.setattr("tunnel_client.doctor.relay_steps.SKEW_S", -1.0)
     _, found, _ = doctor(rig.url)
     assert found["clock"][0] == "note"
     assert "s ahead of the other side: set it" in found["clock"][1] or "behind the other side" in found["clock"][1]

@@ -2,7 +2,7 @@
 
 import json
 
-from client.doctor.findings import Finding, Report, Verdict, render_finding, render_summary
+from tunnel_client.doctor.findings import Finding, Report, Verdict, render_finding, render_summary
 
 
 def test_lines_are_broken_and_indented() -> None:

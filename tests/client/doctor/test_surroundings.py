@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from client.doctor.findings import Report, Verdict
-from client.doctor.surroundings import examine_proxy
-from client.options import RelaySettings
+from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.surroundings import examine_proxy
+from tunnel_client.settings import RelaySettings
 
 
 def found(choice: str | None = "env", proxy: str = "") -> dict[str, str]:

@@ -15,8 +15,8 @@ from loadtests.bench.peers.__main__ import main, survive
 from loadtests.bench.peers.contenders import CONTENDERS, HERE, Contender, Front, Started
 from loadtests.bench.peers.journey import End, Journey, Outcome
 from loadtests.bench.peers.weather import WEATHERS
-from loadtests.ports import hold_port
-from loadtests.processes import Process, python_command
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command
 
 MIB = 1024 * 1024
 BY_NAME = {weather.name: weather for weather in WEATHERS}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtests import processes
 from loadtests.bench import programs, road_paths
 from loadtests.bench.road import Row, main, render
 from loadtests.bench.road_paths import ROADS
-from loadtests.compiled import NotCompiledError
+from loadtests.harness import processes
+from loadtests.harness.compiled import NotCompiledError
 
 
 def test_a_small_run_between_processes(capsys: pytest.CaptureFixture[str]) -> None:

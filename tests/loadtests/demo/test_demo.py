@@ -15,7 +15,7 @@ from loadtests.demo import play as playing
 from loadtests.demo.play import Play
 from loadtests.demo.report import Kill, Report, Way, pretty_bytes
 from loadtests.demo.show import LiveShow, PlainShow
-from loadtests.processes import NotReadyError
+from loadtests.harness.processes import NotReadyError
 from tests.support.loops import in_loop
 
 MIB = 1 << 20
@@ -145,7 +145,7 @@ async def test_a_connection_that_breaks_is_a_failure(monkeypatch: pytest.MonkeyP
         def __exit__(self, *exception: object) -> None: ...
 
         def traffic(self) -> Any:
-            from client.traffic import TrafficReport
+            from tunnel_client.forward.traffic import TrafficReport
 
             return TrafficReport()
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from loadtests.faultproxy import Drop, Status
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.loadtests.faultproxy.rig import Client, Origin, Rig, ended, in_loop, reset
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from loadtests.faultproxy.http import authority
-from loadtests.ports import hold_port
+from loadtests.harness.ports import hold_port
 from tests.loadtests.faultproxy.rig import Client, Handler, Received, Rig, in_loop, reset
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from loadtests.processes import Process, python_command, says_event
+from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.stress.processinfo import look_at, open_descriptors
 from loadtests.stress.target import PATTERN, digest_of_pattern, serve
 from tests.support.loops import in_loop

@@ -1,8 +1,0 @@
-"""`python -m client` is the command `tunnel`."""
-
-import sys
-
-from client.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

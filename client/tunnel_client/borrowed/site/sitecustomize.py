@@ -1,0 +1,58 @@
+"""What every Python reads first that `tunnel run` starts: it borrows the tunnel, then lets the next sitecustomize run.
+
+This folder is first in PYTHONPATH. The Python need not have tunnel installed: files are loaded by their paths.
+"""
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+__all__ = ["borrow", "continue_with_next", "load"]
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PARENT = os.path.dirname(HERE)
+
+
+def load(name: str) -> Any:
+    """A module of the folder above, under a name that nobody else has."""
+    spec = importlib.util.spec_from_file_location("_tunnel_" + name, os.path.join(PARENT, name + ".py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def borrow(path: str, patterns: str) -> None:
+    """Lead matching hosts through the tunnel behind this Unix socket, from now until this process ends."""
+    hosts, pair, borrowing = load("hosts"), load("pair"), load("borrower")
+    engine_module, late = load("engine"), load("import_hook").Late()
+    borrowed = borrowing.Borrowed(path, pair)
+    engine = engine_module.Engine(hosts.Placeholders(), hosts.is_literal, bool, pair, borrowing.errno_of, late)
+    engine.add(engine_module.Route(hosts.Hosts(patterns.split(",")), borrowed))
+    try:
+        borrowed.hello()
+    except OSError as error:
+        print("tunnel:", error, file=sys.stderr)  # connects will fail; they do not go past the tunnel
+
+
+def continue_with_next() -> None:
+    """As if this folder had not been in PYTHONPATH."""
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != HERE]
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        if ours is not None:
+            sys.modules.setdefault("sitecustomize", ours)
+
+
+if __name__ == "sitecustomize":
+    if "TUNNEL_RUN_SOCKET" in os.environ:
+        borrow(os.environ["TUNNEL_RUN_SOCKET"], os.environ.get("TUNNEL_RUN_HOSTS", "*"))
+    continue_with_next()

@@ -1,0 +1,3 @@
+"""The command `tunnel`."""
+
+__all__: list[str] = []

@@ -1,0 +1,105 @@
+"""`tunnel connect`: a connection through the tunnel on standard input and output."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from tunnel.command_line import OK, CommandAdder
+from tunnel_client.addresses import join_address, parse_target
+from tunnel_client.settings import add_relay_options, positive_seconds, relay_settings
+
+if TYPE_CHECKING:
+    from tunnel import StreamReader, StreamWriter
+    from tunnel_client.cli.stdio import Input, Output
+    from tunnel_client.settings import RelaySettings
+
+__all__ = ["add", "join"]
+
+_READ_BYTES = 256 * 1024
+
+
+def add(commands: CommandAdder) -> None:
+    """The command's arguments."""
+    parser = commands.add(
+        "connect",
+        "connect standard input and output with a target",
+        "ssh -o ProxyCommand='tunnel connect %h:%p' ann@db.internal",
+    )
+    parser.add_argument("target", metavar="HOST:PORT", help="or the name of a service")
+    parser.add_argument(
+        "--timeout", type=positive_seconds, default=30.0, metavar="S", help="for the target to answer (30)"
+    )
+    parser.add_argument(
+        "--wait", type=positive_seconds, default=30.0, metavar="S", help="how long to try to reach the relay (30)"
+    )
+    add_relay_options(parser)
+    parser.set_defaults(run=run, logs=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Until both directions have ended."""
+    from tunnel_client.cli import one_task as oneshot
+
+    host, port = parse_target(arguments.target)
+    return oneshot.run(_connect(relay_settings(arguments), host, port, arguments))
+
+
+async def _connect(settings: RelaySettings, host: str, port: int | None, arguments: argparse.Namespace) -> int:
+    from tunnel import LostError
+    from tunnel_client.cli.stdio import Input, Output
+
+    async with settings.attach(attach_timeout=arguments.wait) as attachment:
+        try:
+            reader, writer = await attachment.open_connection(host, port, timeout=arguments.timeout)
+        except TimeoutError:
+            raise LostError(
+                f"{join_address(host, port)}: no answer within {arguments.timeout:g} s: try again, or see what "
+                f"`tunnel doctor {join_address(host, port)}` says"
+            ) from None
+        try:
+            await join(reader, writer, Input(), Output())
+        finally:
+            writer.close()
+    return OK
+
+
+async def join(reader: StreamReader, writer: StreamWriter, source: Input, sink: Output) -> None:
+    """Move bytes both ways until both have ended. An end on one side is passed on alone, but where a person types the
+    far end's is the end of all. Raises what ended the connection, if that was no clean end."""
+    sending = asyncio.ensure_future(_send(source, writer))
+    receiving = asyncio.ensure_future(_receive(reader, sink))
+    closed = asyncio.ensure_future(writer.wait_closed())
+    pending: set[asyncio.Future[Any]] = {sending, receiving, closed}
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            if receiving in done:
+                receiving.result()
+            if receiving.done() and (closed.done() or sending.done() or source.is_terminal):
+                break
+        # What was received before a sender's failure has been passed on.
+        for ended in (sending, closed):
+            if ended.done():
+                ended.result()
+    finally:
+        tasks = (sending, receiving, closed)
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _send(source: Input, writer: StreamWriter) -> None:
+    while data := await source.read():
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+
+
+async def _receive(reader: StreamReader, sink: Output) -> None:
+    while data := await reader.read(_READ_BYTES):
+        await sink.write(data)
+    await sink.end()

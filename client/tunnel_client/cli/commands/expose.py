@@ -1,0 +1,124 @@
+"""`tunnel expose`: local TCP services, published under names at the relay."""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import structlog
+
+from tunnel import Attachment
+from tunnel.command_line import CommandAdder
+from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel_client.cli.commands.forward import announce
+from tunnel_client.cli.serving import add_serving_options, run_serving
+from tunnel_client.forward.traffic import Traffic
+from tunnel_client.places import Address, parse_address
+from tunnel_client.settings import UsageError, add_relay_options, relay_settings
+from tunnel_client.status import serve_status
+
+__all__ = ["Exposing", "add"]
+
+_log = structlog.get_logger("tunnel")
+_DIAL_S = 10.0
+
+
+def add(commands: CommandAdder) -> None:
+    """The command."""
+    parser = commands.add(
+        "expose",
+        "publish local TCP services under names at the relay",
+        "tunnel expose --relay https://relay.example --token-file token reports 127.0.0.1:8080",
+    )
+    parser.add_argument("service", metavar="NAME", help="what `tunnel forward PORT:NAME` asks for")
+    parser.add_argument("address", metavar="HOST:PORT", help="where the service listens, as seen from here")
+    parser.add_argument("more", nargs="*", metavar="NAME HOST:PORT", help="further services")
+    add_serving_options(parser)
+    add_relay_options(parser)
+    parser.set_defaults(run=run, serves=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    words = [arguments.service, arguments.address, *arguments.more]
+    if len(words) % 2:
+        raise UsageError(f"{words[-1]!r} has no address: write NAME HOST:PORT for each service")
+    services = {name: parse_address(text) for name, text in zip(words[::2], words[1::2], strict=True)}
+    if len(services) < len(words) // 2:
+        raise UsageError("a name stands for one address: expose each service once")
+    serving = partial(_serving, services=services, stats_seconds=arguments.stats)
+    return run_serving(relay_settings(arguments), serving, attach_seconds=arguments.wait)
+
+
+@asynccontextmanager
+async def _serving(
+    attachment: Attachment, *, services: dict[str, Address], stats_seconds: float
+) -> AsyncIterator[None]:
+    traffic = Traffic(attachment)
+    leads = ", ".join(f"{name} -> {address}" for name, address in services.items())
+    async with traffic.reported(stats_seconds), serve_status(attachment, f"expose {leads}"), AsyncExitStack() as stack:
+        for name, address in services.items():
+            await stack.enter_async_context(Exposing(attachment, name, address, traffic))
+            announce(f"{name} -> {address}", service=name, target=str(address))
+        yield
+
+
+class Exposing:
+    """A service whose connections lead to a local address. `async with` it."""
+
+    def __init__(self, attachment: Attachment, name: str, target: Address, traffic: Traffic) -> None:
+        self._attachment = attachment
+        self._name = name
+        self._target = target
+        self._traffic = traffic
+        self._tasks: dict[Side, asyncio.Task[None]] = {}  # of the sides towards the tunnel
+
+    async def __aenter__(self) -> "Exposing":
+        self._server = await self._attachment.create_server(
+            lambda: TunnelSide(self._accepted, self._far_ended), self._name
+        )
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Take no more connections, and reset those that are open."""
+        self._server.close()
+        tasks = list(self._tasks.values())
+        for side in list(self._tasks):
+            side.abort_both()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _accepted(self, far: Side) -> None:
+        assert isinstance(far, TunnelSide)
+        self._traffic.opened(far)
+        self._tasks[far] = asyncio.get_running_loop().create_task(self._dial(far))
+
+    async def _dial(self, far: Side) -> None:
+        """Reach the local service, or reset who asked for it."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_DIAL_S):
+                _, near = await loop.create_connection(SocketSide, self._target.host, self._target.real_port)
+        except OSError as error:  # a TimeoutError is one, too
+            self._traffic.failed += 1
+            reason = f"{self._target} does not answer" if isinstance(error, TimeoutError) else str(error)
+            text = f"{reason}: start the service, or check its address"
+            _log.warning("not_connected", service=self._name, target=str(self._target), text=text)
+            far.abort()
+        except BaseException:
+            far.abort()
+            raise
+        else:
+            splice(near, far)
+
+    def _far_ended(self, far: Side, error: Exception | None) -> None:
+        assert isinstance(far, TunnelSide)
+        task = self._tasks.pop(far)
+        if not task.done():
+            task.cancel()
+        self._traffic.ended(far)
+        if error is not None:
+            self._traffic.failed += 1
+            _log.warning("lost", service=self._name, text=str(error))

@@ -1,0 +1,160 @@
+"""`tunnel proxy`: SOCKS and HTTP on one local port, for whatever knows how to use a proxy."""
+
+import argparse
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import structlog
+
+from tunnel import Attachment
+from tunnel.command_line import CommandAdder
+from tunnel.splice import Side, TunnelSide
+from tunnel_client.addresses import parse_bind
+from tunnel_client.cli.commands.forward import announce
+from tunnel_client.cli.serving import add_serving_options, run_serving
+from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
+from tunnel_client.forward.traffic import Traffic
+from tunnel_client.places import Address
+from tunnel_client.proxy.front import ProxyFront
+from tunnel_client.proxy.socks import Socks5Request
+from tunnel_client.proxy.socks_udp import Association
+from tunnel_client.settings import add_relay_options, positive_seconds, relay_settings
+from tunnel_client.status import serve_status
+
+__all__ = ["Proxying", "add"]
+
+CONNECTIONS_MAX = 1024
+REQUEST_S = 10.0
+_log = structlog.get_logger("tunnel")
+
+
+def add(commands: CommandAdder) -> None:
+    """The command's arguments."""
+    parser = commands.add(
+        "proxy",
+        "be a SOCKS and HTTP proxy whose connections leave at the relay",
+        "tunnel proxy 1080, then: curl --proxy socks5h://127.0.0.1:1080 http://intranet.example/",
+    )
+    parser.add_argument("address", metavar="[BIND:]PORT", help="where to listen; BIND is 127.0.0.1 unless given")
+    parser.add_argument(
+        "--timeout", type=positive_seconds, default=30.0, metavar="S", help="for a target to answer (30)"
+    )
+    parser.add_argument(
+        "--connections", type=_count, default=CONNECTIONS_MAX, metavar="N", help=f"at once ({CONNECTIONS_MAX})"
+    )
+    add_serving_options(parser)
+    add_relay_options(parser)
+    parser.set_defaults(run=run, serves=True)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 20):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    settings = relay_settings(arguments)
+    with bind(Address(*parse_bind(arguments.address))) as sock:
+        serving = partial(_serving, sock=sock, arguments=arguments)
+        return run_serving(settings, serving, attach_seconds=arguments.wait)
+
+
+@asynccontextmanager
+async def _serving(
+    attachment: Attachment, *, sock: socket.socket, arguments: argparse.Namespace
+) -> AsyncIterator[None]:
+    traffic = Traffic(attachment)
+    proxying = Proxying(
+        attachment, sock, traffic, dial_seconds=arguments.timeout, connections_max=arguments.connections
+    )
+    where = str(address_of(sock))
+    async with traffic.reported(arguments.stats), proxying, serve_status(attachment, f"proxy {where}"):
+        announce(f"socks5h://{where} and http://{where}", bind=where)
+        yield
+
+
+class Proxying:
+    """A bound socket whose connections say where they lead. `async with` it."""
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        sock: socket.socket,
+        traffic: Traffic,
+        *,
+        dial_seconds: float = 30.0,
+        request_seconds: float = REQUEST_S,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self.request_seconds = request_seconds
+        self._attachment = attachment
+        self._socket = sock
+        self._traffic = traffic
+        self._dial_seconds = dial_seconds
+        self._connections_max = connections_max
+        self._server: asyncio.Server
+        self._fronts: dict[ProxyFront, None] = {}
+        self._associations: dict[ProxyFront, Association] = {}
+        self._closing: dict[asyncio.Task[None], None] = {}
+
+    async def __aenter__(self) -> "Proxying":
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: ProxyFront(self), sock=self._socket, backlog=BACKLOG)
+        except OSError as error:
+            raise cannot_listen(address_of(self._socket), error) from None
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Take no more connections, and reset those that are open: a cut must not look like an end."""
+        self._server.close()
+        for front in list(self._fronts):
+            front.abort()
+            self.left(front)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    # what its connections ask for (Beyond)
+
+    def entered(self, front: ProxyFront) -> bool:
+        if len(self._fronts) >= self._connections_max:
+            _log.warning("full", connections=len(self._fronts), text="--connections says how many there may be at once")
+            return False
+        self._fronts[front] = None
+        return True
+
+    def left(self, front: ProxyFront) -> None:
+        self._fronts.pop(front, None)
+        association = self._associations.pop(front, None)
+        if association is not None:
+            task = asyncio.get_running_loop().create_task(association.close())
+            self._closing[task] = None
+            task.add_done_callback(lambda done: self._closing.pop(done, None))
+
+    async def connect(self, host: str, port: int, ended: Callable[[Side, Exception | None], None]) -> TunnelSide:
+        def far_ended(side: Side, error: Exception | None) -> None:
+            assert isinstance(side, TunnelSide)
+            self._traffic.ended(side)
+            self._traffic.failed += error is not None
+            ended(side, error)
+
+        try:
+            _, far = await self._attachment.create_connection(
+                lambda: TunnelSide(ended=far_ended), host, port, timeout=self._dial_seconds
+            )
+        except Exception:
+            self._traffic.failed += 1
+            raise
+        self._traffic.opened(far)
+        return far
+
+    async def associate(self, request: Socks5Request, front: ProxyFront) -> bytes:
+        ours, client = front.addresses()
+        association = Association(self._attachment, self._traffic, client, request.port)
+        self._associations[front] = association
+        where = await association.open(ours)
+        return request.associated(*where)

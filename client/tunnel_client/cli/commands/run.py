@@ -1,0 +1,100 @@
+"""`tunnel run -- CMD`: a command, and every Python that it starts, whose sockets go through one tunnel."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tunnel.command_line import USAGE, CommandAdder
+from tunnel_client.settings import UsageError, add_relay_options, relay_settings
+
+__all__ = ["add"]
+
+_SITE = Path(__file__).parents[2] / "borrowed" / "site"
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_NO_PYTHON = (
+    "tunnel: {command} started no Python that could use the tunnel (it is no Python program, or Python ran with -I, "
+    "-E or -S): its connections went past the tunnel. Use tunnel forward or tunnel proxy for such programs."
+)
+
+
+def add(commands: CommandAdder) -> None:
+    """Its arguments."""
+    parser = commands.add(
+        "run",
+        "run a command; sockets of Python programs go through the tunnel",
+        "tunnel run --relay https://relay.example --hosts '*.internal' -- python fetch.py http://db.internal/",
+    )
+    add_relay_options(parser)
+    parser.add_argument(
+        "--hosts",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="name, *.domain, address or network to lead through the tunnel; repeatable (default: all but this host)",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="what to run")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from tunnel_client.borrowed.hosts import Hosts
+    from tunnel_client.sockets.lender import Lender
+    from tunnel_client.sockets.runtime import Runtime
+
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise UsageError("no command: tunnel run -- CMD ...")
+    hosts = Hosts(arguments.hosts or ["*"])
+    runtime = Runtime(relay_settings(arguments))
+    with Lender(runtime, os.path.basename(command[0])) as lender:
+        code = _wait_for(command, environment(lender.path, hosts.patterns))
+        if not lender.greeted and code != USAGE:
+            print(_NO_PYTHON.format(command=command[0]), file=sys.stderr)
+    runtime.close()
+    return code
+
+
+def environment(path: str, patterns: list[str]) -> dict[str, str]:
+    """For the command: where the tunnel is lent, and what reads it first."""
+    made = {**os.environ, "TUNNEL_RUN_SOCKET": path, "TUNNEL_RUN_HOSTS": ",".join(patterns)}
+    made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SITE), os.environ.get("PYTHONPATH", "")]))
+    if "*" in patterns:
+        # A proxy is a way out of this network, and the tunnel is another one: not one through the other.
+        return {name: value for name, value in made.items() if name.lower() not in _PROXIES}
+    direct = [pattern.removeprefix("*") for pattern in patterns]
+    for name in ("no_proxy", "NO_PROXY"):
+        made[name] = ",".join(filter(None, [os.environ.get(name, ""), *direct]))
+    return made
+
+
+def _wait_for(command: list[str], variables: dict[str, str]) -> int:
+    try:
+        process = subprocess.Popen(command, env=variables)
+    except OSError as error:
+        print(f"tunnel: {command[0]}: {error.strerror}: check the command", file=sys.stderr)
+        return USAGE
+    with _signals_for(process):
+        code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The command decides what a signal means; a terminal gives it SIGINT and SIGQUIT itself."""
+    passed = {
+        signal.SIGTERM: lambda *_: process.send_signal(signal.SIGTERM),
+        signal.SIGHUP: lambda *_: process.send_signal(signal.SIGHUP),
+        signal.SIGINT: lambda *_: None,
+        signal.SIGQUIT: lambda *_: None,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in passed.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,50 @@
+"""`tunnel status`: how the tunnel commands of this user fare."""
+
+import argparse
+import shutil
+import sys
+import time
+
+import msgspec
+
+from tunnel.command_line import OK, CommandAdder
+from tunnel_client.cli.status_table import Rates, render
+from tunnel_client.status import running_clients
+
+__all__ = ["add"]
+
+_INTERVAL_S = 1.0
+_CLEAR = "\x1b[H\x1b[J"  # ECMA-48: cursor home, erase below
+_LINES_AROUND = 8  # of a table, for everything but its connections
+
+
+def add(commands: CommandAdder) -> None:
+    """The command's arguments."""
+    parser = commands.add("status", "show how running tunnel commands fare", "tunnel status --once")
+    parser.add_argument("--once", action="store_true", help="print one table and end (default: unless on a terminal)")
+    parser.add_argument("--json", action="store_true", help="print one JSON array and end")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """On a terminal, until interrupted."""
+    if arguments.json:
+        print(msgspec.json.encode(running_clients()).decode())
+    elif arguments.once or not sys.stdout.isatty():
+        print(render(running_clients(), time.time()), end="")
+    else:
+        _watch()
+    return OK
+
+
+def _watch() -> None:
+    rates = Rates()
+    looked_s = time.monotonic()
+    while True:
+        reports = running_clients()
+        now_s = time.monotonic()
+        rates.note(reports, now_s - looked_s)
+        looked_s = now_s
+        rows_max = max(1, shutil.get_terminal_size().lines - _LINES_AROUND)
+        print(_CLEAR + render(reports, time.time(), rates, rows_max=rows_max), end="", flush=True)
+        time.sleep(_INTERVAL_S)

@@ -1,0 +1,35 @@
+"""Commands that do one thing: how their coroutine runs, and what its errors are to a person."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+from tunnel import LostError
+from tunnel_client.errors import UsageError
+
+__all__ = ["run"]
+
+
+def run(main: Coroutine[Any, Any, int]) -> int:
+    """The command's exit code. SIGTERM and SIGHUP cancel it as SIGINT does: KeyboardInterrupt follows.
+
+    What waited too long is a LostError; a ValueError of the library is the caller's: a UsageError.
+    """
+
+    async def watched() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await main
+
+    try:
+        with asyncio.Runner() as runner:
+            return runner.run(watched())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    except TimeoutError as error:
+        raise LostError(str(error)) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,108 @@
+"""Reports of running clients as text for a person: one table each. Values to text; no clock, no terminal."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tunnel_client.status import ClientReport, ConnectionReport
+
+__all__ = ["Rates", "render"]
+
+_TITLES = ("TARGET", "UP", "DOWN", "UP/s", "DOWN/s", "RTT", "RTO", "SENT", "RESENT", "QUEUED", "FLIGHT", "UNREAD")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_NAME_WIDTH_MAX = 40
+
+
+class Rates:
+    """Bytes per second between two looks, by connection."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], tuple[int, int]] = {}
+        self._rates: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def note(self, reports: Iterable[ClientReport], seconds: float) -> None:
+        """Another look, so many seconds after the last one."""
+        now = {(r.pid, c.id): (c.bytes_up, c.bytes_down) for r in reports for c in r.connections}
+        self._rates = {
+            key: ((up - self._seen[key][0]) / seconds, (down - self._seen[key][1]) / seconds)
+            for key, (up, down) in now.items()
+            if key in self._seen and seconds > 0
+        }
+        self._seen = now
+
+    def of(self, report: ClientReport, connection: ConnectionReport) -> tuple[float | None, float | None]:
+        """Up and down; None before the second look."""
+        return self._rates.get((report.pid, connection.id), (None, None))
+
+
+def render(reports: Sequence[ClientReport], now_s: float, rates: Rates | None = None, *, rows_max: int = 1000) -> str:
+    """The tables; `rows_max` connections of each client, those first that carry most."""
+    if not reports:
+        return "no tunnel command of yours is running\n"
+    return "\n".join("".join(f"{line.rstrip()}\n" for line in _client(r, now_s, rates, rows_max)) for r in reports)
+
+
+def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: int) -> Iterator[str]:
+    state = "attached" if report.attached else "NOT ATTACHED"
+    yield f"{_clean(report.command)}  (process {report.pid}, for {_age(now_s - report.started_s)})"
+    yield f"  {state}: {_clean(report.carrier)}; batches on their way: {report.batches_unreceipted}"
+    if report.trouble:
+        yield f"  trouble: {_clean(report.trouble)}"
+    if not report.connections:
+        yield "  no connections"
+        return
+    ranked = sorted(report.connections, key=lambda c: (-(c.bytes_up + c.bytes_down), c.id))
+    shown = [_row(report, connection, rates) for connection in ranked[:rows_max]]
+    titles = [title for title in _TITLES if rates is not None or not title.endswith("/s")]
+    widths = [max(map(len, column)) for column in zip(titles, *shown, strict=True)]
+    for row in (titles, *shown):
+        first, *rest = row
+        numbers = (text.rjust(width) for text, width in zip(rest, widths[1:], strict=True))
+        yield f"  {first.ljust(widths[0])}  {'  '.join(numbers)}"
+    if len(ranked) > len(shown):
+        yield f"  and {len(ranked) - len(shown)} more"
+
+
+def _row(report: ClientReport, connection: ConnectionReport, rates: Rates | None) -> list[str]:
+    name = _clean(connection.target) or f"connection {connection.id}"
+    if len(name) > _NAME_WIDTH_MAX:
+        name = f"{name[: _NAME_WIDTH_MAX - 1]}~"
+    speeds = [] if rates is None else [_bytes(rate) for rate in rates.of(report, connection)]
+    return [
+        name,
+        _bytes(connection.bytes_up),
+        _bytes(connection.bytes_down),
+        *speeds,
+        _time(connection.srtt_us),
+        _time(connection.rto_us),
+        str(connection.packets_sent),
+        str(connection.packets_resent),
+        _bytes(connection.bytes_queued),
+        str(connection.packets_in_flight),
+        _bytes(connection.bytes_unread),
+    ]
+
+
+def _bytes(count: float | None) -> str:
+    if count is None:
+        return "-"
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def _time(microseconds: int) -> str:
+    if not microseconds:
+        return "-"
+    return f"{microseconds / 1e6:.1f} s" if microseconds >= 1_000_000 else f"{microseconds / 1e3:.1f} ms"
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _clean(text: str) -> str:
+    """What came from elsewhere moves no cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,83 @@
+"""What this machine says about proxies, before anything is sent."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.settings import RelaySettings
+
+__all__ = ["examine_proxy"]
+
+_VARIABLES = ("https_proxy", "http_proxy", "all_proxy", "no_proxy")
+_SETTINGS_S = 2.0
+
+
+def examine_proxy(report: Report, settings: RelaySettings, proxy: str) -> None:
+    """Which proxy leads to the relay, and who says so. `proxy`: the one that is used, without password; or empty."""
+    named = _variables(settings.url)
+    pac = _pac()
+    if proxy:
+        source = f"named by {named[0]}" if settings.proxy == "env" and named else "named by --proxy or the login"
+        report.add("proxy", Verdict.OK, f"{proxy}, {source}", proxy=proxy)
+    elif settings.proxy is None:
+        report.add("proxy", Verdict.OK, "none: --proxy none says to go without", proxy="")
+    elif bypass := _bypass():
+        report.add("proxy", Verdict.OK, f"none: {bypass} excludes this relay, or no variable names one", proxy="")
+    else:
+        report.add("proxy", Verdict.OK, "none: no variable of the environment names one", proxy="")
+    if pac:
+        report.add(
+            "proxy script",
+            Verdict.NOTE,
+            f"a script chooses proxies on this machine ({pac}), and such scripts are not run here",
+            "ask which proxy it gives for the relay, and name that with --proxy",
+            pac=pac,
+        )
+
+
+def _variables(url: str) -> list[str]:
+    """The variables that name a proxy for this relay, the strongest first."""
+    scheme = url.partition(":")[0]
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    return [name for name in names if os.environ.get(name)]
+
+
+def _bypass() -> str:
+    return next((name for name in ("no_proxy", "NO_PROXY") if os.environ.get(name)), "")
+
+
+def _pac() -> str:
+    """Where a script for automatic configuration is named: environment, desktop settings."""
+    for name in ("auto_proxy", "AUTO_PROXY", *_VARIABLES, *map(str.upper, _VARIABLES)):
+        value = os.environ.get(name, "")
+        if (name.lower() == "auto_proxy" and value) or value.endswith(".pac"):
+            return f"{name}={value.rpartition('@')[2]}"
+    return _of_kde() or _of_gnome()
+
+
+def _of_kde() -> str:
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    try:
+        lines = (Path(base) / "kioslaverc").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    found = dict(line.split("=", 1) for line in lines if "=" in line)
+    return found.get("Proxy Config Script", "") if found.get("ProxyType") in ("2", "3") else ""
+
+
+def _of_gnome() -> str:
+    program = shutil.which("gsettings")
+    if program is None or "DBUS_SESSION_BUS_ADDRESS" not in os.environ:
+        return ""
+
+    def ask(key: str) -> str:
+        command = [program, "get", "org.gnome.system.proxy", key]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SETTINGS_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.strip().strip("'")
+
+    return (ask("autoconfig-url") or "found on the network") if ask("mode") == "auto" else ""

@@ -1,0 +1,3 @@
+"""Local ports that lead beyond the relay: listening, datagrams, what was carried."""
+
+__all__: list[str] = []

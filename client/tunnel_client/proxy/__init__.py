@@ -1,0 +1,3 @@
+"""A local proxy port: SOCKS and HTTP CONNECT."""
+
+__all__: list[str] = []

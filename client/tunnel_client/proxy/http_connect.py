@@ -1,0 +1,131 @@
+"""HTTP as a forward proxy reads and answers it: CONNECT, and requests with a whole URL. Bytes to values; no I/O.
+
+A request with a whole URL is rewritten for its target, which is asked to close the connection after its answer: so one
+connection carries one request, and nothing has to be known of answers.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tunnel_client.proxy.requests import MalformedError, Parsed, ProxyRequest, Why
+
+__all__ = ["HttpRequest", "parse_http"]
+
+HEAD_BYTES_MAX = 64 * 1024
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_VERSION = re.compile(rb"HTTP/1\.[01]")
+# Not for the target: between the client and us alone (RFC 9110, 7.6.1).
+_HOP = frozenset(b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate host".split())
+_STATUS = {
+    Why.DENIED: b"403 Forbidden",
+    Why.TIMED_OUT: b"504 Gateway Timeout",
+    Why.BUSY: b"503 Service Unavailable",
+}
+_BAD_GATEWAY = b"502 Bad Gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest(ProxyRequest):
+    """CONNECT when `early` is empty."""
+
+    def granted(self) -> bytes:
+        return b"" if self.early else b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+    def refused(self, reason: Why, text: str) -> bytes:
+        return _answer(_STATUS.get(reason, _BAD_GATEWAY), text)
+
+
+def parse_http(data: bytes) -> Parsed | None:
+    """A request; None while its head is not whole."""
+    end = data.find(b"\r\n\r\n")
+    if max(end, 0 if end >= 0 else len(data)) > HEAD_BYTES_MAX:
+        raise MalformedError(
+            "a head that is too long", _answer(b"431 Request Header Fields Too Large", "the head is too long")
+        )
+    if end < 0:
+        return None
+    line, *lines = bytes(data[:end]).split(b"\r\n")
+    parts = line.split(b" ")
+    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[2]):
+        raise _bad("this is no request of HTTP/1.1")
+    method, target, version = parts
+    headers = [_header(text) for text in lines]
+    if method == b"CONNECT":
+        return Parsed(end + 4, HttpRequest(*_authority(target, None)))
+    return Parsed(end + 4, _absolute(method, target, version, headers))
+
+
+def _absolute(method: bytes, target: bytes, version: bytes, headers: list[tuple[bytes, bytes]]) -> HttpRequest:
+    if target.startswith(b"/"):
+        raise _bad("this is a proxy: tell your client to use it as one, as in http_proxy=http://127.0.0.1:PORT")
+    try:
+        url = urlsplit(target.decode("ascii"))
+    except ValueError:
+        raise _bad("the URL cannot be read") from None
+    if url.scheme.lower() != "http" or not url.netloc:
+        raise _bad("only http:// URLs are fetched here: clients use CONNECT for the others")
+    host, port = _authority(url.netloc.rpartition("@")[2].encode(), 80)
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    if method == b"OPTIONS" and not url.path and not url.query:
+        path = "*"  # RFC 9112, 3.2.4
+    named = {
+        name.strip().lower() for key, value in headers if key.lower() == b"connection" for name in value.split(b",")
+    }
+    kept = [(key, value) for key, value in headers if key.lower() not in _HOP | named]
+    head = b"".join(
+        [
+            b"%s %s %s\r\n" % (method, path.encode(), version),
+            b"Host: %s\r\n" % url.netloc.rpartition("@")[2].encode(),
+            *(b"%s: %s\r\n" % header for header in kept),
+            b"Connection: close\r\n\r\n",
+        ]
+    )
+    return HttpRequest(host, port, early=head, body_bytes=_body_bytes(kept))
+
+
+def _header(line: bytes) -> tuple[bytes, bytes]:
+    name, colon, value = line.partition(b":")
+    if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+        raise _bad("a header field cannot be read")
+    return name, value.strip(b" \t")
+
+
+def _authority(text: bytes, default: int | None) -> tuple[str, int]:
+    """Host and port."""
+    host, port = text.decode("latin-1"), ""
+    if not host.endswith("]") and ":" in host:
+        host, _, port = host.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else (default if not port else None)
+    if not bare or number is None or not 0 < number < 65536 or not bare.isascii() or (":" in bare and bare == host):
+        raise _bad("the target is no HOST:PORT")
+    return bare, number
+
+
+def _body_bytes(headers: list[tuple[bytes, bytes]]) -> int | None:
+    """None: in chunks, whose end the target sees."""
+    lengths = {value for name, value in headers if name.lower() == b"content-length"}
+    if any(name.lower() == b"transfer-encoding" for name, _ in headers):
+        if lengths:
+            raise _bad("a body of two lengths")
+        return None
+    if not lengths:
+        return 0
+    (length,) = lengths if len(lengths) == 1 else (b"",)
+    if not length.isdigit() or len(length) > 18:
+        raise _bad("the length of the body cannot be read")
+    return int(length)
+
+
+def _bad(text: str) -> MalformedError:
+    return MalformedError(text, _answer(b"400 Bad Request", text))
+
+
+def _answer(status: bytes, text: str) -> bytes:
+    body = f"{text}\n".encode()
+    return (
+        b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n"
+        b"Cache-Control: no-store\r\n\r\n%s" % (status, len(body), body)
+    )

@@ -1,0 +1,117 @@
+"""The end of `tunnel run` that lends its tunnel to the programs that it runs. See `borrowed/borrower.py` for what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import AsyncExitStack, closing, suppress
+from typing import Any
+
+from tunnel import Attachment
+from tunnel_client.borrowed.pair import PAIR_TIMEOUT_S, listen_near, name_of
+from tunnel_client.sockets.connector import errno_of
+from tunnel_client.sockets.runtime import Runtime
+from tunnel_client.status import serve_status
+
+__all__ = ["Lender"]
+
+
+class Lender:
+    """A Unix socket in a folder that only this user may enter. Use it as a context manager."""
+
+    def __init__(self, runtime: Runtime, command: str = "") -> None:
+        self.greeted = 0  # processes that said they would use the tunnel
+        self._home, self._thread = runtime.use()
+        self._folder = tempfile.mkdtemp(prefix="tunnel-run-")
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._command = command  # for tunnel status: arguments are left out, for there may be secrets among them
+        self._status = AsyncExitStack()
+
+    @property
+    def path(self) -> str:
+        """Of the socket."""
+        return os.path.join(self._folder, "socket")
+
+    def __enter__(self) -> Lender:
+        try:
+            attachment = self._thread.run(self._home.attach())
+            self._thread.run(self._start(attachment))
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._thread.run(self._stop())
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _start(self, attachment: Attachment) -> None:
+        await self._status.enter_async_context(serve_status(attachment, f"run {self._command}".rstrip()))
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+
+    async def _stop(self) -> None:
+        await self._status.aclose()
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        with closing(writer), suppress(OSError, ValueError, KeyError):  # who asks may be gone, or talk nonsense
+            question = await _read(reader)
+            if "open" in question:
+                await self._lend(reader, writer, question)
+            else:
+                self.greeted += 1
+
+    async def _lend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: dict[str, Any]) -> None:
+        host, port = question["open"]
+        with listen_near() as listener:
+            listener.setblocking(False)
+            _write(writer, {"port": listener.getsockname()[1]})
+            claim = await _read(reader)
+            near = await _accept(listener, claim["name"])
+        try:
+            await self._home.open_and_join(host, port, question["timeout"], near, claim["skip"])
+            _write(writer, {})
+        except OSError as error:
+            _write(writer, {"kind": _kind(error), "errno": _number(error), "text": str(error)})
+
+
+async def _accept(listener: socket.socket, name: str) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(PAIR_TIMEOUT_S):
+        while True:
+            near, peer = await loop.sock_accept(listener)
+            if name_of(peer) == name:
+                return near
+            near.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
+    return dict(json.loads(await reader.readline()))
+
+
+def _write(writer: asyncio.StreamWriter, value: dict[str, Any]) -> None:
+    writer.write(json.dumps(value).encode() + b"\n")
+
+
+def _kind(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "gaierror"
+    return "timeout" if isinstance(error, TimeoutError) else "os"
+
+
+def _number(error: OSError) -> int:
+    """A timeout that is ours has none, as those of sockets."""
+    return 0 if isinstance(error, TimeoutError) and not error.errno else errno_of(error)

@@ -1,0 +1,45 @@
+"""`patch`: for a while, sockets of this process that connect to certain hosts do it through a tunnel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+
+from tunnel_client.borrowed import pair
+from tunnel_client.borrowed.engine import Engine, Route
+from tunnel_client.borrowed.hosts import Hosts, Placeholders, is_literal
+from tunnel_client.borrowed.import_hook import Late
+from tunnel_client.sockets.connector import errno_of
+from tunnel_client.sockets.loop_thread import is_inside
+from tunnel_client.sockets.runtime import Runtime, default_runtime
+
+__all__ = ["patch"]
+
+_engine = Engine(Placeholders(), is_literal, is_inside, pair, errno_of, Late())
+
+
+class patch:
+    """`with tunnel_client.patch(hosts=["*.internal", "10.0.0.0/8"]): ...`
+
+    In all threads of this process, sockets that connect to a matching host do it through the tunnel, and its name is
+    resolved on the far side. "*" stands for every host but this machine. Connections made meanwhile outlive the patch.
+    """
+
+    def __init__(self, hosts: Iterable[str], *, runtime: Runtime | None = None) -> None:
+        self._hosts = Hosts(hosts)
+        self._runtime = runtime
+        self._route: Route | None = None
+
+    def __enter__(self) -> patch:
+        if self._route is not None:
+            raise RuntimeError("this patch is active: make another one")
+        self._route = Route(self._hosts, self._runtime or default_runtime())
+        _engine.add(self._route)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._route is not None:
+            _engine.remove(self._route)
+            self._route = None

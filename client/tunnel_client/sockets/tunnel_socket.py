@@ -1,0 +1,177 @@
+"""TunnelSocket: a socket of the standard library, with a descriptor of its own, whose other end is behind a tunnel.
+
+The kernel sees one side of a loopback connection; the other side is pumped by the loop thread. So everything that
+works on a connected TCP socket works on this one. `getpeername` names the target.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+from tunnel_client.borrowed.pair import forget_error, renew, unpark
+from tunnel_client.sockets.connector import ResolveError, errno_of
+from tunnel_client.sockets.runtime import Runtime, default_runtime
+
+__all__ = ["Address", "TunnelSocket", "create_connection"]
+
+Address: TypeAlias = "tuple[str, int | None] | str"  # a port of None, or a name alone, is a service
+_UNSET: Any = object()
+
+
+class TunnelSocket(socket.socket):
+    """A TCP socket that connects through a tunnel. Otherwise it is what its base class is."""
+
+    def __init__(
+        self,
+        family: int = -1,
+        type: int = -1,  # noqa: A002 - as in the base class
+        proto: int = -1,
+        fileno: int | None = None,
+        *,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(family, type, proto, fileno)
+        self._runtime = runtime
+        self._target: tuple[str, int] | None = None
+        self._pending: Future[None] | None = None
+        self._failed = False
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        if self.type != socket.SOCK_STREAM or self.family not in (socket.AF_INET, socket.AF_INET6):
+            self.close()
+            raise OSError(errno.EPROTONOSUPPORT, "only TCP goes through a tunnel: use AF_INET and SOCK_STREAM")
+
+    def connect(self, address: Any) -> None:
+        """Connect through the tunnel: the far side resolves the name. Raises what socket code expects, with a text."""
+        host, port = read_address(address)
+        self.getsockname()  # EBADF, if it is closed
+        timeout = self.gettimeout()
+        if self._pending is not None:
+            self._ask_again()
+            return
+        if self._target is not None:
+            raise OSError(errno.EISCONN, os.strerror(errno.EISCONN))
+        if self._failed:
+            renew(self)
+            self._failed = False
+        runtime = self._runtime or default_runtime()
+        if timeout == 0:
+            self._pending = runtime.connect_soon(self, host, port)
+            self._target = host, port or 0
+            raise BlockingIOError(errno.EINPROGRESS, os.strerror(errno.EINPROGRESS))
+        runtime.connect(self, host, port, timeout)
+        self._target = host, port or 0
+
+    def connect_ex(self, address: Any) -> int:
+        """As `connect`, with the number instead of the error. A name that nobody knows raises, as everywhere."""
+        try:
+            self.connect(address)
+        except ResolveError:
+            raise
+        except OSError as error:
+            return errno_of(error)
+        return 0
+
+    def getpeername(self) -> Any:
+        """The target, as long as the connection stands."""
+        near = super().getpeername()
+        return near if self._target is None else self._target
+
+    def getsockopt(self, *arguments: Any) -> Any:
+        """SO_ERROR also tells what came of a connect that was not waited for."""
+        if self._pending is not None and arguments[:2] == (socket.SOL_SOCKET, socket.SO_ERROR):
+            error = self._outcome()
+            if error is not None:
+                return errno_of(error)
+        return super().getsockopt(*arguments)
+
+    def dup(self) -> TunnelSocket:
+        """Another descriptor of the same connection."""
+        copy = super().dup()
+        copy._runtime, copy._target, copy._pending = self._runtime, self._target, self._pending
+        return copy
+
+    def bind(self, address: Any) -> None:
+        """Where it comes from is decided by the exit: only "any" addresses are taken, and mean nothing."""
+        if address[0] not in ("", "0.0.0.0", "::") or address[1]:
+            raise OSError(errno.EADDRNOTAVAIL, "a TunnelSocket has no address of its own at the far side: do not bind")
+
+    def listen(self, backlog: int = 0) -> None:
+        """Not possible here."""
+        raise OSError(errno.EOPNOTSUPP, "a TunnelSocket only connects: offer a service with tunnel expose")
+
+    def _outcome(self) -> OSError | None:
+        """Of the connect that was not waited for; none so far while the socket polls as still connecting."""
+        pending = self._pending
+        if pending is None or not _is_writable(self):
+            return None
+        self._pending = None
+        error = pending.exception()  # what made it writable has happened: this is a matter of microseconds
+        if error is None:
+            unpark(self)
+            return None
+        forget_error(self)
+        self._target = None
+        self._failed = True
+        if isinstance(error, OSError):
+            return error
+        return ConnectionAbortedError(errno.ECONNABORTED, "the runtime was closed while the socket connected")
+
+    def _ask_again(self) -> None:
+        """A second connect asks how the first one went."""
+        error = self._outcome()
+        if error is not None:
+            raise error
+        if self._pending is not None:
+            raise OSError(errno.EALREADY, os.strerror(errno.EALREADY))
+
+
+def create_connection(
+    address: Address, timeout: float | None = _UNSET, *, runtime: Runtime | None = None
+) -> TunnelSocket:
+    """Connect to (host, port) through the tunnel, or to the service with this name; a TunnelSocket.
+
+    `timeout` holds for the connect, and then for the socket, as with `socket.create_connection`. Raises TimeoutError,
+    ConnectionRefusedError, PermissionError (denied, or not authenticated), socket.gaierror (unknown name) and other
+    OSErrors, each with a text that says what to do.
+    """
+    sock = TunnelSocket(socket.AF_INET, socket.SOCK_STREAM, runtime=runtime)
+    try:
+        if timeout is not _UNSET:
+            sock.settimeout(timeout)
+        seconds = sock.gettimeout()
+        if seconds == 0:
+            raise ValueError("create_connection waits: give a timeout above 0, or None")
+        sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def read_address(address: Any) -> tuple[str, int | None]:
+    """Host and port of an address as sockets have it; no port for a service."""
+    if isinstance(address, str):
+        return address, None
+    if not isinstance(address, tuple) or len(address) < 2:
+        raise TypeError(f"an address is a pair of host and port, or the name of a service, not {address!r}")
+    host, port = address[:2]
+    if isinstance(host, bytes | bytearray):
+        host = bytes(host).decode("ascii")
+    if not isinstance(host, str) or not (port is None or isinstance(port, int)):
+        raise TypeError(f"an address is a pair of host and port, not {address!r}")
+    if port is not None and not 0 < port < 65536:
+        raise OverflowError(f"a port lies between 1 and 65535, not {port}")
+    return host, port
+
+
+def _is_writable(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLOUT)
+    return bool(poll.poll(0))

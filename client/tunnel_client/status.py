@@ -1,0 +1,174 @@
+"""How a running client tells how it fares: a Unix socket for its owner alone, which gives a report to who connects.
+
+    async with serve_status(attachment, "forward 5432:db.internal:5432"):
+        ...
+
+`running_clients` asks all that run.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from tunnel import Attachment
+from tunnel_client.errors import UsageError
+
+__all__ = ["ClientReport", "ConnectionReport", "running_clients", "serve_status", "status_directory"]
+
+ANSWER_S = 2.0  # of a client that is asked
+_REPORT_BYTES_MAX = 64 << 20
+_SUFFIX = ".sock"
+_log = structlog.get_logger("tunnel")
+
+
+class ConnectionReport(msgspec.Struct):
+    """One connection through the tunnel. Bytes are those of the application."""
+
+    id: int
+    target: str
+    bytes_up: int  # that the far end has acknowledged
+    bytes_down: int  # that were delivered here
+    srtt_us: int
+    rto_us: int
+    packets_sent: int
+    packets_resent: int
+    packets_in_flight: int
+    bytes_queued: int  # written here, not carried yet
+    bytes_unread: int  # received, not read here
+    peer_window_bytes: int
+
+
+class ClientReport(msgspec.Struct):
+    """One running client."""
+
+    pid: int
+    command: str
+    started_s: float  # since the epoch
+    attached: bool
+    carrier: str
+    trouble: str
+    batches_unreceipted: int
+    connections: list[ConnectionReport]
+
+
+def status_directory() -> Path:
+    """Where the sockets are: below XDG_RUNTIME_DIR, else in a directory of our own in /tmp."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    return Path(base) / "tunnel" if base.startswith("/") else Path(f"/tmp/tunnel-{os.geteuid()}")
+
+
+@asynccontextmanager
+async def serve_status(attachment: Attachment, command: str) -> AsyncIterator[None]:
+    """Answer while the context lasts. `command` is shown: no secret may be in it. A client that cannot tell how it
+    fares works all the same."""
+    started_s = time.time()
+    try:
+        path, server = await _listen(lambda: msgspec.json.encode(_report(attachment, command, started_s)))
+    except (OSError, UsageError) as error:
+        _log.info("no_status", text=str(error))
+        yield
+        return
+    try:
+        yield
+    finally:
+        server.close()
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def running_clients() -> list[ClientReport]:
+    """All that answer, by process id. Sockets that nobody listens at any more are removed."""
+    directory = status_directory()
+    try:
+        _require_private(directory)
+        paths = sorted(directory.glob(f"*{_SUFFIX}"))
+    except FileNotFoundError:
+        return []
+    reports = [report for path in paths for report in _ask(path)]
+    return sorted(reports, key=lambda report: (report.pid, report.command))
+
+
+async def _listen(report: Callable[[], bytes]) -> tuple[Path, asyncio.Server]:
+    directory = status_directory()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_private(directory)
+    path = directory / f"{os.getpid()}-{time.monotonic_ns()}{_SUFFIX}"
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(str(path))
+        path.chmod(0o600)  # nobody can connect before it listens
+
+        def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(report())
+            writer.close()
+
+        return path, await asyncio.start_unix_server(answer, sock=sock)
+    except BaseException:
+        sock.close()
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _require_private(directory: Path) -> None:
+    """UsageError unless it is ours alone: in /tmp somebody else may have made it."""
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UsageError(f"{directory} is not a directory of yours alone: remove it, or set XDG_RUNTIME_DIR")
+
+
+def _report(attachment: Attachment, command: str, started_s: float) -> ClientReport:
+    stats = attachment.stats()
+    connections = [
+        ConnectionReport(
+            id=number,
+            target=stats.targets.get(number, ""),
+            bytes_up=found.bytes_acknowledged,
+            bytes_down=found.bytes_delivered,
+            srtt_us=found.srtt_us,
+            rto_us=found.rto_us,
+            packets_sent=found.packets_sent,
+            packets_resent=found.packets_resent,
+            packets_in_flight=found.in_flight_packets,
+            bytes_queued=found.bytes_buffered,
+            bytes_unread=found.receive_buffer_bytes,
+            peer_window_bytes=found.window_bytes,
+        )
+        for number, found in stats.connections.items()
+    ]
+    return ClientReport(
+        os.getpid(),
+        command,
+        started_s,
+        stats.attached,
+        stats.carrier,
+        stats.trouble,
+        stats.batches_unreceipted,
+        connections,
+    )
+
+
+def _ask(path: Path) -> Iterator[ClientReport]:
+    """Its report; nothing if it is gone, or does not answer."""
+    answer = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(ANSWER_S)
+            sock.connect(str(path))
+            while (data := sock.recv(1 << 16)) and len(answer) < _REPORT_BYTES_MAX:
+                answer += data
+        yield msgspec.json.decode(answer, type=ClientReport)
+    except ConnectionRefusedError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    except (OSError, msgspec.DecodeError):
+        return

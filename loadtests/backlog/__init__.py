@@ -1,3 +1,0 @@
-"""What does a backlog cost, with and without a replica? `python -m loadtests.backlog --help`."""
-
-__all__: list[str] = []

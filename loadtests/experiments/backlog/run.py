@@ -1,0 +1,141 @@
+"""The four measures of a backlog, each in a phase of a few seconds."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from loadtests.experiments.backlog.sides import MESSAGE_BYTES
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command
+from tunnel.messages import Log, LogConfig
+
+__all__ = ["Figures", "Measures", "run"]
+
+_SIDES = "loadtests.experiments.backlog.sides"
+_FILL = 1000  # messages of one append when the backlog is made
+_LIVE_RATE = 1000.0  # messages a second, while the delay of live messages is measured
+
+
+class Figures(msgspec.Struct):
+    """With, or without, a replica."""
+
+    sender_alone: float = 0.0
+    sender_beside_reader: float = 0.0
+    live_p99_ms_alone: float = 0.0
+    live_p99_ms_beside_reader: float = 0.0
+    reader: float = 0.0
+    reader_redirected: bool = False
+
+
+class Measures(msgspec.Struct):
+    """Everything that is measured."""
+
+    backlog_messages: int
+    bytes_per_message: float = 0.0
+    capacity_messages: int = 0
+    disk_read_cold: float = 0.0
+    disk_read_warm: float = 0.0
+    disk_read_per_cpu_s: float = 0.0
+    without_replica: Figures = msgspec.field(default_factory=Figures)
+    with_replica: Figures = msgspec.field(default_factory=Figures)
+
+
+def run(messages: int, seconds: float, *, told: Callable[[str], None] = lambda text: None) -> Measures:
+    """Make a backlog of so many messages of 1 KiB and measure; each phase takes `seconds`. Blocks; leaves nothing."""
+    place = Path(tempfile.mkdtemp(prefix="tunnel-backlog-"))
+    measures = Measures(messages)
+    try:
+        told("filling")
+        _fill(place / "master", messages, measures)
+        told("reading the disk")
+        measures.disk_read_cold, _ = _read(place / "master", seconds, cold=True)
+        measures.disk_read_warm, measures.disk_read_per_cpu_s = _read(place / "master", seconds, cold=False)
+        shutil.copytree(place / "master", place / "replica", ignore=shutil.ignore_patterns("lock"))
+        for figures, has_replica in ((measures.without_replica, False), (measures.with_replica, True)):
+            _measure(figures, place, seconds, has_replica=has_replica, told=told)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return measures
+
+
+def _fill(directory: Path, messages: int, measures: Measures) -> None:
+    payload = bytes(MESSAGE_BYTES)
+    with Log.open(directory, LogConfig(flush_messages=100_000)) as log:
+        for _ in range(0, messages, _FILL):
+            log.append([payload] * _FILL)
+            while not log.has_room:
+                time.sleep(0.001)
+        log.flush()
+        used = sum(path.stat().st_size for path in directory.iterdir())
+        measures.backlog_messages = log.end_offset
+        measures.bytes_per_message = used / log.end_offset
+        measures.capacity_messages = int(shutil.disk_usage(directory).free / measures.bytes_per_message)
+
+
+def _read(directory: Path, seconds: float, *, cold: bool) -> tuple[float, float]:
+    """Messages a second, each checked, by one reader; and for each second of processor time. Cold: not in the cache."""
+    if cold:
+        for path in directory.glob("*.log"):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    count = 0
+    with Log.open(directory) as log:
+        start, used = time.perf_counter(), time.process_time()
+        while count < log.end_offset and time.perf_counter() < start + seconds:
+            for _ in log.read(count, 1 << 20).payloads():
+                count += 1
+        return count / (time.perf_counter() - start), count / (time.process_time() - used)
+
+
+def _measure(figures: Figures, place: Path, seconds: float, *, has_replica: bool, told: Callable[[str], None]) -> None:
+    with hold_port() as port, hold_port() as replica_port:
+        master, replica = f"127.0.0.1:{port}", f"127.0.0.1:{replica_port}"
+        name = "with a replica" if has_replica else "without a replica"
+        processes = [_broker(port, place / "master", "", replica if has_replica else "")]
+        if has_replica:
+            processes.append(_broker(replica_port, place / "replica", master, ""))
+        try:
+            for process in processes:
+                process.start().wait_ready()
+            told(f"{name}: the sender")
+            figures.sender_alone = _together(("producer", master, seconds, 0))[0]["per_second"]
+            sender, far = _together(("producer", master, seconds, 0), ("reader", master, seconds))
+            figures.sender_beside_reader = sender["per_second"]
+            figures.reader = far["per_second"]
+            figures.reader_redirected = bool(far["redirected"])
+            told(f"{name}: live messages")
+            live = ("producer", master, seconds + 1, _LIVE_RATE)
+            figures.live_p99_ms_alone = _live(master, seconds, live)
+            figures.live_p99_ms_beside_reader = _live(master, seconds, live, ("reader", master, seconds + 1))
+        finally:
+            for process in processes:
+                process.kill()
+
+
+def _broker(port: int, directory: Path, master: str, replica: str) -> Process:
+    command = python_command(_SIDES, "broker", str(port), str(directory), master, replica)
+    return Process(command, ready=lambda line: line == "ready\n")
+
+
+def _live(master: str, seconds: float, *others: tuple[object, ...]) -> float:
+    """The delay of live messages while the others work. The consumer begins at the end of the log as it is then."""
+    return _together(*others, ("consumer", master, seconds, -1))[-1]["p99_ms"]
+
+
+def _together(*sides: tuple[object, ...]) -> list[dict[str, float]]:
+    """Run these at once; what each prints at its end."""
+    processes = [Process(python_command(_SIDES, *map(str, side))).start() for side in sides]
+    try:
+        for process in processes:
+            if process.wait(300):
+                raise RuntimeError(f"{' '.join(process.command)} failed:\n{process.output}")
+        return [json.loads(process.output.splitlines()[-1]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()

@@ -1,0 +1,115 @@
+"""The processes of the measurement: `python -m loadtests.experiments.backlog.sides ROLE ...`, where ROLE is broker,
+replica, producer, consumer or reader.
+
+Brokers serve until killed. The others work for some seconds, then print one line of JSON. All of it is loopback TCP:
+what is measured is the log, not the tunnel.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from tunnel.messages import BrokerConfig, ChannelTable, Consumer, Log, LogBroker, LogConfig, Replica, serve_calls
+from tunnel.messages.broker import APPEND, FETCH
+from tunnel.messages.message import encode_payloads
+
+__all__ = ["MESSAGE_BYTES", "main"]
+
+MESSAGE_BYTES = 1024
+_BATCH = 100
+_IN_FLIGHT = 8
+_LOG = LogConfig(flush_messages=1000, flush_s=0.005)  # live readers wait for flushes: here not for a second
+
+
+async def broker(port: int, directory: str, master: str, replica: str) -> None:
+    """Serve a log; with `master` as its replica; with `replica` send far-behind readers there."""
+    log = Log.open(directory, _LOG)
+    config = BrokerConfig(master=master, replica=replica)
+    server = await asyncio.start_server(serve_calls(LogBroker(log, config).handlers), "127.0.0.1", port)
+    print("ready", flush=True)
+    async with server:
+        if not master:
+            await server.serve_forever()
+        async with ChannelTable() as table, Replica(log, table, master):
+            await server.serve_forever()
+
+
+async def producer(address: str, seconds: float, rate: float) -> dict[str, float]:
+    """Append messages that carry the time; at a rate, or as fast as it goes."""
+    sent = 0
+    batch = _BATCH if not rate else max(1, round(rate / 200))
+    async with ChannelTable() as table:
+        channel = await table.channel(address)
+        start = due = time.monotonic()
+        waiting: set[asyncio.Task[object]] = set()
+        while time.monotonic() < start + seconds:
+            stamp = time.monotonic_ns().to_bytes(8, "big").ljust(MESSAGE_BYTES, b".")
+            body = encode_payloads([stamp] * batch)
+            waiting.add(asyncio.ensure_future(channel.call(APPEND, body)))
+            sent += batch
+            if rate:
+                due += batch / rate
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+            elif len(waiting) >= _IN_FLIGHT:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if waiting:
+            await asyncio.wait(waiting)
+        return {"per_second": sent / (time.monotonic() - start)}
+
+
+async def consumer(address: str, seconds: float, offset: int) -> dict[str, float]:
+    """Follow the log from an offset, or from its end (-1); how long messages took from their producer."""
+    times: list[float] = []
+    async with ChannelTable() as table:
+        if offset < 0:
+            answer = await table.call(address, FETCH, b"", {"offset": "0", "bytes": "1", "stay": "1"})
+            offset = int((answer.fields or {})["max"])
+        live = Consumer(table, address, offset)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            messages = await live.fetch(wait_ms=200)
+            now = time.monotonic_ns()
+            times += [(now - int.from_bytes(message.payload[:8], "big")) / 1e6 for message in messages]
+    times.sort()
+    if not times:
+        return {"p50_ms": 0.0, "p99_ms": 0.0}
+    return {"p50_ms": times[len(times) // 2], "p99_ms": times[int(len(times) * 0.99)]}
+
+
+async def reader(address: str, seconds: float) -> dict[str, float]:
+    """Read the log from its beginning, again and again: a reader that catches up."""
+    count, redirected = 0, 0
+    async with ChannelTable() as table:
+        start = time.monotonic()
+        far = Consumer(table, address, 0)
+        while time.monotonic() < start + seconds:
+            messages = await far.fetch(wait_ms=0)
+            count += len(messages)
+            redirected += far.address != address
+            if far.lag < 10_000:
+                far = Consumer(table, address, 0)
+        return {"per_second": count / (time.monotonic() - start), "redirected": float(redirected > 0)}
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of them."""
+    side, *rest = arguments
+    match side:
+        case "broker":
+            uvloop.run(broker(int(rest[0]), str(Path(rest[1])), rest[2], rest[3]))
+            return
+        case "producer":
+            outcome = uvloop.run(producer(rest[0], float(rest[1]), float(rest[2])))
+        case "consumer":
+            outcome = uvloop.run(consumer(rest[0], float(rest[1]), int(rest[2])))
+        case _:
+            outcome = uvloop.run(reader(rest[0], float(rest[1])))
+    print(json.dumps(outcome), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,179 @@
+"""What many connections cost: `python -m loadtests.experiments.idle --connections 1000`.
+
+First all of them are idle, over one attachment on plain exchanges: they must cost one held request. Then the process
+with all readers is stopped (SIGSTOP), and the writers go on until nothing moves any more: what the relay keeps must
+stay within its caps. Prints the held requests, what the relay says that it holds, and its resident memory.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, cast
+from urllib.request import urlopen
+
+import msgspec
+
+import tunnel
+from loadtests.bench.road_peer import SERVICE
+from loadtests.harness.processes import NotReadyError, Process, python_command, relay_command
+from tunnel.event_loops import new_event_loop
+from tunnel_servlet.switch.config import SwitchConfig
+
+__all__ = ["Figures", "main", "measure"]
+
+_BLOCK = bytes(64 * 1024)
+_WRITTEN_BYTES = 8 * 1024 * 1024  # by each writer, at most: far more than a stream may have under way
+_LOOK_S = 0.25
+_QUIET_LOOKS = 12  # so many looks at which nothing has changed: nothing moves any more
+_SETTLE_S = 120.0
+
+
+class Figures(msgspec.Struct):
+    """`held_requests` while all are idle; the rest when all readers have stopped. The cap is that of one mailbox."""
+
+    connections: int
+    held_requests: int
+    relay_idle_rss_bytes: int
+    relay_stopped_rss_bytes: int
+    relay_held_bytes: int
+    cap_bytes: int
+
+    @property
+    def is_good(self) -> bool:
+        """One held request, and what is held is within the cap."""
+        return self.held_requests == 1 and self.relay_held_bytes <= self.cap_bytes
+
+
+class _Writer(asyncio.Protocol):
+    """Writes as much as it is let."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._left = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)
+        self._is_paused = False
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.write(self._left)
+
+    def write(self, size: int) -> None:
+        """Begin, or go on."""
+        self._left = size
+        while self._left > 0 and not self._is_paused:
+            self._left -= len(_BLOCK)
+            self._transport.write(_BLOCK)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class _Relay:
+    """A relay with an admin listener, in its own process."""
+
+    def __init__(self) -> None:
+        self._found: list[dict[str, Any]] = []
+        arguments = ("--open", "--listen", "127.0.0.1:0", "--exit", "none", "--admin", "127.0.0.1:0")
+        self.process = Process(relay_command("serve", *arguments), ready=self._listens)
+
+    def _listens(self, line: str) -> bool:
+        if '"listening"' in line:
+            self._found.append(json.loads(line))
+        return len(self._found) == 2
+
+    @property
+    def url(self) -> str:
+        return str(self._found[0]["url"])
+
+    def state(self) -> dict[str, int]:
+        with urlopen(f"{self._found[1]['url']}/state", timeout=30) as answer:
+            found: dict[str, int] = json.load(answer)["switch"]
+            return found
+
+    def rss_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def measure(connections: int) -> Figures:
+    """Start everything, look, end everything."""
+    relay = _Relay()
+    async with relay.process:
+        service = python_command("loadtests.bench.road_peer", "service", "--relay", relay.url)
+        readers = Process(service, ready=lambda line: line.startswith("ready"))
+        async with readers, tunnel.attach(relay.url, proxy=None, carrier="poll", linger=0.0) as writers:
+            opened = [await writers.create_connection(_Writer, SERVICE, timeout=60.0) for _ in range(connections)]
+            idle = await _settled(relay)
+            idle_rss = relay.rss_bytes()
+            readers.signal(signal.SIGSTOP)
+            for _, writer in opened:
+                writer.write(_WRITTEN_BYTES)
+            stopped = await _settled(relay)
+            figures = Figures(
+                connections, idle["parked_pulls"], idle_rss, relay.rss_bytes(), stopped["bytes_held"],
+                SwitchConfig().mailbox_bytes_max,
+            )  # fmt: skip
+            for _, writer in opened:
+                writer.abort()
+    return figures
+
+
+async def _settled(relay: _Relay) -> dict[str, int]:
+    """The relay's state when nothing changes any more; what it is after a while in any case."""
+    state: dict[str, int] = {}
+    async with asyncio.timeout(_SETTLE_S):
+        same = 0
+        while same < _QUIET_LOOKS:
+            before = state
+            await asyncio.sleep(_LOOK_S)
+            state = await asyncio.to_thread(relay.state)
+            moved = ("bytes_held", "bytes_outstanding", "routes_bound", "parked_pulls")
+            is_same = bool(before) and all(state[name] == before[name] for name in moved)
+            same = same + 1 if is_same and state["parked_pulls"] else 0
+    return state
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the figures. 0: within the bounds; 1: not; 3: the relay did not start."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.experiments.idle",
+        description=__doc__,
+        epilog="example: python -m loadtests.experiments.idle --connections 100 --json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--connections", type=int, default=1000, help="at most 1024: what one attachment may open")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    if not 1 <= options.connections <= SwitchConfig().routes_per_attachment_max:
+        parser.error(f"--connections: from 1 to {SwitchConfig().routes_per_attachment_max}")
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            figures = runner.run(measure(options.connections))
+    except NotReadyError as error:
+        print(f"idle: {error}", file=sys.stderr)
+        return 3
+    if options.json:
+        print(json.dumps({**msgspec.to_builtins(figures), "is_good": figures.is_good}))
+    else:
+        mib = 1024 * 1024
+        print(f"{figures.connections} idle connections over one attachment: {figures.held_requests} held request(s)")
+        print(f"the relay's resident memory then: {figures.relay_idle_rss_bytes / mib:.0f} MiB")
+        print(
+            f"all readers stopped: it holds {figures.relay_held_bytes / mib:.0f} MiB of at most "
+            f"{figures.cap_bytes / mib:.0f}; resident memory {figures.relay_stopped_rss_bytes / mib:.0f} MiB"
+        )
+    return 0 if figures.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Bytes both ways through hard weather: `python -m loadtests.experiments.lossy --size 256MiB`.
+
+A client on plain exchanges, the fault proxy, a relay and a service on a link. Bytes go up, then down; both digests must
+be right. First over the proxy without faults, then with 5 % dropped requests, 5 % dropped responses, 2 % duplicates and
+1 % flipped bits: what is left of the rate is the goodput. Then the same with drops in silence, behind 50 ms each way.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+from xxhash import xxh3_128
+
+import tunnel
+from loadtests.faultproxy.grammar import parse_size_bytes
+from loadtests.harness.processes import NotReadyError, Process, python_command
+from loadtests.harness.relays import RelayProcess
+from tunnel.event_loops import new_event_loop
+
+__all__ = ["CASES", "Case", "Outcome", "main", "run_case"]
+
+GOAL = 0.4  # of the rate without faults
+_SERVICE = "lossy"
+_BLOCK_BYTES = 256 * 1024
+_LATE_SHARE = 16  # the cases with a delay move so much less
+_FAULTS = ("--duplicate", "0.02", "--flip", "0.01")
+
+
+class Case(msgspec.Struct, frozen=True):
+    """What the proxy does."""
+
+    name: str
+    options: tuple[str, ...]
+    share: int = 1  # of the size
+    compared_with: str = ""
+
+
+CASES = (
+    Case("no faults", ()),
+    Case("faults", ("--drop-request", "0.05", "--drop-response", "0.05", *_FAULTS), compared_with="no faults"),
+    Case("late", ("--delay", "50ms"), share=_LATE_SHARE),
+    Case(
+        "late, silent faults",
+        ("--drop-request", "0.05:silent", "--drop-response", "0.05:silent", *_FAULTS, "--delay", "50ms"),
+        share=_LATE_SHARE,
+        compared_with="late",
+    ),
+)
+
+
+class Outcome(msgspec.Struct):
+    """Of one case. `kept`: the share of the rate without faults, of both directions together."""
+
+    name: str
+    size_bytes: int
+    up_mb_s: float
+    down_mb_s: float
+    digests_equal: bool
+    faults: dict[str, int]
+    kept: float | None = None
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """Up and down."""
+        return 1e-6 / self.up_mb_s + 1e-6 / self.down_mb_s
+
+
+def _blocks(size: int, seed: int) -> Iterator[bytes]:
+    """So many bytes that no fault turns into each other: every block begins with its number."""
+    body = Random(seed).randbytes(_BLOCK_BYTES - 8)
+    for number in range(-(-size // _BLOCK_BYTES)):
+        yield (number.to_bytes(8, "big") + body)[: size - number * _BLOCK_BYTES]
+
+
+async def _send(writer: tunnel.StreamWriter, size: int, seed: int) -> bytes:
+    digest = xxh3_128()
+    for block in _blocks(size, seed):
+        digest.update(block)
+        writer.write(block)
+        await writer.drain()
+    return digest.digest()
+
+
+async def _receive(reader: tunnel.StreamReader, size: int) -> bytes:
+    digest = xxh3_128()
+    while size:
+        data = await reader.read(min(size, _BLOCK_BYTES))
+        if not data:
+            raise ConnectionResetError("the stream ended early")
+        digest.update(data)
+        size -= len(data)
+    return digest.digest()
+
+
+async def _serve(reader: tunnel.StreamReader, writer: tunnel.StreamWriter) -> None:
+    """Take what comes up and say its digest, then send as much down."""
+    head = await reader.readexactly(16)
+    size, seed = int.from_bytes(head[:8], "big"), int.from_bytes(head[8:], "big")
+    writer.write(await _receive(reader, size))
+    await reader.readexactly(1)
+    await _send(writer, size, seed)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def _move(url: str, token: str, size: int, seed: int) -> tuple[float, float, bool]:
+    """Seconds up and down, and whether both digests were right."""
+    async with tunnel.attach(url, token=token, proxy=None, carrier="poll") as client:
+        reader, writer = await client.open_connection(_SERVICE, timeout=60.0)
+        began = time.perf_counter()
+        writer.write(size.to_bytes(8, "big") + (seed + 1).to_bytes(8, "big"))
+        sent = await _send(writer, size, seed)
+        is_equal = await reader.readexactly(16) == sent
+        up_s = time.perf_counter() - began
+        expected = xxh3_128(b"".join(_blocks(size, seed + 1))).digest()
+        began = time.perf_counter()
+        writer.write(b"!")
+        is_equal &= await _receive(reader, size) == expected
+        down_s = time.perf_counter() - began
+        writer.close()
+        await writer.wait_closed()
+    return up_s, down_s, is_equal
+
+
+async def run_case(case: Case, relay: RelayProcess, size: int, seed: int) -> Outcome:
+    """Start the proxy and a service, move the bytes."""
+    size //= case.share
+    command = python_command(
+        "loadtests.faultproxy", "--listen", "127.0.0.1:0", "--upstream", relay.url, "--seed", str(seed), "--json",
+        *case.options,
+    )  # fmt: skip
+    token = relay.tokens["client"]
+    proxy = Process(command, ready=lambda line: "http://127.0.0.1:" in line)
+    async with tunnel.attach(relay.url, token=token, proxy=None, carrier="link") as service:
+        await service.start_server(_serve, _SERVICE)
+        async with proxy:
+            url = "http://127.0.0.1:" + proxy.ready_line.split("http://127.0.0.1:")[1].split()[0].strip("/,;")
+            up_s, down_s, is_equal = await _move(url, token, size, seed)
+            await asyncio.to_thread(proxy.stop)
+    return Outcome(case.name, size, size / up_s / 1e6, size / down_s / 1e6, is_equal, _counted(proxy.output))
+
+
+def _counted(output: str) -> dict[str, int]:
+    """The faults that the proxy says it injected: the last line of its output is JSON."""
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            found = json.loads(line)
+            return {name: value for name, value in found.items() if isinstance(value, int) and value}
+    return {}
+
+
+async def _run(size: int, seed: int) -> list[Outcome]:
+    outcomes: dict[str, Outcome] = {}
+    with RelayProcess() as relay:
+        for case in CASES:
+            outcome = outcomes[case.name] = await run_case(case, relay, size, seed)
+            if case.compared_with:
+                outcome.kept = outcomes[case.compared_with].seconds_per_byte / outcome.seconds_per_byte
+    return list(outcomes.values())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a line for each case, or JSON. 0: every byte was right; 3: no process started; 7: a wrong digest."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.experiments.lossy",
+        description=__doc__,
+        epilog="example: python -m loadtests.experiments.lossy --size 32MiB --seed 7",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--size", default="256MiB", help="bytes each way (default 256MiB; the late cases a sixteenth)")
+    parser.add_argument("--seed", type=int, default=1, help="of faults and bytes (default 1)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    try:
+        size = parse_size_bytes(options.size)
+    except ValueError as error:
+        parser.error(f"--size: {error}")
+    load = os.getloadavg()[0]
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            outcomes = runner.run(_run(size, options.seed))
+    except NotReadyError as error:
+        print(f"lossy: {error}", file=sys.stderr)
+        return 3
+    if options.json:
+        print(json.dumps({"load_before": load, "cases": [msgspec.to_builtins(outcome) for outcome in outcomes]}))
+    else:
+        print(f"{options.size} each way (late cases 1/{_LATE_SHARE}); load average before: {load:.2f}")
+        for outcome in outcomes:
+            kept = "" if outcome.kept is None else f"{outcome.kept:6.0%} kept (goal {GOAL:.0%})"
+            right = "digests equal" if outcome.digests_equal else "DIGESTS DIFFER"
+            print(f"{outcome.name:<20}{outcome.up_mb_s:>8.1f} up{outcome.down_mb_s:>8.1f} down MB/s  {right} {kept}")
+    return 0 if all(outcome.digests_equal for outcome in outcomes) else 7
+
+
+if __name__ == "__main__":
+    sys.exit(main())

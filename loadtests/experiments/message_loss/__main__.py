@@ -1,0 +1,80 @@
+"""`python -m loadtests.experiments.message_loss`."""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from loadtests.experiments.message_loss.report import Report, side_by_side
+from loadtests.experiments.message_loss.run import Experiment, run
+from tunnel.attaching import CARRIERS
+from tunnel.command_line import USAGE, configure_log
+
+__all__ = ["main"]
+
+LOST_WITH_TUNNEL = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, report; 1 when the tunnel lost a message."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.broker == "nats" and shutil.which("nats-server") is None:
+        print("there is no nats-server here: make system-deps, or use --broker builtin", file=sys.stderr)
+        return USAGE
+    configure_log(arguments.log)
+    experiment = Experiment(
+        broker=arguments.broker,
+        rate=arguments.tps,
+        size_bytes=arguments.size,
+        receivers=arguments.receivers,
+        break_after_s=arguments.break_after,
+        delay_ms=arguments.delay_ms,
+        carrier=arguments.carrier,
+        directory=arguments.directory,
+    )
+    modes = ("raw", "tunnel") if arguments.mode == "both" else (arguments.mode,)
+    reports = [asyncio.run(run(replace(experiment, mode=mode))) for mode in modes]
+    if arguments.json:
+        print(json.dumps([{**asdict(report), "lost": report.lost, "total": report.total} for report in reports]))
+    else:
+        print("\n".join(_shown(reports)))
+    failed = [report for report in reports if report.mode == "tunnel" and (report.lost or report.twice)]
+    return LOST_WITH_TUNNEL if failed else 0
+
+
+def _shown(reports: Sequence[Report]) -> list[str]:
+    if len(reports) == 1:
+        return reports[0].lines()
+    return side_by_side(reports[0].lines(), reports[1].lines())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.experiments.message_loss",
+        description="Publish through a path that is killed, and count which messages nobody received.",
+        epilog="example: python -m loadtests.experiments.message_loss --mode both --broker nats. "
+        "Exit codes: 0 ok, 1 the tunnel lost or doubled a message, 2 usage.",
+    )
+    parser.add_argument("--mode", choices=("raw", "tunnel", "both"), default="both", help="default: both")
+    parser.add_argument("--broker", choices=("builtin", "nats"), default="builtin", help="default: builtin")
+    parser.add_argument("--tps", type=int, default=1000, help="messages a second (default: 1000)")
+    parser.add_argument("--size", type=int, default=12_288, metavar="BYTES", help="of a message (default: 12288)")
+    parser.add_argument("--receivers", type=int, default=3, help="default: 3")
+    parser.add_argument("--break-after", type=float, default=5.0, metavar="S", help="kill the path then (default: 5)")
+    parser.add_argument(
+        "--delay-ms", type=float, default=20.0, metavar="MS", help="of the path, each way (default: 20)"
+    )
+    parser.add_argument("--carrier", choices=CARRIERS, default="poll", help="of the tunnel (default: poll)")
+    parser.add_argument("--directory", type=Path, default=Path("build/message-loss"), help="where the records go")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--log", choices=("info", "warning"), default="warning")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

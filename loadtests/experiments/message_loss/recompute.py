@@ -1,0 +1,117 @@
+"""The report once more, by Spark and from the records alone: it must agree with the one that the run printed."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from loadtests.experiments.message_loss.records import Stage
+from loadtests.experiments.message_loss.report import Gap, Report
+
+__all__ = ["main", "recompute", "records_of"]
+
+# The columns of the trace record that the experiment fills; what a line does not have is null, and means the default.
+SCHEMA = StructType(
+    [
+        StructField("time_us", LongType()),
+        StructField("node", StringType()),
+        StructField("event", StringType()),
+        StructField("sequence", LongType()),
+        StructField("size_bytes", IntegerType()),
+        StructField("cause", StringType()),
+    ]
+)
+
+
+def records_of(spark: SparkSession, directory: Path) -> DataFrame:
+    """Every record of a run."""
+    return spark.read.schema(SCHEMA).json(str(directory))
+
+
+def recompute(records: DataFrame, mode: str, broker: str) -> Report:
+    """The report of a run, but for how long it was disconnected. Two passes: one counts, one looks for gaps."""
+    counted = records.groupBy("node", "cause", "event").agg(F.count("*").alias("n"), F.max("size_bytes").alias("size"))
+    rows = counted.collect()
+    sent = {(row["cause"], row["event"]): row["n"] for row in rows if row["event"] != Stage.RECEIVED}
+    receivers = {row["node"]: row["n"] for row in rows if row["event"] == Stage.RECEIVED}
+    message_bytes = max((row["size"] for row in rows if row["event"] == Stage.PUBLISHED), default=0)
+    published = sum(count for (_, stage), count in sent.items() if stage == Stage.PUBLISHED)
+    gaps, different = _gaps(records.where(F.col("event") == Stage.RECEIVED), published)
+    return Report(
+        mode=mode,
+        broker=broker,
+        message_bytes=message_bytes,
+        received=[receivers[node] for node in sorted(receivers)],
+        twice=sum(receivers.values()) - different,
+        gaps=gaps,
+        published=published,
+        counts={phase: _counts(sent, phase, message_bytes) for phase in ("before", "after")},
+    )
+
+
+def _gaps(received: DataFrame, published: int) -> tuple[list[Gap], int]:
+    """The gaps, and how many different ids came."""
+    end = received.sparkSession.range(1).select(F.lit(published + 1).alias("sequence"))
+    order = Window.orderBy("sequence")
+    ids = received.select("sequence").distinct().unionByName(end)
+    placed = ids.select(
+        "sequence",
+        (F.lag("sequence", 1, 0).over(order) + 1).alias("expected"),
+        F.row_number().over(order).alias("place"),
+    )
+    rows = placed.where((F.col("sequence") > F.col("expected")) | (F.col("sequence") > published)).collect()
+    found = sorted((row["expected"], row["sequence"]) for row in rows)
+    return [Gap(*pair) for pair in found if pair[0] != pair[1]], max(row["place"] for row in rows) - 1
+
+
+def _counts(sent: dict[tuple[str, str], int], phase: str, message_bytes: int) -> dict[str, tuple[int, int]]:
+    stages = (("published", Stage.PUBLISHED), ("buffered", Stage.BUFFERED), ("written", Stage.WRITTEN))
+    return {name: (sent.get((phase, stage), 0), sent.get((phase, stage), 0) * message_bytes) for name, stage in stages}
+
+
+def session() -> SparkSession:
+    """A small one, on this machine."""
+    builder: Any = SparkSession.builder
+    quiet = builder.master("local[2]").config("spark.ui.enabled", "false")
+    made: SparkSession = quiet.config("spark.sql.shuffle.partitions", "1").getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Recompute the report of a directory."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.experiments.message_loss.recompute",
+        description="Compute the report of the message-loss experiment again, from its records, by Spark.",
+        epilog="example: python -m loadtests.experiments.message_loss.recompute build/message-loss/raw-builtin",
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args(argv)
+    if not list(arguments.directory.glob("*.jsonl")):
+        print(
+            f"no records in {arguments.directory}: run python -m loadtests.experiments.message_loss first",
+            file=sys.stderr,
+        )
+        return 2
+    mode, _, broker = arguments.directory.resolve().name.partition("-")
+    spark = session()
+    try:
+        report = recompute(records_of(spark, arguments.directory), mode, broker)
+    finally:
+        spark.stop()
+    if arguments.json:
+        print(json.dumps({"received": report.received, "twice": report.twice, "lost": report.lost}))
+    else:
+        print("\n".join(report.lines()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

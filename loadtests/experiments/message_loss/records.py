@@ -1,0 +1,74 @@
+"""What the experiment writes down, as trace records: a row for each message at each stage, for Spark to count again."""
+
+import enum
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from loadtests.experiments.message_loss.statistics import Phase, PhaseStatistics
+from tunnel.traces.jsonl import JsonLinesWriter, read_records
+from tunnel.traces.record import TraceRecord
+
+__all__ = ["Recorder", "Stage", "received_ids"]
+
+
+class Stage(enum.StrEnum):
+    """The values of `event`: how far a message has come."""
+
+    PUBLISHED = "message_published"
+    BUFFERED = "message_buffered"
+    WRITTEN = "message_written"
+    RECEIVED = "message_received"
+
+
+class Recorder:
+    """Writes the file of one node. `sequence` is the id of the message, `cause` the sender's phase."""
+
+    def __init__(self, directory: Path, node: str, statistics: PhaseStatistics | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._writer = JsonLinesWriter(directory / f"{node}.jsonl")
+        self._node = node
+        self._statistics = statistics
+
+    def published(self, number: int, size_bytes: int) -> None:
+        """It was queued."""
+        self._write(Stage.PUBLISHED, number, size_bytes)
+
+    def buffered(self, number: int, size_bytes: int) -> None:
+        """It was moved to the byte buffer."""
+        self._write(Stage.BUFFERED, number, size_bytes)
+
+    def written(self, number: int) -> None:
+        """The socket has it."""
+        self._write(Stage.WRITTEN, number, 0)
+
+    def received(self, number: int, size_bytes: int) -> None:
+        """A receiver has it."""
+        self._write(Stage.RECEIVED, number, size_bytes)
+
+    def _write(self, stage: Stage, number: int, size_bytes: int) -> None:
+        phase = self._statistics.phase if self._statistics is not None else Phase.BEFORE
+        self._writer(
+            TraceRecord(
+                time_us=time.monotonic_ns() // 1000,
+                node=self._node,
+                event=stage,
+                sequence=number,
+                size_bytes=size_bytes,
+                cause=phase.name.lower() if self._statistics is not None else "",
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+
+def received_ids(file: Path) -> list[int]:
+    """The ids in a receiver's file, in the order of their coming."""
+    return [record.sequence for record in read_records(file) if record.event == Stage.RECEIVED]

@@ -1,0 +1,135 @@
+"""The report of the experiment, in the form of its document; every line is computed from the run.
+
+Where the document's sample does not add up (25,296 received and 25,269 expected differ by 27, not by the 17 that it
+states and multiplies), our gap is what was received less what was expected.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from loadtests.experiments.message_loss.statistics import Count, Phase, PhaseStatistics
+
+__all__ = ["Gap", "Report", "find_gaps", "side_by_side"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Ids that nobody received: from the expected one up to, not including, the received one."""
+
+    expected: int
+    received: int
+
+    @property
+    def size(self) -> int:
+        """How many messages."""
+        return self.received - self.expected
+
+
+def find_gaps(ids: Iterable[int], published: int) -> list[Gap]:
+    """The gaps among ids 1 ... `published`. One at the very end counts too, as if the next id had been received."""
+    gaps = []
+    expected = 1
+    for number in [*sorted(set(ids)), published + 1]:
+        if number > expected:
+            gaps.append(Gap(expected, number))
+        expected = number + 1
+    return gaps
+
+
+@dataclass
+class Report:
+    """What a run found."""
+
+    mode: str
+    broker: str
+    message_bytes: int
+    received: list[int] = field(default_factory=list)  # by each receiver
+    twice: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    published: int = 0
+    counts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    outage_ms: int = 0
+
+    @classmethod
+    def of(
+        cls, mode: str, broker: str, message_bytes: int, received: Sequence[Sequence[int]], found: PhaseStatistics
+    ) -> "Report":
+        """From the ids that each receiver got, and from what the sender counted."""
+        ids = [number for one in received for number in one]
+        published = sum(count.messages for count in found.published.values())
+        return cls(
+            mode=mode,
+            broker=broker,
+            message_bytes=message_bytes,
+            received=[len(one) for one in received],
+            twice=len(ids) - len(set(ids)),
+            gaps=find_gaps(ids, published),
+            published=published,
+            counts={
+                phase.name.lower(): {
+                    name: _pair(counts[phase])
+                    for name, counts in (
+                        ("published", found.published),
+                        ("buffered", found.buffered),
+                        ("written", found.written),
+                    )
+                }
+                for phase in Phase
+            },
+        )
+
+    @property
+    def lost(self) -> int:
+        """Messages that nobody received."""
+        return sum(gap.size for gap in self.gaps)
+
+    @property
+    def total(self) -> int:
+        """Messages received."""
+        return sum(self.received)
+
+    def lines(self) -> list[str]:
+        """As the document prints it."""
+        rows = [f"MODE {self.mode}, BROKER {self.broker}", "", "RECEIVER"]
+        rows += [f"  Receiver {i} Received Messages: {count:>8,}" for i, count in enumerate(self.received)]
+        rows += ["  ------------------------------ -------", f"  Total Received Messages:      {self.total:>8,}"]
+        rows += [
+            f"  Published Messages:           {self.published:>8,}",
+            f"  Received Twice:               {self.twice:>8,}",
+        ]
+        for gap in self.gaps:
+            rows += [
+                "",
+                f"  Received Gap Message: {gap.received:,}",
+                f"  Expected Gap Message: {gap.expected:,}",
+                f"  Gap: {gap.size:,}",
+                f"  Gap Bytes (Approximate): {gap.size * self.message_bytes:,}",
+            ]
+        if not self.gaps:
+            rows += ["", "  Gap: 0"]
+        rows += ["", "SENDER"]
+        for title, phase in (("Before Disconnect...", "before"), ("After Disconnect...", "after")):
+            rows += [title, *self._versus(self.counts[phase])]
+        if self.outage_ms:
+            rows += [f"Disconnected for {self.outage_ms:,} ms"]
+        return rows
+
+    def _versus(self, counts: dict[str, tuple[int, int]]) -> list[str]:
+        (published, _), buffered, written = counts["published"], counts["buffered"], counts["written"]
+        return [
+            f"  Published vs Buffered Messages: {published:,} vs {buffered[0]:,}",
+            f"  Buffered vs Socket Messages: {buffered[0]:,} vs {written[0]:,} ... {buffered[0] - written[0]:,}",
+            f"  Buffered vs Socket Bytes   : {buffered[1]:,} vs {written[1]:,} ... {buffered[1] - written[1]:,}",
+        ]
+
+
+def _pair(count: Count) -> tuple[int, int]:
+    return count.messages, count.size_bytes
+
+
+def side_by_side(left: Sequence[str], right: Sequence[str]) -> list[str]:
+    """Two reports beside each other."""
+    width = max(map(len, left), default=0) + 4
+    height = max(len(left), len(right))
+    padded = [[*lines, *[""] * (height - len(lines))] for lines in (left, right)]
+    return [f"{one:<{width}}{other}".rstrip() for one, other in zip(*padded, strict=True)]

@@ -1,0 +1,47 @@
+"""`python -m loadtests.harness.echo`: a TCP server on loopback that says everything back, until it is killed."""
+
+import asyncio
+import sys
+from typing import cast
+
+from tunnel.event_loops import new_event_loop
+
+__all__ = ["Echo", "main"]
+
+
+class Echo(asyncio.Protocol):
+    """Reads no faster than it is read."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def eof_received(self) -> bool:
+        self._transport.write_eof()
+        return False
+
+    def pause_writing(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
+
+async def serve() -> None:
+    """Say where it listens, and stay there."""
+    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0, backlog=1024)
+    print(f"echo {server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+def main() -> int:
+    """Never returns by itself."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

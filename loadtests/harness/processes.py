@@ -1,0 +1,212 @@
+"""Child processes as a user would start them: ready when they say so, killed with their parent, their output kept."""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from loadtests.harness.compiled import compiled_environment, wants_compiled
+from loadtests.harness.tree import ROOT, python_path
+
+__all__ = ["NotReadyError", "Process", "python_command", "relay_command", "says_event"]
+
+READY_S = 60.0  # a start takes 1 s; on a machine that does ten other things, more
+STOP_S = 20.0
+KEPT_LINES = 200
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class NotReadyError(RuntimeError):
+    """The process ended, or said nothing, before it was ready; the text has its last lines."""
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """`python -m MODULE ...`, with the Python that runs us."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def relay_command(*arguments: str) -> list[str]:
+    """`tunnel-relay ...`."""
+    return python_command("tunnel_servlet", *arguments)
+
+
+def says_event(name: str) -> Callable[[str], bool]:
+    """Ready with the first line of a JSON log that has this event."""
+
+    def is_it(line: str) -> bool:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return False
+        return isinstance(found, dict) and found.get("event") == name
+
+    return is_it
+
+
+class Process:
+    """A child process; its standard output and error are one stream of lines. `with`, or `async with`, and it is gone.
+
+    `ready` is asked about each line; the first that it likes is `ready_line`. Without it the process is ready at once.
+    With TUNNEL_COMPILED=1 in the environment it runs the compiled build (`make compiled`).
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        ready: Callable[[str], bool] | None = None,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        self.command = list(command)
+        self.ready_line = ""
+        self._ready = ready
+        self._environment = {**os.environ, "PYTHONPATH": python_path(), **(environment or {})}
+        if wants_compiled(self._environment):
+            self._environment |= compiled_environment(ROOT)
+        self._directory = directory
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._settled = threading.Event()  # ready, or over
+        self._child: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    # life
+
+    def start(self) -> Self:
+        """Start it; do not wait. A process that was killed may be started again."""
+        assert self._child is None or self._child.poll() is not None, "it still runs"
+        self._settled.clear()
+        self.ready_line = ""
+        self._child = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=self._environment,
+            cwd=self._directory,
+            preexec_fn=_die_with_parent,
+        )
+        assert self._child.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._child.stdout,), daemon=True)
+        self._reader.start()
+        return self
+
+    def wait_ready(self, seconds: float = READY_S) -> Self:
+        """Return when it is ready. NotReadyError when it is not to be."""
+        if self._ready is None:
+            return self
+        is_settled = self._settled.wait(seconds)
+        if not self.ready_line:
+            state = "ended" if is_settled else f"said nothing of it within {seconds:.0f} s"
+            raise NotReadyError(f"{' '.join(self.command)}: {state}\n{self.output}")
+        return self
+
+    async def ready(self, seconds: float = READY_S) -> Self:
+        """As `wait_ready`, while the event loop goes on."""
+        return await asyncio.to_thread(self.wait_ready, seconds)
+
+    def kill(self) -> None:
+        """kill -9; return when it is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and SIGKILL to one that does not obey; its exit code."""
+        self.signal(signal.SIGTERM)
+        try:
+            return self.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it, if it still runs."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Return its exit code when it has ended and all that it said was read."""
+        assert self._child is not None
+        assert self._reader is not None
+        code = self._child.wait(seconds)
+        self._reader.join(STOP_S)  # a grandchild may hold the pipe open for longer
+        return code
+
+    # how it fares
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def output(self) -> str:
+        """Its last lines."""
+        return "".join(self._lines)
+
+    def __enter__(self) -> Self:
+        if self._child is None:
+            self.start()
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.kill()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._child is not None:
+            self.kill()
+
+    async def __aenter__(self) -> Self:
+        if self._child is None:
+            self.start()
+            try:
+                await self.ready()
+            except BaseException:
+                self.kill()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._child is not None:
+            await asyncio.to_thread(self.kill)
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self._lines.append(line)
+                if self._ready is not None and not self.ready_line and self._ready(line):
+                    self.ready_line = line
+                    self._settled.set()
+        self._settled.set()
+
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    """In the child, before it becomes the program: no test that is killed leaves a server behind."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

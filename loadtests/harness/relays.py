@@ -1,0 +1,88 @@
+"""A relay as its operator runs it: a configuration with users and rules, a port of its own, and an exit beside it."""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from random import SystemRandom
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, relay_command, says_event
+from tunnel_servlet.access.tokens import Key, make_token
+from tunnel_servlet.command.files import write_users
+
+__all__ = ["RelayProcess", "exit_process"]
+
+_CONFIG = """\
+listen = ["127.0.0.1:{port}"]
+exit = "{exit}"
+tokens = "relay.tokens.toml"
+
+[users.client]
+connect = ["127.0.0.1:*"]
+services = ["*"]
+listen = ["*"]
+
+[users.exit]
+exit = true
+
+[users.nobody]
+"""
+
+
+class RelayProcess:
+    """A relay that may be killed and started again at the same port. `with` it; it is ready then.
+
+    The user "client" may reach every port of this machine and every service, "exit" dials, "nobody" may do nothing.
+    """
+
+    def __init__(self, *, inline_exit: bool = False) -> None:
+        self.startup_s = 0.0  # of its latest start, until it listened
+        self.tokens: dict[str, str] = {}
+        self._exit = "inline" if inline_exit else "none"
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="tunnel-")))
+            self.port = stack.enter_context(hold_port())
+            self._write(directory)
+            command = relay_command("serve", "-c", str(directory / "relay.toml"))
+            began = time.monotonic()
+            self.process = stack.enter_context(Process(command, ready=says_event("listening")))
+            self.startup_s = time.monotonic() - began
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def replace(self) -> None:
+        """kill -9, and a new one at once; return when it listens."""
+        began = time.monotonic()
+        self.process.kill()
+        self.process.start()
+        await self.process.ready()
+        self.startup_s = time.monotonic() - began
+
+    def _write(self, directory: Path) -> None:
+        made: dict[str, tuple[str, Key]] = {user: make_token(SystemRandom()) for user in ("client", "exit", "nobody")}
+        write_users(directory / "relay.tokens.toml", {user: (key,) for user, (_, key) in made.items()})
+        self.tokens = {user: token for user, (token, _) in made.items()}
+        (directory / "relay.toml").write_text(_CONFIG.format(port=self.port, exit=self._exit), encoding="utf-8")
+
+
+def exit_process(relay: RelayProcess) -> Process:
+    """`tunnel-relay exit` for that relay, not started: it reaches every port of this machine."""
+    command = relay_command("exit", "--relay", relay.url, "--allow", "127.0.0.1:*", "--proxy", "")
+    environment = {"TUNNEL_TOKEN": relay.tokens["exit"]}
+    return Process(command, ready=lambda line: line.startswith("attached"), environment=environment)

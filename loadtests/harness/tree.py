@@ -1,0 +1,15 @@
+"""Where the project's packages lie in a checkout, and the PYTHONPATH under which a child process imports them."""
+
+import os
+from pathlib import Path
+
+__all__ = ["PACKAGES", "ROOT", "python_path"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("tunnel", "servlet/tunnel_servlet", "client/tunnel_client")
+"""The three packages of the distribution, relative to the root of the project."""
+
+
+def python_path(root: Path = ROOT) -> str:
+    """A PYTHONPATH with the packages of this checkout, its load tests and its tests."""
+    return os.pathsep.join(map(str, dict.fromkeys([root, *((root / package).parent for package in PACKAGES)])))

@@ -1,0 +1,108 @@
+"""Users on tunnel sockets through a relay that loses packets: `locust -f loadtests/stress/locustfile.py --headless`.
+
+Relay, fault proxy and target are started here, unless TUNNEL_RELAY and STRESS_TARGET say where they are.
+docs/LOADTESTS.md explains options, users and measures; `make stress` is a short run with gates and report.
+"""
+
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from locust import LoadTestShape, events
+from locust.env import Environment
+
+from loadtests.stress.session import Session
+from loadtests.stress.shapes import SHAPES, Plan, make_plan
+from loadtests.stress.users import (
+    BulkUser,
+    ChurnUser,
+    EchoUser,
+    HalfCloserUser,
+    IdleCrowd,
+    RequestUser,
+    SlowReaderUser,
+)
+
+__all__ = [
+    "BulkUser",
+    "ChurnUser",
+    "EchoUser",
+    "HalfCloserUser",
+    "IdleCrowd",
+    "RequestUser",
+    "SlowReaderUser",
+    "StressShape",
+]
+
+_session: Session | None = None
+
+
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
+def add_options(parser: ArgumentParser) -> None:
+    """Ours, beside Locust's."""
+    group = parser.add_argument_group("tunnel stress")
+    group.add_argument("--shape", choices=list(SHAPES), default="steps", help="steps in loss, ramp, spike or soak")
+    group.add_argument("--crowd", type=int, default=50, help="users (the shape decides when)")
+    group.add_argument("--seconds", type=float, default=150.0, help="how long")
+    group.add_argument("--losses", default="0,0.01,0.05,0.1,0.2", help="of single packets at the relay, in turn")
+    group.add_argument("--weather", default="--drop-response 0.01", help="options of the fault proxy")
+    group.add_argument("--seed", type=int, default=1, help="of the faults")
+    group.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")
+    group.add_argument("--measures", default="build/stress", metavar="DIR", help="where the measures go")
+    group.add_argument("--trace", default="", metavar="DIR", help="where the relay's and the proxy's traces go")
+
+
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def on_init(environment: Environment, **_: Any) -> None:
+    """Find or start the world before the first user."""
+    global _session
+    options = environment.parsed_options
+    if options is None:
+        return
+    _session = Session(environment, Path(options.measures), options)
+    _session.find_world()
+
+
+@events.test_start.add_listener  # type: ignore[untyped-decorator]
+def on_start(**_: Any) -> None:
+    """Measure from now on."""
+    if _session is not None:
+        _session.start()
+
+
+@events.quitting.add_listener  # type: ignore[untyped-decorator]
+def on_quitting(environment: Environment, **_: Any) -> None:
+    """The users have gone. Failures are judged by the gates, not by Locust."""
+    if _session is not None:
+        _session.end()
+    environment.process_exit_code = 0
+
+
+class StressShape(LoadTestShape):
+    """Follows the plan, and orders the weather."""
+
+    use_common_options = False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._plan: Plan | None = None
+        self._loss = ""
+        self._began = time.monotonic()
+
+    def tick(self) -> tuple[int, float] | None:
+        """How many users there should be, and how fast they come."""
+        if self._plan is None:
+            assert _session is not None
+            options = _session.environment.parsed_options
+            assert options is not None
+            losses = [loss for loss in options.losses.split(",") if loss]
+            self._plan = make_plan(options.shape, options.crowd, options.seconds, losses)
+            self._began = time.monotonic()
+        stage = self._plan.at(time.monotonic() - self._began)
+        if stage is None:
+            return None
+        if stage.loss != self._loss and _session is not None and _session.weather is not None:
+            _session.weather.order(loss=stage.loss)
+            self._loss = stage.loss
+        return stage.users, stage.spawn_rate

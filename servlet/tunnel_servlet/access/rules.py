@@ -1,0 +1,185 @@
+"""Which TCP targets may be reached: nothing but what is listed, by exact host or by network, and port.
+
+The relay checks the target as it was asked for, the exit each address that the name resolved to, before it dials.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address, ip_network
+
+import msgspec
+
+from tunnel_servlet.access.addresses import IPAddress, IPNetwork, Kind, Special, faces, is_within, special
+
+__all__ = ["UDP_RULE", "UDP_TARGET", "Rule", "Ruleset", "Verdict", "parse_network", "parse_rule", "read_host"]
+
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_NAME_BYTES_MAX = 253  # RFC 1035, in text
+_PORT_MAX = 65535
+_ANY = "*"
+UDP_RULE = "udp/"
+UDP_TARGET = "udp:"  # before the host of a target; tunnel.datagrams says it to clients
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether it is allowed, and the reason for a person."""
+
+    allowed: bool
+    text: str
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One line of a list. Either `network` or `host` is set; the host * stands for every name and public address."""
+
+    text: str
+    port: int  # 0: any
+    host: str = ""
+    network: IPNetwork | None = None
+    is_udp: bool = False
+
+    def covers_port(self, port: int) -> bool:
+        """Whether it speaks of this port."""
+        return self.port in (0, port)
+
+
+def read_host(host: str) -> IPAddress | str | None:
+    """An address, a name in the form that is compared, or None if it is neither.
+
+    What ends in a number and is no plain address is neither: resolvers take 0x7f.1 or 2130706433 for an address.
+    """
+    if "%" in host:
+        return None
+    try:
+        return ip_address(host)
+    except ValueError:
+        pass
+    try:
+        name = (host if host.isascii() else host.encode("idna").decode()).lower().removesuffix(".")
+    except UnicodeError:
+        return None
+    labels = name.split(".")
+    if len(name) > _NAME_BYTES_MAX or not all(map(_LABEL.fullmatch, labels)) or _NUMBER.fullmatch(labels[-1]):
+        return None
+    return name
+
+
+def parse_rule(text: str) -> Rule:
+    """A rule: HOST:PORT, ADDRESS/BITS:PORT, [IPv6]:PORT, [IPv6/BITS]:PORT; * is any port, or any public host. With
+    udp/ before it, it speaks of datagrams, and of nothing else."""
+    if text.startswith(UDP_RULE) and not text.startswith(UDP_RULE * 2):
+        return msgspec.structs.replace(parse_rule(text.removeprefix(UDP_RULE)), text=text, is_udp=True)
+    host, colon, port_text = text.rpartition(":")
+    if not colon or not host:
+        raise ValueError(f"{text!r} is no rule: write HOST:PORT, as in db.internal:5432 or 10.0.0.0/8:5432")
+    port = _parse_port(text, port_text)
+    if host == _ANY:
+        return Rule(text, port, host=_ANY)
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise ValueError(f"{text!r}: put brackets around an IPv6 address, as in [fd00::1]:5432 or [fd00::/8]:5432")
+    host = host[1:-1] if bracketed else host
+    if "/" in host or bracketed:
+        return Rule(text, port, network=parse_network(host))
+    found = read_host(host)
+    if found is None:
+        raise ValueError(f"{text!r}: {host!r} is neither an address nor a name")
+    return Rule(text, port, host=found) if isinstance(found, str) else Rule(text, port, network=ip_network(found))
+
+
+def parse_network(text: str) -> IPNetwork:
+    """A network in CIDR notation, or one address."""
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        try:
+            meant = ip_network(text, strict=False)
+        except ValueError:
+            raise ValueError(f"{text!r} is no network: write it as in 10.0.0.0/8 or fd00::/8") from error
+        raise ValueError(f"{text!r} has bits set behind its prefix: did you mean {meant}?") from error
+
+
+def _parse_port(rule: str, text: str) -> int:
+    if text == _ANY:
+        return 0
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= _PORT_MAX:
+        raise ValueError(f"{rule!r}: a port is a number from 1 to {_PORT_MAX}, or * for any, not {text!r}")
+    return int(text)
+
+
+class Ruleset:
+    """What one user may reach. `resolvable`: networks, private ones too, that listed names may resolve to.
+
+    `datagrams`: the rules for UDP, by themselves.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule], resolvable: Iterable[IPNetwork] = (), *, are_datagrams: bool = False
+    ) -> None:
+        given = tuple(rules)
+        self.rules = tuple(rule for rule in given if rule.is_udp == are_datagrams)
+        self._resolvable = tuple(resolvable)
+        self._label = UDP_RULE if are_datagrams else ""  # of targets, in texts
+        self.datagrams = self if are_datagrams else Ruleset(given, self._resolvable, are_datagrams=True)
+
+    def check_target(self, host: str, port: int) -> Verdict:
+        """The target as it was asked for. A name is not resolved: `check_address` follows at the exit."""
+        if host.startswith(UDP_TARGET) and self.datagrams is not self:
+            return self.datagrams.check_target(host.removeprefix(UDP_TARGET), port)
+        if not 1 <= port <= _PORT_MAX:
+            return Verdict(False, f"{port} is no port")
+        found = read_host(host)
+        if found is None:
+            return Verdict(False, f"{host!r} is neither an address nor a name")
+        if not isinstance(found, str):
+            return self.check_address(found, port)
+        for rule in self.rules:
+            if rule.covers_port(port) and rule.host in (found, _ANY):
+                return Verdict(True, f"allowed by {rule.text}")
+        return Verdict(False, f"no rule allows {self._label}{found}:{port}")
+
+    def check_address(self, address: IPAddress, port: int, name: str = "") -> Verdict:
+        """An address about to be dialled. `name`: what it was resolved from; it has passed `check_target`."""
+        text = ""
+        for face in faces(address):
+            verdict = self._check_face(face, port, name)
+            if not verdict.allowed:
+                return verdict
+            text = verdict.text
+        return Verdict(True, text)
+
+    def _check_face(self, face: IPAddress, port: int, name: str) -> Verdict:
+        found = special(face)
+        if found is not None and found.kind is Kind.UNUSABLE:
+            return Verdict(False, f"{face} is {found.kind.value}")
+        for rule in self.rules:
+            if rule.covers_port(port) and rule.network is not None and _lists(rule.network, face, found):
+                return Verdict(True, f"allowed by {rule.text}")
+        if name:
+            is_local = found is not None and found.kind is Kind.LOOPBACK and _is_localhost(name)
+            if found is None or is_local or any(_lists(network, face, found) for network in self._resolvable):
+                return Verdict(True, f"{name} may be reached at {face}")
+        elif found is None:
+            for rule in self.rules:
+                if rule.covers_port(port) and rule.host == _ANY:
+                    return Verdict(True, f"allowed by {rule.text}")
+        where = (
+            f"{name} leads to {face}, and no rule allows that" if name else f"no rule allows {self._label}{face}:{port}"
+        )
+        return Verdict(False, where if found is None else f"{where} ({found.kind.value}: it must be listed as such)")
+
+
+def _lists(network: IPNetwork, face: IPAddress, found: Special | None) -> bool:
+    """Whether the network lists the address: a special one only if the network lies within its special range."""
+    if not is_within(face, network):
+        return False
+    if found is None:
+        return True
+    lowest, highest = int(found.network.network_address), int(found.network.broadcast_address)
+    return lowest <= int(network.network_address) and int(network.broadcast_address) <= highest
+
+
+def _is_localhost(name: str) -> bool:
+    """Names that always mean the machine itself (RFC 6761)."""
+    name = name.lower().removesuffix(".")
+    return name == "localhost" or name.endswith(".localhost")

@@ -1,0 +1,3 @@
+"""The command `tunnel-relay`, and the files that an operator keeps."""
+
+__all__: list[str] = []

@@ -1,0 +1,127 @@
+"""The relay's files: configuration and tokens, read and written."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from tunnel_servlet.access.rules import parse_rule
+from tunnel_servlet.access.tokens import Key, TokenTable
+from tunnel_servlet.config import ConfigError, RelayConfig, parse_address, parse_config, parse_users, render_users
+
+__all__ = ["Overrides", "load_config", "read_users", "tokens_path", "watched_files", "write_users"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What the command line says besides the file."""
+
+    listen: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    is_open: bool = False
+    exit: Literal["inline", "none", ""] = ""
+    admin: str = ""
+    trace: str = ""
+
+
+def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
+    """The configuration of a file (empty: none, everything by default) and the command line; ConfigError if anything is
+    wrong. Names of files in it are relative to it."""
+    overrides = overrides or Overrides()
+    config = _load_file(file) if file else RelayConfig()
+    rules = _parse(parse_rule, overrides.allow, "--allow")
+    allows_all = overrides.is_open and not rules
+    return replace(
+        config,
+        listen=_parse(parse_address, overrides.listen, "--listen") or config.listen,
+        policy=config.policy.widened(rules, allows_all=allows_all),
+        is_open=overrides.is_open,
+        exit=overrides.exit or config.exit,
+        admin=_parse(parse_address, (overrides.admin,), "--admin")[0] if overrides.admin else config.admin,
+        trace=overrides.trace or config.trace,
+    )
+
+
+def _load_file(file: str) -> RelayConfig:
+    path = Path(file)
+    text = _read(path)
+    config = parse_config(text, file)
+    tokens = path.parent / config.tokens_file
+    tls = config.tls
+    if tls is not None:
+        names = {name: str(path.parent / getattr(tls, name)) for name in tls.__struct_fields__ if getattr(tls, name)}
+        tls = msgspec.structs.replace(tls, **names)
+    return replace(
+        config,
+        tokens=TokenTable(read_users(tokens)),
+        tokens_file=str(tokens),
+        tls=tls,
+        trace=str(path.parent / config.trace) if config.trace else "",
+    )
+
+
+def tokens_path(file: str) -> Path:
+    """Where the tokens of this configuration are kept."""
+    path = Path(file)
+    return path.parent / parse_config(_read(path), file).tokens_file
+
+
+def read_users(path: Path) -> dict[str, tuple[Key, ...]]:
+    """The users and their tokens' hashes; nobody if the file does not exist."""
+    if not path.exists():
+        return {}
+    return parse_users(_read(path), str(path))
+
+
+def write_users(path: Path, users: Mapping[str, Iterable[Key]]) -> None:
+    """Replace the file in one step; only its owner may read it. ConfigError, and the file as it was, if it cannot be
+    written: a full disk leaves nothing torn behind."""
+    try:
+        _replace(path, render_users(users))
+    except FileExistsError:
+        raise
+    except OSError as error:
+        text = f"{path} cannot be written: {error.strerror}: nothing was changed; see to the disk and its permissions"
+        raise ConfigError(text) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f"_{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+
+
+def watched_files(file: str, config: RelayConfig) -> list[Path]:
+    """The files whose changes count while the relay runs."""
+    return [Path(file), Path(config.tokens_file)] if file else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file: run `tunnel-relay init {path}`, or name another with -c") from None
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _parse(check: Callable[[str], _T], texts: Iterable[str], flag: str) -> tuple[_T, ...]:
+    try:
+        return tuple(check(text) for text in texts)
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error}") from None

@@ -1,0 +1,281 @@
+"""The relay's configuration: from the text of its files to values that are checked. Reading files is not done here.
+
+Every error names the file, the key, and what to do.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.rules import parse_network, parse_rule
+from tunnel_servlet.access.tokens import Key, TokenTable, check_user_name
+from tunnel_servlet.switch.config import SwitchConfig
+
+__all__ = [
+    "ConfigError",
+    "ListenAddress",
+    "RelayConfig",
+    "ShellLimits",
+    "TlsFiles",
+    "parse_address",
+    "parse_config",
+    "parse_users",
+    "render_users",
+    "require_safe",
+]
+
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_T = TypeVar("_T")
+_PORT_MAX = 65535
+_LIMIT_MAX = 1 << 40
+
+
+class ConfigError(ValueError):
+    """The operator has to change something; the text says what."""
+
+
+class TlsFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names of PEM files. With `client_ca`, only clients with a certificate signed by it are heard."""
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+
+
+class ListenAddress(msgspec.Struct, frozen=True):
+    """Where to listen. `tls`: None where it is not said."""
+
+    host: str
+    port: int
+    tls: bool | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellLimits:
+    """What the shell around the switch limits. Times in seconds."""
+
+    header_seconds: float = 10
+    """From the first byte of a request, or from connecting, to the end of its headers."""
+    body_seconds: float = 30
+    """From the headers to the end of the body."""
+    keepalive_seconds: float = 75
+    """An idle connection is closed then: later than proxies in front close theirs (nginx: 60)."""
+    link_opening_seconds: float = 10
+    """From the upgrade to the first message on a link."""
+    link_batch_bytes_max: int = 4 << 20
+    """Largest batch that is taken on a link."""
+    auth_failures_per_minute: int = 20
+    """Wrong tokens from one address that are answered at once."""
+    dial_seconds: float = 10
+    """What an exit waits for a target, name resolution included."""
+    exit_connections_max: int = 4096
+    """Connections of one exit, those that are being dialled included."""
+    drain_seconds: float = 60
+    """How long SIGTERM waits for connections to end."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            least = 0.001 if name.endswith("_seconds") else 1
+            if not least <= getattr(self, name) <= _LIMIT_MAX:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """All that `create_app` and the commands need to know."""
+
+    listen: tuple[ListenAddress, ...] = (ListenAddress("127.0.0.1", 8080),)
+    base: str = ""
+    """Prefix of every path: empty, or as in /prefix."""
+    admin: ListenAddress | None = None
+    exit: Literal["inline", "none"] = "inline"
+    tokens: TokenTable = field(default_factory=lambda: TokenTable({}))
+    tokens_file: str = "tokens.toml"
+    policy: Policy = field(default_factory=Policy)
+    is_open: bool = False
+    """No token is asked for."""
+    tls: TlsFiles | None = None
+    trace: str = ""
+    switch: SwitchConfig = field(default_factory=SwitchConfig)
+    limits: ShellLimits = field(default_factory=ShellLimits)
+
+
+class _GrantFile(msgspec.Struct, forbid_unknown_fields=True):
+    connect: list[str] = []
+    services: list[str] = []
+    listen: list[str] = []
+    exit: bool = False
+
+
+class _ConfigFile(msgspec.Struct, forbid_unknown_fields=True):
+    listen: tuple[str, ...] = ("127.0.0.1:8080",)
+    base: str = ""
+    admin: str = ""
+    exit: Literal["inline", "none"] = "inline"
+    tokens: str = "tokens.toml"
+    names_may_resolve_to: list[str] = []
+    trace: str = ""
+    tls: TlsFiles | None = None
+    everyone: dict[str, Any] = {}
+    users: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+
+
+def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None = None) -> RelayConfig:
+    """The configuration in the text of `file`; ConfigError if there is anything wrong with it."""
+    raw = _convert(_load(text, file), _ConfigFile, file, "")
+    resolvable = [_checked(parse_network, item, file, "names_may_resolve_to") for item in raw.names_may_resolve_to]
+    grants = {name: _grant(value, file, f"users.{name}") for name, value in raw.users.items()}
+    for name in grants:
+        _checked(check_user_name, name, file, "users")
+    switch, limits = _limits(raw.limits, file)
+    if raw.base and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", raw.base):
+        raise ConfigError(f"{file}: base: {raw.base!r} is no path: write it as in /prefix, or leave it out")
+    return RelayConfig(
+        listen=tuple(_checked(parse_address, item, file, "listen") for item in raw.listen),
+        base=raw.base,
+        admin=_checked(parse_address, raw.admin, file, "admin") if raw.admin else None,
+        exit=raw.exit,
+        tokens=TokenTable({user: tuple(keys) for user, keys in (users or {}).items()}),
+        tokens_file=raw.tokens,
+        policy=Policy(grants, _grant(raw.everyone, file, "everyone"), resolvable=resolvable),
+        tls=raw.tls,
+        trace=raw.trace,
+        switch=switch,
+        limits=limits,
+    )
+
+
+def parse_address(text: str) -> ListenAddress:
+    """HOST:PORT or [IPv6]:PORT, with https:// before it for TLS, http:// for none. Port 0: any that is free."""
+    scheme, separator, rest = text.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise ValueError(f"{text!r}: only http:// and https:// can stand before an address")
+    host, colon, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
+        raise ValueError(f"{text!r} is no address: write HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080")
+    return ListenAddress(host, int(port), scheme == "https" if separator else None)
+
+
+def require_safe(config: RelayConfig, file: str) -> None:
+    """ConfigError unless the relay may be started as it is configured."""
+    for address in config.listen:
+        if address.tls and config.tls is None:
+            raise ConfigError(f"{file}: listen: https://{address} needs a [tls] table with certificate and key")
+    if config.is_open:
+        for address in config.listen:
+            if not address.is_loopback:
+                raise ConfigError(f"--open: {address} can be reached from elsewhere: listen on 127.0.0.1 or [::1] only")
+        return
+    if not len(config.tokens):
+        raise ConfigError(f"{config.tokens_file}: nobody has a token: run `tunnel-relay user add NAME -c {file}`")
+    if config.policy.is_empty:
+        raise ConfigError(f'{file}: no rule allows anything: add connect = ["HOST:PORT"] under [users.NAME]')
+
+
+# --- tokens
+
+
+def parse_users(text: str, file: str) -> dict[str, tuple[Key, ...]]:
+    """The users and their tokens' hashes."""
+    users: dict[str, tuple[Key, ...]] = {}
+    for name, value in _load(text, file).items():
+        _checked(check_user_name, name, file, "")
+        if not isinstance(value, dict) or set(value) - {"tokens"}:
+            raise ConfigError(f"{file}: {name}: only `tokens` stands under a user: remove the rest")
+        users[name] = tuple(_convert(value.get("tokens", []), list[Key], file, f"{name}.tokens"))
+    _checked(TokenTable, users, file, "")
+    return users
+
+
+def render_users(users: Mapping[str, Iterable[Key]]) -> str:
+    """The text of a file that `parse_users` reads."""
+    lines = ["# Written by `tunnel-relay user`. No token is in here, only SHA-256 of each.\n"]
+    for name, keys in users.items():
+        lines.append(f'\n["{name}"]\ntokens = [\n')
+        for key in keys:
+            lines.append(f'  {{ id = "{key.id}", sha256 = "{key.sha256}", created = "{key.created}" }},\n')
+        lines.append("]\n")
+    return "".join(lines)
+
+
+# --- inside
+
+
+def _load(text: str, file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from None
+
+
+def _convert(value: Any, wanted: type[_T], file: str, where: str) -> _T:
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        text = str(error)
+    found = _PATH.search(text)
+    key = ".".join(part for part in (where, found[1] if found else "") if part).replace(".[", "[")
+    text = _PATH.sub("", text)
+    unknown = _UNKNOWN.match(text)
+    if unknown:
+        known = [] if found else list(getattr(wanted, "__struct_fields__", ()))
+        raise ConfigError(_unknown_key(file, f"{key}.{unknown[1]}".lstrip("."), unknown[1], known))
+    raise ConfigError(f"{file}: {key or 'the whole file'}: {text[0].lower()}{text[1:]}".replace("`", ""))
+
+
+def _unknown_key(file: str, key: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"known are: {', '.join(sorted(known))}" if known else "remove it"
+    return f"{file}: {key}: unknown key; {advice}"
+
+
+def _checked(check: Any, value: Any, file: str, key: str) -> Any:
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ConfigError(": ".join(part for part in (file, key, str(error)) if part)) from None
+
+
+def _grant(value: Any, file: str, where: str) -> Grant:
+    raw = _convert(value, _GrantFile, file, where)
+    rules = tuple(_checked(parse_rule, item, file, f"{where}.connect") for item in raw.connect)
+    return Grant(rules, tuple(raw.services), tuple(raw.listen), raw.exit)
+
+
+def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ShellLimits]:
+    of_switch = {item.name for item in fields(SwitchConfig)} - {"node"}
+    of_shell = {item.name for item in fields(ShellLimits)}
+    for name, value in values.items():
+        if name not in of_switch | of_shell:
+            raise ConfigError(_unknown_key(file, f"limits.{name}", name, sorted(of_switch | of_shell)))
+        if type(value) is not int and not (type(value) is float and name.endswith("_seconds")):
+            raise ConfigError(
+                f"{file}: limits.{name}: expected a {'' if '_sec' in name else 'whole '}number, not {value!r}"
+            )
+    try:
+        switch = SwitchConfig(**{name: value for name, value in values.items() if name in of_switch})
+        limits = ShellLimits(**{name: value for name, value in values.items() if name in of_shell})
+    except ValueError as error:
+        raise ConfigError(f"{file}: limits: {error}") from None
+    return switch, limits

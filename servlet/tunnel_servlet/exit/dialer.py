@@ -1,0 +1,156 @@
+"""The dialer: what an exit does with a connection. Inline in the relay's process, or in its own (`tunnel-relay exit`).
+
+It is the last to check: it resolves a name once, holds each address against the user's rules, and dials one that
+passed, as a literal. ACCEPTED means that the target accepted.
+"""
+
+import asyncio
+from collections.abc import Callable
+from ipaddress import ip_address
+
+import structlog
+
+from tunnel import ExitRequest, RejectReason
+from tunnel.datagrams import UDP_PREFIX
+from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel_servlet.access.addresses import IPAddress, faces
+from tunnel_servlet.access.rules import Ruleset, read_host
+from tunnel_servlet.exit.datagrams import open_datagrams
+from tunnel_servlet.exit.resolver import Resolve, resolve
+
+__all__ = ["Dialer"]
+
+_log = structlog.get_logger("exit")
+
+
+class _Refused(Exception):
+    def __init__(self, reason: RejectReason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.text = text
+
+
+class Dialer:
+    """An exit handler for `tunnel.attach`. `rules_of` gives the rules of the user that the relay stamped."""
+
+    def __init__(
+        self,
+        rules_of: Callable[[str], Ruleset],
+        *,
+        dial_seconds: float = 10.0,
+        connections_max: int = 4096,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self.connections = 0  # being dialled, or open
+        self._open: dict[Side, None] = {}  # the sides towards the tunnel
+        self._rules_of = rules_of
+        self._dial_seconds = dial_seconds
+        self._connections_max = connections_max
+        self._resolve = resolve
+
+    async def __call__(self, request: ExitRequest) -> None:
+        """Reach the target and join it with the connection, or refuse it with the reason."""
+        if self.connections >= self._connections_max:
+            request.refuse(RejectReason.BUSY, "the exit has no room for another connection")
+            return
+        self.connections += 1
+        joined = False
+        try:
+            target = await self._dial(request)
+            joined = self._join(request, target)
+        except _Refused as refused:
+            _log.info("refused", **_who(request), reason=refused.reason.name, text=refused.text)
+            request.refuse(refused.reason, refused.text)
+        finally:
+            if not joined:
+                self._ended()
+
+    def abort(self) -> None:
+        """End all connections with an error on both sides: a cut must not look like an end."""
+        for side in list(self._open):
+            side.abort_both()
+
+    def _join(self, request: ExitRequest, target: Side) -> bool:
+        side = TunnelSide(ended=self._ended)
+        try:
+            request.accept(lambda: side)
+        except BaseException:
+            target.abort()  # nobody wants it any more
+            raise
+        self._open[side] = None
+        splice(target, side)
+        return True
+
+    def _ended(self, side: Side | None = None, error: Exception | None = None) -> None:
+        self.connections -= 1
+        if side is not None:
+            self._open.pop(side, None)
+
+    # --- dialling
+
+    async def _dial(self, request: ExitRequest) -> Side:
+        """A connection to the target, not read from yet."""
+        host, port = request.target.host, request.target.port
+        rules = self._rules_of(request.user)
+        verdict = rules.check_target(host, port)
+        if not verdict.allowed:
+            raise _Refused(RejectReason.DENIED, verdict.text)
+        if host.startswith(UDP_PREFIX):
+            host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
+        try:
+            async with asyncio.timeout(self._dial_seconds):
+                addresses = await self._addresses(request.user, host, port, rules)
+                return await self._connect(request, addresses, port)
+        except TimeoutError:
+            text = f"{host}:{port} did not answer within {self._dial_seconds} s"
+            raise _Refused(RejectReason.TIMED_OUT, text) from None
+
+    async def _addresses(self, user: str, host: str, port: int, rules: Ruleset) -> list[IPAddress]:
+        """Those that may be dialled; never empty."""
+        name = read_host(host)
+        if name is None or not isinstance(name, str):
+            return [ip_address(host)]  # check_target has checked it
+        try:
+            found = await self._resolve(name, port)
+        except OSError:
+            found = []
+        if not found:
+            raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"{name} has no address")
+        verdicts = [(address, rules.check_address(address, port, name)) for address in found]
+        allowed = [address for address, verdict in verdicts if verdict.allowed]
+        if not allowed:
+            # The user learns no inner address of a name.
+            _log.warning("leads_inside", user=user, target=name, text=verdicts[0][1].text)
+            raise _Refused(RejectReason.DENIED, f"{name} leads to no address that may be reached")
+        return allowed
+
+    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> Side:
+        """The first that accepts. Each gets an equal share of the time that is left: a dead one costs no more."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._dial_seconds
+        failure: OSError = OSError("no address")
+        for index, address in enumerate(addresses):
+            literal = str(faces(address)[0] if address.version == 6 and address.ipv4_mapped else address)
+            try:
+                async with asyncio.timeout((ends - loop.time()) / (len(addresses) - index)):
+                    side = await self._open_side(request, literal, port)
+            except OSError as error:  # a TimeoutError is one, too
+                failure = error
+                continue
+            _log.info("dialled", **_who(request), address=literal)
+            return side
+        if isinstance(failure, TimeoutError):
+            raise failure
+        if isinstance(failure, ConnectionRefusedError):
+            raise _Refused(RejectReason.REFUSED, f"{request.target.host}:{port} refused the connection")
+        raise _Refused(RejectReason.UNREACHABLE, f"{request.target.host}:{port}: {failure.strerror or failure}")
+
+    async def _open_side(self, request: ExitRequest, literal: str, port: int) -> Side:
+        if request.target.host.startswith(UDP_PREFIX):
+            return await open_datagrams(literal, port)
+        _, side = await asyncio.get_running_loop().create_connection(SocketSide, literal, port)
+        return side
+
+
+def _who(request: ExitRequest) -> dict[str, str]:
+    return {"user": request.user, "target": f"{request.target.host}:{request.target.port}"}

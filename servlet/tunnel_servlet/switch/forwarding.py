@@ -1,0 +1,189 @@
+"""The data path: each packet that came goes to whoever it is bound to, or is accounted for (6.7, 9.1, 9.5)."""
+
+from collections.abc import Callable, Sequence
+
+from tunnel.traces.record import TraceEvent, TraceReason
+from tunnel.wire import (
+    DropReason,
+    Frame,
+    Option,
+    Options,
+    PacketType,
+    decode_listen_state,
+    decode_option,
+    readdress,
+)
+from tunnel_servlet.switch.attachments import Attachment
+from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.decisions import PacketFilter
+from tunnel_servlet.switch.openings import Openings
+from tunnel_servlet.switch.own_packets import listen_state_frame, option_frame
+from tunnel_servlet.switch.queues import IN_STREAM
+from tunnel_servlet.switch.routes import Leg, RouteState, RouteTable
+from tunnel_servlet.switch.services import Services
+
+__all__ = ["Forwarder"]
+
+_DATA, _OPTION = int(PacketType.DATA), int(PacketType.OPTION)
+_ENDING = frozenset(map(int, (PacketType.SHUTDOWN, PacketType.ABORT)))
+# Without a route these are not answered: they end things, or answer, or ask for nothing (3.9).
+_UNANSWERED = _ENDING | frozenset(map(int, (PacketType.PONG, PacketType.NOOP)))
+
+
+class Forwarder:
+    """Takes whole valid packets from attachments. Whatever they are, nothing is raised and nothing crosses routes."""
+
+    def __init__(
+        self,
+        context: SwitchContext,
+        routes: RouteTable,
+        openings: Openings,
+        services: Services,
+        packet_filter: PacketFilter | None,
+    ) -> None:
+        self._context = context
+        self._routes = routes
+        self._openings = openings
+        self._services = services
+        self._filter = packet_filter
+        self._handlers: dict[int, Callable[[Attachment, Frame, int], None]] = {
+            int(PacketType.CONNECT): openings.connect,
+            int(PacketType.ACCEPTED): openings.accepted,
+            int(PacketType.REJECTED): openings.rejected,
+            int(PacketType.LISTEN_STATE): self._listen_state,
+            int(PacketType.NOOP): self._ignore,
+            int(PacketType.DROPPED): self._invalid,
+            int(PacketType.EDGE): self._invalid,
+        }
+
+    def receive(self, attachment: Attachment, frames: Sequence[Frame], now: int) -> None:
+        """Packets of one batch, in order."""
+        counters = self._context.counters
+        frames_max = self._context.config.packets_per_body_max
+        if len(frames) > frames_max:
+            counters.packets_too_many += len(frames) - frames_max
+            frames = frames[:frames_max]
+        if self._filter is not None:
+            kept = [frame for frame in frames if self._filter(frame)]
+            counters.packets_filtered += len(frames) - len(kept)
+            frames = kept
+        counters.packets_received += len(frames)
+        packet_bytes_max = self._context.config.packet_bytes_max
+        legs, handlers = attachment.legs, self._handlers
+        size = 0
+        for frame in frames:
+            kind = frame.type
+            frame_bytes = len(frame.data)
+            size += frame_bytes
+            if kind in handlers:
+                handlers[kind](attachment, frame, now)
+                continue
+            leg = legs.get(frame.source)
+            if leg is None or leg.far_id != frame.destination or not leg.far_id or frame_bytes > packet_bytes_max:
+                self._exception(attachment, leg, frame, now)
+                continue
+            self._forward(leg, frame, now)
+        counters.bytes_received += size
+
+    def _forward(self, leg: Leg, frame: Frame, now: int) -> None:
+        """To the other side; its queue keeps it."""
+        far = leg.far
+        if frame.type in IN_STREAM:
+            if not far.mailbox.put(far.queue, frame):
+                self._trace_dropped(frame, TraceReason.FULL, now)
+            return
+        far.mailbox.put_control(far.queue, frame)
+        if frame.type in _ENDING:
+            self._routes.shut(leg, now)
+
+    # --- what is not simply forwarded
+
+    def _exception(self, attachment: Attachment, leg: Leg | None, frame: Frame, now: int) -> None:
+        """No route, not bound, not for whom it is bound to, or too large."""
+        if frame.type == _OPTION and not frame.source and not frame.destination:
+            self._option(attachment, frame, now)
+        elif leg is None:
+            self._without_route(attachment, frame, now)
+        elif leg.route.state is RouteState.PARKED or leg is not leg.route.initiator or frame.destination:
+            self._strange(leg, frame, now)
+        elif frame.size > self._context.config.packet_bytes_max:
+            self._too_large(leg, frame, now)
+        elif leg.route.state is RouteState.BOUND:
+            # Sent before ACCEPTED came to the initiator.
+            self._forward(leg, readdress(frame, destination=leg.far_id), now)
+        else:
+            self._hold(leg, frame)
+
+    def _without_route(self, attachment: Attachment, frame: Frame, now: int) -> None:
+        """6.7; but a lane may let packets overtake the CONNECT or the ACCEPTED that makes their route: then the sender
+        must not believe that the route is lost, and its timers repair it."""
+        self._context.counters.packets_without_route += 1
+        self._trace_dropped(frame, TraceReason.NO_ROUTE, now)
+        is_early = not frame.destination or attachment.is_awaited(frame.destination)
+        if frame.source and not is_early and frame.type not in _UNANSWERED:
+            self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
+
+    def _strange(self, leg: Leg, frame: Frame, now: int) -> None:
+        """The destination is not that of the route. While a resume is under way, what comes is lost (6.6)."""
+        if leg.far_id and leg.far_id == frame.destination:
+            self._too_large(leg, frame, now)
+        else:
+            self._context.counters.packets_misaddressed += leg.route.state is RouteState.BOUND
+
+    def _too_large(self, leg: Leg, frame: Frame, now: int) -> None:
+        """Larger than was announced (7.11)."""
+        self._context.counters.packets_too_large += 1
+        self._trace_dropped(frame, TraceReason.TOO_LARGE, now)
+        if frame.type == _DATA:
+            limit = self._context.config.packet_bytes_max
+            leg.queue.note_dropped(DropReason.TOO_LARGE, leg.queue.back.ledger.key(frame.sequence), limit)
+
+    def _hold(self, leg: Leg, frame: Frame) -> None:
+        """Sent before ACCEPTED: the acceptor gets it under its own id, when that is known (3.6)."""
+        acceptor = leg.route.acceptor
+        if frame.type in IN_STREAM:
+            acceptor.mailbox.put(acceptor.queue, frame)
+        else:
+            acceptor.mailbox.put_control(acceptor.queue, frame)
+
+    def _option(self, attachment: Attachment, frame: Frame, now: int) -> None:
+        """OPTION of the attachment: the pull interval is settled, and the answer says to what (2.7)."""
+        option = decode_option(frame.payload)
+        if option is None:
+            self._invalid(attachment, frame, now)
+            return
+        if option.version < attachment.option_version:
+            return
+        if option.version > attachment.option_version and option.options.pull_interval_ms is not None:
+            attachment.set_pull_interval(option.options.pull_interval_ms)
+        attachment.option_version = option.version
+        settled = Options(pull_interval_ms=attachment.pull_interval_us // 1000)
+        attachment.mailbox.post(("option", 0), option_frame(Option(option.version, settled)))
+
+    def _listen_state(self, attachment: Attachment, frame: Frame, now: int) -> None:
+        """LISTEN_STATE: a service goes up or down, which is repeated until it is answered (2.8)."""
+        state = decode_listen_state(frame.payload)
+        if state is None or frame.source or frame.destination:
+            self._invalid(attachment, frame, now)
+            return
+        answer = self._services.announce(attachment, state)
+        if answer is not None:
+            attachment.mailbox.post(("listens " + state.name, 0), listen_state_frame(answer))
+
+    def _invalid(self, attachment: Attachment, frame: Frame, now: int) -> None:
+        """Malformed, or nothing that an endpoint may send."""
+        self._context.counters.packets_invalid += 1
+
+    def _ignore(self, attachment: Attachment, frame: Frame, now: int) -> None:
+        """NOOP."""
+
+    def _trace_dropped(self, frame: Frame, reason: TraceReason, now: int) -> None:
+        self._context.trace(
+            TraceEvent.PACKET_DROPPED,
+            now,
+            connection=frame.source,
+            peer=frame.destination,
+            packet_type=frame.type,
+            sequence=frame.sequence,
+            reason=reason,
+        )

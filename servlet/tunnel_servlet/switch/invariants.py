@@ -1,0 +1,149 @@
+"""What must always hold of the switch, whatever came. For tests and the simulator: it looks at everything there is.
+
+It reads the private parts of its neighbours on purpose: it recounts what they only keep up to date.
+"""
+
+from collections.abc import Iterable
+
+from tunnel.wire import HEADER_SIZE, Frame, PacketType
+from tunnel_servlet.switch.attachments import Attachment
+from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.mailbox import Mailbox
+from tunnel_servlet.switch.own_packets import charge
+from tunnel_servlet.switch.queues import RouteQueue
+from tunnel_servlet.switch.registry import Registry
+from tunnel_servlet.switch.routes import Leg, Route, RouteState, RouteTable
+
+__all__ = ["InvariantError", "check"]
+
+
+class InvariantError(AssertionError):
+    """The switch is wrong about itself."""
+
+
+def check(context: SwitchContext, registry: Registry, routes: RouteTable) -> None:
+    """InvariantError if something that must hold does not."""
+    for attachment in registry.by_id.values():
+        _check_attachment(attachment)
+    _check_budgets(context, registry)
+    _check_routes(registry, routes)
+    _ensure(not context.awake, "somebody for whom something waits was not looked after")
+
+
+def _ensure(condition: bool, text: str) -> None:
+    if not condition:
+        raise InvariantError(text)
+
+
+def _charge(frames: Iterable[Frame]) -> int:
+    return sum(map(charge, frames))
+
+
+def _expand(counts: dict[int, int]) -> list[int]:
+    return [value for value, count in counts.items() for _ in range(count)]
+
+
+def _check_attachment(attachment: Attachment) -> None:
+    mailbox, config = attachment.mailbox, attachment._context.config
+    _ensure(not (attachment.parked and mailbox.waiting), "a pull is held while something waits")
+    _ensure(len(attachment.parked) <= config.lanes_max, "more pulls are held than there are lanes")
+    _ensure(len(attachment.links) <= config.links_per_attachment_max, "too many links")
+    _ensure(not attachment.parked or attachment.hold.due_us is not None, "a held pull has no timer")
+    _ensure(attachment.expiry.due_us is not None, "the attachment would never expire")
+    outboxes = [outbox for _, outbox in attachment._lanes.values()]
+    outstanding = sum(_charge(outbox._taken) for outbox in outboxes)
+    outstanding += sum(_charge(link.unreceipted()) for link in attachment.links.values())
+    incoming = sum(outbox._incoming_bytes for outbox in outboxes)
+    queues = [leg.queue for leg in attachment.legs.values()]
+    queues += [route.acceptor.queue for route in attachment.handed.values() if route.state is RouteState.HANDED]
+    awaited = [route.initiator.own_id for route in attachment.handed.values() if route.state is RouteState.HANDED]
+    _ensure(sorted(awaited) == sorted(_expand(attachment._awaited)), "who is awaited was miscounted")
+    wanted = [route.route_key for route in attachment.handed.values() if route.state is RouteState.HANDED]
+    _ensure(all(key in mailbox._wanted for key in wanted), "a CONNECT would be lost")
+    _ensure(all(key in attachment.handed for key in mailbox._wanted), "a CONNECT is wanted that nobody waits for")
+    _check_mailbox(mailbox, queues, outstanding, incoming)
+
+
+def _check_mailbox(mailbox: Mailbox, queues: list[RouteQueue], outstanding: int, incoming: int) -> None:
+    budget = mailbox.budget
+    held = outstanding + incoming + _charge(mailbox._general.values())
+    for queue in queues:
+        held += _check_queue(queue)
+        listed = any(queue is found for ring in (mailbox._fresh, mailbox._ring) for found in ring)
+        _ensure(queue.listed == listed == queue.has_data, "a stream is not listed as it waits")
+        listed = any(queue is found for found in mailbox._control)
+        _ensure(queue.control_listed == listed == queue.has_control, "control packets are not listed as they wait")
+    _ensure(budget.held == held, f"{budget.held} bytes are counted as held, {held} are")
+    _ensure(budget.outstanding == outstanding, f"{budget.outstanding} bytes counted outstanding, {outstanding} are")
+    _ensure(budget.reserved == sum(queue.reserved_bytes for queue in queues), "reservations do not add up")
+    _ensure(budget.beyond == sum(queue._beyond for queue in queues), "the use of the pool does not add up")
+    _ensure(len(mailbox._general) <= mailbox._config.general_packets_max, "too many packets of no route")
+    _ensure(len(mailbox._notices) <= mailbox._config.notices_max, "too many notices")
+
+
+def _check_queue(queue: RouteQueue) -> int:
+    """What it holds."""
+    frames = queue._frames
+    data = {key: len(frame.data) - HEADER_SIZE for key, frame in frames.items() if frame.type == PacketType.DATA}
+    control = [frame for frame in frames.values() if frame.type != PacketType.DATA]
+    control += queue._control.values()
+    _ensure(queue._keys == sorted(frames), "the order of the stream is not that of its packets")
+    _ensure(queue.data_bytes == sum(data.values()), "the payload that waits was miscounted")
+    _ensure(queue._beyond == max(0, queue.data_bytes - queue.reserved_bytes), "the pool was miscounted")
+    late_bytes = sum(size for key, size in data.items() if key <= queue.ledger.s)
+    _ensure(queue.ledger.late_bytes == late_bytes, "what is late was miscounted")
+    _ensure(queue.control_bytes == _charge(control), "control packets were miscounted")
+    return _charge(frames.values()) + _charge(queue._control.values()) + _charge(queue._acks)
+
+
+def _check_budgets(context: SwitchContext, registry: Registry) -> None:
+    process = context.budget
+    mailboxes = [attachment.mailbox.budget for attachment in registry.by_id.values()]
+    accounts = [account.budget for account in registry.accounts.values()]
+    for level in [process, *accounts, *mailboxes]:
+        _ensure(level.held <= level.hard_bytes, f"{level.held} of {level.hard_bytes} bytes are held")
+        _ensure(level.reserved <= level.pool_bytes, f"{level.reserved} of {level.pool_bytes} bytes are reserved")
+    for level in [process, *accounts]:
+        below = [budget for budget in mailboxes if level in budget.levels()]
+        for name in ("held", "reserved", "beyond", "outstanding"):
+            total = sum(getattr(budget, name) for budget in below)
+            _ensure(getattr(level, name) == total, f"{name} does not add up from below")
+
+
+def _check_routes(registry: Registry, routes: RouteTable) -> None:
+    found: dict[Route, None] = {}
+    for attachment in registry.by_id.values():
+        opened = 0
+        for own_id, leg in attachment.legs.items():
+            _check_leg(attachment, own_id, leg)
+            found[leg.route] = None
+            opened += leg is leg.route.initiator and not leg.route.is_lingering
+        _ensure(attachment.routes_opened == opened, "open routes were miscounted")
+        for key, route in attachment.handed.items():
+            _ensure(route.route_key == key and route.acceptor.attachment is attachment, "handed to somebody else")
+            _ensure(route in found or route.initiator.own_id in route.initiator.attachment.legs, "a route is lost")
+        for listener in attachment.listeners.values():
+            pending = [route for route in attachment.handed.values() if route.listener is listener]
+            _ensure(listener.pending == len(pending), "what a listener was handed was miscounted")
+    for account in registry.accounts.values():
+        owned = [attachment for attachment in registry.by_id.values() if attachment.account is account]
+        _ensure(account.attachments == len(owned), "a user's attachments were miscounted")
+        _ensure(account.routes == sum(attachment.routes_opened for attachment in owned), "routes of a user")
+    for state in (RouteState.PARKED, RouteState.HANDED, RouteState.BOUND):
+        _ensure(routes.counts[state] == sum(route.state is state for route in found), f"miscounted: {state.value}")
+    parked = [route for waiting in routes._parked.values() for route in waiting]
+    _ensure(all(route.state is RouteState.PARKED for route in parked), "what is parked is somewhere else")
+    _ensure(len(parked) == routes.counts[RouteState.PARKED], "a parked resume is lost")
+
+
+def _check_leg(attachment: Attachment, own_id: int, leg: Leg) -> None:
+    route = leg.route
+    _ensure(leg.own_id == own_id and leg.attachment is attachment, "a leg stands under the wrong id")
+    _ensure(attachment.mailbox.queues.get(own_id) is leg.queue, "a leg's queue is not in its mailbox")
+    if route.state is RouteState.BOUND:
+        _ensure(leg.far.far is leg and leg.far_id == leg.far.own_id, "the sides of a route do not agree")
+        _ensure(leg.far.attachment.legs.get(leg.far_id) is leg.far, "the other side of a route is lost")
+        _ensure(route.is_lingering == (route.deadline.due_us is not None), "a route has the wrong timer")
+    else:
+        _ensure(leg is route.initiator and leg.far_id == 0, "a route that is not bound has two sides")
+        _ensure(route.deadline.due_us is not None, "a route that is not bound would stay for ever")

@@ -1,0 +1,165 @@
+"""ATTACH, and how attachments end: generations, names, replacement, expiry (section 6, 9.6)."""
+
+from functools import partial
+from typing import Protocol
+
+from tunnel.exchange.served import Reply
+from tunnel.traces.record import TraceEvent, TraceReason
+from tunnel.wire import Attach, Attached, DropReason, Status, StatusCode, attachment_id
+from tunnel_servlet.switch.attachments import Attachment
+from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.deadlines import Deadline
+from tunnel_servlet.switch.openings import Openings
+from tunnel_servlet.switch.registry import Registry
+from tunnel_servlet.switch.routes import RouteTable
+from tunnel_servlet.switch.services import Services
+
+__all__ = ["UNKNOWN", "Presence", "Ways"]
+
+UNKNOWN = Status(StatusCode.UNKNOWN)  # the same to the wrong user as to anybody (6.1)
+_VERSION = 1  # that the relay speaks (7.11)
+_BUSY_RETRY_MS = 1000
+
+
+class Ways(Protocol):
+    """Who keeps the HTTP requests and links of attachments."""
+
+    def send(self, reply: Reply | None) -> bool:
+        """Answer a request."""
+
+    def end_links(self, attachment: Attachment) -> None:
+        """Close the attachment's links; what they owe receipts for is first in line again."""
+
+    def refuse_held(self, attachment: Attachment) -> None:
+        """Tell the requests that wait that their attachment is not known."""
+
+    def end_holds(self, attachment: Attachment, now: int) -> None:
+        """Answer the requests whose hold is over."""
+
+
+class Presence:
+    """Brings attachments into being and ends them."""
+
+    def __init__(
+        self,
+        epoch: int,
+        context: SwitchContext,
+        registry: Registry,
+        routes: RouteTable,
+        openings: Openings,
+        services: Services,
+        ways: Ways,
+    ) -> None:
+        self._epoch = epoch
+        self._context = context
+        self._registry = registry
+        self._routes = routes
+        self._openings = openings
+        self._services = services
+        self._ways = ways
+
+    def attach(self, user: str, message: Attach, now: int, *, is_exit: bool) -> Attached | Status:
+        """The answer to ATTACH."""
+        lowest, highest = message.versions
+        if not lowest <= _VERSION <= highest:
+            return Status(StatusCode.MALFORMED, text=f"this relay speaks version {_VERSION}")
+        identity = attachment_id(message.secret)
+        attachment = self._registry.by_id.get(identity)
+        if attachment is None:
+            return self._admit(identity, user, message, now, is_exit=is_exit)
+        if attachment.account.user != user:
+            return UNKNOWN
+        if message.generation < attachment.generation:
+            return Status(StatusCode.STALE)
+        attachment.last_seen_us = now
+        if message.generation > attachment.generation:
+            self._ways.end_links(attachment)
+            self._renew(attachment, message, now, fresh=not attachment.is_heard)
+        return attachment.attached
+
+    def heard(self, attachment: Attachment, now: int) -> None:
+        """Its first exchange or link. Only now it takes its name from whoever has it, and his work: an ATTACH that a
+        proxy delivers a minute late may be that of an endpoint which is long dead (6.4)."""
+        attachment.is_heard = True
+        if attachment.claim != attachment.name:
+            self._take_name(attachment, now)
+
+    def remove(self, attachment: Attachment, reason: DropReason, now: int) -> None:
+        """End it: whoever it was connected with is told `reason`."""
+        self._context.deadlines.clear(attachment.expiry)
+        self._context.deadlines.clear(attachment.hold)
+        self._ways.refuse_held(attachment)
+        self._ways.end_links(attachment)
+        attachment.close_lanes()
+        self._routes.release_all(attachment, reason, now)
+        self._services.forget(attachment)
+        self._registry.remove(attachment)
+        why = TraceReason.GONE if reason is DropReason.GONE else TraceReason.USER_TIMEOUT
+        self._context.trace(TraceEvent.DETACHED, now, reason=why, text=attachment.account.user)
+
+    # --- inside
+
+    def _admit(self, identity: bytes, user: str, message: Attach, now: int, *, is_exit: bool) -> Attached | Status:
+        if self._registry.was_replaced(identity, now):
+            # It would take the name back, and the two would end each other's connections for ever.
+            return Status(StatusCode.DENIED, text="a newer endpoint has this name")
+        if self._registry.named(user, message.name) is None and not self._registry.has_room(user):
+            return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "no more attachments")
+        attachment = self._registry.add(identity, user, is_exit=is_exit)
+        attachment.last_seen_us = now
+        attachment.expiry = Deadline(partial(self._expire, attachment))
+        attachment.hold = Deadline(partial(self._ways.end_holds, attachment))
+        self._context.deadlines.set(attachment.expiry, now + self._context.config.attachment_timeout_us)
+        self._context.counters.attaches_fresh += 1
+        self._renew(attachment, message, now, fresh=True)
+        self._openings.attached(attachment, now)
+        return attachment.attached
+
+    def _renew(self, attachment: Attachment, message: Attach, now: int, *, fresh: bool) -> None:
+        """Start a generation (6.2)."""
+        config, user = self._context.config, attachment.account.user
+        holder = self._registry.named(user, message.name)
+        attachment.claim = message.name
+        if attachment.is_heard or holder is None or holder is attachment:
+            self._take_name(attachment, now)
+        attachment.set_pull_interval(message.pull_interval_ms)
+        attached = Attached(
+            attachment_id=attachment.identity,
+            epoch=self._epoch,
+            generation=message.generation,
+            fresh=fresh,
+            body_bytes_max=config.body_bytes_max,
+            packet_bytes_max=config.packet_bytes_max,
+            hold_ms_max=config.hold_us_max // 1000,
+            pull_interval_ms=attachment.pull_interval_us // 1000,
+            initial_edge_bytes=config.initial_edge_bytes,
+            lanes=config.lanes_max,
+            version=_VERSION,
+        )
+        for reply in attachment.renew(attached, message.body_bytes_max):
+            self._ways.send(reply)
+        self._context.trace(TraceEvent.ATTACHED, now, text=user)
+
+    def _take_name(self, attachment: Attachment, now: int) -> None:
+        self._replace(attachment.account.user, attachment.claim, attachment, now)
+        self._registry.rename(attachment, attachment.claim)
+        self._registry.serve(attachment)
+
+    def _replace(self, user: str, name: str, by: Attachment | None, now: int) -> None:
+        """Whoever had the name is no more (6.4)."""
+        older = self._registry.named(user, name)
+        if older is None or older is by:
+            return
+        self._context.counters.attachments_replaced += 1
+        self._registry.note_replaced(older.identity, now)
+        self.remove(older, DropReason.GONE, now)
+
+    def _expire(self, attachment: Attachment, now: int) -> None:
+        """9.6. Nobody moves the timer when the attachment is heard from: it looks when it fires."""
+        timeout_us = self._context.config.attachment_timeout_us
+        due_us = timeout_us + (now if attachment.links else attachment.last_seen_us)
+        if due_us > now:
+            self._context.deadlines.set(attachment.expiry, due_us)
+            return
+        self._context.counters.attachments_expired += 1
+        self.remove(attachment, DropReason.NO_ROUTE, now)

@@ -1,0 +1,284 @@
+"""The mailbox: all that waits for one attachment, bounded, and in which order it leaves (9.2)."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+
+from tunnel.wire import ROUTE_KEY_SIZE, Dropped, DropReason, Frame, PacketType, decode_dropped
+from tunnel_servlet.switch.budgets import Budget
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.own_packets import charge, dropped_frame, keep
+from tunnel_servlet.switch.queues import IN_STREAM, NOTICE_BYTES, RouteQueue
+from tunnel_servlet.switch.stats import Counters
+
+__all__ = ["Mailbox"]
+
+_CONNECT, _EDGE, _DROPPED = map(int, (PacketType.CONNECT, PacketType.EDGE, PacketType.DROPPED))
+_WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # without their route
+# In these the initiator's id is the source, whoever sends them (2.2, 2.3).
+_TO_SOURCE = frozenset((int(PacketType.ACCEPTED), int(PacketType.REJECTED)))
+
+_WITHOUT_ROUTE = frozenset((int(DropReason.NO_ROUTE), int(DropReason.GONE)))
+_NOTHING = Dropped(DropReason.NO_ROUTE, 0, 0, 0)
+
+GeneralKey = tuple[str, int]
+
+
+class Mailbox:
+    """`take` gives what leaves next; it is either `confirmed` later, or `put_back`. `wake` says that something waits.
+
+    First what belongs to no route, then control packets of the routes in turn, then their streams by deficit round
+    robin. A stream that was silent goes first with its first quantum, within half of what is taken.
+    """
+
+    def __init__(self, budget: Budget, config: SwitchConfig, counters: Counters, wake: Callable[[], None]) -> None:
+        self.budget = budget
+        self.queues: dict[int, RouteQueue] = {}  # by the id of the receiving endpoint
+        self._config, self._counters, self._wake = config, counters, wake
+        self._general: OrderedDict[GeneralKey, Frame] = OrderedDict()
+        self._notices: OrderedDict[int, int] = OrderedDict()  # DROPPED of routes that are no more: own id, reason
+        self._wanted: dict[bytes, None] = {}  # route keys of CONNECTs that are worth delivering
+        self._returned = 0  # names what came back to no queue
+        self._control: deque[RouteQueue] = deque()
+        self._fresh: deque[RouteQueue] = deque()
+        self._ring: deque[RouteQueue] = deque()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `take` would give anything."""
+        return bool(self._general or self._notices or self._control or self._fresh or self._ring)
+
+    # --- routes
+
+    def open(self, own_id: int) -> RouteQueue | None:
+        """A queue with its reservation; None if there is none left. It is not yet in `queues`."""
+        if not self.budget.reserve(self._config.reserved_bytes):
+            return None
+        return RouteQueue(own_id, self.budget, self._config, self._counters, self._attend)
+
+    def adopt(self, queue: RouteQueue, own_id: int) -> None:
+        """The queue is that of this id, which has a route now."""
+        self.queues[own_id] = queue
+        self._notices.pop(own_id, None)
+
+    def close(self, queue: RouteQueue) -> None:
+        """End a queue. What it held that goes before the stream still leaves."""
+        self.budget.unreserve(queue.shrink())
+        for frame in queue.close():
+            self._keep_general(self._next_key(), frame)
+        if queue.listed:
+            (self._fresh if queue in self._fresh else self._ring).remove(queue)
+        if queue.control_listed:
+            self._control.remove(queue)
+        queue.listed = queue.control_listed = False
+        if self.queues.get(queue.own_id) is queue:
+            del self.queues[queue.own_id]
+
+    # --- what comes
+
+    def put(self, queue: RouteQueue, frame: Frame) -> bool:
+        """A packet of the stream; False if it was dropped."""
+        kept = queue.put(frame)
+        if kept and not queue.listed and not queue.blocked:
+            self._list(queue)
+        return kept
+
+    def put_control(self, queue: RouteQueue, frame: Frame) -> bool:
+        """A packet that goes before the stream; False if it was dropped."""
+        kept = queue.put_control(frame)
+        if not kept:
+            self._counters.packets_dropped_full += 1
+        elif not queue.control_listed:
+            self._attend(queue)
+        return kept
+
+    def post(self, key: GeneralKey, frame: Frame) -> bool:
+        """A packet of no route; it replaces one of the same key. False if there is no room."""
+        old = self._general.get(key)
+        size = charge(frame) - (charge(old) if old is not None else 0)
+        if len(self._general) >= self._config.general_packets_max and old is None:
+            return False
+        if not self.budget.admits(size):
+            return False
+        keep(frame, self.budget)
+        self.budget.hold(size)
+        self._general[key] = frame
+        self._wake()
+        return True
+
+    def notice(self, own_id: int, reason: int) -> bool:
+        """DROPPED for an id of the attachment without a route; at most one waits for each (6.7). False if too many."""
+        if len(self._notices) >= self._config.notices_max and own_id not in self._notices:
+            return False
+        self._notices[own_id] = reason
+        self._wake()
+        return True
+
+    def post_connect(self, route_key: bytes, frame: Frame) -> bool:
+        """CONNECT for the attachment, until it is withdrawn. False if there is no room."""
+        if not self.post(_connect_key(route_key), frame):
+            return False
+        self._wanted[route_key] = None
+        return True
+
+    def withdraw_connect(self, route_key: bytes) -> None:
+        """The CONNECT was answered, or nobody waits for it any more."""
+        self._wanted.pop(route_key, None)
+        frame = self._general.pop(_connect_key(route_key), None)
+        if frame is not None:
+            self.budget.release(charge(frame))
+
+    # --- what leaves
+
+    def take(self, limit_bytes: int) -> list[Frame]:
+        """What leaves next, at most `limit_bytes`; but at least one packet if any waits."""
+        frames: list[Frame] = []
+        size = 0
+        if self._general or self._notices or self._control:
+            streams_wait = bool(self._fresh or self._ring)
+            size = self._take_control(frames, limit_bytes // 2 if streams_wait else limit_bytes)
+        if self._fresh or self._ring:
+            size = self._take_streams(frames, size, limit_bytes)
+        if frames:
+            self.budget.let_go(sum(map(charge, frames)))
+            self._counters.packets_sent += len(frames)
+            self._counters.bytes_sent += size
+        return frames
+
+    def confirmed(self, frames: Iterable[Frame]) -> None:
+        """These have arrived, or will not be put back: they are held no more."""
+        size = sum(map(charge, frames))
+        self.budget.let_go(-size)
+        self.budget.release(size)
+
+    def put_back(self, frames: list[Frame]) -> None:
+        """These were taken and did not arrive: they are first in line again, in this order."""
+        self.budget.let_go(-sum(map(charge, frames)))
+        self._counters.packets_taken_back += len(frames)
+        for frame in reversed(frames):
+            self._put_back(frame)
+        if self.waiting:
+            self._wake()
+
+    # --- inside
+
+    def _put_back(self, frame: Frame) -> None:
+        kind = frame.type
+        if kind == _DROPPED:
+            self._put_back_notice(frame)
+            return
+        if kind == _CONNECT:
+            self._put_back_connect(frame)
+            return
+        queue = self.queues.get(frame.source if kind in _TO_SOURCE else frame.destination)
+        if queue is None:
+            if kind in _WORTHLESS:
+                self.budget.release(charge(frame))
+            else:
+                self._keep_general(self._next_key(), frame)
+        elif kind == _EDGE:
+            queue.edge_due = True  # by now there may be a newer one to tell
+            self._attend(queue)
+        elif not queue.put_back(frame):
+            self.budget.release(charge(frame))
+        elif kind not in IN_STREAM:
+            self._attend(queue)
+        elif not queue.listed:
+            self._list(queue)
+
+    def _put_back_notice(self, frame: Frame) -> None:
+        dropped = decode_dropped(frame.payload) or _NOTHING
+        queue = self.queues.get(frame.destination)
+        if queue is not None and dropped.reason not in _WITHOUT_ROUTE:
+            queue.note_dropped_again(dropped)
+        elif queue is None and dropped.reason in _WITHOUT_ROUTE:
+            self.notice(frame.destination, dropped.reason)
+
+    def _put_back_connect(self, frame: Frame) -> None:
+        route_key = bytes(frame.payload[:ROUTE_KEY_SIZE])
+        key = _connect_key(route_key)
+        if route_key in self._wanted and key not in self._general:
+            self._keep_general(key, frame)
+        else:
+            self.budget.release(charge(frame))
+
+    def _keep_general(self, key: GeneralKey, frame: Frame) -> None:
+        """Put what is held already first in line."""
+        if len(self._general) >= self._config.general_packets_max:
+            self.budget.release(charge(frame))
+            return
+        self._general[key] = frame
+        self._general.move_to_end(key, last=False)
+        self._wake()
+
+    def _next_key(self) -> GeneralKey:
+        self._returned += 1
+        return "returned", self._returned
+
+    def _list(self, queue: RouteQueue) -> None:
+        queue.listed = True
+        queue.deficit = self._config.quantum_bytes
+        self._fresh.append(queue)
+        self._wake()
+
+    def _attend(self, queue: RouteQueue) -> None:
+        """Something may wait in the queue that was not announced by a put."""
+        if queue.has_control and not queue.control_listed:
+            queue.control_listed = True
+            self._control.append(queue)
+            self._wake()
+        if queue.has_data and not queue.listed:
+            self._list(queue)
+
+    def _take_control(self, frames: list[Frame], limit_bytes: int) -> int:
+        size = 0
+        while self._notices:
+            if frames and size + NOTICE_BYTES > limit_bytes:
+                return size
+            found = dropped_frame(*self._notices.popitem(last=False))
+            frames.append(found)
+            size += len(found.data)
+        while self._general:
+            key, frame = next(iter(self._general.items()))
+            if frames and size + len(frame.data) > limit_bytes:
+                return size
+            del self._general[key]
+            frames.append(frame)
+            size += len(frame.data)
+        while self._control:
+            queue = self._control[0]
+            while control := queue.pop_control(limit_bytes - size if frames else 1 << 31):
+                frames.append(control)
+                size += len(control.data)
+            if queue.has_control:
+                return size
+            queue.control_listed = False
+            self._control.popleft()
+        return size
+
+    def _take_streams(self, frames: list[Frame], size: int, limit_bytes: int) -> int:
+        fresh, ring = self._fresh, self._ring
+        fresh_until = size + (limit_bytes - size) // 2
+        while fresh or ring:
+            turns = fresh if fresh and (not ring or size < fresh_until) else ring
+            queue = turns[0]
+            head_bytes = queue.head_bytes
+            if queue.deficit < head_bytes:
+                queue.deficit += self._config.quantum_bytes
+                turns.popleft()
+                ring.append(queue)
+                continue
+            if frames and size + head_bytes > limit_bytes:
+                break
+            frames.append(queue.pop())
+            size += head_bytes
+            queue.deficit -= head_bytes
+            if not queue.has_data:
+                turns.popleft()
+                queue.listed = False
+            if queue.edge_is_due():
+                queue.announce()
+        return size
+
+
+def _connect_key(route_key: bytes) -> GeneralKey:
+    return "connect", int.from_bytes(route_key, "big")

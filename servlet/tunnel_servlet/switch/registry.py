@@ -1,0 +1,94 @@
+"""Who is attached: ids bound to users, names and their replacement, limits (6.1 to 6.4, 9.6)."""
+
+from collections import OrderedDict
+
+from tunnel_servlet.switch.attachments import Account, Attachment
+from tunnel_servlet.switch.budgets import Budget
+from tunnel_servlet.switch.context import SwitchContext
+
+__all__ = ["Registry"]
+
+
+class Registry:
+    """All attachments and their users. An id belongs to the user who attached with it first, while it is here."""
+
+    def __init__(self, context: SwitchContext) -> None:
+        self.by_id: dict[bytes, Attachment] = {}
+        self.accounts: dict[str, Account] = {}
+        self.exits: list[Attachment] = []  # who comes first is next
+        self._names: dict[tuple[str, str], Attachment] = {}
+        self._replaced: OrderedDict[bytes, int] = OrderedDict()  # until when these ids are refused
+        self._context = context
+
+    def find(self, identity: bytes, user: str) -> Attachment | None:
+        """The attachment of that id, if it is this user's: to others it does not exist (6.1)."""
+        attachment = self.by_id.get(identity)
+        return attachment if attachment is not None and attachment.account.user == user else None
+
+    def has_room(self, user: str) -> bool:
+        """Whether the user may have another attachment."""
+        config = self._context.config
+        account = self.accounts.get(user)
+        used = account.attachments if account is not None else 0
+        return used < config.attachments_per_user_max and len(self.by_id) < config.attachments_max
+
+    def add(self, identity: bytes, user: str, *, is_exit: bool) -> Attachment:
+        """A new attachment, without a name."""
+        config = self._context.config
+        account = self.accounts.get(user)
+        if account is None:
+            size = config.user_bytes_max
+            account = Account(user, Budget(size, config.pool_bytes(size), self._context.budget))
+            self.accounts[user] = account
+        account.attachments += 1
+        attachment = Attachment(identity, account, self._context, is_exit=is_exit)
+        self.by_id[identity] = attachment
+        return attachment
+
+    def serve(self, attachment: Attachment) -> None:
+        """It has its name: from now on an exit gets connections."""
+        if attachment.is_exit and attachment not in self.exits:
+            self.exits.append(attachment)
+
+    def remove(self, attachment: Attachment) -> None:
+        """It is no more; its routes have been released."""
+        attachment.is_gone = True
+        attachment.mailbox.budget.close()
+        del self.by_id[attachment.identity]
+        if attachment in self.exits:
+            self.exits.remove(attachment)
+        account = attachment.account
+        if self._names.get((account.user, attachment.name)) is attachment:
+            del self._names[account.user, attachment.name]
+        account.attachments -= 1
+        if not account.attachments:
+            del self.accounts[account.user]
+
+    # --- names
+
+    def named(self, user: str, name: str) -> Attachment | None:
+        """Who has the name; an endpoint without one has none."""
+        return self._names.get((user, name)) if name else None
+
+    def rename(self, attachment: Attachment, name: str) -> None:
+        """It goes by this name from now on; nobody else has it any more."""
+        key = attachment.account.user, attachment.name
+        if self._names.get(key) is attachment:
+            del self._names[key]
+        attachment.name = name
+        if name:
+            self._names[attachment.account.user, name] = attachment
+
+    # --- those that were replaced
+
+    def note_replaced(self, identity: bytes, now: int) -> None:
+        """Remember that the endpoint of this id is no more, so that nobody waits for it (6.4)."""
+        config = self._context.config
+        self._replaced[identity] = now + config.attachment_timeout_us
+        self._replaced.move_to_end(identity)
+        while len(self._replaced) > config.replaced_max:
+            self._replaced.popitem(last=False)
+
+    def was_replaced(self, identity: bytes, now: int) -> bool:
+        """Whether it was, not long ago."""
+        return self._replaced.get(identity, now) > now

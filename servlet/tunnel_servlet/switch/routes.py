@@ -1,0 +1,287 @@
+"""Routes: who is bound to whom, who waits to be, and when that ends (3.2, 6.5, 9.5)."""
+
+import enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tunnel.traces.record import TraceEvent, TraceReason
+from tunnel.wire import Accepted, Connect, DropReason, Frame, RejectReason
+from tunnel_servlet.switch.attachments import Attachment
+from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.deadlines import Deadline
+from tunnel_servlet.switch.own_packets import rejected_frame
+from tunnel_servlet.switch.queues import RouteQueue
+
+if TYPE_CHECKING:
+    from tunnel_servlet.switch.services import Listener
+
+__all__ = ["Leg", "Route", "RouteState", "RouteTable"]
+
+
+class RouteState(enum.Enum):
+    """How far a route has come."""
+
+    PARKED = "parked"  # a resume whose endpoint is not attached (6.5)
+    HANDED = "handed"  # CONNECT is with an acceptor (3.2)
+    BOUND = "bound"
+    RELEASED = "released"
+
+
+class Leg:
+    """One side of a route. `queue` is what waits for this side. `far_id` is 0 until the route is bound."""
+
+    __slots__ = ("attachment", "far", "far_id", "has_shut", "mailbox", "own_id", "queue", "route")
+
+    def __init__(self, attachment: Attachment, own_id: int, queue: RouteQueue, route: "Route") -> None:
+        self.attachment = attachment
+        self.mailbox = attachment.mailbox
+        self.own_id = own_id
+        self.queue = queue
+        self.route = route
+        self.far = self
+        self.far_id = 0
+        self.has_shut = False  # it sent SHUTDOWN, or ABORT
+
+
+class Route:
+    """A connection as the relay sees it. `acceptor` is itself the initiator while a resume is parked."""
+
+    __slots__ = (
+        "acceptor",
+        "deadline",
+        "endpoint_id",
+        "frame",
+        "initiator",
+        "is_lingering",
+        "listener",
+        "resume",
+        "route_key",
+        "state",
+        "target",
+    )
+
+    def __init__(self, connect: Connect, frame: Frame) -> None:
+        self.route_key = connect.route_key  # drawn by the initiator (3.1)
+        self.target = connect.target  # what was authorised
+        self.resume = connect.resume
+        self.endpoint_id = connect.options.endpoint_id or b""  # of the acceptor, if it is a resume
+        self.frame: Frame | None = frame  # CONNECT as it is handed on, stamped; None once it is bound
+        self.state = RouteState.PARKED
+        self.initiator: Leg
+        self.acceptor: Leg
+        self.deadline: Deadline
+        self.listener: Listener | None = None
+        self.is_lingering = False
+
+
+class RouteTable:
+    """All routes of the switch."""
+
+    def __init__(self, context: SwitchContext) -> None:
+        self._context = context
+        self._parked: dict[bytes, dict[Route, None]] = {}  # by the endpoint named, oldest first
+        self.counts = dict.fromkeys(RouteState, 0)
+
+    def __len__(self) -> int:
+        return sum(self.counts.values()) - self.counts[RouteState.RELEASED]
+
+    # --- opening
+
+    def open(self, attachment: Attachment, connect: Connect, frame: Frame) -> Route | None:
+        """A route from `attachment` to nobody yet; None if limits or reservations are used up."""
+        config, account = self._context.config, attachment.account
+        if (
+            len(self) >= config.routes_max
+            or account.routes >= config.routes_per_user_max
+            or attachment.routes_opened >= config.routes_per_attachment_max
+        ):
+            return None
+        queue = attachment.mailbox.open(frame.source)
+        if queue is None:
+            return None
+        route = Route(connect, frame)
+        route.initiator = route.acceptor = Leg(attachment, frame.source, queue, route)
+        route.deadline = Deadline(partial(self._timed_out, route))
+        attachment.legs[frame.source] = route.initiator
+        attachment.mailbox.adopt(queue, frame.source)
+        attachment.routes_opened += 1
+        account.routes += 1
+        self.counts[RouteState.PARKED] += 1
+        return route
+
+    def hand(self, route: Route, acceptor: Attachment, listener: "Listener | None", now: int) -> RejectReason | None:
+        """Hand CONNECT to `acceptor`; why not, if it cannot be."""
+        if route.route_key in acceptor.handed:
+            return RejectReason.ID_IN_USE
+        queue = acceptor.mailbox.open(0)
+        if queue is None:
+            return RejectReason.BUSY
+        if route.frame is None or not acceptor.mailbox.post_connect(route.route_key, route.frame):
+            acceptor.mailbox.close(queue)
+            return RejectReason.BUSY
+        initiator = route.initiator
+        queue.blocked = True
+        queue.back, initiator.queue.back = initiator.queue, queue
+        if not route.resume:
+            queue.ledger.start_at(route.frame.sequence)
+        route.acceptor = Leg(acceptor, 0, queue, route)
+        acceptor.handed[route.route_key] = route
+        acceptor.awaits(initiator.own_id)
+        if listener is not None:
+            listener.pending += 1
+            route.listener = listener
+        self._become(route, RouteState.HANDED)
+        self._context.deadlines.set(route.deadline, now + self._context.config.pending_timeout_us)
+        return None
+
+    def hand_again(self, route: Route, frame: Frame) -> None:
+        """CONNECT was repeated: the acceptor is idempotent (3.3)."""
+        route.acceptor.mailbox.post_connect(route.route_key, frame)
+
+    def park(self, route: Route, now: int) -> None:
+        """A resume waits for the endpoint it names; a repeat waits anew (6.5)."""
+        self._parked.setdefault(route.endpoint_id, {})[route] = None
+        self._context.deadlines.set(route.deadline, now + self._context.config.park_us)
+
+    def unpark(self, endpoint_id: bytes) -> list[Route]:
+        """The resumes that wait for this endpoint, oldest first; they wait no more."""
+        return list(self._parked.pop(endpoint_id, {}))
+
+    def bind(self, route: Route, own_id: int, accepted: Accepted, sequence: int, now: int) -> None:
+        """The acceptor echoed the route key: `own_id` is its id, `sequence` its initial one."""
+        initiator, acceptor = route.initiator, route.acceptor
+        acceptor.own_id = initiator.far_id = own_id
+        acceptor.far_id = initiator.own_id
+        initiator.far, acceptor.far = acceptor, initiator
+        acceptor.attachment.legs[own_id] = acceptor
+        initiator.mailbox.adopt(initiator.queue, initiator.own_id)
+        acceptor.mailbox.adopt(acceptor.queue, own_id)
+        if not accepted.resumed:
+            initiator.queue.ledger.start_at(sequence)
+        acceptor.mailbox.withdraw_connect(route.route_key)
+        self._forget_pending(route)
+        self._become(route, RouteState.BOUND)
+        route.frame = None
+        self._context.deadlines.clear(route.deadline)
+        acceptor.queue.bind(own_id)
+        if not accepted.resumed:
+            for queue in (acceptor.queue, initiator.queue):
+                if queue.is_promised_too_much():
+                    queue.announce()
+        counters = self._context.counters
+        counters.routes_bound += 1
+        counters.routes_resumed += accepted.resumed
+        event = TraceEvent.ROUTE_RESUMED if accepted.resumed else TraceEvent.ROUTE_BOUND
+        self._context.trace(
+            event, now, connection=initiator.own_id, peer=own_id, text=initiator.attachment.account.user
+        )
+
+    # --- ending
+
+    def shut(self, leg: Leg, now: int) -> None:
+        """This side sent SHUTDOWN or ABORT, which is on its way (9.5)."""
+        route = leg.route
+        leg.has_shut = True
+        if leg.far.has_shut:
+            self.release(route, now)
+        elif not route.is_lingering:
+            self._linger(route, now)
+
+    def release(self, route: Route, now: int, reason: TraceReason | None = None) -> None:
+        """Forget the route. Control packets that wait for its sides still leave."""
+        initiator, acceptor, state = route.initiator, route.acceptor, route.state
+        self._context.deadlines.clear(route.deadline)
+        self._forget_pending(route)
+        if state is RouteState.PARKED:
+            self._unpark(route)
+        self._become(route, RouteState.RELEASED)
+        self._uncount(route)
+        initiator.attachment.lingering.pop(route, None)
+        if acceptor is not initiator:
+            acceptor.mailbox.withdraw_connect(route.route_key)
+            del acceptor.attachment.handed[route.route_key]
+            acceptor.mailbox.close(acceptor.queue)
+            acceptor.attachment.legs.pop(acceptor.own_id, None)
+        initiator.mailbox.close(initiator.queue)
+        del initiator.attachment.legs[initiator.own_id]
+        self._context.counters.routes_released += 1
+        self._context.trace(
+            TraceEvent.ROUTE_RELEASED,
+            now,
+            connection=initiator.own_id,
+            peer=acceptor.own_id,
+            reason=reason,
+            text=state.value,
+        )
+
+    def release_all(self, attachment: Attachment, reason: DropReason, now: int) -> None:
+        """The attachment is no more: its routes end, and the other sides are told (6.4, 9.5)."""
+        why = TraceReason.GONE if reason is DropReason.GONE else TraceReason.NO_ROUTE
+        handed = [route for route in attachment.handed.values() if route.state is RouteState.HANDED]
+        for route in [*(leg.route for leg in attachment.legs.values()), *handed]:
+            if route.state is RouteState.RELEASED:
+                continue  # both of its sides were here
+            bound = route.state is RouteState.BOUND
+            other = route.initiator if route.acceptor.attachment is attachment else route.acceptor
+            self.release(route, now, why)
+            if other.attachment is attachment:
+                continue
+            if bound:
+                self.tell_dropped(other.attachment, other.own_id, reason)
+            elif other is route.initiator and (reason is DropReason.GONE or not route.resume):
+                self.tell_rejected(route, RejectReason.GONE, "the endpoint is gone")
+
+    def tell_dropped(self, attachment: Attachment, own_id: int, reason: DropReason) -> None:
+        """DROPPED for a route that is no more; at most one waits for each id (6.7)."""
+        attachment.mailbox.notice(own_id, reason)
+
+    def tell_rejected(self, route: Route, reason: RejectReason, text: str) -> None:
+        """REJECTED by the relay, for a route that was just released."""
+        initiator = route.initiator
+        frame = rejected_frame(initiator.own_id, route.route_key, reason, text)
+        initiator.mailbox.post(("rejected", initiator.own_id), frame)
+
+    # --- inside
+
+    def _timed_out(self, route: Route, now: int) -> None:
+        state = route.state
+        self.release(route, now)
+        # A resume that nobody answers is not refused: that would end a stream that can wait.
+        if state is RouteState.HANDED and not route.resume:
+            self.tell_rejected(route, RejectReason.TIMED_OUT, "nobody answered the request")
+
+    def _linger(self, route: Route, now: int) -> None:
+        """The first SHUTDOWN: the route needs no reservation any more, and does not count as one that is open."""
+        config, owner = self._context.config, route.initiator.attachment
+        self._uncount(route)
+        route.is_lingering = True
+        for leg in (route.initiator, route.acceptor):
+            leg.mailbox.budget.unreserve(leg.queue.shrink())
+        self._context.deadlines.set(route.deadline, now + config.linger_us)
+        owner.lingering[route] = None
+        if len(owner.lingering) > config.lingering_per_attachment_max:
+            self.release(next(iter(owner.lingering)), now)
+
+    def _uncount(self, route: Route) -> None:
+        if not route.is_lingering:
+            route.initiator.attachment.routes_opened -= 1
+            route.initiator.attachment.account.routes -= 1
+
+    def _become(self, route: Route, state: RouteState) -> None:
+        self.counts[route.state] -= 1
+        self.counts[state] += 1
+        route.state = state
+
+    def _forget_pending(self, route: Route) -> None:
+        """CONNECT is not with an acceptor any more."""
+        if route.listener is not None:
+            route.listener.pending -= 1
+            route.listener = None
+        if route.state is RouteState.HANDED:
+            route.acceptor.attachment.unawait(route.initiator.own_id)
+
+    def _unpark(self, route: Route) -> None:
+        parked = self._parked.get(route.endpoint_id, {})
+        parked.pop(route, None)
+        if not parked:
+            self._parked.pop(route.endpoint_id, None)

@@ -1,0 +1,108 @@
+"""Who listens under which name, and who is next (2.8, 3.2)."""
+
+from typing import TYPE_CHECKING
+
+from tunnel.wire import ListenState, ListenStatus
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.decisions import MayListen
+
+if TYPE_CHECKING:
+    from tunnel_servlet.switch.attachments import Attachment
+
+__all__ = ["Listener", "Services"]
+
+
+class Listener:
+    """One attachment under one name. It stays known after it went down: an older LISTEN_STATE may still come."""
+
+    __slots__ = ("attachment", "backlog", "is_up", "name", "pending", "version")
+
+    def __init__(self, attachment: "Attachment", name: str) -> None:
+        self.attachment = attachment
+        self.name = name
+        self.version = 0
+        self.is_up = False
+        self.backlog = 0
+        self.pending = 0  # CONNECTs handed to it and not answered
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be handed another CONNECT."""
+        return self.is_up and self.pending < max(1, self.backlog)
+
+
+class Services:
+    """All listeners. Those of one name take turns."""
+
+    def __init__(self, config: SwitchConfig, may_listen: MayListen) -> None:
+        self._config = config
+        self._may_listen = may_listen
+        self._up: dict[str, list[Listener]] = {}  # who comes first is next
+
+    def __len__(self) -> int:
+        return sum(map(len, self._up.values()))
+
+    def announce(self, attachment: "Attachment", state: ListenState) -> ListenState | None:
+        """Apply LISTEN_STATE; what the relay answers: what holds now. Nothing to one that is out of date."""
+        listener = attachment.listeners.get(state.name)
+        if listener is not None and state.version < listener.version:
+            return None
+        if state.state != ListenStatus.UP:
+            if listener is not None and state.version > listener.version:
+                listener.version = state.version
+                self._take_down(listener)
+            return _answer(state, ListenStatus.DOWN)
+        if not self._may_listen(attachment.account.user, state.name):
+            return _answer(state, ListenStatus.REFUSED)
+        if listener is None:
+            if not self._make_room(attachment):
+                return _answer(state, ListenStatus.REFUSED)
+            listener = attachment.listeners[state.name] = Listener(attachment, state.name)
+        elif state.version == listener.version:
+            return _answer(state, ListenStatus.UP if listener.is_up else ListenStatus.DOWN)
+        listener.version = state.version
+        listener.backlog = state.backlog
+        if not listener.is_up:
+            listener.is_up = True
+            self._up.setdefault(state.name, []).append(listener)
+        return _answer(state, ListenStatus.UP)
+
+    def candidates(self, name: str) -> list[Listener]:
+        """Who listens under the name, who is next first."""
+        return list(self._up.get(name, ()))
+
+    def chosen(self, listener: Listener) -> None:
+        """It was handed a CONNECT: it is last in the next turn."""
+        turns = self._up[listener.name]
+        turns.remove(listener)
+        turns.append(listener)
+
+    def forget(self, attachment: "Attachment") -> None:
+        """The attachment is gone."""
+        for listener in attachment.listeners.values():
+            self._take_down(listener)
+        attachment.listeners.clear()
+
+    def _take_down(self, listener: Listener) -> None:
+        if not listener.is_up:
+            return
+        listener.is_up = False
+        turns = self._up[listener.name]
+        turns.remove(listener)
+        if not turns:
+            del self._up[listener.name]
+
+    def _make_room(self, attachment: "Attachment") -> bool:
+        """Room for another name; the oldest that is down is forgotten for it."""
+        listeners = attachment.listeners
+        if len(listeners) < self._config.names_per_attachment_max:
+            return True
+        down = next((name for name, listener in listeners.items() if not listener.is_up), None)
+        if down is None:
+            return False
+        del listeners[down]
+        return True
+
+
+def _answer(state: ListenState, status: ListenStatus) -> ListenState:
+    return ListenState(state.version, status, 0, state.name)

@@ -1,0 +1,80 @@
+"""The admin listener: is it alive, is it ready, what is it doing; and the order to drain. Not for the public side."""
+
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+
+import msgspec
+from aiohttp import web
+
+from tunnel_servlet.switch.stats import SwitchStats
+from tunnel_servlet.web.relay import Relay
+
+__all__ = ["ADMIN_HEADER", "RelayState", "create_admin", "state_of"]
+
+ADMIN_HEADER = "Tunnel-Admin"  # pages in a browser cannot send it to another origin without being asked first
+_HEADERS = {"Cache-Control": "no-store"}
+
+
+class RelayState(msgspec.Struct, frozen=True):
+    """What /state shows. It names no user, no target and no id."""
+
+    ready: bool
+    draining: bool
+    uptime_s: int
+    tokens: int
+    requests_waiting: int
+    switch: SwitchStats
+
+
+def state_of(relay: Relay, began_s: float) -> RelayState:
+    """How the relay is now."""
+    host = relay.host
+    return RelayState(
+        ready=relay.is_ready and not relay.is_draining,
+        draining=relay.is_draining,
+        uptime_s=int(time.monotonic() - began_s),
+        tokens=len(relay.tokens),
+        requests_waiting=host.waiting,
+        switch=host.switch.stats(),
+    )
+
+
+def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.Application:
+    """The application of the admin listener. `drain(seconds)` begins to drain; None: as long as configured."""
+    began_s = time.monotonic()
+
+    async def live(_: web.Request) -> web.Response:
+        return web.Response(text="live\n", headers=_HEADERS)
+
+    async def ready(_: web.Request) -> web.Response:
+        is_ready = relay.is_ready and not relay.is_draining
+        text = "ready\n" if is_ready else "draining\n" if relay.is_draining else "not ready\n"
+        return web.Response(status=200 if is_ready else 503, text=text, headers=_HEADERS)
+
+    async def state(_: web.Request) -> web.Response:
+        body = msgspec.json.encode(state_of(relay, began_s))
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
+    async def order_drain(request: web.Request) -> web.Response:
+        if ADMIN_HEADER not in request.headers or not _is_loopback(request.remote):
+            return web.Response(status=403, text=f"only from this machine, and with the header {ADMIN_HEADER}\n")
+        seconds = request.query.get("timeout", "")
+        if seconds and not (seconds.isascii() and seconds.isdigit()):
+            return web.Response(status=400, text="timeout is a number of seconds\n")
+        drain(float(seconds) if seconds else None)
+        return web.Response(status=202, text="draining\n", headers=_HEADERS)
+
+    app = web.Application()
+    app.router.add_get("/livez", live)
+    app.router.add_get("/readyz", ready)
+    app.router.add_get("/state", state)
+    app.router.add_post("/drain", order_drain)
+    return app
+
+
+def _is_loopback(address: str | None) -> bool:
+    try:
+        return ip_address(address or "").is_loopback
+    except ValueError:
+        return False

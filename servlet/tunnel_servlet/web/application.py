@@ -1,0 +1,187 @@
+"""The relay as an aiohttp application: POST {base}/exchange and GET {base}/link. Everything else is not found.
+
+`create_app` is the one way to build it, and its packet filter the one place where packets can be lost on purpose.
+Run it with `tunnel_servlet.web.server`: plain aiohttp has no deadline for headers.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+
+import structlog
+from aiohttp import web
+
+from tunnel.traces.record import TraceSink
+from tunnel.wire import Status, StatusCode, encode_envelope
+from tunnel_servlet.access.tokens import Identity
+from tunnel_servlet.config import RelayConfig
+from tunnel_servlet.switch.decisions import PacketFilter
+from tunnel_servlet.web.inline_exit import InlineExit
+from tunnel_servlet.web.relay import Relay
+from tunnel_servlet.web.relay_link import LINK_PROTOCOL, serve_link
+
+__all__ = ["RELAY", "create_app"]
+
+RELAY = web.AppKey("relay", Relay)
+_log = structlog.get_logger("relay")
+
+_ROLE_HEADER = "Tunnel-Role"  # of POST requests: exit or endpoint
+_CONTENT_TYPE = "application/octet-stream"
+_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Refusal(Exception):
+    """A request that does not reach the switch: what to answer."""
+
+    def __init__(self, http_status: int, code: StatusCode, text: str, retry_after_s: int = 0) -> None:
+        super().__init__(text)
+        self.http_status = http_status
+        self.status = Status(code, retry_after_s * 1000, text)
+
+
+def create_app(
+    config: RelayConfig, packet_filter: PacketFilter | None = None, *, trace: TraceSink | None = None
+) -> web.Application:
+    """A relay. `packet_filter(frame)` is asked for each packet in an accepted body; False loses it.
+
+    Must be called where it will run: within the event loop. `app[RELAY]` is the relay behind it.
+    """
+    relay = Relay(config, packet_filter, trace)
+    app = web.Application(middlewares=[_plainly], client_max_size=config.switch.body_bytes_max)
+    app[RELAY] = relay
+    app.router.add_post(f"{config.base}/exchange", _exchange)
+    app.router.add_get(f"{config.base}/link", _link, allow_head=False)
+    exit_ = InlineExit(relay) if config.exit == "inline" else None
+
+    async def start(_: web.Application) -> None:
+        if exit_ is not None:
+            await exit_.start()
+        relay.is_ready = True
+
+    async def stop(_: web.Application) -> None:
+        relay.is_ready = False
+        if exit_ is not None:
+            await exit_.close()
+        relay.host.close()
+
+    app.on_startup.append(start)
+    app.on_shutdown.append(stop)
+    return app
+
+
+@web.middleware
+async def _plainly(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Refusals become envelopes; what is not ours is answered in plain text, never HTML."""
+    try:
+        return await handler(request)
+    except _Refusal as refusal:
+        return _refused(refusal)
+    except web.HTTPException as error:
+        return web.Response(status=error.status, text=error.reason, headers=_allowed(error))
+    except (ConnectionError, TimeoutError):
+        raise
+    except Exception:
+        _log.exception("failed")
+        return web.Response(status=500, text="Internal Server Error")
+
+
+def _allowed(error: web.HTTPException) -> dict[str, str]:
+    return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+
+
+def _refused(refusal: _Refusal) -> web.Response:
+    headers = dict(_HEADERS)
+    if refusal.status.retry_after_ms:
+        headers["Retry-After"] = str(refusal.status.retry_after_ms // 1000)
+    if refusal.http_status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="tunnel"'
+    return web.Response(status=refusal.http_status, body=b"".join(encode_envelope(refusal.status)), headers=headers)
+
+
+# --- POST {base}/exchange
+
+
+async def _exchange(request: web.Request) -> web.StreamResponse:
+    relay = request.app[RELAY]
+    identity = _identify(relay, request)
+    headers = request.headers
+    if headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise _Refusal(415, StatusCode.MALFORMED, "a body comes as it is: no Content-Encoding but identity")
+    if request.content_type != _CONTENT_TYPE:
+        raise _Refusal(415, StatusCode.MALFORMED, f"the Content-Type of a body is {_CONTENT_TYPE}")
+    body = await _read_body(request, relay.config)
+    is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
+    response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
+    if not relay.is_live(identity):
+        raise _Refusal(401, StatusCode.NOT_AUTHORISED, "the token was revoked")  # while the request was held
+    return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
+
+
+def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
+    """By the rules, and by what the endpoint says of itself; older ones say nothing."""
+    user = identity.user
+    is_exit = relay.policy.is_exit(user)
+    if role == "exit" and not is_exit:
+        raise _Refusal(403, StatusCode.DENIED, f"{user} is no exit: exit = true is missing under [users.{user}]")
+    return is_exit and role != "endpoint"
+
+
+async def _read_body(request: web.Request, config: RelayConfig) -> bytes:
+    """The whole body, within the limits of size and time."""
+    limit = config.switch.body_bytes_max
+    too_large = _Refusal(413, StatusCode.TOO_LARGE, f"at most {limit} bytes")
+    if request.content_length is not None and request.content_length > limit:
+        raise too_large
+    content = request.content
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(config.limits.body_seconds):
+            while part := await content.readany():
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    raise too_large
+    except TimeoutError:
+        text = f"the body did not come within {config.limits.body_seconds} s"
+        raise _Refusal(408, StatusCode.BUSY, text) from None
+    except web.RequestPayloadError:
+        raise _Refusal(400, StatusCode.CORRUPT, "the body is damaged") from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _identify(relay: Relay, request: web.Request) -> Identity:
+    """Whose request it is; a refusal if nobody's."""
+    if relay.config.is_open and not _is_direct(request.host):
+        # A page in a browser on this machine may have led here, under a name of its own.
+        raise _Refusal(403, StatusCode.DENIED, "an open relay is addressed as localhost or by its address")
+    authorization = request.headers.get("Authorization")
+    identity = relay.identify(authorization)
+    if identity is not None:
+        return identity
+    wait_s = relay.rejected(authorization, request.remote or "")
+    if wait_s:
+        raise _Refusal(429, StatusCode.BUSY, "too many wrong tokens", wait_s)
+    raise _Refusal(401, StatusCode.NOT_AUTHORISED, "no such token")
+
+
+def _is_direct(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return name == "localhost"
+    return True
+
+
+# --- GET {base}/link
+
+
+async def _link(request: web.Request) -> web.StreamResponse:
+    relay = request.app[RELAY]
+    identity = _identify(relay, request)
+    wanted = [part.strip().lower() for part in request.headers.get("Upgrade", "").split(",")]
+    if LINK_PROTOCOL not in wanted or request.transport is None:
+        return web.Response(status=426, text=f"Upgrade to {LINK_PROTOCOL}", headers={"Upgrade": LINK_PROTOCOL})
+    return await serve_link(request, relay, identity)

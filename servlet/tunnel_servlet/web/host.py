@@ -1,0 +1,220 @@
+"""The clock, the event loop and the switch meet here: requests and links in, answers and batches out, one timer."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from random import SystemRandom
+from typing import Protocol, TypeAlias
+
+from tunnel.traces.record import TraceSink
+from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter
+from tunnel_servlet.switch.switch import Response, Switch
+
+__all__ = ["Answered", "HostedLink", "SwitchHost", "now_us"]
+
+Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
+_Request: TypeAlias = tuple[int, str, Buffer, bool]
+
+_TIMER_STEP_US = 1_000  # timers are set to whole milliseconds, later rather than earlier: uvloop has no finer ones
+_CLOSING = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "the relay is shutting down")))
+
+
+def now_us() -> int:
+    """The relay's clock: microseconds, never going back."""
+    return time.monotonic_ns() // 1000
+
+
+class HostedLink(Protocol):
+    """A link, as the host sees it."""
+
+    def fill(self) -> None:
+        """Something waits: take batches until there is nothing, or the connection takes no more."""
+
+    def end(self, text: str) -> None:
+        """Close the connection: the switch has forgotten the link."""
+
+
+class SwitchHost:
+    """Owns the switch. Everything happens in one event loop, from the first request on; nothing here blocks."""
+
+    def __init__(
+        self,
+        config: SwitchConfig,
+        authorise: Authorise,
+        *,
+        may_listen: MayListen,
+        packet_filter: PacketFilter | None = None,
+        trace: TraceSink | None = None,
+    ) -> None:
+        self.switch = Switch(
+            config, SystemRandom(), authorise, may_listen=may_listen, packet_filter=packet_filter, trace=trace
+        )
+        self.links: dict[int, HostedLink] = {}
+        self.is_closed = False
+        self._waiting: dict[int, Answered] = {}
+        self._posted: deque[_Request] = deque()
+        self._count = 0
+        self._pumping = False
+        self._scheduled: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_us = 0
+        self._drained: asyncio.Future[None] | None = None
+
+    # --- requests
+
+    async def exchange(self, user: str, body: Buffer, *, is_exit: bool) -> Response:
+        """Answer one request. When cancelled, the switch is told that nobody waits."""
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def answered(status: int, data: bytes) -> None:
+            if not answer.done():
+                answer.set_result(Response(number, status, [data]))
+
+        number = self._wait(answered)
+        if self.is_closed:
+            answered(503, _CLOSING)
+        else:
+            self.switch.request(number, user, body, now_us(), is_exit=is_exit)
+            self.pump()
+        try:
+            return await answer
+        finally:
+            self.gone(number)
+
+    def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool) -> int:
+        """One request from this process; `answered` is called later, unless `gone` is called with this number."""
+        number = self._wait(answered)
+        self._posted.append((number, user, body, is_exit))
+        self._schedule()
+        return number
+
+    def gone(self, number: int) -> None:
+        """Nobody waits for this answer any more. Harmless when it was given."""
+        if self._waiting.pop(number, None) is not None:
+            self.switch.gone(number, now_us())
+
+    def _wait(self, answered: Answered) -> int:
+        self._count += 1
+        self._waiting[self._count] = answered
+        return self._count
+
+    # --- links
+
+    def link_opened(self, link: HostedLink, user: str, identity: bytes, epoch: int, generation: int) -> int:
+        """The link's number for the switch; 0: the switch refuses it. Call `pump` when the link can be filled."""
+        self._count += 1
+        opened = not self.is_closed and self.switch.link_opened(
+            self._count, user, identity, epoch, generation, now_us()
+        )
+        if not opened:
+            return 0
+        self.links[self._count] = link
+        return self._count
+
+    def link_closed(self, number: int) -> None:
+        """The connection of the link ended. Harmless when the switch ended the link."""
+        if self.links.pop(number, None) is not None:
+            self.switch.link_closed(number, now_us())
+            self.pump()
+
+    # --- life
+
+    @property
+    def waiting(self) -> int:
+        """Requests without an answer, those of this process included."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Answer everything that waits, end all links, take nothing more."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for handle in (self._timer, self._scheduled):
+            if handle is not None:
+                handle.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for answered in waiting.values():
+            answered(503, _CLOSING)
+        links, self.links = self.links, {}
+        for link in links.values():
+            link.end("the relay is shutting down")
+        self._look_whether_drained()
+
+    async def drained(self) -> None:
+        """Return when no route is left, or the host is closed."""
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+            self._look_whether_drained()
+        await asyncio.shield(self._drained)
+
+    def _look_whether_drained(self) -> None:
+        if self._drained is None or self._drained.done():
+            return
+        if self.is_closed or not self.switch.stats().routes:
+            self._drained.set_result(None)
+
+    # --- the pump
+
+    def pump(self) -> None:
+        """Deliver what the switch has to say, and see to its timer. Harmless at any time, also from within."""
+        if self._pumping or self.is_closed:
+            return
+        self._pumping = True
+        try:
+            while self._deliver():
+                pass
+        finally:
+            self._pumping = False
+        self._arm()
+        self._look_whether_drained()
+
+    def _deliver(self) -> bool:
+        moved = False
+        switch = self.switch
+        while (response := switch.poll_response()) is not None:
+            moved = True
+            answered = self._waiting.pop(response.handle, None)
+            if answered is not None:
+                body = response.body
+                answered(response.status, bytes(body[0]) if len(body) == 1 else b"".join(body))
+        while (number := switch.poll_link_ready()) is not None:
+            moved = True
+            if number in self.links:
+                self.links[number].fill()
+        while (number := switch.poll_link_end()) is not None:
+            moved = True
+            ended = self.links.pop(number, None)
+            if ended is not None:
+                ended.end("the attachment is no more, or attached anew")
+        return moved
+
+    def _schedule(self) -> None:
+        if self._scheduled is None and not self.is_closed:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = None
+        while self._posted:
+            number, user, body, is_exit = self._posted.popleft()
+            if number in self._waiting:
+                self.switch.request(number, user, body, now_us(), is_exit=is_exit)
+        self.pump()
+
+    def _arm(self) -> None:
+        """A timer that is set too early stays: it costs one idle pump, setting it anew would cost more."""
+        due_us = self.switch.next_timeout()
+        if due_us is None or (self._timer is not None and self._timer_us <= due_us):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = -((now_us() - due_us) // _TIMER_STEP_US)
+        self._timer = asyncio.get_running_loop().call_later(max(1, delay_ms) / 1e3, self._on_timer)
+        self._timer_us = due_us
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.switch.handle_timeout(now_us())
+        self.pump()

@@ -1,0 +1,42 @@
+"""The exit in the relay's own process."""
+
+from tunnel import Attachment, memory_attach
+from tunnel_servlet.access.grants import EXIT_USER
+from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.web.relay import Relay
+
+__all__ = ["InlineExit"]
+
+_LINGER_S = 2.0  # for what was written to reach its endpoint, when the relay stops
+
+
+class InlineExit:
+    """The exit in the relay's process. Its streams end when the relay does."""
+
+    def __init__(self, relay: Relay) -> None:
+        limits = relay.config.limits
+        self.dialer = Dialer(
+            lambda user: relay.policy.rules_of(user),
+            dial_seconds=limits.dial_seconds,
+            connections_max=limits.exit_connections_max,
+        )
+        self._relay = relay
+        self._attachment: Attachment | None = None
+
+    async def start(self) -> None:
+        """Attach to the relay's switch."""
+        self._attachment = memory_attach(
+            self._relay.host,
+            user=EXIT_USER,
+            name="inline",
+            exit_handler=self.dialer,
+            linger=_LINGER_S,
+            trace=self._relay.trace,
+        )
+        await self._attachment.start()
+
+    async def close(self) -> None:
+        """End all connections."""
+        self.dialer.abort()
+        if self._attachment is not None:
+            await self._attachment.close()

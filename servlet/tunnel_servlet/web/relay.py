@@ -1,0 +1,106 @@
+"""One relay in one process: its switch, who may use it and how, and its inline exit. The HTTP handlers ask it."""
+
+from typing import Protocol
+
+import structlog
+
+from tunnel.traces.record import TraceSink
+from tunnel.wire import Target, TargetKind
+from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
+from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
+from tunnel_servlet.config import RelayConfig
+from tunnel_servlet.switch.decisions import Decision, Deny, PacketFilter
+from tunnel_servlet.web.host import SwitchHost, now_us
+
+__all__ = ["Relay", "Watched"]
+
+_log = structlog.get_logger("relay")
+
+
+class Watched(Protocol):
+    """Something that lives on one token: it ends when that token is revoked."""
+
+    identity: Identity
+
+    def end(self, text: str) -> None:
+        """At once; `text` says why."""
+
+
+class Relay:
+    """`reload` changes tokens and rules while it runs; the other settings are those it was made with."""
+
+    def __init__(
+        self, config: RelayConfig, packet_filter: PacketFilter | None = None, trace: TraceSink | None = None
+    ) -> None:
+        self.config = config
+        self.trace = trace
+        self.tokens = config.tokens
+        self.policy = config.policy
+        self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
+        self.is_draining = False
+        self.is_ready = False
+        self.host = SwitchHost(
+            config.switch, self._authorise, may_listen=self._may_listen, packet_filter=packet_filter, trace=trace
+        )
+        self._watched: dict[Watched, None] = {}
+
+    # --- who
+
+    def identify(self, authorization: str | None) -> Identity | None:
+        """Whose request it is."""
+        if self.config.is_open:
+            return Identity(OPEN_USER)
+        return self.tokens.identify(read_bearer(authorization))
+
+    def is_live(self, identity: Identity) -> bool:
+        """Whether the token of that request still counts."""
+        return self.config.is_open or self.tokens.is_live(identity)
+
+    def rejected(self, authorization: str | None, address: str) -> int:
+        """Note a wrong token. Seconds until the address is answered again; 0: now."""
+        if not read_bearer(authorization):
+            return 0
+        wait_s = self.limiter.failed(address, now_us())
+        if not wait_s:
+            _log.warning("wrong_token", address=address)
+        return wait_s
+
+    def watch(self, watched: Watched) -> None:
+        """End it when its token is revoked."""
+        self._watched[watched] = None
+
+    def unwatch(self, watched: Watched) -> None:
+        """It ended."""
+        self._watched.pop(watched, None)
+
+    def reload(self, config: RelayConfig) -> None:
+        """Use these tokens and rules from now on. What a revoked token holds open ends."""
+        self.tokens = config.tokens
+        self.policy = config.policy
+        for watched in list(self._watched):
+            if not self.is_live(watched.identity):
+                watched.end("the token was revoked")
+        _log.info("reloaded", tokens=len(self.tokens), users=len(self.policy.users))
+
+    # --- what the switch asks
+
+    def _authorise(self, user: str, target: Target) -> Decision:
+        decision = self.policy.authorise(user, target)
+        text = decision.text if isinstance(decision, Deny) else ""
+        port = f":{target.port}" if target.kind == TargetKind.TCP else ""
+        _log.info("connect", user=user, target=f"{target.host}{port}", allowed=not text, text=text)
+        return decision
+
+    def _may_listen(self, user: str, name: str) -> bool:
+        allowed = user != EXIT_USER and self.policy.may_listen(user, name)
+        _log.info("listen", user=user, service=name, allowed=allowed)
+        return allowed
+
+    # --- life
+
+    def drain(self) -> None:
+        """Open nothing new from now on; what there is goes on."""
+        if not self.is_draining:
+            self.is_draining = True
+            self.host.switch.drain()
+            _log.info("draining", routes=self.host.switch.stats().routes)

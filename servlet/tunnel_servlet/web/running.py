@@ -1,0 +1,165 @@
+"""A relay process from start to end: listeners, signals, reloading, draining."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from tunnel import TraceWriter, open_trace
+from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
+from tunnel_servlet.switch.decisions import PacketFilter
+from tunnel_servlet.web.admin import create_admin
+from tunnel_servlet.web.application import RELAY, create_app
+from tunnel_servlet.web.file_watch import FileWatch
+from tunnel_servlet.web.server import RelayRunner, contexts, listen
+
+__all__ = ["RunningRelay", "open_traces", "serve"]
+
+_log = structlog.get_logger("relay")
+
+
+class RunningRelay:
+    """`async with` it, then wait for `stopped`. `load` gives the configuration anew, when a file has changed."""
+
+    def __init__(
+        self,
+        config: RelayConfig,
+        load: Callable[[], RelayConfig] | None = None,
+        *,
+        files: list[Path] | None = None,
+        packet_filter: PacketFilter | None = None,
+    ) -> None:
+        self.config = config
+        self.addresses: list[ListenAddress] = []  # with their real ports
+        self.admin: ListenAddress | None = None
+        self.stopped = asyncio.Event()
+        self._load = load
+        self._writer = open_trace_of(config.trace, "relay")
+        self.app = create_app(config, packet_filter, trace=self._writer)
+        self.relay = self.app[RELAY]
+        self._watch = FileWatch(files or [], self.reload)
+        self._runners: list[web.AppRunner] = []
+        self._drain: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "RunningRelay":
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _start(self) -> None:
+        config = self.config
+        planned = contexts(config)  # certificates are read before anything listens
+        runner = await self._runner(self.app)
+        for address, tls in planned:
+            self.addresses.append(await listen(runner, address, tls))
+        if config.admin is not None:
+            self.admin = await listen(await self._runner(create_admin(self.relay, self.drain)), config.admin)
+        self._watch.start()
+        for address in self.addresses:
+            url = f"{'https' if address.tls else 'http'}://{address}{config.base}"
+            _log.info("listening", url=url, open=config.is_open, exit=config.exit)
+            if not address.tls and not address.is_loopback:
+                _log.warning(
+                    "no_tls", url=url, text="tokens can be read on the way: put a TLS proxy before it, or [tls]"
+                )
+        if self.admin is not None:
+            _log.info("listening", url=f"http://{self.admin}", admin=True)
+
+    async def _runner(self, app: web.Application) -> web.AppRunner:
+        runner = RelayRunner(app, self.config.limits)
+        self._runners.append(runner)
+        await runner.setup()
+        return runner
+
+    async def close(self) -> None:
+        """Stop at once: what waits is answered, everything else is cut."""
+        self._watch.stop()
+        if self._drain is not None:
+            self._drain.cancel()
+            await asyncio.gather(self._drain, return_exceptions=True)
+        for runner in self._runners:
+            await runner.cleanup()
+        self.relay.host.close()
+        if self._writer is not None:
+            self._writer.close()
+        self.stopped.set()
+
+    def reload(self) -> None:
+        """Read the files anew. If they are wrong everything stays as it is, and the log says what is wrong."""
+        if self._load is None:
+            return
+        try:
+            self.relay.reload(self._load())
+        except ConfigError as error:
+            _log.error("not_reloaded", text=str(error))
+
+    def drain(self, seconds: float | None = None) -> None:
+        """Open nothing new, stop when the last connection has ended or the time is over."""
+        if self._drain is None:
+            self.relay.drain()
+            self._drain = asyncio.get_running_loop().create_task(
+                self._drained(self.config.limits.drain_seconds if seconds is None else seconds)
+            )
+
+    def terminate(self) -> None:
+        """What SIGTERM does: drain; the second time, stop at once."""
+        if self._drain is not None:
+            self.stopped.set()
+        self.drain()
+
+    async def _drained(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.relay.host.drained()
+            _log.info("drained")
+        except TimeoutError:
+            _log.warning("drain_timeout", routes=self.relay.host.switch.stats().routes)
+        self.stopped.set()
+
+
+@contextlib.contextmanager
+def open_traces(directory: str, name: str) -> Iterator[TraceWriter | None]:
+    """The trace that a configuration or an option asks for; None where it asks for none."""
+    trace = open_trace_of(directory, name)
+    try:
+        yield trace
+    finally:
+        if trace is not None:
+            trace.close()
+
+
+def open_trace_of(directory: str, name: str) -> TraceWriter | None:
+    """As `open_traces`; the caller closes it. ConfigError when the directory cannot be written."""
+    try:
+        return open_trace(directory, name=name) if directory else None
+    except OSError as error:
+        raise ConfigError(f"trace: {directory}: {error.strerror}: name a directory that can be written") from None
+
+
+async def serve(config: RelayConfig, load: Callable[[], RelayConfig] | None, files: list[Path]) -> None:
+    """Serve until SIGTERM has drained it, or SIGINT; SIGHUP reads the files anew."""
+    loop = asyncio.get_running_loop()
+    async with RunningRelay(config, load, files=files) as running:
+        handlers: dict[signal.Signals, Callable[[], object]] = {
+            signal.SIGTERM: running.terminate,
+            signal.SIGINT: running.stopped.set,
+            signal.SIGHUP: running.reload,
+        }
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            await running.stopped.wait()
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+    _log.info("stopped")

@@ -1,0 +1,164 @@
+"""tunnel connect: as ssh calls it, with every kind of standard input, and its exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import pty
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.client.rig import Rig, echo, greet
+from tunnel_client.cli.main import main
+
+_WAIT_S = 60.0
+
+
+@contextlib.contextmanager
+def connect(rig: Rig, target: str, *options: str, **streams: int) -> Iterator[subprocess.Popen[bytes]]:
+    command: Sequence[str] = [sys.executable, "-m", "tunnel_client", "connect", target, *options]
+    environment = {**os.environ, **rig.environment()}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    child = subprocess.Popen(command, env=environment, **pipes)  # type: ignore[call-overload]
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+def test_bytes_pass_both_ways_and_the_end_is_passed_on(rig: Rig, home: Path) -> None:
+    data = os.urandom(3 << 20)
+    file = home / "data"
+    file.write_bytes(data)
+    with file.open("rb") as source, connect(rig, f"127.0.0.1:{rig.serve(echo)}", stdin=source.fileno()) as child:
+        out, err = child.communicate(timeout=_WAIT_S)
+    assert hashlib.sha256(out).digest() == hashlib.sha256(data).digest()
+    assert (child.returncode, err) == (0, b"")
+
+
+def test_after_the_far_end_of_file_we_go_on(rig: Rig, home: Path) -> None:
+    """Half-close, the other way round: what we still say is heard."""
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello\n")
+        writer.write_eof()
+        heard.append(await reader.read())
+        writer.close()
+
+    with connect(rig, f"127.0.0.1:{rig.serve(listen)}") as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.read() == b"hello\n"
+        child.stdin.write(b"and now?")
+        child.stdin.close()
+        assert child.wait(_WAIT_S) == 0
+    assert heard == [b"and now?"]
+
+
+def test_a_socket_as_standard_input_and_output(rig: Rig, home: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, connect(rig, f"127.0.0.1:{rig.serve(echo)}", stdin=theirs.fileno(), stdout=theirs.fileno()) as c:
+        theirs.close()
+        ours.settimeout(_WAIT_S)
+        ours.sendall(b"hello")
+        assert ours.recv(100) == b"hello"
+        ours.shutdown(socket.SHUT_WR)
+        assert ours.recv(100) == b""
+        assert c.wait(_WAIT_S) == 0
+
+
+def test_where_a_person_types_the_far_end_is_the_end_of_all(rig: Rig, home: Path) -> None:
+    leader, follower = pty.openpty()
+    with connect(rig, f"127.0.0.1:{rig.serve(greet)}", stdin=follower) as child:
+        out, err = child.communicate(timeout=_WAIT_S)
+    os.close(leader)
+    os.close(follower)
+    assert (out, err, child.returncode) == (b"hello\n", b"", 0)
+
+
+def test_a_reset_is_an_error(rig: Rig, home: Path) -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    with connect(rig, f"127.0.0.1:{rig.serve(reset)}") as child:
+        assert child.stdin is not None
+        child.stdin.write(b"x")
+        child.stdin.flush()
+        assert child.wait(_WAIT_S) == 6
+        assert child.stderr is not None
+        assert b"tunnel: 127.0.0.1:" in child.stderr.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_the_target_learns_it(rig: Rig, home: Path, number: signal.Signals) -> None:
+    ended = rig.loop.create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x")
+        try:
+            await reader.read()
+            ended.set_result(None)
+        except ConnectionResetError as error:
+            ended.set_result(error)
+        writer.close()
+
+    async def outcome() -> object:
+        return await ended
+
+    with connect(rig, f"127.0.0.1:{rig.serve(listen)}") as child:
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"x"
+        child.send_signal(number)
+        assert child.wait(_WAIT_S) == 130
+    assert isinstance(rig.call(outcome()), ConnectionResetError)
+
+
+def test_a_reader_that_goes_away_ends_it(rig: Rig, home: Path) -> None:
+    async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 4096)
+                await writer.drain()
+        writer.close()
+
+    with connect(rig, f"127.0.0.1:{rig.serve(chatter)}") as child:
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"x"
+        child.stdout.close()
+        assert child.wait(_WAIT_S) == 1
+
+
+def test_a_target_that_does_not_answer(known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        host, port = full.getsockname()
+        fillers = [socket.socket() for _ in range(3)]
+        for filler in fillers:  # Linux drops what the backlog has no room for
+            filler.setblocking(False)
+            filler.connect_ex((host, port))
+        assert main(["connect", f"{host}:{port}", "--timeout", "0.5"]) == 6
+        for filler in fillers:
+            filler.close()
+    assert f"no answer within 0.5 s: try again, or see what `tunnel doctor {host}:{port}`" in capsys.readouterr().err
+
+
+def test_what_is_no_target(known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["connect", "db:http"]) == 2
+    assert "write HOST:PORT" in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""tunnel login and logout: what the relay accepts is kept, nothing else."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from loadtests.harness.ports import hold_port
+from tests.client.rig import TOKEN, Rig
+from tunnel_client.cli.main import main
+from tunnel_client.login_file import Login, read_login
+
+
+@pytest.fixture
+def file(home: Path) -> str:
+    path = home / "token"
+    path.touch(0o600)
+    path.write_text(f"{TOKEN}\n")
+    return str(path)
+
+
+def test_a_login_is_tried_kept_and_used(rig: Rig, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["login", rig.url, "--token-file", file, "--proxy", "none", "--ca", "ca.pem"]) == 0
+    login = read_login()
+    assert login == Login(rig.url, TOKEN, "none", str(Path("ca.pem").absolute()))
+    said = capsys.readouterr()
+    assert "which accepts the token" in said.err
+    assert TOKEN not in said.err + said.out
+    assert main(["connect", "127.0.0.1:1"]) == 6  # known, allowed, and nobody listens there
+    assert "the target refused the connection" in capsys.readouterr().err
+    assert main(["logout"]) == 0
+    assert read_login() is None
+    assert main(["logout"]) == 0
+    assert "nothing was stored" in capsys.readouterr().err
+    assert main(["connect", "127.0.0.1:1"]) == 2
+
+
+def test_a_wrong_token_is_not_kept(rig: Rig, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(file).write_text(TOKEN[:-1])
+    assert main(["login", rig.url, "--token-file", file]) == 4
+    assert read_login() is None
+    assert "check the token" in capsys.readouterr().err
+
+
+def test_a_relay_that_is_not_there_can_be_stored_untried(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with hold_port() as port:
+        assert main(["login", f"http://127.0.0.1:{port}", "--token-file", file, "--no-check"]) == 0
+    assert read_login() == Login(f"http://127.0.0.1:{port}", TOKEN)
+    assert "not tried" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("home")
+def test_the_token_is_asked_for_without_echo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", lambda prompt: f" {TOKEN} ")
+    assert main(["login", "https://relay.example", "--no-check"]) == 0
+    assert read_login() == Login("https://relay.example", TOKEN)
+
+    def end(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("getpass.getpass", end)
+    assert main(["login", "https://relay.example", "--no-check"]) == 2
+    assert "the token is empty" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("home")
+def test_the_token_from_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{TOKEN}\nmore\n"))
+    assert main(["login", "https://relay.example", "--no-check", "--token-file", "-"]) == 0
+    assert read_login() == Login("https://relay.example", TOKEN)
+    assert main(["login", "https://relay.example", "--no-check"]) == 2
+    assert "--token-file FILE, or - for standard input" in capsys.readouterr().err
+
+
+def test_token_files_that_are_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def login(name: str = file) -> str:
+        assert main(["login", "https://relay.example", "--no-check", "--token-file", name]) == 2
+        return capsys.readouterr().err
+
+    assert "there is no such file" in login(file + ".missing")
+    Path(file).chmod(0o644)
+    assert f"run `chmod 600 {file}`" in login()
+    Path(file).chmod(0o600)
+    Path(file).write_bytes(b"\xff")
+    assert "holds no token" in login()
+    Path(file).write_text("\n")
+    assert "the token is empty" in login()
+    Path(file).write_text("two words")
+    assert "the token holds characters that no token has" in login()
+
+
+def test_what_is_no_relay(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["login", "relay.example", "--token-file", file]) == 2
+    assert "is no relay URL: write https://HOST" in capsys.readouterr().err

@@ -1,0 +1,249 @@
+"""`tunnel run`: programs in processes of their own, one tunnel for all of them."""
+
+from __future__ import annotations
+
+import ast
+import http.server
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from loadtests.harness.tree import python_path
+from tests.client.sockets.test_patching import Hello
+from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, relay_thread
+from tests.support.imports import imported_names
+from tunnel.command_line import NOT_AUTHENTICATED, OK, USAGE
+from tunnel_client.borrowed import pair
+from tunnel_client.borrowed.borrower import Borrowed
+from tunnel_client.cli.commands.run import environment
+from tunnel_client.cli.main import main
+
+FETCH = str(ROOT / "examples" / "fetch.py")
+# An interpreter without our packages, and without those that they need.
+BARE = getattr(sys, "_base_executable", sys.executable)
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[RelayThread]:
+    with relay_thread() as relay:
+        yield relay
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join(DEADLINE_S)
+
+
+def run(
+    relay: RelayThread, *command: str, hosts: str = "*.internal", expected: int = OK, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`tunnel run -- command`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tunnel_client", "run", "--hosts", hosts, "--", *command],
+        capture_output=True,
+        text=True,
+        env={**relay.environment, "PYTHONPATH": "", **variables},
+        cwd=ROOT.parent,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == expected, done.stderr
+    return done
+
+
+def test_a_program_that_knows_nothing_of_it(relay: RelayThread, port: int) -> None:
+    done = run(relay, sys.executable, FETCH, f"http://db.internal:{port}/")
+    assert done.stdout.startswith("status 200\n")
+    assert done.stderr == ""
+
+
+WITHOUT = """
+import importlib.util, subprocess, sys
+found = [name for name in ("tunnel", "tunnel_client", "aiohttp") if importlib.util.find_spec(name)]
+print(found, flush=True)
+sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
+"""
+
+
+def test_a_python_without_tunnel_and_its_subprocesses_borrow_it(relay: RelayThread, port: int) -> None:
+    done = run(relay, BARE, "-c", WITHOUT, FETCH, f"http://db.internal:{port}/")
+    assert done.stdout.startswith("[]\nstatus 200\n")
+    assert done.stderr == ""
+
+
+LOOPS = """
+import asyncio, sys, threading
+async def fetch():
+    reader, writer = await asyncio.open_connection("db.internal", int(sys.argv[1]))
+    writer.write(b"GET / HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n")
+    print((await reader.read()).split()[1].decode(), type(asyncio.get_running_loop()).__module__)
+    writer.close()
+    try:
+        await asyncio.open_connection("nosuch.internal", 80)
+    except OSError as error:
+        print("cannot resolve" in str(error))
+asyncio.run(fetch())
+import uvloop  # imported late
+thread = threading.Thread(target=lambda: asyncio.Runner(loop_factory=uvloop.new_event_loop).run(fetch()))
+thread.start()
+thread.join()
+"""
+
+
+def test_it_shows_in_the_status_without_its_arguments(relay: RelayThread, tmp_path: Path) -> None:
+    code = "import sys; from tunnel_client.status import running_clients; print([r.command for r in running_clients()])"
+    done = run(relay, sys.executable, "-c", code, "secret", XDG_RUNTIME_DIR=str(tmp_path), PYTHONPATH=python_path())
+    assert done.stdout == f"['run {Path(sys.executable).name}']\n"
+
+
+def test_asyncio_and_uvloop(relay: RelayThread, port: int) -> None:
+    pytest.importorskip("uvloop")
+    done = run(relay, sys.executable, "-c", LOOPS, str(port))
+    assert done.stdout == "200 asyncio.unix_events\nTrue\n200 uvloop\nTrue\n"
+
+
+GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+import gevent, sys, urllib.request
+def fetch():
+    return urllib.request.urlopen("http://db.internal:%s/" % sys.argv[1], timeout=60).status
+jobs = [gevent.spawn(fetch) for _ in range(5)]
+gevent.joinall(jobs, raise_error=True)
+print([job.value for job in jobs])
+"""
+
+
+def test_gevent(relay: RelayThread, port: int) -> None:
+    pytest.importorskip("gevent")
+    assert run(relay, sys.executable, "-W", "ignore", "-c", GEVENT, str(port)).stdout == "[200, 200, 200, 200, 200]\n"
+
+
+ERRORS = """
+import socket, sys
+for address in (("db.internal", int(sys.argv[1])), ("nosuch.internal", 80), ("10.9.9.9", 80)):
+    try:
+        socket.create_connection(address, timeout=60)
+    except OSError as error:
+        print(type(error).__name__, error)
+sock = socket.socket()
+sock.settimeout(0.2)
+try:
+    sock.connect(("never.internal", 80))
+except TimeoutError as error:
+    print(type(error).__name__, error)
+waiting = socket.socket()
+waiting.setblocking(False)
+print(waiting.connect_ex(("db.internal", int(sys.argv[1]))))
+import select
+select.select([], [waiting], [], 60)
+print(waiting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+"""
+
+
+def test_errors_say_what_to_do(relay: RelayThread) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        done = run(relay, BARE, "-W", "ignore", "-c", ERRORS, str(held.getsockname()[1]), hosts="*")
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "ConnectionRefusedError",
+        "gaierror",
+        "PermissionError",
+        "TimeoutError",
+        "115",
+        "111",
+    ]
+    assert "check that it listens there" in lines[0]
+    assert "cannot resolve the name" in lines[1]
+    assert "ask its operator for a rule" in lines[2]
+    assert "never.internal:80: no answer within 0.2 s" in lines[3]
+
+
+def test_what_does_not_match_is_untouched(relay: RelayThread, port: int) -> None:
+    asked = len(relay.asked)
+    done = run(relay, sys.executable, FETCH, f"http://127.0.0.1:{port}/")
+    assert done.stdout.startswith("status 200\n")
+    assert len(relay.asked) == asked
+
+
+def test_the_sitecustomize_that_was_there_still_runs(relay: RelayThread, port: int, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nprint('mine', any('borrowed' in p for p in sys.path))\n")
+    done = run(relay, sys.executable, FETCH, f"http://db.internal:{port}/", PYTHONPATH=str(tmp_path))
+    assert "mine False\nstatus 200\n" in done.stdout
+
+
+# the command
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)]
+)
+def test_the_exit_code_is_that_of_the_command(relay: RelayThread, code: str, expected: int) -> None:
+    run(relay, sys.executable, "-c", code, expected=expected)
+
+
+@pytest.mark.parametrize("command", [["sh", "-c", "exit 3"], [sys.executable, "-I", "-c", "raise SystemExit(3)"]])
+def test_what_cannot_use_the_tunnel_is_told_so(relay: RelayThread, command: list[str]) -> None:
+    assert "its connections went past the tunnel" in run(relay, *command, expected=3).stderr
+
+
+def test_a_command_that_is_not_there(relay: RelayThread) -> None:
+    assert "no-such-program: No such file" in run(relay, "no-such-program", expected=USAGE).stderr
+
+
+def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    before = structlog.get_config()
+    assert main(["run", "--relay", "http://relay.invalid", "--"]) == USAGE
+    structlog.configure(**before)
+    assert "no command: tunnel run -- CMD" in capsys.readouterr().err
+
+
+def test_a_wrong_token_ends_it_before_the_command_begins(relay: RelayThread) -> None:
+    done = run(relay, "echo", "begun", expected=NOT_AUTHENTICATED, TUNNEL_TOKEN="wrong")
+    assert done.stdout == ""
+    assert "check the token" in done.stderr
+
+
+# its parts
+
+BORROWED = sorted((ROOT / "client" / "tunnel_client" / "borrowed").rglob("*.py"))
+
+
+def test_there_is_something_to_borrow() -> None:
+    assert {path.stem for path in BORROWED} > {"borrower", "engine", "pair", "sitecustomize"}
+
+
+@pytest.mark.parametrize("path", BORROWED, ids=lambda path: path.stem)
+def test_what_is_loaded_by_path_needs_only_the_standard_library(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+    imported = {source.partition(".")[0] for _, source, _ in imported_names(tree)}
+    assert imported <= sys.stdlib_module_names
+
+
+def test_when_the_tunnel_is_gone_nothing_goes_past_it(tmp_path: Path) -> None:
+    borrowed = Borrowed(str(tmp_path / "nobody"), pair)
+    with socket.socket() as sock, pytest.raises(OSError, match="`tunnel run` of this program has ended"):
+        borrowed.connect(sock, "db.internal", 80, None)
+
+
+def test_the_environment_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", "localhost")
+    everything = environment("/s", ["*"])
+    assert "HTTPS_PROXY" not in everything
+    some = environment("/s", ["*.internal", "db"])
+    assert some["HTTPS_PROXY"] == "http://proxy:3128"
+    assert some["no_proxy"] == "localhost,.internal,db"
+    assert (some["TUNNEL_RUN_SOCKET"], some["TUNNEL_RUN_HOSTS"]) == ("/s", "*.internal,db")

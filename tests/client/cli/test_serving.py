@@ -1,0 +1,212 @@
+"""`tunnel forward` and `tunnel expose` as commands: exit codes, signals, their log, a relay that comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command, says_event
+from loadtests.harness.relays import RelayProcess
+from tests.client.cli.commands.rig import HERE, echo, target
+from tests.support.loops import in_loop
+from tunnel.command_line import configure_log
+from tunnel_client.cli.commands.forward import announce
+from tunnel_client.cli.main import main
+from tunnel_client.forward.listening import bind
+from tunnel_client.places import Address
+from tunnel_client.settings import UsageError
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[RelayProcess]:
+    with RelayProcess(inline_exit=True) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TUNNEL_RELAY", "TUNNEL_TOKEN", "TUNNEL_CARRIER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def command(relay: RelayProcess, *arguments: str, user: str = "client") -> Process:
+    """`tunnel ...` for that relay, not started."""
+    options = ("--relay", relay.url, "--proxy", "")
+    environment = {"TUNNEL_TOKEN": relay.tokens[user]}
+    return Process(
+        python_command("tunnel_client", *arguments, *options), ready=says_event("listening"), environment=environment
+    )
+
+
+def event(process: Process, name: str) -> dict[str, object]:
+    """The last line of the log with that event."""
+    is_it = says_event(name)
+    found: dict[str, object] = json.loads([line for line in process.output.splitlines() if is_it(line)][-1])
+    return found
+
+
+async def say(port: int, words: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(HERE, port)
+    writer.write(words)
+    writer.write_eof()
+    heard = await reader.read(-1)
+    writer.close()
+    return heard
+
+
+@in_loop
+async def test_a_forward_serves_until_it_is_told_to_stop() -> None:
+    async with target(echo) as port:
+        with RelayProcess(inline_exit=True) as relay:
+            forward = command(relay, "forward", "--stats", "3600", f"0:{HERE}:{port}", "--carrier", "poll")
+            async with forward:
+                line = json.loads(forward.ready_line)
+                assert line["target"] == f"{HERE}:{port}"
+                local = int(line["bind"].rpartition(":")[2])
+                assert await say(local, b"hello") == b"hello"
+                await relay.replace()
+                assert await say(local, b"again") == b"again"
+                assert await asyncio.to_thread(forward.stop) == 0
+                traffic = event(forward, "traffic")
+                assert event(forward, "disconnected")
+                assert event(forward, "reconnected")
+    assert (traffic["connections"], traffic["bytes_up"], traffic["bytes_down"]) == (2, 10, 10)
+    assert traffic["exchanges_failed"]
+
+
+@in_loop
+async def test_a_relay_that_stays_away_is_exit_code_6() -> None:
+    with RelayProcess(inline_exit=True) as relay:
+        async with command(relay, "forward", "--user-timeout", "1", "0:127.0.0.1:9") as forward:
+            relay.process.kill()
+            assert await asyncio.to_thread(forward.wait, 60) == 6
+            assert "the relay has not answered for 1 s" in forward.output
+
+
+def test_interrupted_is_exit_code_130(relay: RelayProcess) -> None:
+    with command(relay, "expose", "reports", "127.0.0.1:9", "papers", "127.0.0.1:10") as expose:
+        assert json.loads(expose.ready_line)["service"] == "reports"
+        expose.signal(signal.SIGINT)
+        assert expose.wait(60) == 130
+
+
+def code_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and what a person reads."""
+    code = main([*arguments])
+    return code, capsys.readouterr().err
+
+
+def test_a_wrong_token_is_exit_code_4(relay: RelayProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "token"
+    file.write_text(relay.tokens["client"][:-4] + "xxxx")
+    options = ("--relay", relay.url, "--proxy", "", "--token-file", str(file))
+    code, text = code_of(capsys, "forward", *options, "0:127.0.0.1:9")
+    assert code == 4
+    assert "check the token" in text
+
+
+def test_a_name_that_no_rule_allows_is_exit_code_5(relay: RelayProcess) -> None:
+    with command(relay, "expose", "reports", "127.0.0.1:9", user="nobody").start() as expose:
+        assert expose.wait(60) == 5
+        assert "reports: the relay does not allow this user to listen under this name" in expose.output
+
+
+def test_no_relay_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    with hold_port() as port:
+        options = ("--relay", f"http://127.0.0.1:{port}", "--proxy", "", "--wait", "0.1")
+        code, text = code_of(capsys, "forward", *options, "0:127.0.0.1:9")
+    assert code == 3
+    assert "check the URL, the proxy, the relay" in text
+
+
+USAGE = [
+    (("forward", "5432"), "'5432' leads nowhere"),
+    (("expose", "reports", "127.0.0.1:9", "papers"), "'papers' has no address"),
+    (("expose", "reports", "127.0.0.1:9", "reports", "127.0.0.1:10"), "expose each service once"),
+    (("expose", "reports", "here"), "'here' is no address"),
+    (("forward", "0:db:1", "--relay", "ftp://here"), "is no relay URL"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), USAGE)
+def test_what_cannot_work_is_exit_code_2(
+    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUNNEL_RELAY", "http://127.0.0.1:9")
+    code, text = code_of(capsys, *arguments)
+    assert code == 2
+    assert message in text
+
+
+@pytest.mark.parametrize("text", ["-1", "soon", "1e99"])
+def test_what_is_no_number_of_seconds(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["forward", f"--wait={text}", "0:db:1"])
+    assert left.value.code == 2
+    assert "is no number of seconds" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TUNNEL_RELAY", "http://127.0.0.1:9")
+    with socket.create_server((HERE, 0)) as taken:
+        code, text = code_of(capsys, "forward", f"{taken.getsockname()[1]}:db:1")
+    assert code == 2
+    assert "something listens there already: stop it, or choose another port" in text
+
+
+def test_addresses_that_cannot_be_bound() -> None:
+    with pytest.raises(UsageError, match="this machine has no such address"):
+        bind(Address("192.0.2.1", 0))
+    with pytest.raises(UsageError, match=r"cannot listen on bad\.invalid:0: "):
+        bind(Address("bad.invalid", 0))
+
+
+@contextmanager
+def closing(sock: socket.socket) -> Iterator[socket.socket]:
+    with sock:
+        yield sock
+
+
+def test_a_port_that_others_reach_is_warned_of() -> None:
+    configure_log("warning")
+    with capture_logs() as logs, closing(bind(Address(HERE, 0))):
+        assert logs == []
+    with capture_logs() as logs, closing(bind(Address("0.0.0.0", 0))):
+        assert [log["event"] for log in logs] == ["open_to_others"]
+        assert "guard it with a firewall" in logs[0]["text"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_reads_a_line_and_a_log_gets_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    announce("127.0.0.1:5432 -> db:5432", bind="127.0.0.1:5432", target="db:5432")
+    assert terminal.getvalue() == "127.0.0.1:5432 -> db:5432\n"
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    configure_log("info")
+    with capture_logs() as logs:
+        announce("127.0.0.1:5432 -> db:5432", bind="127.0.0.1:5432", target="db:5432")
+    assert logs == [{"event": "listening", "bind": "127.0.0.1:5432", "target": "db:5432", "log_level": "info"}]
+
+
+@pytest.mark.parametrize("name", ["forward", "expose"])
+def test_the_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([name, "--help"])
+    assert left.value.code == 0
+    assert f"example: tunnel {name}" in capsys.readouterr().out

@@ -1,0 +1,81 @@
+"""Reports as a person reads them."""
+
+from typing import Any
+
+import msgspec
+
+from tunnel_client.cli.status_table import Rates, render
+from tunnel_client.status import ClientReport, ConnectionReport
+
+
+def connection(number: int = 1, **changes: Any) -> ConnectionReport:
+    usual: dict[str, Any] = {
+        "target": "db.internal:5432",
+        "bytes_up": 2048,
+        "bytes_down": 300 << 20,
+        "srtt_us": 12_300,
+        "rto_us": 1_200_000,
+        "packets_sent": 40,
+        "packets_resent": 2,
+        "packets_in_flight": 3,
+        "bytes_queued": 100,
+        "bytes_unread": 0,
+        "peer_window_bytes": 65536,
+    }
+    return ConnectionReport(id=number, **{**usual, **changes})
+
+
+def client(*connections: ConnectionReport, **changes: Any) -> ClientReport:
+    report = ClientReport(77, "forward 5432:db.internal:5432", 1000.0, True, "link", "", 1, list(connections))
+    return msgspec.structs.replace(report, **changes)
+
+
+def test_one_client() -> None:
+    assert render([client(connection())], 1090.0) == (
+        "forward 5432:db.internal:5432  (process 77, for 90 s)\n"
+        "  attached: link; batches on their way: 1\n"
+        "  TARGET                 UP     DOWN      RTT    RTO  SENT  RESENT  QUEUED  FLIGHT  UNREAD\n"
+        "  db.internal:5432  2.0 KiB  300 MiB  12.3 ms  1.2 s    40       2   100 B       3     0 B\n"
+    )
+
+
+def test_several_clients_in_trouble_or_idle() -> None:
+    text = render([client(attached=False, trouble="HTTP 503\x1b[2J"), client(started_s=-9000.0)], 1300.0)
+    assert text == (
+        "forward 5432:db.internal:5432  (process 77, for 5 min)\n"
+        "  NOT ATTACHED: link; batches on their way: 1\n"
+        "  trouble: HTTP 503?[2J\n"
+        "  no connections\n"
+        "\n"
+        "forward 5432:db.internal:5432  (process 77, for 2.9 h)\n"
+        "  attached: link; batches on their way: 1\n"
+        "  no connections\n"
+    )
+
+
+def test_rates_come_with_the_second_look() -> None:
+    rates = Rates()
+    before, after = client(connection()), client(connection(bytes_up=4096, bytes_down=301 << 20), connection(2))
+    rates.note([before], 0.0)
+    assert rates.of(before, before.connections[0]) == (None, None)
+    first = render([before], 1000.0, rates).splitlines()
+    assert first[2].split()[:5] == ["TARGET", "UP", "DOWN", "UP/s", "DOWN/s"]
+    assert first[3].split()[5:7] == ["-", "-"]
+    rates.note([after], 2.0)
+    assert rates.of(after, after.connections[0]) == (1024.0, float(1 << 19))
+    assert rates.of(after, after.connections[1]) == (None, None)
+
+
+def test_the_busiest_come_first_and_the_rest_is_counted() -> None:
+    crowd = client(*(connection(number, bytes_up=number << 40, target=f"t{number}") for number in range(5)))
+    lines = render([crowd], 1000.0, rows_max=2).splitlines()
+    assert [line.split()[0] for line in lines[3:]] == ["t4", "t3", "and"]
+    assert lines[-1] == "  and 3 more"
+    assert "4.0 TiB" in lines[3]
+
+
+def test_long_and_missing_names() -> None:
+    text = render([client(connection(target="x" * 50), connection(9, target="", srtt_us=0))], 1000.0)
+    assert "x" * 39 + "~" in text
+    assert "connection 9 " in text
+    assert " - " in text

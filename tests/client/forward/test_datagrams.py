@@ -1,0 +1,178 @@
+"""UDP through the tunnel: forwards and SOCKS, each sender and each target on its own, and the rules for them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.client.rig import TOKEN
+from tests.servlet.rig import relay, settings
+from tests.support.loops import in_loop
+from tunnel import Attachment, DeniedError, RefusedError, attach
+from tunnel_client.cli.commands.proxy import Proxying
+from tunnel_client.forward.datagrams import DatagramForwarding
+from tunnel_client.forward.flows import Flows
+from tunnel_client.forward.listening import bind
+from tunnel_client.forward.traffic import Traffic
+from tunnel_client.places import Address
+from tunnel_client.proxy.socks import encode_address, parse_address
+from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.rules import parse_rule
+
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+class Peer(asyncio.DatagramProtocol):
+    """A UDP socket on loopback; `echoes`: it answers what it hears."""
+
+    def __init__(self, *, echoes: bool = False) -> None:
+        self.heard: asyncio.Queue[tuple[bytes, Any]] = asyncio.Queue()
+        self.echoes = echoes
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport: asyncio.DatagramTransport = transport
+        self.port: int = transport.get_extra_info("sockname")[1]
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.heard.put_nowait((data, addr))
+        if self.echoes:
+            self.transport.sendto(data.upper(), addr)
+
+    def say(self, data: bytes, port: int) -> None:
+        self.transport.sendto(data, ("127.0.0.1", port))
+
+
+@asynccontextmanager
+async def peer(**options: Any) -> AsyncIterator[Peer]:
+    loop = asyncio.get_running_loop()
+    transport, found = await loop.create_datagram_endpoint(lambda: Peer(**options), local_addr=("127.0.0.1", 0))
+    try:
+        yield found
+    finally:
+        transport.close()
+
+
+@asynccontextmanager
+async def attached(*rules: str) -> AsyncIterator[Attachment]:
+    config = settings(exit="inline", policy=Policy({"ann": Grant(connect=tuple(map(parse_rule, rules)))}))
+    async with (
+        relay(config) as running,
+        attach(f"http://{running.addresses[0]}", token=TOKEN, proxy=None, carrier="poll") as attachment,
+    ):
+        yield attachment
+
+
+@in_loop
+async def test_a_forward_keeps_boundaries_and_senders_apart() -> None:
+    async with (
+        attached("udp/localhost:*") as attachment,
+        peer(echoes=True) as target,
+        peer() as one,
+        peer() as other,
+    ):
+        sock = bind(LOOPBACK, socket.SOCK_DGRAM)
+        port = sock.getsockname()[1]
+        traffic = Traffic(attachment)
+        async with DatagramForwarding(attachment, Address("localhost", target.port), sock, traffic) as forwarding:
+            for number in range(5):
+                one.say(b"one %d" % number, port)
+                other.say(b"x" * 1000, port)
+                assert (await one.heard.get())[0] == b"ONE %d" % number
+                assert (await other.heard.get())[0] == b"X" * 1000
+            assert len(forwarding.flows) == 2
+            assert (traffic.report().connections, traffic.failed) == (2, 0)
+        senders = {target.heard.get_nowait()[1] for _ in range(10)}
+        assert len(senders) == 2
+
+
+@in_loop
+async def test_a_flow_that_rests_ends_and_the_least_used_makes_room() -> None:
+    async with attached("udp/127.0.0.1:*") as attachment, peer(echoes=True) as target:
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        where = Address("127.0.0.1", target.port)
+        resting = Flows(attachment, Traffic(attachment), idle_seconds=0.2)
+        while heard.empty():  # on a busy machine it may rest before the target is reached
+            resting.send("a", where, b"a", heard.put_nowait)
+            await asyncio.sleep(0.05)
+        while len(resting):  # noqa: ASYNC110 - it ends by itself
+            await asyncio.sleep(0.01)
+        heard = asyncio.Queue()
+        full = Flows(attachment, Traffic(attachment), flows_max=2)
+        for key in "abac":
+            full.send(key, where, key.encode(), heard.put_nowait)
+            if key != "c":
+                assert await heard.get() == key.upper().encode()
+        assert len(full) == 2
+        full.send("b", where, b"anew", heard.put_nowait)
+        found = {await heard.get(), await heard.get()}
+        assert found == {b"C", b"ANEW"}
+        await full.close()
+        full.send("b", where, b"closed", heard.put_nowait)
+        assert len(full) == 0
+
+
+@in_loop
+async def test_rules_for_datagrams_and_for_connections_are_two_things() -> None:
+    async with attached("127.0.0.1:*", "udp/127.0.0.1:53", "udp/nowhere.invalid:*") as attachment:
+        for host, port, error, text in (
+            ("udp:127.0.0.1", 54, DeniedError, "no rule allows udp/127.0.0.1:54"),
+            ("udp:example.com", 53, DeniedError, "no rule allows udp/example.com:53"),
+            ("example.com", 53, DeniedError, "no rule allows example.com:53"),
+            ("udp:nowhere.invalid", 1, RefusedError, "nowhere.invalid has no address"),
+        ):
+            with pytest.raises(error, match=text):
+                await attachment.open_connection(host, port, timeout=30)
+        _, writer = await attachment.open_connection("udp:127.0.0.1", 53, timeout=30)
+        writer.transport.abort()
+
+
+@in_loop
+async def test_what_is_denied_is_dropped_and_not_asked_for_again_at_once() -> None:
+    async with attached("127.0.0.1:*") as attachment:
+        traffic = Traffic(attachment)
+        flows = Flows(attachment, traffic)
+        for _ in range(300):
+            flows.send("a", Address("127.0.0.1", 9), b"x", lambda datagram: None)
+            await asyncio.sleep(0)
+        while not traffic.failed:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        flows.send("a", Address("127.0.0.1", 9), b"x", lambda datagram: None)
+        assert (traffic.failed, len(flows)) == (1, 1)
+        await flows.close()
+        assert len(flows) == 0
+
+
+@in_loop
+async def test_socks_associates_and_its_control_connection_ends_it() -> None:
+    async with (
+        attached("udp/localhost:*") as attachment,
+        peer(echoes=True) as target,
+        peer() as client,
+        peer() as stranger,
+    ):
+        sock = socket.create_server(("127.0.0.1", 0))
+        async with Proxying(attachment, sock, Traffic(attachment)):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            writer.write(b"\x05\x01\x00\x05\x03\x00" + encode_address("0.0.0.0", 0))
+            answer = await reader.readexactly(2 + 10)
+            assert answer[:5] == b"\x05\x00\x05\x00\x00"
+            found = parse_address(answer, 5)
+            assert found is not None
+            assert found[0] == "127.0.0.1"
+            head = bytes(3) + encode_address("localhost", target.port)
+            for bad in (b"", bytes(3) + b"\x09", b"\0\0\1" + head[3:] + b"piece", bytes(3) + encode_address("", 0)):
+                client.say(bad, found[1])
+            client.say(head + b"hello", found[1])
+            assert (await client.heard.get())[0] == head + b"HELLO"
+            stranger.say(head + b"me too", found[1])
+            client.say(head + b"more", found[1])
+            assert (await client.heard.get())[0] == head + b"MORE"
+            assert [target.heard.get_nowait()[0] for _ in range(target.heard.qsize())] == [b"hello", b"more"]
+            writer.write_eof()
+            assert await reader.read() == b""
+            writer.close()

@@ -1,0 +1,272 @@
+"""The loop thread and its process: several threads, a fork, gevent, the end of the interpreter."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread, run_python
+from tunnel_client import Runtime, create_connection
+from tunnel_client.sockets.loop_thread import LoopThread, loop_thread
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[RelayThread]:
+    with relay_thread() as relay:
+        yield relay
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        listener.settimeout(DEADLINE_S)
+        yield listener
+
+
+def accept(listener: socket.socket) -> socket.socket:
+    far, _ = listener.accept()
+    far.settimeout(DEADLINE_S)
+    return far
+
+
+def read_all(sock: socket.socket) -> bytes:
+    with sock, sock.makefile("rb") as file:
+        return file.read()
+
+
+def test_there_is_one_loop_thread() -> None:
+    assert loop_thread() is loop_thread()
+    assert [thread.name for thread in threading.enumerate()].count("tunnel") == 1
+
+
+def test_many_threads_connect_at_once(relay: RelayThread) -> None:
+    runtime = Runtime(relay.settings, linger=2.0)
+    answers: list[bytes] = []
+
+    def talk(number: int) -> None:
+        with create_connection("reports", DEADLINE_S, runtime=runtime) as sock:
+            sock.sendall(b"%03d" % number)
+            with sock.makefile("rb") as file:
+                answers.append(file.read(3))
+
+    threads = [threading.Thread(target=talk, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    runtime.close()
+    assert sorted(answers) == [b"%03d" % number for number in range(20)]
+
+
+def test_who_is_interrupted_gives_the_loop_its_peace() -> None:
+    thread = LoopThread()
+    entered = threading.Event()
+    ended = threading.Event()
+
+    async def forever() -> None:
+        entered.set()
+        try:
+            await thread.loop.create_future()
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        thread.run(forever(), 0.2)
+    assert entered.wait(DEADLINE_S)
+    assert ended.wait(DEADLINE_S)
+    thread.stop()
+    assert not thread.is_alive()
+
+
+# Programs here leave sockets to the garbage collector, of which Python warns.
+QUIET = "import warnings; warnings.simplefilter('ignore')\n"
+
+FORK = """
+import os, sys, socket, tunnel_client
+address = "db.internal", int(sys.argv[1])
+first = tunnel_client.create_connection(address, timeout=60)
+first.sendall(b"parent ")
+child = os.fork()
+if child == 0:
+    first.sendall(b"child ")                                    # pumped by the parent
+    with tunnel_client.create_connection(address, timeout=60) as own:  # of a runtime of its own
+        own.sendall(b"own")
+        own.shutdown(socket.SHUT_WR)
+        assert own.recv(1) == b""
+    sys.exit(7)
+status = os.waitpid(child, 0)[1]
+assert os.waitstatus_to_exitcode(status) == 7, status
+first.sendall(b"parent")
+"""
+
+
+def test_a_forked_child_keeps_sockets_and_makes_its_own(relay: RelayThread, listener: socket.socket) -> None:
+    received: list[bytes] = []
+
+    def serve() -> None:
+        with accept(listener) as first, accept(listener) as second:
+            received.append(read_all(second))
+            second.close()
+            received.append(read_all(first))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    done = run_python(relay, QUIET + FORK, str(listener.getsockname()[1]))
+    thread.join(DEADLINE_S)
+    assert received == [b"own", b"parent child parent"]
+    assert done.stderr == ""
+
+
+FORK_AND_RESET = """
+import os, sys, tunnel_client
+sock = tunnel_client.create_connection(("db.internal", int(sys.argv[1])), timeout=60)
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(writer)
+    sock.close()
+    os.read(reader, 1)  # until the parent has ended
+    os._exit(0)
+sock.sendall(b"reset me")
+try:
+    sock.recv(1)
+except ConnectionResetError:
+    print("reset")
+"""
+
+
+def test_a_forked_child_does_not_keep_the_parents_sockets_from_ending(
+    relay: RelayThread, listener: socket.socket
+) -> None:
+    def serve() -> None:
+        with accept(listener) as far:
+            far.recv(1, socket.MSG_PEEK)  # and closes with unread data
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    done = run_python(relay, FORK_AND_RESET, str(listener.getsockname()[1]))
+    thread.join(DEADLINE_S)
+    assert done.stdout == "reset\n"
+
+
+EXIT = """
+import socket, ssl, sys, tunnel_client
+address = "db.internal", int(sys.argv[1])
+kept = tunnel_client.create_connection(address, timeout=60)
+detached = tunnel_client.create_connection(address, timeout=None).detach()
+kept.sendall(b"k" * 3_000_000)
+with socket.socket(fileno=detached) as sock:
+    sock.sendall(b"d" * 3_000_000)
+    sock.detach()
+tunnel_client.create_connection(address, timeout=60).sendall(b"forgotten")
+"""
+
+
+def test_the_end_of_the_interpreter_loses_nothing(relay: RelayThread, listener: socket.socket) -> None:
+    received: list[bytes] = []
+
+    def serve() -> None:
+        received.extend(map(read_all, [accept(listener) for _ in range(3)]))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    done = run_python(relay, QUIET + EXIT, str(listener.getsockname()[1]))
+    thread.join(DEADLINE_S)
+    assert [(data[:1], len(data)) for data in received] == [(b"k", 3_000_000), (b"d", 3_000_000), (b"f", 9)]
+    assert done.stderr == ""
+
+
+CHILDREN = """
+import multiprocessing, sys, tunnel_client
+def work():
+    sock = tunnel_client.create_connection(("db.internal", int(sys.argv[1])), timeout=60)
+    sock.sendall(b"c" * 1_000_000)
+    globals()["kept"] = sock
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+"""
+
+
+def test_the_end_of_a_process_of_multiprocessing_loses_nothing(relay: RelayThread, listener: socket.socket) -> None:
+    received: list[bytes] = []
+    thread = threading.Thread(target=lambda: received.append(read_all(accept(listener))))
+    thread.start()
+    run_python(relay, QUIET + CHILDREN, str(listener.getsockname()[1]))
+    thread.join(DEADLINE_S)
+    assert [len(data) for data in received] == [1_000_000]
+
+
+STUCK = """
+import sys, tunnel_client
+runtime = tunnel_client.Runtime(linger=1.0)
+sock = tunnel_client.create_connection(("db.internal", int(sys.argv[1])), timeout=60, runtime=runtime)
+sock.settimeout(0.5)
+try:
+    sock.sendall(bytes(64_000_000))
+except TimeoutError:
+    print("stuck")
+"""
+
+
+def test_the_end_of_the_interpreter_does_not_wait_for_ever(relay: RelayThread, listener: socket.socket) -> None:
+    done = run_python(relay, STUCK, str(listener.getsockname()[1]))
+    assert done.stdout == "stuck\n"
+    with accept(listener) as far, pytest.raises(ConnectionResetError):
+        read_all(far)
+
+
+def test_an_interpreter_that_never_connected_just_ends(relay: RelayThread) -> None:
+    assert (
+        run_python(relay, "import tunnel_client; tunnel_client.Runtime(); tunnel_client.create_connection").stderr == ""
+    )
+
+
+GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+import asyncio, socket, sys, threading
+import gevent
+import tunnel_client
+from tunnel_client.sockets.loop_thread import loop_thread
+
+def talk(number):
+    with tunnel_client.create_connection("reports", timeout=60) as sock:
+        assert isinstance(sock, socket.socket)
+        for word in (b"%03d" % number, b"x" * 100_000):
+            sock.sendall(word)
+            got = b""
+            while len(got) < len(word):
+                got += sock.recv(65536)
+            assert got == word
+        return number
+
+ticks = 0
+def tick():
+    global ticks
+    while True:
+        gevent.sleep(0.001)
+        ticks += 1
+
+ticker = gevent.spawn(tick)
+jobs = [gevent.spawn(talk, number) for number in range(20)]
+gevent.joinall(jobs, raise_error=True)
+waiting = tunnel_client.TunnelSocket()
+waiting.setblocking(False)
+assert waiting.connect_ex(("reports", None)) == 115
+from gevent import select
+assert select.select([], [waiting], [], 60)[1] == [waiting]
+assert waiting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+waiting.close()
+ticker.kill()
+print(sum(job.value for job in jobs), type(loop_thread().loop).__module__, ticks > 0)
+"""
+
+
+def test_under_gevent_greenlets_share_the_standard_loop(relay: RelayThread) -> None:
+    pytest.importorskip("gevent")
+    done = run_python(relay, QUIET + GEVENT)
+    assert done.stdout == "190 asyncio.unix_events True\n"

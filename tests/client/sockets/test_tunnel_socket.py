@@ -1,0 +1,325 @@
+"""What only a socket that connects through a tunnel has to promise: how it connects, and how it fails."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tunnel_client
+from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread
+from tunnel import DeniedError, NotAuthenticatedError, RefusedError, UnreachableError
+from tunnel_client import RelaySettings, Runtime, TunnelSocket, create_connection
+from tunnel_client.sockets.tunnel_socket import read_address
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[RelayThread]:
+    with relay_thread() as relay:
+        yield relay
+
+
+@pytest.fixture(scope="module")
+def runtime(relay: RelayThread) -> Iterator[Runtime]:
+    runtime = Runtime(relay.settings, linger=2.0)
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(DEADLINE_S)
+        yield listener
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def waiting_socket(runtime: Runtime) -> TunnelSocket:
+    sock = TunnelSocket(runtime=runtime)
+    sock.setblocking(False)
+    return sock
+
+
+# connecting
+
+
+def test_the_far_side_resolves_and_getpeername_names_the_target(runtime: Runtime, listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    with create_connection(("db.internal", port), timeout=DEADLINE_S, runtime=runtime) as sock:
+        assert sock.getpeername() == ("db.internal", port)
+        assert "raddr=('db.internal'" in repr(sock)
+        assert sock.gettimeout() == DEADLINE_S
+        with sock.dup() as copy, socket.socket(fileno=sock.dup().detach()) as seen_by_the_kernel:
+            assert copy.getpeername() == ("db.internal", port)
+            assert seen_by_the_kernel.getpeername()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("address", ["reports", ("reports", None)])
+def test_a_name_without_a_port_is_a_service(runtime: Runtime, address: Any) -> None:
+    with create_connection(address, timeout=DEADLINE_S, runtime=runtime) as sock:
+        assert sock.getpeername() == ("reports", 0)
+        sock.sendall(b"echo")
+        assert sock.recv(4, socket.MSG_WAITALL) == b"echo"
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(1) == b""
+
+
+def test_without_waiting(runtime: Runtime, listener: socket.socket) -> None:
+    with waiting_socket(runtime) as sock:
+        with pytest.raises(BlockingIOError) as caught:
+            sock.connect(("db.internal", listener.getsockname()[1]))
+        assert caught.value.errno == errno.EINPROGRESS
+        assert select.select([sock], [sock], [], DEADLINE_S) == ([], [sock], [])
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        assert sock.connect_ex(("db.internal", 1)) == errno.EISCONN
+        far, _ = listener.accept()
+        with far:
+            sock.send(b"first")
+            assert far.recv(100) == b"first"  # and nothing of what kept the socket from writing
+
+
+def test_as_long_as_it_connects(runtime: Runtime) -> None:
+    with waiting_socket(runtime) as sock:
+        assert sock.connect_ex(("never.internal", 5432)) == errno.EINPROGRESS
+        assert sock.connect_ex(("never.internal", 5432)) == errno.EALREADY
+        assert select.select([sock], [sock], [], 0.2) == ([], [], [])
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+
+
+@pytest.mark.parametrize("ask", ["getsockopt", "connect_ex"])
+def test_a_refusal_without_waiting(runtime: Runtime, closed_port: int, ask: str) -> None:
+    with waiting_socket(runtime) as sock:
+        sock.connect_ex(("db.internal", closed_port))
+        assert select.select([], [sock], [], DEADLINE_S)[1] == [sock]
+        if ask == "getsockopt":
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+        else:
+            assert sock.connect_ex(("db.internal", closed_port)) == errno.ECONNREFUSED
+        assert sock.connect_ex(("reports", None)) == errno.EINPROGRESS  # another try
+        assert select.select([], [sock], [], DEADLINE_S)[1] == [sock]
+        assert [sock.connect_ex(("reports", None)) for _ in range(2)] == [0, errno.EISCONN]
+
+
+def test_a_socket_that_was_refused_can_try_again(runtime: Runtime, closed_port: int, listener: socket.socket) -> None:
+    with TunnelSocket(runtime=runtime) as sock:
+        sock.settimeout(DEADLINE_S)
+        assert sock.connect_ex(("db.internal", closed_port)) == errno.ECONNREFUSED
+        assert sock.connect_ex(("db.internal", listener.getsockname()[1])) == 0
+        far, _ = listener.accept()
+        with far:
+            sock.sendall(b"second")
+            assert far.recv(100) == b"second"
+
+
+# how it fails
+
+
+def failure(runtime: Runtime, address: Any, timeout: float = DEADLINE_S) -> OSError:
+    with pytest.raises(OSError, match=r".") as caught:
+        create_connection(address, timeout=timeout, runtime=runtime)
+    with TunnelSocket(runtime=runtime) as sock:
+        sock.settimeout(timeout)
+        if isinstance(caught.value, socket.gaierror):
+            with pytest.raises(socket.gaierror):
+                sock.connect_ex(address)
+        else:
+            assert sock.connect_ex(address) == (caught.value.errno or errno.EAGAIN)
+    return caught.value
+
+
+def test_the_target_refuses(runtime: Runtime, closed_port: int) -> None:
+    error = failure(runtime, ("db.internal", closed_port))
+    assert isinstance(error, ConnectionRefusedError)
+    assert isinstance(error, RefusedError)
+    assert error.errno == errno.ECONNREFUSED
+    assert "check that it listens there" in str(error)
+
+
+def test_nobody_knows_the_name(runtime: Runtime) -> None:
+    error = failure(runtime, ("nosuch.internal", 80))
+    assert isinstance(error, socket.gaierror)
+    assert error.errno == socket.EAI_NONAME
+    assert "cannot resolve the name" in str(error)
+
+
+def test_no_rule_allows_it(runtime: Runtime) -> None:
+    error = failure(runtime, ("10.9.9.9", 80))
+    assert isinstance(error, PermissionError)
+    assert isinstance(error, DeniedError)
+    assert error.errno == errno.EACCES
+    assert "ask its operator for a rule" in str(error)
+
+
+def test_nobody_answers_in_time(runtime: Runtime) -> None:
+    error = failure(runtime, ("never.internal", 80), timeout=0.2)
+    assert isinstance(error, TimeoutError)
+    assert "never.internal:80: no answer within 0.2 s" in str(error)
+
+
+def test_a_wrong_token(relay: RelayThread) -> None:
+    runtime = Runtime(replace(relay.settings, token="wrong"))
+    error = failure(runtime, ("db.internal", 80))
+    runtime.close()
+    assert isinstance(error, NotAuthenticatedError)
+    assert error.errno == errno.EACCES
+    assert "check the token" in str(error)
+
+
+def test_no_relay_answers(closed_port: int) -> None:
+    runtime = Runtime(RelaySettings(f"http://127.0.0.1:{closed_port}", None, None, None, "auto", 300.0))
+    error = failure(runtime, ("db.internal", 80), timeout=0.3)
+    runtime.close()
+    assert isinstance(error, TimeoutError)
+    assert f"the relay http://127.0.0.1:{closed_port} is not reached" in str(error)
+
+
+def test_no_relay_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TUNNEL_RELAY", raising=False)
+    error = failure(Runtime(), ("db.internal", 80))
+    assert isinstance(error, UnreachableError)
+    assert error.errno == errno.ENETUNREACH
+    assert "tunnel_client.configure(relay=URL), or set TUNNEL_RELAY" in str(error)
+
+
+def test_a_lost_tunnel_is_no_end_of_file(listener: socket.socket) -> None:
+    with relay_thread() as mortal:
+        runtime = Runtime(replace(mortal.settings, user_timeout=10.0), linger=0.2)
+        with create_connection(("db.internal", listener.getsockname()[1]), DEADLINE_S, runtime=runtime) as sock:
+            far, _ = listener.accept()
+            with far:
+                far.sendall(b"pending")
+                assert sock.recv(7, socket.MSG_PEEK) == b"pending"
+                mortal.stop()
+                assert sock.recv(100) == b"pending"
+                with pytest.raises(ConnectionResetError):
+                    sock.recv(100)
+        runtime.close()
+
+
+def test_a_closed_runtime_ends_its_sockets_and_begins_anew(relay: RelayThread, listener: socket.socket) -> None:
+    runtime = Runtime(relay.settings, linger=5.0)
+    address = ("db.internal", listener.getsockname()[1])
+    for _ in range(2):
+        with create_connection(address, DEADLINE_S, runtime=runtime) as sock:
+            far, _ = listener.accept()
+            with far:
+                sock.sendall(b"before the end")
+                runtime.close()
+                far.settimeout(DEADLINE_S)
+                assert far.recv(100, socket.MSG_PEEK) == b"before the end"
+
+
+def go_on_talking(sock: socket.socket) -> None:
+    """Until somebody objects."""
+    for _ in range(int(DEADLINE_S / 0.01)):
+        time.sleep(0.01)
+        sock.sendall(b"or this")
+
+
+def test_who_answers_a_socket_that_has_closed_is_told(runtime: Runtime, listener: socket.socket) -> None:
+    """As from TCP: a reset. The loop is not told of it once the application had ended its own direction."""
+    sock = create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime)
+    far, _ = listener.accept()
+    far.settimeout(DEADLINE_S)
+    with far:
+        sock.shutdown(socket.SHUT_WR)
+        assert far.recv(1) == b""
+        sock.close()
+        far.sendall(b"nobody hears this")
+        with pytest.raises(ConnectionError):
+            go_on_talking(far)
+
+
+# what it is not
+
+
+def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayThread, listener: socket.socket) -> None:
+    runtime = Runtime(relay.settings, linger=DEADLINE_S)
+    reset, alive = (create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime) for _ in range(2))
+    fars = [listener.accept()[0] for _ in range(2)]
+    alive.sendall(b"arrives")
+    home, thread = runtime.use()
+
+    async def reset_and_close() -> None:
+        """In one step of the loop: it has not yet been told of the reset."""
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset.close()
+        await home.close()
+
+    thread.run(reset_and_close(), DEADLINE_S)
+    got = set()
+    for far in fars:
+        with far, suppress(ConnectionResetError):
+            far.settimeout(DEADLINE_S)
+            got.add(far.makefile("rb").read())
+    alive.close()
+    runtime.close()
+    assert b"arrives" in got
+
+
+def test_it_is_for_tcp_and_does_not_listen(runtime: Runtime) -> None:
+    with pytest.raises(OSError, match="only TCP"):
+        TunnelSocket(socket.AF_INET, socket.SOCK_DGRAM)
+    with pytest.raises(OSError, match="only TCP"):
+        TunnelSocket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with TunnelSocket(runtime=runtime) as sock:
+        sock.bind(("", 0))
+        with pytest.raises(OSError, match="do not bind"):
+            sock.bind(("127.0.0.1", 4711))
+        with pytest.raises(OSError, match="tunnel expose"):
+            sock.listen()
+    with pytest.raises(ValueError, match="above 0"):
+        create_connection(("db.internal", 80), timeout=0, runtime=runtime)
+
+
+@pytest.mark.parametrize("address", [("a",), 5, ("a", "b"), (5, 5)])
+def test_what_is_no_address(address: Any) -> None:
+    with pytest.raises(TypeError, match="host and port"):
+        read_address(address)
+
+
+@pytest.mark.parametrize("port", [0, 65536, -1])
+def test_what_is_no_port(port: int) -> None:
+    with pytest.raises(OverflowError, match="between 1 and 65535"):
+        read_address(("a", port))
+
+
+def test_names_of_other_kinds() -> None:
+    assert read_address((b"db.internal", 5)) == ("db.internal", 5)
+    assert read_address(("::1", 5, 0, 0)) == ("::1", 5)
+
+
+# settings
+
+
+def test_configure_takes_what_is_given_and_the_environment(
+    relay: RelayThread, monkeypatch: pytest.MonkeyPatch, listener: socket.socket
+) -> None:
+    monkeypatch.setenv("TUNNEL_RELAY", relay.url)
+    monkeypatch.setenv("TUNNEL_TOKEN", "wrong")
+    monkeypatch.setenv("TUNNEL_CARRIER", "poll")
+    settings = tunnel_client.configure(token=relay.token, proxy=None, user_timeout=60.0)
+    assert settings == RelaySettings(relay.url, relay.token, None, None, "poll", 60.0, source="TUNNEL_RELAY")
+    with create_connection(("db.internal", listener.getsockname()[1]), DEADLINE_S):
+        listener.accept()[0].close()
+    with pytest.raises(TypeError, match="no such setting: relai"):
+        tunnel_client.configure(relai="")
+    with pytest.raises(ValueError, match="choose one of"):
+        tunnel_client.configure(carrier="pigeon")
+    monkeypatch.delenv("TUNNEL_RELAY")
+    with pytest.raises(UnreachableError, match="no relay is known"):
+        tunnel_client.configure()

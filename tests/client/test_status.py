@@ -1,0 +1,132 @@
+"""Running clients tell their owner, and nobody else, how they fare."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.carriers.harness import echo as echo_service
+from tests.carriers.harness import say_and_hear
+from tests.support.loops import in_loop
+from tests.support.relays import MemoryTestRelay
+from tunnel_client.cli.main import main
+from tunnel_client.errors import UsageError
+from tunnel_client.status import running_clients, serve_status, status_directory
+
+
+@pytest.fixture
+def runtime(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    return home / "tunnel"
+
+
+def modes(directory: Path) -> list[int]:
+    return sorted(stat.S_IMODE(path.stat().st_mode) for path in (directory, *directory.iterdir()))
+
+
+def test_a_client_is_seen_while_it_runs(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @in_loop
+    async def scenario() -> None:
+        async with MemoryTestRelay() as relay, relay.attach("ann") as ann, relay.attach("bob") as bob:
+            await bob.start_server(echo_service, "echo")
+            reader, writer = await say_and_hear(ann)
+            async with serve_status(ann, "forward 1:echo"), serve_status(bob, "expose echo"):
+                assert modes(runtime) == [0o600, 0o600, 0o700]
+                expose, forward = sorted(await asyncio.to_thread(running_clients), key=lambda report: report.command)
+                (connection,) = forward.connections
+                assert (forward.pid, forward.command, forward.attached) == (os.getpid(), "forward 1:echo", True)
+                assert (connection.target, connection.bytes_down) == ("echo", 5)
+                assert connection.srtt_us > 0
+                assert expose.connections[0].target == "echo (from ann)"
+                assert await asyncio.to_thread(main, ["status", "--json"]) == 0
+                found = json.loads(capsys.readouterr().out)
+                assert [report["command"] for report in found] == ["expose echo", "forward 1:echo"]
+                assert await asyncio.to_thread(main, ["status"]) == 0
+                assert "forward 1:echo  (process" in capsys.readouterr().out
+            assert modes(runtime) == [0o700]
+            writer.close()
+            await writer.wait_closed()
+            assert await reader.read() == b""
+
+    scenario()
+
+
+def test_nobody_runs(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--once"]) == 0
+    assert capsys.readouterr().out == "no tunnel command of yours is running\n"
+    assert main(["status", "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n"
+
+
+def test_who_died_is_swept_and_who_hangs_is_left_out(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel_client.status.ANSWER_S", 0.05)
+    runtime.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(runtime / "1.sock"))
+    with socket.socket(socket.AF_UNIX) as hung:
+        hung.bind(str(runtime / "2.sock"))
+        hung.listen()
+        assert running_clients() == []
+    assert [path.name for path in runtime.iterdir()] == ["2.sock"]
+
+
+def test_the_directory_must_be_ours_alone(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runtime.mkdir()
+    runtime.chmod(0o755)
+    with pytest.raises(UsageError, match="not a directory of yours alone"):
+        running_clients()
+    assert main(["status"]) == 2
+    runtime.rmdir()
+    runtime.symlink_to("/")
+    with pytest.raises(UsageError, match="not a directory of yours alone"):
+        running_clients()
+
+
+@pytest.mark.parametrize("reason", ["mode", "missing", "long"])
+def test_a_client_that_cannot_tell_works_all_the_same(home: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    place = home / {"mode": "open", "missing": "file", "long": "x" * 120}[reason]
+    if reason == "missing":
+        place.touch()
+    else:
+        place.mkdir()
+        (place / "tunnel").mkdir()
+        (place / "tunnel").chmod(0o755 if reason == "mode" else 0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    inside: list[bool] = []
+
+    @in_loop
+    async def scenario() -> None:
+        async with MemoryTestRelay() as relay, relay.attach() as ann, serve_status(ann, "proxy"):
+            inside.append(ann.is_attached)
+
+    scenario()
+    assert inside == [True]
+
+
+def test_without_a_runtime_directory_there_is_one_in_tmp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "relative"):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", value)
+        assert status_directory() == Path(f"/tmp/tunnel-{os.geteuid()}")
+
+
+def test_on_a_terminal_it_looks_again_until_interrupted(runtime: Path) -> None:
+    leader, follower = pty.openpty()
+    with subprocess.Popen([sys.executable, "-m", "tunnel_client", "status"], stdin=follower, stdout=follower) as child:
+        os.close(follower)
+        shown = b""
+        while shown.count(b"no tunnel command of yours is running") < 2:
+            shown += os.read(leader, 4096)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+    os.close(leader)
+    assert shown.startswith(b"\x1b[H\x1b[J")

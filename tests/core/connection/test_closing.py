@@ -1,0 +1,208 @@
+"""What the rows of the state table do, action by action."""
+
+import pytest
+
+from tests.core.solo import KEY, PEER, SERVICE, TARGET, Solo
+from tunnel.core import Closed, Connected, EndpointConfig, Event, Incoming, Lost, LostReason, State
+from tunnel.core.connection.closing import ACTIONS, all_received
+from tunnel.core.connection.state import Action
+from tunnel.core.constants import NEVER_US, SECOND_US
+from tunnel.core.timers import Timer
+from tunnel.wire import Dropped, DropReason, PacketType, encode_dropped
+
+
+def act(solo: Solo, action: Action) -> list[Event]:
+    """Carry it out; the events that it gave."""
+    solo.events()
+    ACTIONS[action](solo.connection, solo.now)
+    solo.endpoint.touch(solo.connection)
+    return solo.events()
+
+
+def test_every_action_can_be_carried_out() -> None:
+    assert set(ACTIONS) == set(Action)
+
+
+def test_begin_starts_keepalive_and_tells_an_initiator() -> None:
+    solo = Solo().connect()
+    solo.connection.write(b"early", solo.now)
+    solo.out()
+    solo.connection.sender.suspend()
+    assert act(solo, Action.BEGIN) == [Connected(solo.connection.id)]
+    assert not solo.connection.sender.suspended
+    assert not solo.connection.sender.window.ends_held
+    assert solo.connection.timers.get(Timer.OPEN) == NEVER_US
+    assert solo.connection.timers.get(Timer.KEEPALIVE) == solo.now + 60 * SECOND_US
+    assert solo.connection.timers.get(Timer.RETRANSMIT) == solo.now + SECOND_US
+    acceptor = Solo()
+    acceptor.request()
+    assert act(acceptor, Action.BEGIN) == []
+    assert not acceptor.connection.sender.suspended
+
+
+def test_answers() -> None:
+    solo = Solo()
+    solo.request()
+    act(solo, Action.SEND_ACCEPTED)
+    solo.connection.state = State.ACCEPTED
+    act(solo, Action.BEGIN)
+    act(solo, Action.SEND_REJECTED)
+    packets = {packet.type: packet for packet in solo.out()}
+    assert set(packets) == {PacketType.ACCEPTED, PacketType.REJECTED}
+    assert {packet.source for packet in packets.values()} == {PEER}
+
+
+@pytest.mark.parametrize("target", [SERVICE, TARGET])
+def test_surface(target: object) -> None:  # 3.5
+    solo = Solo()
+    solo.endpoint.listen("s", 4, solo.now)
+    solo.request(target)  # type: ignore[arg-type]
+    own = solo.connection.id
+    assert act(solo, Action.SURFACE) == [Incoming(own, "s", "") if target is SERVICE else Connected(own)]
+    assert not solo.connection.unseen
+
+
+def test_discarding_remembers_what_had_come() -> None:  # 5.2, 2.5
+    solo = Solo().opened()
+    solo.data(0, b"abc")
+    solo.data(7, b"abc")
+    act(solo, Action.DISCARD_RECEIVED)
+    assert solo.connection.sender.window.close_received == 2**32 + 2**32 - 1
+    assert solo.connection.receiver.window.discarding
+    early = Solo().connect()
+    act(early, Action.DISCARD_RECEIVED)
+    assert early.connection.sender.window.close_received is None  # nobody's numbers are known
+
+
+def test_close_is_queued_after_everything_written() -> None:  # 5.2
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    act(solo, Action.QUEUE_CLOSE)
+    assert solo.types() == [PacketType.DATA, PacketType.CLOSE]
+    assert solo.connection.finished_writing
+
+
+def test_junking_ends_every_timer_of_the_sender() -> None:  # 5.3
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.out()
+    act(solo, Action.JUNK_SEND)
+    assert solo.connection.timers.get(Timer.RETRANSMIT) == NEVER_US
+    assert solo.connection.loss == (LostReason.PEER_CLOSED, "3 bytes were not acknowledged")
+
+
+def test_the_end_is_reported_as_it_was_unless_nobody_knows_of_it() -> None:
+    solo = Solo().opened()
+    assert act(solo, Action.REPORT_CLOSED) == [Closed(solo.connection.id)]
+    solo.connection.loss = (LostReason.RESET, "text")
+    assert act(solo, Action.REPORT_CLOSED) == [Lost(solo.connection.id, LostReason.RESET, "text")]
+    hidden = Solo()
+    hidden.endpoint.listen("s", 4, hidden.now)
+    hidden.request(SERVICE)
+    assert act(hidden, Action.REPORT_CLOSED) == []
+
+
+def test_shutdown_needs_somebody_to_tell() -> None:
+    solo = Solo().opened()
+    act(solo, Action.SEND_SHUTDOWN)
+    (packet,) = solo.out()
+    assert (packet.type, packet.source, packet.destination) == (PacketType.SHUTDOWN, solo.connection.id, PEER)
+    assert packet.sequence == 0
+    alone = Solo().connect()
+    act(alone, Action.SEND_SHUTDOWN)
+    assert alone.out() == []
+
+
+@pytest.mark.parametrize(("user_timeout_s", "drain_s"), [(10, 60), (300, 300)])
+def test_the_drain_lasts_a_minute_or_the_user_timeout(user_timeout_s: int, drain_s: int) -> None:  # 5.7
+    solo = Solo(EndpointConfig(budget_bytes=1 << 20, user_timeout_us=user_timeout_s * SECOND_US)).opened()
+    expected = drain_s * SECOND_US
+    solo.connection.state = State.DRAIN
+    act(solo, Action.START_DRAIN)
+    assert solo.connection.timers.get(Timer.DRAIN) == solo.now + expected
+    assert solo.connection.timers.get(Timer.KEEPALIVE) == NEVER_US
+    assert solo.endpoint.budget.granted_bytes == 0
+
+
+def test_no_drain_for_a_peer_that_has_shut_down() -> None:  # 5.7
+    solo = Solo().opened()
+    solo.connection.peer_shut = True
+    solo.connection.state = State.DRAIN
+    act(solo, Action.START_DRAIN)
+    assert solo.in_state(State.CLOSED)
+    assert solo.types() == [PacketType.SHUTDOWN]
+
+
+def test_forgetting_frees_everything_but_the_id() -> None:  # 3.1
+    solo = Solo().opened()
+    solo.data(0, b"abc")
+    solo.connection.write(b"abc", solo.now)
+    solo.connection.state = State.CLOSED
+    act(solo, Action.FORGET)
+    assert solo.endpoint.connections == {}
+    assert solo.endpoint.rest.has_id(solo.connection.id)
+    assert solo.endpoint.budget.granted_bytes == 0
+    assert solo.connection.timers.next() == NEVER_US
+    assert not solo.connection.sender.window.outstanding
+    assert solo.endpoint.rest.answer(("", KEY), solo.now) is None
+    assert solo.endpoint.rest.answer(("", solo.route_key), solo.now) is None  # nobody asks an initiator
+
+
+def test_forgetting_keeps_the_answer_of_an_acceptor() -> None:  # 3.3
+    solo = Solo()
+    solo.request()
+    solo.connection.state = State.CLOSED
+    act(solo, Action.FORGET)
+    assert solo.endpoint.rest.answer(("", KEY), solo.now) is not None
+
+
+def test_the_drain_goes_on_while_the_route_is_gone_as_long_as_the_user_timeout() -> None:  # 5.7, 4.15
+    solo = Solo().served()
+    solo.end(0)
+    solo.out()
+    assert solo.in_state(State.DRAIN)
+    solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0)))
+    solo.wait(299 * SECOND_US)
+    assert solo.in_state(State.DRAIN)
+    solo.wait(61 * SECOND_US)
+    assert solo.in_state(State.CLOSED)
+
+
+def test_everything_is_received_when_the_peer_has_ended_without_a_close() -> None:  # 5.7
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.connection.close(solo.now)
+    solo.out()
+    all_received(solo.connection, solo.now)
+    assert solo.in_state(State.DRAIN)
+    assert solo.events() == [Closed(solo.connection.id)]
+
+
+def test_nothing_was_received_that_never_left() -> None:
+    """Only a peer that lies can have ended before our CLOSE came to it."""
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.connection.close(solo.now)
+    all_received(solo.connection, solo.now)
+    assert solo.events() == [Lost(solo.connection.id, LostReason.PEER_CLOSED, "3 bytes were not acknowledged")]
+
+
+def test_everything_that_has_left_was_received() -> None:
+    solo = Solo().opened()
+    solo.connection.write(b"abc", solo.now)
+    solo.out()
+    solo.connection.close(solo.now)
+    all_received(solo.connection, solo.now)
+    assert solo.events() == [Closed(solo.connection.id)]
+
+
+def test_a_drain_that_ends_without_a_route_begins_anew() -> None:  # 5.7, 4.15
+    solo = Solo(EndpointConfig(exit=True, user_timeout_us=100 * SECOND_US)).served()
+    solo.end(0)
+    solo.out()
+    solo.wait(90 * SECOND_US)
+    solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0)))
+    solo.wait(99 * SECOND_US)
+    assert solo.in_state(State.DRAIN)
+    solo.wait(101 * SECOND_US)
+    assert solo.in_state(State.CLOSED)

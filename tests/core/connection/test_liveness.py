@@ -1,0 +1,87 @@
+"""Clauses 4.15 and 4.16: keepalive and user timeout."""
+
+from tunnel.core.connection.liveness import Liveness
+from tunnel.core.constants import NEVER_US, SECOND_US
+from tunnel.core.timers import Timer, TimerTable
+
+RTO_US = SECOND_US
+
+
+def make(keepalive_us: int = 60 * SECOND_US, user_timeout_us: int = 300 * SECOND_US) -> tuple[Liveness, TimerTable]:
+    timers = TimerTable()
+    return Liveness(timers, keepalive_us, user_timeout_us, 0), timers
+
+
+def test_a_ping_leaves_after_a_minute_of_silence() -> None:
+    liveness, timers = make()
+    liveness.begin(0)
+    assert timers.get(Timer.KEEPALIVE) == 60 * SECOND_US
+    liveness.heard(20 * SECOND_US)
+    liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
+    assert not liveness.ping_due
+    assert timers.get(Timer.KEEPALIVE) == 80 * SECOND_US
+    liveness.handle_keepalive(RTO_US, 80 * SECOND_US)
+    assert liveness.ping_due
+    assert liveness.pinging_since_us == 80 * SECOND_US
+
+
+def test_pings_are_repeated_after_rto_doubling() -> None:
+    liveness, timers = make()
+    liveness.begin(0)
+    now, gaps = 60 * SECOND_US, []
+    for _ in range(9):
+        liveness.handle_keepalive(RTO_US, now)
+        gaps.append((timers.get(Timer.KEEPALIVE) - now) // SECOND_US)
+        now = timers.get(Timer.KEEPALIVE)
+    assert gaps == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert liveness.pinging_since_us == 60 * SECOND_US
+
+
+def test_anything_heard_answers_the_ping() -> None:
+    liveness, timers = make()
+    liveness.begin(0)
+    liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
+    liveness.heard(61 * SECOND_US)
+    assert not liveness.ping_due
+    assert liveness.pinging_since_us == NEVER_US
+    liveness.handle_keepalive(RTO_US, 61 * SECOND_US)
+    assert timers.get(Timer.KEEPALIVE) == 121 * SECOND_US
+    liveness.handle_keepalive(RTO_US, 121 * SECOND_US)  # silence again: it begins anew
+    assert liveness.pinging_since_us == 121 * SECOND_US
+    assert timers.get(Timer.KEEPALIVE) == 122 * SECOND_US
+
+
+def test_keepalive_can_be_off() -> None:
+    liveness, timers = make(keepalive_us=0)
+    liveness.begin(0)
+    assert timers.get(Timer.KEEPALIVE) == NEVER_US
+
+
+def test_the_timeout_looks_at_the_facts_when_it_fires() -> None:
+    liveness, timers = make()
+    assert timers.get(Timer.USER_TIMEOUT) == 300 * SECOND_US
+    assert not liveness.expired(10 * SECOND_US, 300 * SECOND_US)
+    assert timers.get(Timer.USER_TIMEOUT) == 310 * SECOND_US
+    assert liveness.expired(10 * SECOND_US, 310 * SECOND_US)
+
+
+def test_with_nothing_unanswered_it_looks_again_when_something_may_have_been_for_long_enough() -> None:
+    liveness, timers = make()
+    assert not liveness.expired(NEVER_US, 300 * SECOND_US)
+    assert timers.get(Timer.USER_TIMEOUT) == 600 * SECOND_US
+
+
+def test_a_shorter_timeout_of_the_peer_holds_for_what_waits_already() -> None:
+    liveness, timers = make()
+    liveness.limit(10 * SECOND_US)
+    assert timers.get(Timer.USER_TIMEOUT) == 10 * SECOND_US
+    assert liveness.expired(0, 10 * SECOND_US)
+    liveness.limit(20 * SECOND_US)
+    assert liveness.user_timeout_us == 20 * SECOND_US
+    assert not liveness.expired(0, 10 * SECOND_US)
+
+
+def test_a_timeout_that_is_hardly_shorter_is_shorter() -> None:
+    liveness, timers = make()
+    liveness.limit(300 * SECOND_US - 1)
+    assert timers.get(Timer.USER_TIMEOUT) == 300 * SECOND_US - 1

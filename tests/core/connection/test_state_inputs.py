@@ -1,0 +1,135 @@
+"""Every state against every input, on real connections: what the table does not name changes nothing."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.solo import TARGET, Solo
+from tunnel.core.connection.state import LIVE, TRANSITIONS, Action, Input, State
+from tunnel.core.errors import TunnelError
+from tunnel.core.timers import Timer
+from tunnel.wire import PacketType
+
+TIMERS = [timer for timer in Timer if timer is not Timer.FAREWELL]  # SHUTDOWN is repeated whatever comes
+
+
+def connecting(solo: Solo) -> None:
+    solo.connect(TARGET)
+
+
+def closed_early(solo: Solo) -> None:
+    solo.connect(TARGET)
+    solo.connection.write(b"abc", solo.now)
+    solo.connection.close(solo.now)
+
+
+def requested(solo: Solo) -> None:
+    solo.request()
+    solo.data(0)
+
+
+def accepted(solo: Solo) -> None:
+    solo.request()
+    solo.endpoint.accept(solo.connection.id, solo.now)
+
+
+def opened(solo: Solo) -> None:
+    solo.opened()
+    solo.data(0)
+    solo.connection.write(b"abc", solo.now)
+
+
+def closing(solo: Solo) -> None:
+    opened(solo)
+    solo.connection.close(solo.now)
+
+
+def peer_closed(solo: Solo) -> None:
+    opened(solo)
+    solo.end(1)
+
+
+def draining(solo: Solo) -> None:
+    solo.opened()
+    solo.end(0)
+
+
+def closed(solo: Solo) -> None:
+    solo.opened()
+    solo.connection.abort(solo.now)
+
+
+REACH: dict[State, Callable[[Solo], None]] = {
+    State.CONNECTING: connecting,
+    State.CLOSED_EARLY: closed_early,
+    State.REQUESTED: requested,
+    State.ACCEPTED: accepted,
+    State.OPEN: opened,
+    State.CLOSING: closing,
+    State.PEER_CLOSED: peer_closed,
+    State.DRAIN: draining,
+    State.CLOSED: closed,
+}
+
+
+@pytest.mark.parametrize("event", Input, ids=[event.name for event in Input])
+@pytest.mark.parametrize("state", State, ids=[state.name for state in State])
+def test_every_state_and_input(state: State, event: Input) -> None:
+    solo = Solo()
+    REACH[state](solo)
+    connection = solo.connection
+    assert connection.state is state
+    solo.out()
+    solo.events()
+    row = TRANSITIONS.get((state, event))
+    deadlines = [connection.timers.get(timer) for timer in TIMERS]
+    assert connection.apply(event, solo.now) == (row is not None)
+    if row is None:
+        assert connection.state is state
+        assert deadlines == [connection.timers.get(timer) for timer in TIMERS]
+        assert (solo.events(), solo.out()) == ([], [])
+        return
+    target, actions = row
+    assert connection.state is target
+    events = solo.events()
+    told = [action for action in actions if action in (Action.REPORT_CLOSED, Action.SURFACE)]
+    assert len(events) >= len(told)
+    solo.endpoint.touch(connection)
+    types = [packet.type for packet in solo.out()]
+    assert types.count(PacketType.SHUTDOWN) == actions.count(Action.SEND_SHUTDOWN)
+    assert (connection.id in solo.endpoint.connections) == (target is not State.CLOSED)
+    assert connection.receiver.window.discarding or target not in (State.DRAIN, State.CLOSED, State.CLOSING)
+
+
+@pytest.mark.parametrize("state", [state for state in State if state in LIVE])
+def test_every_living_connection_can_be_lost(state: State) -> None:
+    solo = Solo()
+    REACH[state](solo)
+    solo.connection.abort(solo.now)
+    assert solo.in_state(State.CLOSED)
+    assert solo.endpoint.connections == {}
+    assert solo.endpoint.budget.granted_bytes == 0
+    assert solo.endpoint.next_timeout() is None
+
+
+def succeeds(command: Callable[..., object], *arguments: object) -> bool:
+    """Whether it was allowed; any other error is a failure."""
+    try:
+        command(*arguments)
+    except TunnelError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("state", State, ids=[state.name for state in State])
+def test_commands_in_every_state_raise_cleanly_or_do_something(state: State) -> None:
+    for command in ("write", "read", "finish", "close", "abort"):
+        solo = Solo()
+        REACH[state](solo)
+        before = solo.connection.state
+        arguments = {"write": (b"x", solo.now), "read": (10, solo.now)}.get(command, (solo.now,))
+        if not succeeds(getattr(solo.connection, command), *arguments):
+            assert solo.connection.state is before
+        solo.out()
+        solo.wait(1_000_000_000)
+        solo.out()

@@ -1,0 +1,209 @@
+"""Clauses 4.3 and 4.12: when an acknowledgement leaves, and what it says."""
+
+import pytest
+
+from tunnel.core.budget import WindowBudget
+from tunnel.core.config import EndpointConfig
+from tunnel.core.constants import NEVER_US
+from tunnel.core.receive.acks import Receiver
+from tunnel.core.receive.window import Arrival, ReceiveWindow
+from tunnel.core.stats import ConnectionStats
+from tunnel.core.timers import Timer, TimerTable
+from tunnel.wire import End, PacketType
+
+FIRST = 2**32 + 2**32 - 1  # the next one has the wire number 0
+DATA = PacketType.DATA
+
+
+def make(window_bytes: int = 1000) -> tuple[Receiver, TimerTable]:
+    config = EndpointConfig(
+        window_bytes_min=window_bytes, window_bytes_start=window_bytes, window_bytes_max=window_bytes
+    )
+    timers = TimerTable()
+    window = ReceiveWindow(config, WindowBudget(0), FIRST)
+    return Receiver(window, timers, ConnectionStats()), timers
+
+
+def data(receiver: Receiver, number: int, now: int, payload: bytes = b"x", attempt: int = 0) -> Arrival:
+    return receiver.insert(FIRST + number, attempt, DATA, payload, None, now)
+
+
+def test_data_in_order_is_acknowledged_after_a_delay() -> None:  # 4.3
+    receiver, timers = make()
+    assert not receiver.may_ack(0)
+    data(receiver, 0, 100)
+    assert receiver.ack_pending
+    assert not receiver.ack_due
+    assert timers.get(Timer.ACK_DELAY) == 25_100
+    data(receiver, 1, 20_000)
+    assert timers.get(Timer.ACK_DELAY) == 25_100
+    receiver.handle_timers(25_099)
+    assert not receiver.ack_due
+    receiver.handle_timers(25_100)
+    assert receiver.ack_due
+
+
+def test_an_ack_says_what_has_come_and_why_it_leaves() -> None:  # 2.4, 4.3
+    receiver, timers = make()
+    data(receiver, 0, 0, b"abc", attempt=2)
+    data(receiver, 2, 10, attempt=3)
+    data(receiver, 4, 20, attempt=4)
+    ack = receiver.take_ack(50)
+    assert (ack.cumulative, ack.window, ack.ranges) == (2**32 - 1, 997, [(3, 3), (1, 1)])
+    assert (ack.echo_sequence, ack.echo_attempt) == (3, 4)
+    assert ack.delay_us == 30  # since its cause came, not since the first that it acknowledges
+    assert not receiver.ack_pending
+    assert not receiver.ack_due
+    assert timers.get(Timer.ACK_DELAY) == NEVER_US
+
+
+def test_an_ack_that_left_with_others_is_not_owed_again() -> None:
+    receiver, timers = make()
+    data(receiver, 0, 0)
+    receiver.take_ack(10)
+    timers.set(Timer.ACK_DELAY, 20)
+    receiver.handle_timers(20)
+    assert not receiver.ack_due
+
+
+@pytest.mark.parametrize("case", ["gap", "filled", "duplicate", "end"])
+def test_acknowledged_at_once(case: str) -> None:  # 4.3
+    receiver, timers = make()
+    if case == "gap":
+        assert data(receiver, 1, 0) is Arrival.OUT_OF_ORDER
+    elif case == "filled":
+        data(receiver, 1, 0)
+        receiver.take_ack(0)
+        assert data(receiver, 0, 1) is Arrival.IN_ORDER
+    elif case == "duplicate":
+        data(receiver, 0, 0)
+        receiver.take_ack(0)
+        assert data(receiver, 0, 1) is Arrival.DUPLICATE
+    else:
+        end = End(0, bytes.fromhex("99aa06d3014798d86001c324468d497f"))
+        assert receiver.insert(FIRST, 0, PacketType.FINISH, b"", end, 0) is Arrival.IN_ORDER
+    assert receiver.ack_due
+    assert receiver.may_ack(1)
+    data(receiver, 9, 2)
+    assert timers.get(Timer.ACK_DELAY) == NEVER_US  # it leaves anyway
+
+
+def test_data_after_something_urgent_sets_no_timer() -> None:
+    receiver, timers = make()
+    receiver.owe_ack(0)
+    data(receiver, 0, 1)
+    assert timers.get(Timer.ACK_DELAY) == NEVER_US
+
+
+def test_what_is_refused_is_answered_but_not_acknowledged() -> None:  # 4.2
+    receiver, _ = make(window_bytes=10)
+    data(receiver, 0, 0, bytes(10))
+    receiver.take_ack(0)
+    assert data(receiver, 1, 5, b"x", attempt=7) is Arrival.REFUSED
+    assert receiver.ack_due
+    assert receiver.may_ack(5)
+    ack = receiver.take_ack(9)
+    assert (ack.cumulative, ack.window, ack.delay_us, ack.echo_attempt) == (2**32 - 1, 0, 0, 0)
+
+
+def test_a_window_update_leaves_when_a_quarter_has_opened() -> None:  # 4.12
+    receiver, _ = make()
+    data(receiver, 0, 0, bytes(600))
+    receiver.take_ack(0)
+    receiver.window.read(249)
+    receiver.opened(1)
+    assert not receiver.ack_due
+    receiver.window.read(1)
+    receiver.opened(2)
+    assert receiver.ack_due
+    assert receiver.take_ack(5).window == 650
+
+
+def test_acks_that_nothing_asks_for_keep_their_distance() -> None:  # 4.3
+    receiver, _ = make()
+    data(receiver, 0, 0)
+    assert receiver.may_ack(0)
+    receiver.take_ack(0)
+    data(receiver, 1, 10)
+    assert not receiver.may_ack(9_999)
+    assert receiver.may_ack(10_000)
+    receiver.owe_ack(20)
+    assert receiver.may_ack(20)
+    assert receiver.take_ack(30).delay_us == 20
+
+
+def test_much_is_acknowledged_sooner_than_little() -> None:  # 4.3
+    receiver, _ = make(64 * 1024)
+    data(receiver, 0, 0)
+    receiver.take_ack(0)
+    data(receiver, 1, 10, bytes(16 * 1024 - 1))
+    assert not receiver.may_ack(1_000)
+    data(receiver, 2, 20)
+    assert not receiver.may_ack(999)
+    assert receiver.may_ack(1_000)
+    receiver.take_ack(1_000)
+    data(receiver, 3, 1_010, bytes(16 * 1024 - 1))
+    assert not receiver.may_ack(2_000)
+
+
+def test_a_probe_is_answered_with_what_is_known() -> None:  # 4.12
+    receiver, _ = make()
+    receiver.owe_ack(5)
+    assert receiver.ack_due
+    assert receiver.take_ack(8).delay_us == 3
+
+
+def test_before_the_first_packet_connect_is_the_newest() -> None:  # 4.3
+    receiver, _ = make()
+    receiver.opened_by(2**32 + 9, 3)
+    receiver.owe_ack(0)
+    ack = receiver.take_ack(0)
+    assert (ack.cumulative, ack.echo_sequence, ack.echo_attempt) == (9, 9, 3)
+
+
+SECOND = 1_000_000
+
+
+def grown(times: list[int], size: int = 50) -> list[int]:
+    """The window after packets that came at these times and were read at once."""
+    config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=1000)
+    receiver = Receiver(ReceiveWindow(config, WindowBudget(900), FIRST), TimerTable(), ConnectionStats())
+    sizes = []
+    for number, now in enumerate(times):
+        data(receiver, number, now, bytes(size))
+        receiver.window.read(size)
+        receiver.opened(now)
+        sizes.append(receiver.window.size_bytes)
+    return sizes
+
+
+def test_a_window_that_comes_within_two_seconds_grows() -> None:
+    # The first packet begins the count: a window later is the third.
+    assert grown([0, 1, 2 * SECOND - 1]) == [100, 100, 200]
+    assert grown([0, 1, 2 * SECOND]) == [100, 100, 100]
+
+
+def test_each_window_is_timed_by_itself() -> None:
+    assert grown([0, 1, 5 * SECOND, 5 * SECOND, 7 * SECOND - 1]) == [100, 100, 100, 100, 200]
+    assert grown([0, 1, 5 * SECOND, 5 * SECOND, 7 * SECOND]) == [100, 100, 100, 100, 100]
+
+
+def test_the_first_bytes_show_nothing() -> None:
+    assert grown([0], size=70) == [100]
+
+
+def test_every_packet_that_is_not_taken_counts() -> None:
+    config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=100)
+    stats = ConnectionStats()
+    receiver = Receiver(ReceiveWindow(config, WindowBudget(0), FIRST), TimerTable(), stats)
+    data(receiver, 0, 0)
+    for _ in range(2):
+        assert data(receiver, 0, 0) is Arrival.DUPLICATE
+        assert data(receiver, 1, 0, bytes(100)) is Arrival.REFUSED
+    assert (stats.packets_duplicate, stats.packets_discarded) == (2, 2)
+
+
+def test_a_delay_of_hours_is_the_longest_that_can_be_said() -> None:  # 2.4
+    receiver, _ = make()
+    data(receiver, 0, 0)
+    assert receiver.take_ack(5_000_000_000).delay_us == 0xFFFFFFFF

@@ -1,0 +1,362 @@
+"""The sending half of a stream: numbers, pieces, what is in flight and what limits it."""
+
+import pytest
+from xxhash import xxh3_128
+
+from tunnel.core.send.window import NO_EDGE, Segment, SegmentState, SendWindow
+from tunnel.wire import PacketType, decode_end
+
+FIRST = 2**32 - 2  # the wire's numbers wrap soon
+KIB = 1024
+BIG = 1 << 30
+
+
+def make(peer_edge: int = BIG, buffer_bytes_max: int = 2**20) -> SendWindow:
+    return SendWindow(FIRST, buffer_bytes_max, peer_edge)
+
+
+def take(window: SendWindow, size_max: int = BIG) -> Segment:
+    segment = window.take(size_max)
+    assert segment is not None
+    return segment
+
+
+def carry(window: SendWindow, *payloads: bytes) -> list[Segment]:
+    """One segment for each payload, in flight."""
+    segments = []
+    for payload in payloads:
+        assert window.write(payload) == len(payload)
+        segments.append(take(window))
+    return segments
+
+
+# writing and cutting
+
+
+def test_write_takes_what_there_is_room_for() -> None:
+    window = make(buffer_bytes_max=10)
+    assert window.write(b"") == 0
+    assert window.write(b"1234567") == 7
+    assert window.write(b"abcdef") == 3
+    assert window.write(b"x") == 0
+    assert window.room == 0
+    assert (window.pending_bytes, window.unacknowledged_bytes) == (10, 10)
+    assert bytes(take(window).payload) == b"1234567abc"
+    assert window.write(b"x") == 0
+    window.acknowledge(FIRST, [])
+    assert window.write(b"x") == 1
+    window.buffer_bytes_max = 0
+    assert window.room == 0
+
+
+def test_a_buffer_that_may_change_is_copied() -> None:
+    window = make()
+    mine = bytearray(b"abc")
+    window.write(memoryview(mine))
+    mine[:] = b"xyz"
+    assert bytes(take(window).payload) == b"abc"
+
+
+def test_small_chunks_are_joined_and_large_ones_are_not() -> None:
+    window = make()
+    window.write(b"a" * 10)
+    window.write(b"b" * 10)
+    window.write(b"c" * 64 * KIB)
+    assert bytes(take(window, 15).payload) == b"a" * 10 + b"b" * 5
+    joined = take(window, 64 * KIB)
+    assert bytes(joined.payload) == b"b" * 5 + b"c" * (64 * KIB - 5)
+    large = b"d" * 64 * KIB
+    window.write(large)
+    window.write(b"e")
+    assert bytes(take(window).payload) == b"c" * 5 + large + b"e"
+    window.write(large)
+    window.write(b"e")
+    segment = take(window)
+    assert segment.payload is large  # handed on, not copied, and not joined with what follows
+    assert bytes(take(window).payload) == b"e"
+
+
+def test_segments_know_their_place_in_the_stream() -> None:
+    window = make()
+    first, second = carry(window, b"abc", b"de")
+    assert (first.sequence, first.offset, first.size) == (FIRST, 0, 3)
+    assert (second.sequence, second.offset, second.size) == (FIRST + 1, 3, 2)
+    assert window.find(FIRST + 1) is second
+    assert window.find(2**32 - 1) is second
+    assert window.find(5) is None
+    assert window.digest() == xxh3_128(b"abcde").digest()
+
+
+def test_ends_follow_everything_written() -> None:  # 5.1
+    window = make()
+    window.write(b"abc")
+    window.end(PacketType.FINISH)
+    window.end(PacketType.CLOSE)
+    window.close_received = 2**32 + 7
+    assert take(window).type == PacketType.DATA
+    finish, close = take(window), take(window)
+    assert (finish.type, close.type) == (PacketType.FINISH, PacketType.CLOSE)
+    for segment, received in ((finish, None), (close, 7)):
+        end = decode_end(segment.payload)
+        assert end is not None
+        assert (end.length, end.digest, end.received) == (3, xxh3_128(b"abc").digest(), received)
+    assert window.close_sequence == close.sequence
+    assert window.take(BIG) is None
+    assert window.exhausted
+
+
+def test_a_close_may_know_nothing_of_what_was_received() -> None:
+    window = make()
+    window.end(PacketType.CLOSE)
+    end = decode_end(take(window).payload)
+    assert end is not None
+    assert end.received is None
+
+
+def test_ends_need_no_window_but_may_be_held() -> None:  # 5.1, 3.6
+    window = make(peer_edge=0)
+    window.end(PacketType.FINISH)
+    window.ends_held = True
+    assert not window.sendable()
+    assert window.take(BIG) is None
+    window.ends_held = False
+    assert window.sendable()
+    assert take(window).type == PacketType.FINISH
+
+
+def test_idle_and_exhausted() -> None:
+    window = make()
+    assert window.idle
+    window.write(b"x")
+    assert not window.idle
+    assert not window.exhausted
+    segment = take(window)
+    assert window.exhausted
+    assert not window.idle
+    window.lose(segment, "")
+    assert not window.exhausted
+    take(window)
+    window.acknowledge(FIRST, [])
+    assert window.idle
+    window.end(PacketType.FINISH)
+    assert not window.idle
+    assert not window.exhausted
+
+
+# the peer's window
+
+
+def test_the_peers_window_bounds_what_is_in_flight() -> None:  # 4.1, 4.11
+    window = make(peer_edge=5)
+    window.write(b"x" * 8)
+    assert take(window).size == 5
+    assert not window.sendable()
+    assert window.take(BIG) is None
+    assert not window.blocked
+    window.acknowledge(FIRST, [])
+    assert window.blocked
+    assert window.open_peer_window(FIRST, 2)
+    assert not window.blocked
+    assert window.sendable()
+    assert take(window).size == 2
+
+
+def test_the_edge_of_the_window_never_moves_left() -> None:  # 4.1
+    window = make(peer_edge=100)
+    assert not window.open_peer_window(FIRST - 1, 99)
+    assert window.open_peer_window(FIRST - 1, 101)
+    carry(window, b"x")
+    window.acknowledge(FIRST, [])
+    assert not window.open_peer_window(FIRST - 1, 1000)  # an older ACK, an older window
+    assert not window.open_peer_window(FIRST, 100)
+    assert window.peer_edge == 101
+
+
+def test_no_crumbs_while_others_are_in_flight() -> None:  # RFC 9293 3.8.6.2.1
+    window = make(peer_edge=100)
+    window.write(b"x" * 5000)
+    assert take(window).size == 100
+    window.peer_edge = 1123
+    assert not window.sendable()
+    assert window.take(BIG) is None
+    window.peer_edge = 1124
+    assert window.sendable()
+    assert take(window).size == 1024
+    window.peer_edge = 1125
+    assert window.take(BIG) is None
+    window.acknowledge(FIRST + 1, [])
+    assert take(window).size == 1  # nothing is in flight: better than nothing
+
+
+# the relay's edge
+
+
+def test_the_edge_bounds_what_the_relay_holds() -> None:  # 4.11
+    window = make()
+    window.reset_edge(3500)
+    window.write(b"x" * 10_000)
+    assert take(window, 2000).size == 2000
+    assert take(window, 2000).size == 1500
+    assert window.edge_used == 3500
+    assert not window.sendable()
+    window.announce_edge(FIRST, 3500)
+    assert window.edge_used == 1500
+    assert take(window, 2000).size == 2000
+    window.acknowledge(FIRST + 2, [])
+    assert window.edge_used == 0
+
+
+def test_one_packet_may_always_be_in_flight() -> None:  # 4.11
+    window = make()
+    window.reset_edge(0)
+    window.write(b"x" * 5000)
+    assert take(window).size == 1024
+    assert window.take(BIG) is None
+    window.acknowledge(FIRST, [])
+    assert take(window).size == 1024
+
+
+def test_an_edge_smaller_than_what_is_lost_lets_the_oldest_pass_alone() -> None:
+    window = make()
+    first, second, third = carry(window, b"x" * 2000, b"y" * 2000, b"z" * 2000)
+    for segment in (second, first, third):
+        window.lose(segment, "cause")
+    window.reset_edge(100)
+    assert window.sendable()
+    assert take(window) is first
+    assert not window.sendable()
+    assert window.take(BIG) is None
+    window.acknowledge(FIRST, [])
+    assert take(window) is second
+    window.announce_edge(FIRST + 1, 2000)
+    assert take(window) is third
+
+
+def test_an_older_or_impossible_edge_is_ignored() -> None:
+    window = make()
+    carry(window, b"x" * 100, b"y" * 100)
+    window.announce_edge(FIRST, 50)
+    window.announce_edge(FIRST - 1, 10)
+    window.announce_edge(FIRST + 2, 10)
+    assert (window.edge_sequence, window.edge_bytes, window.edge_used) == (FIRST, 50, 100)
+    window.announce_edge(FIRST, 60)
+    assert window.edge_bytes == 60
+
+
+def test_what_is_sent_again_counts_against_the_edge_until_acknowledged() -> None:  # 4.11
+    window = make()
+    (segment,) = carry(window, b"x" * 100)
+    window.announce_edge(FIRST, 500)
+    assert window.edge_used == 0
+    window.lose(segment, "cause")
+    assert take(window) is segment
+    assert window.edge_used == 100
+    window.announce_edge(FIRST, 500)
+    assert window.edge_used == 100
+    window.acknowledge(FIRST, [])
+    assert window.edge_used == 0
+
+
+# acknowledgement and loss
+
+
+def test_acknowledgements_of_both_kinds_are_merged() -> None:  # 4.4
+    window = make()
+    segments = carry(window, b"a", b"b", b"c", b"d", b"e")
+    assert window.acknowledge(FIRST - 1, [(FIRST + 3, FIRST + 3)]) == [segments[3]]
+    assert window.acknowledge(FIRST - 1, [(FIRST + 2, FIRST + 4)]) == [segments[2], segments[4]]
+    assert window.acknowledged_offset == 0
+    assert window.acknowledge(FIRST + 2, [(FIRST + 4, FIRST + 4)]) == [segments[0], segments[1]]
+    assert window.acknowledged_offset == 3
+    assert window.acknowledge(FIRST - 1, [(FIRST + 1, FIRST + 3)]) == []  # overtaken
+    assert window.acknowledge(FIRST - 1, [(FIRST + 1, FIRST + 1)]) == []
+    assert window.acknowledge(FIRST + 4, []) == []
+    assert window.idle
+    assert all(segment.payload == b"" for segment in segments)
+
+
+@pytest.mark.parametrize(
+    ("cumulative", "ranges"),
+    [
+        (FIRST + 2, []),
+        (FIRST, [(FIRST + 1, FIRST + 2)]),
+        (FIRST, [(FIRST, FIRST + 1)]),
+        (FIRST - 1, [(FIRST + 1, FIRST)]),
+    ],
+)
+def test_what_the_peer_cannot_have_received_is_malformed(cumulative: int, ranges: list[tuple[int, int]]) -> None:  # 4.4
+    window = make()
+    carry(window, b"a", b"b")
+    assert window.acknowledge(cumulative, ranges) is None
+    assert len(window.outstanding) == 2
+
+
+def test_the_oldest_loss_leaves_first_and_with_its_cause() -> None:
+    window = make()
+    segments = carry(window, b"a", b"b", b"c")
+    window.write(b"new")
+    for segment in reversed(segments):
+        window.lose(segment, "cause")
+        window.lose(segment, "other")
+    assert window.lost_size() == 1
+    assert (window.lost_bytes, window.waiting_bytes) == (3, 6)
+    assert [take(window) for _ in segments] == segments
+    assert [(segment.attempt, segment.cause) for segment in segments] == [(1, "cause")] * 3
+    assert take(window).attempt == 0
+    assert window.lost_size() == 0
+
+
+def test_what_is_acknowledged_is_not_sent_again() -> None:
+    window = make()
+    first, second = carry(window, b"a", b"b")
+    window.lose(second, "cause")
+    window.acknowledge(FIRST - 1, [(FIRST + 1, FIRST + 1)])
+    assert window.take(BIG) is None
+    window.lose(second, "cause")
+    assert second.state is SegmentState.ACKNOWLEDGED
+    assert window.lost_bytes == 0
+    window.lose(first, "cause")
+    assert window.lost_bytes == 1
+    window.acknowledge(FIRST + 1, [])
+    assert window.lost_bytes == 0
+    assert not window.sendable()
+
+
+def test_receipts_of_earlier_attempts_are_remembered() -> None:
+    (segment,) = carry(make(), b"a")
+    assert segment.receipt_of(0) == -1
+    segment.next_attempt()
+    assert segment.receipt_of(0) == -1
+    segment.note_earlier(0, 50)
+    segment.receipt_us = 70
+    segment.next_attempt()
+    assert (segment.receipt_of(0), segment.receipt_of(1), segment.receipt_of(2)) == (50, 70, -1)
+
+
+def test_packets_that_carry_no_bytes() -> None:  # 3.5, 2.7
+    window = make(peer_edge=0)
+    window.insert(PacketType.ACCEPTED, b"answer")
+    window.insert(PacketType.OPTION, b"option")
+    first, second = take(window), take(window)
+    assert (first.type, first.sequence, first.attempt) == (PacketType.ACCEPTED, FIRST, 0)
+    assert (second.type, second.sequence, second.attempt) == (PacketType.OPTION, FIRST + 1, 0)
+    assert (window.sent_offset, window.edge_used) == (0, 0)
+
+
+def test_junking_keeps_what_was_acknowledged() -> None:  # 5.3, 5.4
+    window = make()
+    carry(window, b"abc", b"defg")
+    window.write(b"hij")
+    window.end(PacketType.CLOSE)
+    window.acknowledge(FIRST, [])
+    assert window.junk() == 7
+    assert window.acknowledged_offset == 3
+    assert window.idle
+    assert window.exhausted
+    assert (window.edge_used, window.unacknowledged_bytes, window.pending_bytes) == (0, 0, 0)
+    assert window.take(BIG) is None
+    assert not window.blocked
+    assert window.acknowledge(FIRST + 1, [(FIRST + 1, FIRST + 1)]) is None
+    assert window.acknowledge(FIRST + 1, []) == []
+    assert window.junk() == 0
+    assert window.edge_bytes == NO_EDGE

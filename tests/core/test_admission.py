@@ -1,0 +1,325 @@
+"""Clauses 3.2 to 3.5, 6.6 and 2.8: who may connect, answered once; and which services are up."""
+
+import pytest
+
+from tests.core.solo import KEY, PEER, SERVICE, TARGET, Solo
+from tunnel.core import ConnectRequested, EndpointConfig, Incoming, Lost, LostReason, State
+from tunnel.core.constants import SECOND_US
+from tunnel.core.tombstones import SHELF_US
+from tunnel.wire import (
+    Abort,
+    AbortReason,
+    Accepted,
+    ListenState,
+    ListenStatus,
+    Options,
+    Packet,
+    PacketType,
+    Rejected,
+    RejectReason,
+    TargetKind,
+    decode_accepted,
+    decode_listen_state,
+    decode_rejected,
+    encode_abort,
+    encode_listen_state,
+)
+
+ANN, BOB = Options(user="ann"), Options(user="bob")
+
+
+def rejection(solo: Solo) -> Rejected:
+    """The one REJECTED that leaves."""
+    (packet,) = solo.out()
+    assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.REJECTED, PEER, 0, 0)
+    rejected = decode_rejected(packet.payload)
+    assert rejected is not None
+    assert rejected.route_key == KEY
+    return rejected
+
+
+def acceptance(solo: Solo) -> Accepted:
+    """The one ACCEPTED that leaves; an ACK may go with it."""
+    (packet,) = [packet for packet in solo.out() if packet.type == PacketType.ACCEPTED]
+    accepted = decode_accepted(packet.payload)
+    assert accepted is not None
+    return accepted
+
+
+def announced(solo: Solo) -> list[ListenState]:
+    packets = solo.out()
+    assert {(packet.source, packet.destination, packet.sequence) for packet in packets} <= {(0, 0, 0)}  # 2.8
+    states = [decode_listen_state(packet.payload) for packet in packets]
+    return [state for state in states if state is not None]
+
+
+# services
+
+
+def test_services_are_announced_with_rising_versions() -> None:  # 2.8
+    solo = Solo()
+    solo.endpoint.listen("s", 8, solo.now)
+    solo.endpoint.listen("t", 9, solo.now)
+    solo.endpoint.listen("s", 10, solo.now)
+    solo.endpoint.unlisten("t", solo.now)
+    solo.endpoint.unlisten("t", solo.now)
+    assert announced(solo) == [
+        ListenState(1, ListenStatus.UP, 8, "s"),
+        ListenState(2, ListenStatus.UP, 9, "t"),
+        ListenState(3, ListenStatus.UP, 10, "s"),
+        ListenState(4, ListenStatus.DOWN, 0, "t"),
+    ]
+
+
+def test_a_relay_that_does_not_know_us_hears_of_every_service() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 8, solo.now)
+    solo.out()
+    solo.endpoint.attached(False, 1 << 20, 1 << 20, solo.now)
+    assert announced(solo) == []
+    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
+    assert announced(solo) == [ListenState(2, ListenStatus.UP, 8, "s")]
+
+
+@pytest.mark.parametrize(("name", "backlog"), [("", 1), ("x" * 256, 1), ("s", 65536), ("s", -1)])
+def test_a_service_that_cannot_be_announced_is_not_opened(name: str, backlog: int) -> None:
+    solo = Solo()
+    with pytest.raises(ValueError, match=r"fit|too long|name"):
+        solo.endpoint.listen(name, backlog, solo.now)
+    solo.request(SERVICE)
+    assert rejection(solo).reason == RejectReason.NO_SUCH_SERVICE
+
+
+def test_the_relay_may_refuse_a_name() -> None:  # 2.8
+    solo = Solo()
+    acceptor = solo.endpoint.acceptor
+
+    def hear(version: int, status: ListenStatus, name: str) -> None:
+        payload = encode_listen_state(ListenState(version, status, 0, name))
+        solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, payload))
+
+    assert not acceptor.refused("s")
+    solo.endpoint.listen("s", 8, solo.now)
+    hear(7, ListenStatus.REFUSED, "s")
+    assert not acceptor.refused("s")
+    hear(1, ListenStatus.REFUSED, "s")
+    assert acceptor.refused("s")
+    hear(1, ListenStatus.UP, "s")
+    assert not acceptor.refused("s")
+    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
+    hear(1, ListenStatus.REFUSED, "s")
+    assert not acceptor.refused("s")  # that was the answer of the relay before
+    hear(2, ListenStatus.REFUSED, "s")
+    assert acceptor.refused("s")
+    hear(1, ListenStatus.REFUSED, "other")
+    solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, b"junk"))
+    assert solo.endpoint.packets_discarded == 2
+
+
+# CONNECT
+
+
+def test_a_service_is_accepted_and_shown_when_the_initiator_is_heard() -> None:  # 3.5
+    solo = Solo()
+    solo.endpoint.listen("s", 8, solo.now)
+    solo.out()
+    solo.request(SERVICE, ANN)
+    assert acceptance(solo).route_key == KEY
+    assert solo.events() == []
+    solo.ack()
+    assert solo.event(Incoming) == Incoming(solo.connection.id, "s", "ann")
+
+
+def test_an_exit_asks_the_application() -> None:
+    solo = Solo()
+    solo.request(TARGET, ANN)
+    assert solo.event(ConnectRequested) == ConnectRequested(solo.connection.id, TARGET, "ann")
+    assert solo.out() == []
+    solo.request(TARGET, ANN)
+    assert solo.events() == []  # not answered yet, and asked only once (3.3)
+    solo.endpoint.accept(solo.connection.id, solo.now)
+    acceptance(solo)
+    solo.request(TARGET, ANN)
+    acceptance(solo)
+
+
+def test_who_asks_again_is_someone_else_under_another_user_or_key() -> None:  # 3.3
+    solo = Solo()
+    solo.request(TARGET, ANN)
+    solo.request(TARGET, BOB, source=PEER + 1)
+    solo.route_key = bytes(16)
+    solo.request(TARGET, ANN, source=PEER + 2)
+    assert len(solo.endpoint.connections) == 3
+
+
+def test_malformed_requests_are_counted() -> None:
+    solo = Solo()
+    solo.receive(Packet(PacketType.CONNECT, PEER, 0, 1, b"junk"))
+    solo.request(TARGET, source=0)
+    assert solo.endpoint.packets_discarded == 2
+    assert solo.out() == []
+
+
+@pytest.mark.parametrize(
+    ("config", "target", "options", "reason"),
+    [
+        (EndpointConfig(exit=True), SERVICE, Options(), RejectReason.NO_SUCH_SERVICE),
+        (EndpointConfig(), TARGET, Options(), RejectReason.DENIED),
+        (EndpointConfig(exit=True), TARGET, Options(versions=(2, 3)), RejectReason.VERSION),
+    ],
+)
+def test_what_cannot_be_opened_is_refused(
+    config: EndpointConfig, target: object, options: Options, reason: RejectReason
+) -> None:
+    solo = Solo(config)
+    solo.request(target, options)  # type: ignore[arg-type]
+    rejected = rejection(solo)
+    assert rejected.reason == reason
+    assert rejected.text == ""
+    assert rejected.options.versions == ((1, 1) if reason is RejectReason.VERSION else None)  # 3.4
+    assert solo.events() == []
+
+
+def test_more_than_there_may_be_are_refused() -> None:
+    solo = Solo(EndpointConfig(exit=True, connections_max=1))
+    solo.request(TARGET, ANN)
+    solo.request(TARGET, BOB)
+    assert rejection(solo).reason == RejectReason.BUSY
+
+
+def test_the_backlog_counts_what_the_application_has_not_seen() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 1, solo.now)
+    solo.request(SERVICE, ANN)
+    solo.out()
+    solo.route_key = bytes(16)
+    solo.request(SERVICE, ANN)
+    assert len(solo.endpoint.connections) == 1
+    solo.ack()
+    assert isinstance(solo.event(Incoming), Incoming)
+    solo.request(SERVICE, ANN)
+    assert len(solo.endpoint.connections) == 2
+    solo.endpoint.listen("s", 1, solo.now)  # what waits still counts
+    solo.route_key = bytes(range(1, 17))
+    solo.request(SERVICE, ANN)
+    assert len(solo.endpoint.connections) == 2
+    solo.ack()
+    solo.endpoint.unlisten("s", solo.now)
+    assert isinstance(solo.event(Incoming), Incoming)  # it goes on
+
+
+def ask(solo: Solo, number: int) -> PacketType:
+    """What a CONNECT with this number as its route key is told."""
+    solo.route_key = bytes([number] * 16)
+    solo.request(SERVICE, ANN)
+    (packet,) = [packet for packet in solo.out() if packet.type in (PacketType.ACCEPTED, PacketType.REJECTED)]
+    return PacketType(packet.type)
+
+
+def test_every_connection_that_was_seen_makes_room_for_one() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 2, solo.now)
+    assert [ask(solo, 1), ask(solo, 2), ask(solo, 3)] == [PacketType.ACCEPTED, PacketType.ACCEPTED, PacketType.REJECTED]
+    solo.ack()
+    assert isinstance(solo.event(Incoming), Incoming)
+    assert [ask(solo, 4), ask(solo, 5)] == [PacketType.ACCEPTED, PacketType.REJECTED]
+
+
+def test_a_connection_that_was_seen_makes_no_room_again_when_it_ends() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 1, solo.now)
+    assert ask(solo, 1) == PacketType.ACCEPTED
+    solo.ack()
+    assert isinstance(solo.event(Incoming), Incoming)
+    seen = solo.connection
+    assert ask(solo, 2) == PacketType.ACCEPTED
+    seen.abort(solo.now)
+    assert ask(solo, 3) == PacketType.REJECTED
+
+
+@pytest.mark.parametrize("packet_type", [PacketType.ABORT, PacketType.SHUTDOWN])
+def test_an_initiator_that_only_says_no_is_never_shown(packet_type: PacketType) -> None:  # 3.5
+    solo = Solo()
+    solo.endpoint.listen("s", 1, solo.now)
+    for _ in range(3):
+        solo.request(SERVICE, ANN)
+        acceptance(solo)  # the tries before it take no place in the backlog
+        solo.say(packet_type, encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION)))
+        assert solo.events() == []
+        assert not solo.endpoint.connections
+        solo.route_key = bytes([*solo.route_key[1:], 0])
+
+
+def test_a_service_connection_that_nobody_was_shown_ends_in_silence() -> None:
+    solo = Solo(EndpointConfig(user_timeout_us=10 * SECOND_US))
+    solo.endpoint.listen("s", 1, solo.now)
+    solo.request(SERVICE, ANN)
+    solo.wait(10 * SECOND_US)
+    assert solo.connection.state is State.CLOSED
+    assert solo.events() == []
+    exit_ = Solo(EndpointConfig(user_timeout_us=10 * SECOND_US, exit=True))
+    exit_.request(TARGET)
+    exit_.endpoint.accept(exit_.connection.id, exit_.now)
+    exit_.wait(10 * SECOND_US)
+    assert exit_.events()[1:] == [Lost(exit_.connection.id, LostReason.TIMEOUT, "")]
+
+
+def test_the_answer_outlives_the_connection() -> None:  # 3.3
+    solo = Solo()
+    solo.request(TARGET, ANN)
+    solo.endpoint.refuse(solo.connection.id, RejectReason.UNREACHABLE, "text", solo.now)
+    assert rejection(solo).text == "text"
+    solo.events()
+    solo.request(TARGET, ANN)
+    assert rejection(solo).reason == RejectReason.UNREACHABLE
+    solo.wait(240 * SECOND_US)
+    solo.request(TARGET, ANN)
+    assert rejection(solo).reason == RejectReason.UNREACHABLE
+    solo.wait(SHELF_US)
+    solo.request(TARGET, ANN)
+    assert isinstance(solo.event(ConnectRequested), ConnectRequested)
+
+
+# resume
+
+
+def test_a_resume_is_answered_when_everything_matches() -> None:  # 6.6
+    solo = Solo().served()
+    connection = solo.connection
+    connection.write(b"abc", solo.now)
+    solo.out()
+    solo.request(SERVICE, resume=True, destination=connection.id)
+    packets = solo.out()
+    assert [packet.type for packet in packets] == [PacketType.ACCEPTED, PacketType.ACK, PacketType.DATA]
+    accepted = decode_accepted(packets[0].payload)
+    assert accepted is not None
+    assert accepted.resumed
+    assert packets[2].attempt == 1  # 4.10
+
+
+@pytest.mark.parametrize("wrong", ["source", "destination", "user", "key"])
+def test_a_resume_of_something_else_is_refused(wrong: str) -> None:  # 6.6
+    solo = Solo().served()
+    own = solo.connection.id
+    if wrong == "key":
+        solo.route_key = bytes(16)
+    solo.receive()
+    source = PEER + 1 if wrong == "source" else PEER
+    destination = own + 1 if wrong == "destination" else own
+    solo.request(SERVICE, BOB if wrong == "user" else None, resume=True, source=source, destination=destination)
+    (packet,) = solo.out()
+    rejected = decode_rejected(packet.payload)
+    assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.REJECTED, source, 0, 0)
+    assert rejected is not None
+    assert rejected.reason == RejectReason.GONE
+    assert solo.connection.state is State.OPEN
+
+
+def test_a_target_is_no_service_of_the_same_name() -> None:
+    solo = Solo()
+    solo.endpoint.listen("db", 8, solo.now)
+    solo.out()
+    solo.request(TARGET)
+    assert isinstance(solo.event(ConnectRequested), ConnectRequested)
+    assert solo.connection.identity.target.kind == TargetKind.TCP
+    assert solo.out() == []

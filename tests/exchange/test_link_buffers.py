@@ -1,0 +1,219 @@
+"""Where a link's bytes are read to."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunnel.exchange.link_buffers import Buffers, Intake
+
+KIB = 1024
+STEP = 64 * KIB
+SHARED = 128 * KIB
+
+
+def read(intake: Intake, data: bytes, wanted: int, behind: int = 0) -> None:
+    """Put these bytes where they are to be read to."""
+    space = intake.space(wanted, behind)
+    assert len(space) >= len(data)
+    space[: len(data)] = data
+    intake.filled(len(data))
+
+
+def size_of(view: memoryview) -> int:
+    """Of the buffer behind it."""
+    return len(cast(bytearray, view.obj))
+
+
+# buffers
+
+
+def test_sizes_are_rounded_up() -> None:
+    buffers = Buffers()
+    assert [len(buffers.get(size)) for size in (1, STEP, STEP + 1)] == [STEP, STEP, 2 * STEP]
+
+
+def test_a_buffer_without_views_is_used_again() -> None:
+    buffers = Buffers()
+    first = buffers.get(STEP)
+    first[0] = 7
+    other_size = buffers.get(2 * STEP)
+    del first
+    again = buffers.get(STEP)
+    assert (again[0], len(again)) == (7, STEP)
+    again[STEP - 1] = 8
+    assert buffers.get(2 * STEP).obj is not other_size.obj
+
+
+@pytest.mark.parametrize("keep", [lambda view: view, lambda view: view[5:6], lambda view: view[5:6].cast("c")])
+def test_a_buffer_with_a_view_is_left_alone(keep: Callable[[memoryview], object]) -> None:
+    buffers = Buffers()
+    first = buffers.get(STEP)
+    first[0] = 7
+    kept = keep(first)
+    del first
+    assert buffers.get(STEP)[0] == 0
+    del kept
+    assert {view[0] for view in [buffers.get(STEP), buffers.get(STEP)]} == {0, 7}
+
+
+def test_no_more_is_kept_than_was_allowed() -> None:
+    buffers = Buffers(2 * STEP)
+    for mark in (1, 2, 3):
+        marked = [buffers.get(STEP) for _ in range(mark)]
+        for buffer in marked:
+            buffer[0] = mark
+        del buffer
+    del marked
+    found = [buffers.get(STEP) for _ in range(3)]
+    assert [buffer[0] for buffer in found] == [3, 3, 0]
+
+
+def test_what_was_used_last_is_forgotten_last() -> None:
+    buffers = Buffers(3 * STEP)
+    held = [buffers.get(STEP) for _ in range(3)]
+    for mark, buffer in enumerate(held, 1):
+        buffer[0] = mark
+    del buffer
+    held.clear()
+    assert buffers.get(STEP)[0] == 1
+    large = buffers.get(2 * STEP)  # there is room for one of the three beside it
+    assert [buffers.get(STEP)[0], len(large)] == [1, 2 * STEP]
+
+
+def test_what_is_larger_than_all_that_may_be_kept_is_not_kept() -> None:
+    buffers = Buffers(STEP)
+    buffers.get(STEP)[0] = 1
+    buffers.get(2 * STEP)[0] = 2
+    assert buffers.get(2 * STEP)[0] == 0
+    assert buffers.get(STEP)[0] == 1
+
+
+# intake
+
+
+def test_small_pieces_share_a_buffer_and_are_not_copied() -> None:
+    intake = Intake(Buffers())
+    read(intake, b"onetwothree", 3)
+    one, two = intake.take(3), intake.take(3)
+    assert (bytes(one), bytes(two), intake.held_bytes) == (b"one", b"two", 5)
+    assert one.obj is two.obj
+    read(intake, b"four", 9)
+    assert bytes(intake.take(9)) == b"threefour"
+    assert intake.held_bytes == 0
+
+
+def test_a_shared_buffer_is_left_when_it_has_little_room() -> None:
+    intake = Intake(Buffers())
+    assert len(intake.space(24, 24)) == SHARED
+    intake.filled(SHARED - 16 * KIB)
+    intake.take(SHARED - 16 * KIB - 2)
+    assert len(intake.space(24, 24)) == 16 * KIB
+    read(intake, b"x", 24)
+    assert len(intake.space(24, 24)) == SHARED - 3
+    assert bytes(intake.take(3)) == b"\0\0x"
+
+
+def test_a_piece_for_which_a_shared_buffer_has_no_room_begins_another() -> None:
+    intake = Intake(Buffers())
+    intake.space(24, 24)
+    intake.filled(SHARED - 20 * KIB)
+    intake.take(SHARED - 20 * KIB - 1)
+    assert len(intake.space(20 * KIB + 1, 24)) == 20 * KIB
+    assert len(intake.space(20 * KIB + 2, 24)) == SHARED - 1
+
+
+def test_a_large_piece_has_a_buffer_of_its_own_with_room_for_the_next_header() -> None:
+    intake = Intake(Buffers())
+    read(intake, b"ab", 24)
+    space = intake.space(SHARED, 24)
+    assert len(space) == SHARED - 2 + 24
+    assert size_of(space) == SHARED + STEP
+    assert len(intake.space(32 * KIB, 24)) == SHARED + STEP - 2  # not large
+
+
+def test_a_large_piece_for_which_there_is_room_stays_alone_there() -> None:
+    intake = Intake(Buffers())
+    read(intake, b"ab", 24)
+    space = intake.space(32 * KIB + 1, 24)
+    assert len(space) == 32 * KIB - 1 + 24
+    assert size_of(space) == SHARED
+
+
+def test_what_was_read_of_a_large_piece_moves_to_its_buffer_once() -> None:
+    intake = Intake(Buffers())
+    read(intake, bytes(range(100)), 24)
+    before = intake.take(10)
+    wanted = 200 * KIB
+    space = intake.space(wanted, 24)
+    assert len(space) == wanted - 90 + 24
+    intake.filled(wanted - 91)
+    last = intake.space(wanted, 24)
+    assert last.obj is space.obj
+    assert len(last) == 25
+    last[:] = b"!" * 25
+    intake.filled(25)
+    piece = intake.take(wanted)
+    assert bytes(piece[:90]) == bytes(range(10, 100))
+    assert bytes(piece[-1:]) == b"!"
+    assert piece.obj is space.obj
+    assert (bytes(before), intake.held_bytes) == (bytes(range(10)), 24)
+
+
+def test_a_large_piece_is_not_begun_behind_much_that_was_taken() -> None:
+    intake = Intake(Buffers())
+    intake.space(24, 24)
+    intake.filled(60 * KIB + 2)
+    intake.take(60 * KIB)
+    space = intake.space(100 * KIB, 24)
+    assert (len(space), size_of(space)) == (100 * KIB - 2 + 24, SHARED)
+    intake.filled(100 * KIB - 2)
+    assert len(intake.take(100 * KIB)) == 100 * KIB
+
+
+def test_a_very_large_piece_moves_when_there_is_too_little_room_for_a_read() -> None:
+    intake = Intake(Buffers())
+    wanted = 4 * 1024 * KIB
+    first = intake.space(wanted, 24)
+    intake.filled(len(first) - 16 * KIB)
+    last = intake.space(wanted, 24)
+    assert (last.obj is first.obj, len(last)) == (True, 16 * KIB)
+    intake.filled(1)
+    held = len(first) - 16 * KIB + 1
+    assert size_of(intake.space(wanted, 24)) == -(-2 * held // STEP) * STEP
+
+
+def test_a_piece_that_is_announced_very_large_grows_as_it_comes() -> None:
+    intake = Intake(Buffers())
+    wanted = 16 * 1024 * KIB
+    sizes: list[int] = []
+    while intake.held_bytes < wanted:
+        space = intake.space(wanted, 24)
+        if not sizes or size_of(space) != sizes[-1]:
+            sizes.append(size_of(space))
+        step = min(len(space), wanted - intake.held_bytes)
+        space[:step] = bytes([len(sizes)]) * step
+        intake.filled(step)
+    mib = 1024 * KIB
+    assert sizes[:3] == [mib + STEP, 2 * (mib + STEP), 4 * (mib + STEP)]
+    piece = intake.take(wanted)
+    assert (piece[0], piece[mib + STEP], piece[-1]) == (1, 2, len(sizes))
+
+
+@given(st.lists(st.tuples(st.integers(1, 100_000), st.integers(1, 60_000)), max_size=12))
+def test_pieces_are_what_was_read_whatever_their_sizes(pieces: list[tuple[int, int]]) -> None:
+    intake = Intake(Buffers(4 * STEP))
+    stream = b"".join(bytes([index]) * size for index, (size, _) in enumerate(pieces))
+    offset = 0
+    taken = []
+    for size, portion in pieces:
+        while intake.held_bytes < size:
+            space = intake.space(size, 24)
+            step = min(portion, len(space), len(stream) - offset)
+            space[:step] = stream[offset : offset + step]
+            intake.filled(step)
+            offset += step
+        taken.append(intake.take(size))
+    assert list(map(bytes, taken)) == [bytes([index]) * size for index, (size, _) in enumerate(pieces)]

@@ -1,0 +1,217 @@
+"""Both halves of a link (section 8)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunnel.exchange.link_buffers import Buffers
+from tunnel.exchange.link_state import LinkState
+from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, encode_link_header
+
+MS = 1_000
+
+
+def joined(buffers: list[Buffer]) -> bytes:
+    return b"".join(buffers)
+
+
+def batch(number: int, payload: bytes = b"", received: int = 0) -> bytes:
+    return encode_link_header(LinkHeader(number, received, len(payload))) + payload
+
+
+@given(
+    st.lists(st.binary(max_size=60), max_size=12),
+    st.lists(st.integers(1, 50), min_size=1, max_size=20),
+)
+def test_batches_arrive_whole_and_in_order_however_they_are_cut(payloads: list[bytes], portions: list[int]) -> None:
+    ours, theirs = LinkState(), LinkState()
+    stream = b"".join(joined(ours.send([payload], token)) for token, payload in enumerate(payloads))
+    got: list[bytes] = []
+    offset = 0
+    for index in range(len(stream) + 1):
+        size = portions[index % len(portions)]
+        got += map(bytes, theirs.receive(stream[offset : offset + size], 0).batches)
+        offset += size
+    assert got == payloads
+    assert not theirs.closed
+    receipts = ours.receive(joined(theirs.handle_timeout(25 * MS)), 0).receipts
+    assert receipts == list(range(len(payloads)))
+    assert (ours.unreceipted, ours.unreceipted_bytes) == ([], 0)
+
+
+def test_batches_stay_where_they_were_read_to() -> None:
+    link = LinkState()
+    large = bytes(range(256)) * 1024
+    first, second = batch(1, b"payload"), batch(2, large)
+    space = link.space()
+    space[: len(first)] = first
+    (got,) = link.filled(len(first), 0).batches
+    assert isinstance(got, memoryview)
+    assert (bytes(got), got.obj) == (b"payload", space.obj)
+    link.space()[:LINK_HEADER_SIZE] = second[:LINK_HEADER_SIZE]
+    assert link.filled(LINK_HEADER_SIZE, 0).batches == []
+    rest = link.space()
+    assert len(rest) == len(large) + LINK_HEADER_SIZE  # nothing behind the next header is read there
+    rest[: len(large)] = large
+    (got,) = link.filled(len(large), 0).batches
+    assert isinstance(got, memoryview)
+    assert got.obj is rest.obj
+    assert got == large
+
+
+def test_links_may_share_their_memory() -> None:
+    buffers = Buffers()
+    first, second = LinkState(buffers=buffers), LinkState(buffers=buffers)
+    home = id(first.space().obj)
+    del first
+    assert id(second.space().obj) == home
+    assert id(LinkState().space().obj) != home
+
+
+def test_buffers_that_leave_are_not_copied() -> None:
+    payload = bytes(100)
+    header, same = LinkState().send([payload], 1)
+    assert len(header) == LINK_HEADER_SIZE
+    assert same is payload
+
+
+def test_every_batch_carries_the_receipt() -> None:
+    ours, theirs = LinkState(), LinkState()
+    theirs.receive(joined(ours.send([b"abc"], 7)), 0)
+    assert (ours.unreceipted, ours.unreceipted_bytes) == ([7], 3)
+    found = ours.receive(joined(theirs.send([b"x"], 8)), 5 * MS)
+    assert (found.receipts, list(map(bytes, found.batches))) == ([7], [b"x"])
+    assert theirs.next_timeout() is None
+
+
+def test_a_lone_receipt_leaves_at_the_latest_25_ms_after_a_batch() -> None:
+    theirs = LinkState()
+    assert theirs.handle_timeout(0) == []
+    theirs.receive(batch(1, b"a"), 100)
+    theirs.receive(batch(2, b"b"), 10 * MS)
+    assert theirs.next_timeout() == 25 * MS + 100
+    assert theirs.handle_timeout(25 * MS) == []
+    assert joined(theirs.handle_timeout(25 * MS + 100)) == batch(0, received=2)
+    assert theirs.next_timeout() is None
+
+
+def test_a_lone_receipt_is_not_receipted_itself() -> None:
+    ours = LinkState()
+    ours.send([b"a"], 1)
+    assert ours.receive(batch(0, received=1), 0).receipts == [1]
+    assert ours.next_timeout() is None
+
+
+def test_after_many_bytes_the_receipt_does_not_wait() -> None:
+    theirs = LinkState()
+    theirs.receive(batch(1, bytes(256 * 1024)), 7)
+    assert theirs.next_timeout() == 7
+
+
+def test_an_empty_batch_counts() -> None:
+    theirs = LinkState()
+    assert theirs.receive(batch(1), 0).batches == [b""]
+    assert joined(theirs.handle_timeout(25 * MS)) == batch(0, received=1)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: example\r\n", "not ours"),
+        (batch(1, b"a")[:23] + b"\xff", "damaged"),
+        (batch(2), "batch 2 is not the next one, 1"),
+        (batch(1, bytes(101)), "a batch of 101 bytes is above the limit of 100"),
+        (batch(0, b"a"), "batch 0 is not the next one"),
+        (batch(1, received=1), "a receipt for batch 1 of 0"),
+    ],
+)
+def test_what_closes_a_link(data: bytes, why: str) -> None:
+    link = LinkState(length_max=100)
+    found = link.receive(data + batch(1, b"unheard"), 0)
+    assert (found.batches, found.receipts) == ([], [])
+    assert why in link.closed
+    assert link.receive(batch(1, b"unheard"), 0).batches == []
+    with pytest.raises(ValueError, match="the link is closed"):
+        link.send([b"a"], 1)
+
+
+def test_a_receipt_that_goes_back_closes_the_link() -> None:
+    link = LinkState()
+    link.send([b"a"], 1)
+    link.receive(batch(0, received=1), 0)
+    link.receive(batch(0, received=0), 0)
+    assert link.closed == "a receipt for batch 0 of 1"
+
+
+def test_a_closed_link_names_what_is_given_up_and_says_nothing_more() -> None:
+    link = LinkState()
+    for token in (1, 2, 3):
+        link.send([b"a"], token)
+    link.receive(batch(1, b"a", received=1) + b"x" * 24, 0)
+    assert link.closed
+    assert link.unreceipted == [2, 3]
+    assert link.handle_timeout(25 * MS) == []
+
+
+def test_a_link_ends_when_its_numbers_are_used_up() -> None:
+    link = LinkState()
+    link._sent = 2**32 - 2
+    assert joined(link.send([b"a"], 1)) == batch(2**32 - 1, b"a")
+    assert link.closed == "its numbers are used up"
+
+
+@pytest.mark.parametrize("receipted_before", [False, True])
+def test_256_kib_are_counted_from_the_last_receipt(receipted_before: bool) -> None:  # 8.2
+    theirs, number = LinkState(), 1
+    if receipted_before:
+        theirs.receive(batch(1, bytes(100)), 0)
+        theirs.handle_timeout(25 * MS)
+        number = 2
+    theirs.receive(batch(number, bytes(256 * 1024 - 1)), 7)
+    assert theirs.next_timeout() == 25 * MS + 7
+    theirs.receive(batch(number + 1, b"x"), 8)
+    assert theirs.next_timeout() == 8
+
+
+def test_what_was_read_elsewhere_is_not_kept() -> None:
+    link = LinkState()
+    came_in = bytearray(batch(1, bytes(100)))
+    link.receive(memoryview(came_in)[:10], 0)
+    link.receive(memoryview(came_in)[10:20], 0)
+    came_in.clear()  # BufferError if a part of it were kept
+
+
+def test_a_large_batch_in_large_portions_is_whole() -> None:
+    link = LinkState()
+    payload = bytes(range(256)) * 200
+    data, got = batch(1, payload), []
+    for start in range(0, len(data), 20_000):
+        got += link.receive(data[start : start + 20_000], 0).batches
+    assert got == [payload]
+
+
+def test_all_receipts_of_a_portion_are_told() -> None:
+    ours = LinkState()
+    for token in (5, 6, 7):
+        ours.send([b"a"], token)
+    assert ours.receive(batch(0, received=1) + batch(0, received=2), 0).receipts == [5, 6]
+    assert ours.receive(batch(0, received=3), 0).receipts == [7]
+
+
+def test_all_that_one_large_portion_holds_is_found() -> None:
+    ours = LinkState()
+    for token in (5, 6, 7):
+        ours.send([b"a"], token)
+    large = [bytes([number]) * 100_000 for number in range(3)]
+    found = ours.receive(b"".join(batch(number, body, received=number) for number, body in enumerate(large, 1)), 0)
+    assert (found.batches, found.receipts) == (large, [5, 6, 7])
+
+
+def test_a_batch_may_be_as_large_as_the_limit() -> None:
+    assert [len(found) for found in LinkState(length_max=100).receive(batch(1, bytes(100)), 0).batches] == [100]
+
+
+def test_a_strange_header_is_named_as_the_cause() -> None:
+    link = LinkState()
+    link.receive(b"x" * LINK_HEADER_SIZE, 0)
+    assert link.closed == "a header is not ours, or damaged"

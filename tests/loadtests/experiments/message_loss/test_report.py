@@ -1,0 +1,92 @@
+"""The report's arithmetic, on the numbers of the document's own sample, and its form."""
+
+from loadtests.experiments.message_loss.report import Gap, Report, find_gaps, side_by_side
+from loadtests.experiments.message_loss.statistics import Count, Phase, PhaseStatistics
+
+
+def test_a_gap_is_what_was_received_less_what_was_expected() -> None:
+    assert Gap(expected=25_269, received=25_296).size == 27  # the document prints 17 for these two
+    assert Gap(expected=25_269, received=25_286).size * 12_288 == 208_896  # and this product is of 17
+
+
+def test_gaps_in_the_middle_at_the_beginning_and_at_the_end() -> None:
+    assert find_gaps([], 0) == []
+    assert find_gaps([1, 2, 3], 3) == []
+    assert find_gaps([3, 1, 2, 2], 3) == []
+    assert find_gaps([], 2) == [Gap(1, 3)]
+    assert find_gaps([3, 4, 8], 10) == [Gap(1, 3), Gap(5, 8), Gap(9, 11)]
+
+
+def test_statistics_know_what_the_socket_has_not_taken() -> None:
+    statistics = PhaseStatistics()
+    for _ in range(3):
+        statistics.increment_out_bytes(10)
+    statistics.register_write(30)
+    statistics.increment_out_bytes(10)
+    statistics.forget_unwritten()
+    statistics.phase = Phase.AFTER
+    statistics.increment_out_bytes(20)
+    statistics.register_write(20)
+    assert statistics.buffered == {Phase.BEFORE: Count(4, 40), Phase.AFTER: Count(1, 20)}
+    assert statistics.written == {Phase.BEFORE: Count(3, 30), Phase.AFTER: Count(1, 20)}
+
+
+def sample() -> Report:
+    statistics = PhaseStatistics()
+    for _ in range(6):
+        statistics.published[Phase.BEFORE].add(1, 100)
+    for _ in range(5):
+        statistics.increment_out_bytes(100)
+    statistics.register_write(500)
+    statistics.increment_out_bytes(100)
+    statistics.forget_unwritten()
+    return Report.of("raw", "builtin", 100, [[1, 2], [5, 5]], statistics)
+
+
+def test_every_line_is_computed_from_the_run() -> None:
+    report = sample()
+    assert (report.published, report.total, report.twice, report.lost) == (6, 4, 1, 3)
+    assert report.lost == report.published - (report.total - report.twice)
+    assert report.lines() == [
+        "MODE raw, BROKER builtin",
+        "",
+        "RECEIVER",
+        "  Receiver 0 Received Messages:        2",
+        "  Receiver 1 Received Messages:        2",
+        "  ------------------------------ -------",
+        "  Total Received Messages:             4",
+        "  Published Messages:                  6",
+        "  Received Twice:                      1",
+        "",
+        "  Received Gap Message: 5",
+        "  Expected Gap Message: 3",
+        "  Gap: 2",
+        "  Gap Bytes (Approximate): 200",
+        "",
+        "  Received Gap Message: 7",
+        "  Expected Gap Message: 6",
+        "  Gap: 1",
+        "  Gap Bytes (Approximate): 100",
+        "",
+        "SENDER",
+        "Before Disconnect...",
+        "  Published vs Buffered Messages: 6 vs 6",
+        "  Buffered vs Socket Messages: 6 vs 5 ... 1",
+        "  Buffered vs Socket Bytes   : 600 vs 500 ... 100",
+        "After Disconnect...",
+        "  Published vs Buffered Messages: 0 vs 0",
+        "  Buffered vs Socket Messages: 0 vs 0 ... 0",
+        "  Buffered vs Socket Bytes   : 0 vs 0 ... 0",
+    ]
+
+
+def test_no_gap_is_said_too_and_the_outage_where_it_was_measured() -> None:
+    report = Report.of("tunnel", "nats", 100, [[]], PhaseStatistics())
+    report.outage_ms = 1234
+    assert "  Gap: 0" in report.lines()
+    assert report.lines()[-1] == "Disconnected for 1,234 ms"
+
+
+def test_two_reports_beside_each_other() -> None:
+    assert side_by_side(["a", "bcd", "e"], ["x"]) == ["a      x", "bcd", "e"]
+    assert side_by_side([], ["x"]) == ["    x"]

@@ -1,0 +1,72 @@
+"""The experiment itself, small: without the tunnel messages are lost, with it none, and Spark counts the same."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadtests.experiments.message_loss import __main__ as command
+from loadtests.experiments.message_loss.records import received_ids
+from loadtests.experiments.message_loss.report import Report
+from loadtests.experiments.message_loss.run import Experiment, run
+from tests.support.loops import run as run_in_loop
+
+# Half a second of messages is on the path when it dies: some are lost, however busy the machine.
+SMALL = Experiment(rate=200, size_bytes=2048, receivers=2, break_after_s=1.5, delay_ms=500.0)
+
+
+def report_of(experiment: Experiment) -> Report:
+    found: list[Report] = []
+
+    async def test() -> None:
+        found.append(await run(experiment))
+
+    run_in_loop(test(), deadline_s=180)
+    return found[0]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("broker", ["builtin", pytest.param("nats", marks=pytest.mark.real("nats-server"))])
+def test_a_broken_path_loses_messages(broker: str, tmp_path: Path) -> None:
+    report = report_of(replace(SMALL, broker=broker, directory=tmp_path))
+    assert report.lost > 0
+    assert report.twice == 0
+    assert report.lost == report.published - report.total
+    assert report.counts["before"]["published"][0] > 0
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+def test_behind_the_tunnel_none_is_lost(carrier: str, tmp_path: Path) -> None:
+    report = report_of(replace(SMALL, mode="tunnel", delay_ms=20.0, carrier=carrier, directory=tmp_path))
+    assert (report.gaps, report.twice) == ([], 0)
+    assert report.total == report.published > 0
+    after, before = report.counts["after"], report.counts["before"]
+    assert before["written"][0] + after["written"][0] == report.published
+    ids = [number for i in range(2) for number in received_ids(tmp_path / "tunnel-builtin" / f"receiver-{i}.jsonl")]
+    assert sorted(ids) == list(range(1, report.published + 1))
+
+
+def test_the_command_and_its_exit_codes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lost = 0
+
+    async def pretend(experiment: Experiment) -> Report:
+        assert (experiment.rate, experiment.directory) == (50, tmp_path)
+        counts = {phase: dict.fromkeys(("published", "buffered", "written"), (1, 1)) for phase in ("before", "after")}
+        return Report(experiment.mode, experiment.broker, 10, twice=lost, counts=counts)
+
+    monkeypatch.setattr(command, "run", pretend)
+    arguments = ["--tps", "50", "--directory", str(tmp_path)]
+    assert command.main(arguments) == 0
+    assert "MODE raw, BROKER builtin" in capsys.readouterr().out
+    lost = 1
+    assert command.main([*arguments, "--mode", "raw"]) == 0
+    capsys.readouterr()
+    assert command.main([*arguments, "--mode", "tunnel", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["mode"] == "tunnel"
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    assert command.main(["--broker", "nats"]) == 2
+    assert "make system-deps" in capsys.readouterr().err

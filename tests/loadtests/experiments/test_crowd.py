@@ -1,0 +1,64 @@
+"""A crowd in small, through real processes; and what is noticed and printed about it."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+from loadtests.experiments.crowd import Crowd, Report, main, standing_still, summary
+from loadtests.harness.echo import Echo
+from tests.support.loops import in_loop
+
+REPORT = Report(
+    connections=10,
+    size_kib=4,
+    rounds=1,
+    carrier="auto",
+    starts_s=[0.5, 0.75, 2.0],
+    moved_bytes=4 << 20,
+    seconds=2.0,
+    alone_p50_s=1.0,
+    alone_p99_s=2.0,
+    beside_p50_s=1.0,
+    beside_p99_s=2.5,
+)
+
+
+@pytest.mark.timeout(300)
+def test_every_digest_is_right(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtests.experiments.crowd.STARTS", 1)
+    code = main(["--connections", "40", "--size-kib", "64", "--rounds", "1", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (code, report["wrong"], report["failure"]) == (0, 0, "")
+    assert report["moved_bytes"] == 2 * 2 * 40 * 64 * 1024
+    assert len(report["starts_s"]) == 1
+
+
+@in_loop
+async def test_what_comes_back_is_compared_and_who_stands_still_is_let_go() -> None:
+    class Liar(Echo):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(b"!" + data[1:])
+
+    loop = asyncio.get_running_loop()
+    report = msgspec.structs.replace(REPORT, moved_bytes=0)
+    async with await loop.create_server(Echo, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with standing_still(port):
+            assert len(await Crowd(port, report).round(10)) == 10
+        assert (report.wrong, report.moved_bytes) == (0, 2 * 10 * 4096)
+    async with await loop.create_server(Liar, "127.0.0.1", 0) as server:
+        await Crowd(server.sockets[0].getsockname()[1], report).round(1)
+    assert (report.wrong, "not those that were sent" in report.failure) == (1, True)
+
+
+def test_what_a_person_reads() -> None:
+    text = summary(REPORT)
+    assert "p50 of 3: 0.75 s (goal: at most 1 s)" in text
+    assert "p99 beside / alone    1.25 (goal: at most 1.5)" in text
+    assert "moved                 4 MiB in 2.0 s, 2 MiB/s" in text
+    assert text.endswith("OK: 20 connections, every digest right")
+    bad = summary(msgspec.structs.replace(REPORT, beside_p99_s=9.0, wrong=1, failure="it broke"))
+    assert "4.50 (goal: at most 1.5, MISSED)" in bad
+    assert bad.endswith("FAILED: 1 of 20 connections: it broke")

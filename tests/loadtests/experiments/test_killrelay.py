@@ -1,0 +1,58 @@
+"""A transfer through nginx that outlives its relay, five times; and what is printed about it."""
+
+import json
+import sys
+
+import msgspec
+import pytest
+
+from loadtests.experiments.killrelay import Kill, Report, main, summary
+from loadtests.harness.nginx import Nginx
+from tunnel.command_line import configure_log
+
+
+@pytest.mark.real("nginx")
+@pytest.mark.timeout(300)
+def test_five_kills_cost_no_byte(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_log("error", sys.__stderr__)
+    code = main(["--kills", "5", "--size", "12MiB", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (code, report["failure"]) == (0, "")
+    assert report["written_digest"] == report["received_digest"]
+    assert len(report["kills"]) == 5
+    assert all(kill["in_flight_bytes"] > 0 for kill in report["kills"])
+    assert report["resent"]
+
+
+REPORT = Report(
+    size_bytes=10 << 20,
+    way="up",
+    kills=[Kill(1 << 20, 4096, 0.5, 1.0)],
+    written_digest="aa",
+    received_digest="aa",
+    seconds=2.0,
+    recovery_p50_s=1.0,
+    recovery_p99_s=1.0,
+    startup_p50_s=0.5,
+)
+
+
+def test_what_a_person_reads() -> None:
+    text = summary(REPORT)
+    assert "10 MiB (up) in 2.0 s, 5.0 MiB/s" in text
+    assert "p50 1.00 s, p99 1.00 s (goal: p50 at most 2 s)" in text
+    assert text.endswith("OK: every byte arrived once and in order")
+    bad = msgspec.structs.replace(REPORT, failure="gone", recovery_p50_s=3.0)
+    assert "MISSED" in summary(bad)
+    assert summary(bad).endswith("FAILED: gone")
+
+
+def test_a_size_that_is_none_and_a_machine_without_nginx(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--size", "many"])
+    assert left.value.code == 2
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(FileNotFoundError, match="make system-deps"), Nginx("http://127.0.0.1:9"):
+        pass

@@ -1,0 +1,75 @@
+"""The bytes of load tests, and what is noticed about them."""
+
+import asyncio
+import math
+
+from loadtests.harness.transfer import Flow, percentile
+from tests.support.loops import in_loop
+
+
+def moved(flow: Flow) -> list[bytes]:
+    return [bytes(chunk) for chunk in flow.chunks()]
+
+
+def test_the_same_bytes_for_the_same_seed_and_no_two_chunks_alike() -> None:
+    chunks = moved(Flow(3_000_000, 1))
+    assert sum(map(len, chunks)) == 3_000_000
+    assert chunks == moved(Flow(3_000_000, 1))
+    assert chunks != moved(Flow(3_000_000, 2))
+    assert len(set(chunks)) == len(chunks)
+
+
+def test_what_arrives_must_be_what_was_written() -> None:
+    right, wrong, less = Flow(3_000_000, 1), Flow(3_000_000, 1), Flow(3_000_000, 1)
+    for chunk in moved(right):
+        right.took(chunk)
+    first, second, *rest = moved(wrong)
+    for chunk in (second, first, *rest):
+        wrong.took(chunk)
+    for chunk in moved(less)[:-1]:
+        less.took(chunk)
+    assert [flow.is_right for flow in (right, wrong, less)] == [True, False, False]
+    assert right.digests[0] == right.digests[1] == wrong.digests[0] != wrong.digests[1]
+    assert less.in_flight_bytes > 0 == right.in_flight_bytes
+    assert right.bytes_per_second > 0
+
+
+@in_loop
+async def test_goals_and_deliveries_are_waited_for() -> None:
+    flow = Flow(10, 1)
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(flow.reach(size)) for size in (8, 3)]
+        delivery = group.create_task(flow.delivery())
+        abandoned = [group.create_task(flow.reach(9)), group.create_task(flow.delivery())]
+        await asyncio.sleep(0)
+        for task in abandoned:
+            task.cancel()
+        flow.took(b"1234")
+        await asyncio.sleep(0)
+        assert [wait.done() for wait in waits] == [False, True]
+        flow.took(b"567890")
+    await flow.reach(10)
+    assert await delivery <= await flow.delivery()
+
+
+@in_loop
+async def test_streams_carry_a_flow() -> None:
+    flow = Flow(3_000_000, 1)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await flow.write_to(writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        await flow.read_from(reader)
+        writer.close()
+    assert flow.is_right
+
+
+def test_percentiles() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1)) == (50, 99, 100)
+    assert percentile([7.0], 0.5) == 7
+    assert math.isnan(percentile([], 0.5))

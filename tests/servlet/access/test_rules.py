@@ -1,0 +1,229 @@
+"""Which targets the rules let pass: scenario 40 (SSRF) and what operators write."""
+
+from ipaddress import ip_address
+
+import pytest
+
+from tunnel_servlet.access.rules import Ruleset, Verdict, parse_network, parse_rule, read_host
+
+
+def ruleset(rules: str, resolvable: str = "") -> Ruleset:
+    return Ruleset(map(parse_rule, rules.split()), map(parse_network, resolvable.split()))
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [
+        ("DB.Internal.", "db.internal"),
+        ("a_b-c.example", "a_b-c.example"),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("B\u00fccher.example", "xn--bcher-kva.example"),
+        ("localhost", "localhost"),
+        ("1and1.com", "1and1.com"),
+        ("", None),
+        (".", None),
+        ("a..b", None),
+        ("-a.b", None),
+        ("a-.b", None),
+        ("a b", None),
+        ("a/b", None),
+        ("a\x00b", None),
+        ("user@host", None),
+        ("a" * 64, None),
+        (".".join(["a" * 60] * 5), None),
+        ("\u00fc" * 70, None),
+        ("[::1]", None),
+        # What resolvers take for an address, though it is none in plain notation:
+        ("0x7f.1", None),
+        ("0x7f000001", None),
+        ("127.1", None),
+        ("127.0.1", None),
+        ("0177.0.0.1", None),
+        ("2130706433", None),
+        ("127.0.0.01", None),
+        ("1.2.3.4.5", None),
+        ("a.0x", None),
+        ("fe80::1%eth0", None),
+        ("fe80::1%25eth0", None),
+    ],
+)
+def test_a_host_is_a_plain_address_or_a_plain_name(host: str, found: str | None) -> None:
+    assert read_host(host) == found
+
+
+def test_plain_addresses_are_read() -> None:
+    assert read_host("10.0.0.1") == ip_address("10.0.0.1")
+    assert read_host("::FFFF:1.2.3.4") == ip_address("::ffff:1.2.3.4")
+
+
+def test_what_is_not_listed_is_denied() -> None:
+    assert not ruleset("").check_target("example.com", 443).allowed
+    assert not ruleset("").check_target("1.1.1.1", 443).allowed
+
+
+TARGETS = [
+    ("db.internal:5432", "db.internal", 5432, True),
+    ("db.internal:5432", "DB.INTERNAL.", 5432, True),
+    ("db.internal:5432", "db.internal", 5433, False),
+    ("db.internal:5432", "a.db.internal", 5432, False),
+    ("db.internal:5432", "db.internal.evil", 5432, False),
+    ("db.internal:*", "db.internal", 1, True),
+    ("db.internal:*", "db.internal", 0, False),
+    ("db.internal:*", "db.internal", 65536, False),
+    ("10.0.0.0/8:22", "10.200.0.1", 22, True),
+    ("10.0.0.0/8:22", "11.0.0.1", 22, False),
+    ("10.0.0.5:22", "10.0.0.5", 22, True),
+    ("10.0.0.5:22", "10.0.0.6", 22, False),
+    ("[fd00::/8]:22", "fd12::1", 22, True),
+    ("[fd12::1]:22", "fd12:0:0::1", 22, True),
+    ("[fd12::1]:22", "fd12::2", 22, False),
+    ("10.0.0.5:22", "::ffff:10.0.0.5", 22, True),
+    ("*:443", "example.com", 443, True),
+    ("*:443", "1.1.1.1", 443, True),
+    ("*:443", "1.1.1.1", 80, False),
+    ("0.0.0.0/0:443", "1.1.1.1", 443, True),
+    ("[::/0]:443", "2606:4700::1", 443, True),
+    # No name is allowed by a network: the relay would have to resolve it.
+    ("0.0.0.0/0:443", "example.com", 443, False),
+]
+
+
+@pytest.mark.parametrize(("rules", "host", "port", "allowed"), TARGETS)
+def test_a_target_is_compared_as_a_whole(rules: str, host: str, port: int, allowed: bool) -> None:
+    assert ruleset(rules).check_target(host, port).allowed is allowed
+
+
+# Scenario 40, however wide the rules are.
+INNER = """127.0.0.1 127.8.8.8 ::1 0.0.0.0 :: 10.0.0.1 172.16.0.1 192.168.0.1 100.64.0.1 169.254.1.1 169.254.169.254
+fd00:ec2::254 fd00::1 fe80::1 168.63.129.16 255.255.255.255 224.0.0.1 ff02::1 ::ffff:127.0.0.1 ::ffff:169.254.169.254
+::ffff:0:0 ::7f00:1 64:ff9b::7f00:1 64:ff9b::a9fe:a9fe 64:ff9b:1::7f00:1 2002:7f00:1::1 2002:a9fe:a9fe::
+2001:0:7f00:1::1 2001:0:101:101::80ff:fffe 2606::5efe:7f00:1 0x7f.1 127.1 2130706433 0177.0.0.1 fe80::1%1"""
+
+
+@pytest.mark.parametrize("host", INNER.split())
+def test_wide_rules_list_nothing_inner(host: str) -> None:
+    assert not ruleset("*:* 0.0.0.0/0:* [::/0]:*").check_target(host, 80).allowed
+
+
+@pytest.mark.parametrize("address", [text for text in INNER.split() if read_host(text) is not None])
+def test_a_name_that_leads_inside_is_denied_at_the_exit(address: str) -> None:
+    """Rebinding: each resolved address is checked, whatever the name was allowed by."""
+    rules = ruleset("*:* evil.example:80 0.0.0.0/0:*")
+    assert rules.check_target("evil.example", 80).allowed
+    assert not rules.check_address(ip_address(address), 80, "evil.example").allowed
+
+
+@pytest.mark.parametrize(
+    ("rules", "address", "allowed"),
+    [
+        ("127.0.0.1:80", "127.0.0.1", True),
+        ("127.0.0.0/8:80", "127.9.9.9", True),
+        ("126.0.0.0/7:80", "127.0.0.1", False),  # wider than the range of loopback
+        ("10.0.0.0/8:80", "10.1.1.1", True),
+        ("8.0.0.0/5:80", "10.1.1.1", False),
+        ("169.254.0.0/16:80", "169.254.1.1", True),
+        ("169.254.0.0/16:80", "169.254.169.254", False),  # metadata wants to be named
+        ("169.254.169.254:80", "169.254.169.254", True),
+        ("0.0.0.0:80", "0.0.0.0", False),  # no host has this address
+        ("224.0.0.0/4:80", "224.0.0.1", False),
+        ("[::1]:80", "::1", True),
+        ("127.0.0.1:80", "::ffff:127.0.0.1", True),
+        ("[::ffff:7f00:1]:80", "::ffff:127.0.0.1", False),  # a rule names what is reached
+        ("10.0.0.0/8:80", "64:ff9b::a00:1", True),
+        ("192.0.2.0/24:80 127.0.0.0/8:80", "2001:0:c000:201::80ff:fffe", True),
+        ("127.0.0.0/8:80", "2001:0:c000:201::80ff:fffe", False),  # the Teredo server is not listed
+    ],
+)
+def test_inner_addresses_count_when_they_are_listed(rules: str, address: str, allowed: bool) -> None:
+    assert ruleset(rules).check_target(address, 80).allowed is allowed
+
+
+@pytest.mark.parametrize(
+    ("rules", "resolvable", "name", "address", "allowed"),
+    [
+        ("db.internal:80", "", "db.internal", "1.1.1.1", True),
+        ("db.internal:80", "", "db.internal", "10.0.0.1", False),
+        ("db.internal:80", "10.0.0.0/8", "db.internal", "10.0.0.1", True),
+        ("db.internal:80", "10.0.0.0/8", "db.internal", "192.168.0.1", False),
+        ("db.internal:80", "10.0.0.0/8", "db.internal", "169.254.169.254", False),
+        ("db.internal:80 10.0.0.0/8:80", "", "db.internal", "10.0.0.1", True),
+        ("db.internal:80 10.0.0.0/8:81", "", "db.internal", "10.0.0.1", False),
+        ("localhost:80", "", "localhost", "127.0.0.1", True),
+        ("localhost:80", "", "localhost", "::1", True),
+        ("localhost:80", "", "localhost", "10.0.0.1", False),
+        ("x.localhost:80", "", "x.localhost", "127.0.0.1", True),
+        ("*:80", "", "localhost", "1.1.1.1", True),
+        ("db.internal:80", "0.0.0.0/0", "db.internal", "10.0.0.1", False),
+    ],
+)
+def test_names_lead_to_public_addresses_or_where_it_is_said(
+    rules: str, resolvable: str, name: str, address: str, allowed: bool
+) -> None:
+    rule = ruleset(rules, resolvable)
+    assert rule.check_target(name, 80).allowed
+    assert rule.check_address(ip_address(address), 80, name).allowed is allowed
+
+
+def test_a_wildcard_does_not_make_localhost_of_the_machine() -> None:
+    assert not ruleset("*:80").check_address(ip_address("127.0.0.1"), 80, "evil.example").allowed
+
+
+def test_a_verdict_says_why() -> None:
+    rules = ruleset("db.internal:80 10.0.0.0/8:22")
+    assert rules.check_target("db.internal", 80).text == "allowed by db.internal:80"
+    assert rules.check_target("10.0.0.1", 22).text == "allowed by 10.0.0.0/8:22"
+    assert rules.check_target("x", 80).text == "no rule allows x:80"
+    assert "metadata" in rules.check_target("169.254.169.254", 80).text
+    assert "leads to 127.0.0.1" in rules.check_address(ip_address("127.0.0.1"), 80, "db.internal").text
+    assert "no single host" in rules.check_target("0.0.0.0", 80).text
+    assert "is no port" in rules.check_target("db.internal", 0).text
+    assert "neither an address nor a name" in rules.check_target("127.1", 80).text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("db.internal", "is no rule"),
+        (":80", "is no rule"),
+        ("", "is no rule"),
+        ("db.internal:", "a port is a number"),
+        ("db.internal:0", "a port is a number"),
+        ("db.internal:65536", "a port is a number"),
+        ("db.internal:http", "a port is a number"),
+        ("db.internal:-1", "a port is a number"),
+        ("fd00::1:22", "brackets"),
+        ("10.0.0.1/8:22", "did you mean 10.0.0.0/8?"),
+        ("10.0.0/8:22", "is no network"),
+        ("[db.internal]:22", "is no network"),
+        ("*.internal:22", "neither an address nor a name"),
+        ("db.*:22", "neither an address nor a name"),
+        ("127.1:22", "neither an address nor a name"),
+        ("10.0.0.0/33:22", "is no network"),
+    ],
+)
+def test_a_rule_that_cannot_be_meant_is_explained(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        parse_rule(text)
+
+
+def test_rules_for_datagrams_are_by_themselves() -> None:
+    rules = Ruleset(map(parse_rule, ("db.internal:5432", "udp/10.0.0.53:53", "udp/ns.internal:*", "udp/[fd00::/8]:53")))
+    assert [rule.text for rule in rules.datagrams.rules] == [
+        "udp/10.0.0.53:53",
+        "udp/ns.internal:*",
+        "udp/[fd00::/8]:53",
+    ]
+    assert rules.datagrams.datagrams is rules.datagrams
+    assert rules.check_target("udp:10.0.0.53", 53) == Verdict(True, "allowed by udp/10.0.0.53:53")
+    assert rules.check_target("udp:fd00::1", 53).allowed
+    assert rules.check_target("udp:NS.internal.", 99).allowed
+    assert rules.check_target("10.0.0.53", 53).text.startswith("no rule allows 10.0.0.53:53")
+    assert rules.check_target("udp:db.internal", 5432) == Verdict(False, "no rule allows udp/db.internal:5432")
+    assert rules.check_target("udp:10.0.0.54", 53).text.startswith("no rule allows udp/10.0.0.54:53")
+    assert not rules.check_target("udp:udp:10.0.0.53", 53).allowed
+
+
+@pytest.mark.parametrize("text", ["udp/", "udp/db.internal", "udp/udp/x:1", "tcp/db.internal:1"])
+def test_what_is_no_rule_for_datagrams(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write|neither|is no network"):
+        parse_rule(text)

@@ -1,0 +1,105 @@
+"""Tokens: made, stored, compared; failures counted."""
+
+import hashlib
+from random import Random
+
+import pytest
+
+from tunnel_servlet.access.tokens import (
+    FailureLimiter,
+    Identity,
+    Key,
+    TokenTable,
+    check_user_name,
+    make_token,
+    read_bearer,
+)
+
+TOKEN, KEY = make_token(Random(1), "2026-01-02")
+OTHER, OTHER_KEY = make_token(Random(2))
+
+
+def test_a_token_says_its_key_id_and_has_256_random_bits() -> None:
+    prefix, key_id, secret = TOKEN.split("_", 2)
+    assert (prefix, key_id, len(secret)) == ("tnl", KEY.id, 43)
+    assert KEY.sha256 == hashlib.sha256(TOKEN.encode()).hexdigest()
+    assert KEY.created == "2026-01-02"
+    assert secret not in repr(KEY)
+    assert make_token(Random(3))[0] != TOKEN
+
+
+def test_the_right_token_names_its_user() -> None:
+    table = TokenTable({"ann": [KEY], "bob": [OTHER_KEY]})
+    assert table.identify(TOKEN) == Identity("ann", KEY.id)
+    assert table.identify(OTHER) == Identity("bob", OTHER_KEY.id)
+    assert len(table) == 2
+
+
+@pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + "A", TOKEN.upper(), OTHER, "tnl_" + KEY.id + "_" + "A" * 43])
+def test_no_other_token_does(token: str) -> None:
+    assert TokenTable({"ann": [KEY]}).identify(token) is None
+
+
+def test_two_are_live_for_rotation() -> None:
+    table = TokenTable({"ann": [KEY, OTHER_KEY]})
+    assert {table.identify(token) is not None for token in (TOKEN, OTHER)} == {True}
+    third = make_token(Random(3))[1]
+    with pytest.raises(ValueError, match="at most 2: revoke one"):
+        TokenTable({"ann": [KEY, OTHER_KEY, third]})
+
+
+def test_a_key_id_belongs_to_one_user() -> None:
+    with pytest.raises(ValueError, match="two tokens have the key id"):
+        TokenTable({"ann": [KEY], "bob": [KEY]})
+
+
+def test_a_revoked_token_is_live_no_more() -> None:
+    identity = Identity("ann", KEY.id)
+    assert TokenTable({"ann": [KEY]}).is_live(identity)
+    assert not TokenTable({"ann": [OTHER_KEY]}).is_live(identity)
+    assert not TokenTable({"bob": [KEY]}).is_live(identity)
+
+
+@pytest.mark.parametrize(("key_id", "sha256"), [("xyz", "0" * 64), ("0" * 8, "0" * 63), ("0" * 8, "G" * 64)])
+def test_a_key_is_checked(key_id: str, sha256: str) -> None:
+    with pytest.raises(ValueError, match="hex digits"):
+        Key(key_id, sha256)
+
+
+@pytest.mark.parametrize("name", ["ann", "a.b-c_d@e", "0", "A" * 64])
+def test_user_names(name: str) -> None:
+    assert check_user_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "a" * 65, "-a", "a b", "a:b", "relay:exit", "\u00fc", "a\n"])
+def test_what_is_no_user_name(name: str) -> None:
+    with pytest.raises(ValueError, match="no user name"):
+        check_user_name(name)
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [(None, ""), ("", ""), ("Bearer x", "x"), ("bearer  x ", "x"), ("Basic x", ""), ("Bearer", ""), ("x", "")],
+)
+def test_the_header_holds_the_token(header: str | None, token: str) -> None:
+    assert read_bearer(header) == token
+
+
+MINUTE = 60_000_000
+
+
+def test_failures_are_counted_by_address_and_minute() -> None:
+    limiter = FailureLimiter(2)
+    assert [limiter.failed("a", 0), limiter.failed("a", 1), limiter.failed("a", MINUTE // 2)] == [0, 0, 30]
+    assert limiter.failed("b", MINUTE // 2) == 0
+    assert limiter.failed("a", MINUTE - 1) == 1
+    assert limiter.failed("a", MINUTE) == 0
+
+
+def test_it_remembers_a_bounded_number_of_addresses() -> None:
+    limiter = FailureLimiter(1)
+    limiter.failed("first", 0)
+    for number in range(10_000):
+        limiter.failed(str(number), 0)
+    assert limiter.failed("first", 0) == 0
+    assert limiter.failed("9999", 0) > 0

@@ -1,0 +1,107 @@
+"""The relay's files: what is read from where, and how tokens are written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tunnel_servlet.access.tokens import make_token
+from tunnel_servlet.command.files import (
+    Overrides,
+    load_config,
+    read_users,
+    tokens_path,
+    watched_files,
+    write_users,
+)
+from tunnel_servlet.config import ConfigError
+
+KEY = make_token(Random(1))[1]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "relay.toml"
+    path.write_text(
+        "tokens = 'keys.toml'\ntrace = 'traces'\n[tls]\ncertificate = 'c.pem'\nkey = 'k.pem'\n"
+        "[users.ann]\nconnect = ['db.internal:5432']\n"
+    )
+    write_users(tmp_path / "keys.toml", {"ann": [KEY]})
+    return path
+
+
+def test_names_in_a_file_are_relative_to_it(file: Path) -> None:
+    config = load_config(str(file))
+    assert config.tls is not None
+    assert config.tls.certificate == str(file.parent / "c.pem")
+    assert config.tls.client_ca == ""
+    assert config.trace == str(file.parent / "traces")
+    assert config.tokens_file == str(tokens_path(str(file))) == str(file.parent / "keys.toml")
+    assert len(config.tokens) == 1
+    assert watched_files(str(file), config) == [file, file.parent / "keys.toml"]
+
+
+def test_the_command_line_goes_before_the_file(file: Path) -> None:
+    overrides = Overrides(listen=("127.0.0.1:1",), allow=("web:80",), exit="none", admin="127.0.0.1:2", trace="t")
+    config = load_config(str(file), overrides)
+    assert [str(address) for address in config.listen] == ["127.0.0.1:1"]
+    assert (config.exit, str(config.admin), config.trace) == ("none", "127.0.0.1:2", "t")
+    for user, host, port in (("ann", "web", 80), ("bob", "web", 80), ("ann", "db.internal", 5432)):
+        assert config.policy.rules_of(user).check_target(host, port).allowed
+    assert not config.policy.rules_of("bob").check_target("db.internal", 5432).allowed
+
+
+def test_without_a_file_there_are_the_defaults() -> None:
+    config = load_config("")
+    assert (config.policy.is_empty, len(config.tokens), watched_files("", config)) == (True, 0, [])
+
+
+def test_open_means_everything_unless_something_is_allowed() -> None:
+    assert load_config("", Overrides(is_open=True)).policy.rules_of("open").check_target("x", 1).allowed
+    policy = load_config("", Overrides(is_open=True, allow=("web:80",))).policy
+    assert policy.rules_of("open").check_target("web", 80).allowed
+    assert not policy.rules_of("open").check_target("x", 1).allowed
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (Overrides(listen=("x",)), "--listen: 'x' is no address"),
+        (Overrides(admin="x"), "--admin: 'x' is no address"),
+        (Overrides(allow=("x",)), "--allow: 'x' is no rule"),
+    ],
+)
+def test_a_wrong_flag_is_explained(overrides: Overrides, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("", overrides)
+    assert message in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file: run `tunnel-relay init"):
+        load_config(str(tmp_path / "missing.toml"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(str(tmp_path))
+    (tmp_path / "latin.toml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(str(tmp_path / "latin.toml"))
+
+
+def test_tokens_are_written_in_one_step_for_their_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    assert read_users(path) == {}
+    write_users(path, {"ann": [KEY]})
+    assert read_users(path) == {"ann": (KEY,)}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["tokens.toml"]
+
+
+def test_a_write_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"directory.* nothing was changed"):
+        write_users(path, {"ann": [KEY]})
+    assert os.listdir(tmp_path) == ["tokens.toml"]

@@ -1,0 +1,346 @@
+"""The command tunnel-relay: what each does, prints and returns. A few run as processes, the rest in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+
+from loadtests.harness.tree import python_path
+from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings
+from tests.support.loops import in_loop
+from tunnel import attach
+from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.command.files import load_config, read_users
+from tunnel_servlet.command.main import main
+
+COMMANDS = [["init"], ["serve"], ["exit"], ["check"], ["drain"], ["rule"], ["rule", "check"], ["user"]]
+COMMANDS += [["user", action] for action in ("add", "rotate", "revoke", "list")]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test has a directory of its own, and leaves the log as it was."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TUNNEL_TOKEN", raising=False)
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def made(capsys: pytest.CaptureFixture[str]) -> str:
+    """relay.toml in the present directory; the token of its user."""
+    assert main(["init", "relay.toml", "--user", "ann"]) == 0
+    return capsys.readouterr().out.strip()
+
+
+def test_init_makes_a_configuration_that_works(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = load_config("relay.toml")
+    identity = config.tokens.identify(made)
+    assert identity is not None
+    assert identity.user == "ann"
+    assert config.policy.rules_of("ann").check_target("example.com", 443).allowed
+    assert made not in Path("relay.toml").read_text() + Path("relay.tokens.toml").read_text()
+    assert main(["check"]) == 0
+    assert capsys.readouterr().out == "ok: 1 token(s), rules for 1 user(s)\n"
+
+
+def test_init_changes_nothing_that_exists(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = read_users(Path("relay.tokens.toml"))
+    assert main(["init", "relay.toml"]) == 2
+    Path("relay.toml").unlink()
+    assert main(["init", "relay.toml"]) == 2
+    assert "exists: nothing was changed" in capsys.readouterr().err
+    assert read_users(Path("relay.tokens.toml")) == before
+
+
+def test_init_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "missing/relay.toml"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert main(["init", "relay.toml", "--user", "a b"]) == 2
+    assert "no user name" in capsys.readouterr().err
+
+
+def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["user", "add", "bob", "--json"]) == 0
+    bob = json.loads(capsys.readouterr().out)
+    assert main(["user", "rotate", "bob"]) == 0
+    second = capsys.readouterr().out.strip()
+    tokens = load_config("relay.toml").tokens
+    assert {tokens.identify(token) is not None for token in (bob["token"], second, made)} == {True}
+    assert main(["user", "rotate", "bob"]) == 0
+    third = capsys.readouterr().out.strip()
+    tokens = load_config("relay.toml").tokens
+    assert [tokens.identify(token) is not None for token in (bob["token"], second, third)] == [False, True, True]
+    assert main(["user", "revoke", "bob", "--key", second.split("_")[1]]) == 0
+    assert load_config("relay.toml").tokens.identify(second) is None
+    capsys.readouterr()
+    assert main(["user", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(row["user"], row["key"]) for row in listed] == [("ann", made.split("_")[1]), ("bob", third.split("_")[1])]
+    assert main(["user", "revoke", "bob"]) == 0
+    assert main(["user", "list"]) == 0
+    assert capsys.readouterr().out.startswith("ann\t")
+    assert list(read_users(Path("relay.tokens.toml"))) == ["ann"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["user", "add", "ann"], "ann exists: `user rotate ann`"),
+        (["user", "rotate", "bob"], "no user bob: `user add bob`"),
+        (["user", "revoke", "bob"], "no user bob"),
+        (["user", "revoke", "ann", "--key", "00000000"], "ann has no token with the key id 00000000"),
+        (["user", "add", "a:b"], "no user name"),
+        (["user", "add", "bob", "-c", "other.toml"], "other.toml: no such file: run `tunnel-relay init other.toml`"),
+        (["rule", "check", "ann", "x:y"], "'x:y' is no target"),
+        (["serve", "--listen", "x"], "--listen: 'x' is no address"),
+        (["serve", "--open", "--listen", "0.0.0.0:0"], "--open: 0.0.0.0:0 can be reached from elsewhere"),
+        (["check", "-c", "other.toml"], "other.toml: no such file"),
+        (["drain", "--admin", "x"], "--admin: 'x' is no address"),
+        (["exit", "--relay", "http://127.0.0.1:1"], "no token: set TUNNEL_TOKEN"),
+        (["exit", "--relay", "http://127.0.0.1:1", "--token-file", "x"], "--token-file x"),
+    ],
+)
+def test_what_is_wrong_is_said_and_is_code_2(
+    arguments: list[str], message: str, made: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_without_tokens_or_rules_it_does_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve"]) == 2
+    assert "there is no relay.toml here: make one with `tunnel-relay init" in capsys.readouterr().err
+    Path("relay.toml").write_text("[users.ann]\nconnect = ['a:1']\n")
+    assert main(["serve"]) == 2
+    assert "nobody has a token: run `tunnel-relay user add NAME -c relay.toml`" in capsys.readouterr().err
+    Path("relay.toml").unlink()
+    assert main(["exit", "--relay", "http://127.0.0.1:1"]) == 2
+    assert "an exit without rules" in capsys.readouterr().err
+    assert main(["drain"]) == 2
+    assert "no admin listener" in capsys.readouterr().err
+
+
+def test_check_says_where_tls_is_missing(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--listen", "0.0.0.0:80", "--listen", "127.0.0.1:80"]) == 0
+    assert "note: no TLS on 0.0.0.0:80" in capsys.readouterr().out
+    assert main(["check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "tokens": 1, "users": ["ann"], "without_tls": []}
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "words"),
+    [
+        ("example.com:443", 0, "allowed\texample.com:443"),
+        ("example.com:80", 5, "denied\texample.com:80\tno rule allows example.com:80"),
+        ("[::1]:80", 5, "denied\t[::1]:80"),
+        ("reports", 5, "denied\treports\tno rule allows the service reports"),
+        ("udp/example.com:443", 5, "denied\tudp/example.com:443\tno rule allows udp/example.com:443"),
+    ],
+)
+def test_rules_can_be_tried(target: str, code: int, words: str, made: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rule", "check", "ann", target]) == code
+    assert words in capsys.readouterr().out
+
+
+def test_rules_can_be_tried_on_what_a_name_resolves_to(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path("relay.toml").read_text()
+    Path("relay.toml").write_text(text.replace('"example.com:443"', '"localhost:80", "name.invalid:80"'))
+    assert main(["rule", "check", "ann", "localhost:80", "--resolve", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found[0] == {"target": "localhost:80", "allowed": True, "reason": "allowed"}
+    assert "127.0.0.1" in [row["target"] for row in found if row["allowed"]]
+    assert main(["rule", "check", "ann", "name.invalid:80", "--resolve"]) == 3
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    assert f"example: {'TUNNEL_TOKEN=... ' * (command == ['exit'])}tunnel-relay {command[0]}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["dance"], ["serve", "--lisen", "x"], ["user", "add"], ["drain", "--timeout", "x"]]
+)
+def test_usage_is_code_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
+def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "4 not authenticated" in " ".join(capsys.readouterr().out.split())
+
+
+# --- processes
+
+
+class Process:
+    """A command that runs until it is told to end. `events`: its log, as it comes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def line(self, words: str) -> str:
+        """The next line on standard error with these words."""
+        assert self.process.stderr is not None
+        while line := (await self.process.stderr.readline()).decode():
+            self.lines.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"it ended without {words!r}: {self.lines}")
+
+    async def urls(self) -> tuple[str, str]:
+        """Of the relay, and of its admin listener."""
+        relay_url = json.loads(await self.line("listening"))["url"]
+        return relay_url, json.loads(await self.line("listening"))["url"]
+
+    async def ended(self) -> int:
+        _, rest = await self.process.communicate()
+        self.lines += rest.decode().splitlines()
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tunnel_servlet",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": python_path(), **environment},
+    )
+    try:
+        yield Process(started)
+    finally:
+        if started.returncode is None:
+            started.kill()
+            await started.communicate()
+
+
+ANY = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+
+
+def test_a_relay_serves_reloads_and_drains(made: str) -> None:
+    @in_loop
+    async def test() -> None:
+        async with process("serve", *ANY) as relay_:
+            url, admin = await relay_.urls()
+            async with attach(url, token=made, proxy=None, carrier="poll") as client:
+                assert client.is_attached
+            assert main(["user", "add", "bob"]) == 0
+            relay_.process.send_signal(signal.SIGHUP)
+            assert json.loads(await relay_.line("reloaded"))["tokens"] == 2
+            code = await asyncio.to_thread(main, ["drain", "--admin", admin.removeprefix("http://"), "--timeout", "30"])
+            assert code == 0
+            assert await relay_.ended() == 0
+            assert made not in "".join(relay_.lines)
+
+    test()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_relay(number: signal.Signals) -> None:
+    @in_loop
+    async def test() -> None:
+        async with process("serve", "--open", *ANY) as relay_:
+            url, _ = await relay_.urls()
+            async with attach(url, proxy=None, carrier="poll"):
+                relay_.process.send_signal(number)
+                assert await relay_.ended() == 0
+
+    test()
+
+
+def test_nobody_to_drain_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drain", "--admin", "127.0.0.1:1"]) == 3
+    assert "no relay answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+@in_loop
+async def test_what_is_no_relay_does_not_drain() -> None:
+    async with relay() as running:
+        address = str(running.addresses[0])  # the public listener: it knows no such path
+        assert await asyncio.to_thread(main, ["drain", "--admin", address]) == 2
+
+
+@in_loop
+async def test_a_relay_that_does_not_stop_in_time_is_code_6() -> None:
+    async with relay(settings(admin=LOOPBACK)) as running:  # nobody waits for its `stopped`
+        assert await asyncio.to_thread(main, ["drain", "--admin", str(running.admin), "--timeout", "0"]) == 6
+
+
+@in_loop
+async def test_an_exit_attaches_and_ends() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--name", "berlin", "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            await exit_.line("attached to")
+            assert running.relay.host.switch.stats().exits == 1
+            exit_.process.send_signal(signal.SIGTERM)
+            assert await exit_.ended() == 0
+
+
+@in_loop
+async def test_an_exit_whose_token_is_revoked_ends_with_code_4() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            await exit_.line("attached to")
+            running.relay.reload(settings(tokens=TokenTable({"ann": KEYS["ann"]})))
+            assert await exit_.ended() == 4
+
+
+@in_loop
+async def test_an_exit_with_a_wrong_token_is_code_4() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        async with process("exit", "--relay", url, "--allow", "127.0.0.1:1", TUNNEL_TOKEN="tnl_x") as exit_:
+            assert await exit_.ended() == 4
+
+
+@in_loop
+async def test_an_exit_that_is_none_for_the_relay_is_code_5() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["ann"]) as exit_:
+            assert await exit_.ended() == 5
+            assert "ann is no exit: exit = true is missing under [users.ann]" in exit_.lines[-1]
+
+
+@in_loop
+async def test_an_exit_at_something_else_says_what_answered() -> None:
+    async def hotel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nConnection: close\r\n\r\n<html>Welcome, guest")
+        writer.close()
+
+    server = await asyncio.start_server(hotel, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            assert "<html>Welcome, guest" in json.loads(await exit_.line("not_attached"))["text"]
+            exit_.process.send_signal(signal.SIGTERM)
+            assert await exit_.ended() == 0

@@ -1,0 +1,71 @@
+"""The exit's UDP sockets: one target each, and gone with their side."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from loadtests.harness.ports import hold_port
+from tests.support.loops import in_loop
+from tests.test_datagrams import Stream
+from tunnel.datagrams import frame_datagram
+from tunnel.splice import splice
+from tunnel_servlet.exit.datagrams import open_datagrams
+
+
+async def until(stream: Stream, count: int) -> list[bytes]:
+    while len(stream.datagrams) < count:  # noqa: ASYNC110 - a socket of the kernel has no event here
+        await asyncio.sleep(0.001)
+    return stream.datagrams
+
+
+@in_loop
+async def test_it_speaks_with_its_target_alone() -> None:
+    loop = asyncio.get_running_loop()
+    with (
+        socket.socket(type=socket.SOCK_DGRAM) as target,
+        socket.socket(type=socket.SOCK_DGRAM) as stranger,
+    ):
+        target.bind(("127.0.0.1", 0))
+        target.setblocking(False)
+        side, stream = await open_datagrams("127.0.0.1", target.getsockname()[1]), Stream()
+        splice(side, stream)
+        side.write(frame_datagram(b"question") + frame_datagram(b"another"))
+        question, where = await loop.sock_recvfrom(target, 100)
+        assert question == b"question"
+        assert await loop.sock_recvfrom(target, 100) == (b"another", where)
+        stranger.sendto(b"lie", where)
+        target.sendto(b"answer", where)
+        assert await until(stream, 1) == [b"answer"]
+        side.close()
+        assert stream.ends == ["closed"]
+        side.write(frame_datagram(b"late"))
+        assert side.dropped == 1
+        await asyncio.sleep(0)  # the loop closes its socket
+
+
+@in_loop
+async def test_that_nobody_listens_is_silence() -> None:
+    with hold_port() as port:
+        side, stream = await open_datagrams("127.0.0.1", port, idle_seconds=0.1), Stream()
+        splice(side, stream)
+        for _ in range(3):
+            side.write(frame_datagram(b"x"))
+            await asyncio.sleep(0)
+        side.write(frame_datagram(bytes(65_535)))  # more than UDP carries
+        while not side.is_over:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert stream.ends == ["closed"]
+        await asyncio.sleep(0)
+
+
+@in_loop
+async def test_a_socket_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "socket", fail)
+    with pytest.raises(OSError, match="no network"):
+        await open_datagrams("127.0.0.1", 1)

@@ -1,0 +1,358 @@
+"""The exit, behind a real relay: what it dials, what it refuses and why, and how two connections become one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from tests.servlet.rig import TOKENS, relay, settings
+from tests.support.loops import in_loop
+from tests.support.targets import target
+from tunnel import (
+    Attachment,
+    DeniedError,
+    ExitRequest,
+    LostError,
+    RefusedError,
+    RejectReason,
+    StreamReader,
+    StreamWriter,
+    attach,
+    memory_attach,
+)
+from tunnel.wire import Target, TargetKind
+from tunnel_servlet.access.addresses import IPAddress
+from tunnel_servlet.access.grants import EXIT_USER, Grant, Policy
+from tunnel_servlet.access.rules import Ruleset, parse_rule
+from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.exit.resolver import Resolve, resolve
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.web.host import SwitchHost
+
+AS_ANN: dict[str, Any] = {"token": TOKENS["ann"], "proxy": None, "linger": 0.1}
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(65536):
+        writer.write(chunk)
+        await writer.drain()
+    writer.write_eof()
+
+
+def addresses(*texts: str) -> Resolve:
+    """A resolver that always answers so."""
+
+    async def answer(host: str, port: int) -> list[IPAddress]:
+        return [ip_address(text) for text in texts]
+
+    return answer
+
+
+@asynccontextmanager
+async def tunnel(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
+    """A user whose rules at the exit are these; the relay itself allows everything."""
+    policy = Policy().widened([], allows_all=True)
+    host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
+    ruleset = Ruleset(map(parse_rule, rules))
+    dialer = Dialer(lambda user: ruleset, **options)
+    exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
+    async with exit_, memory_attach(host, user="ann", linger=5) as client:
+        yield client, dialer
+    host.close()
+
+
+async def close(writer: StreamWriter) -> None:
+    writer.close()
+    await writer.wait_closed()
+
+
+@in_loop
+async def test_bytes_and_ends_of_file_go_both_ways() -> None:
+    async with target(echo) as port, tunnel("127.0.0.1:*") as (client, dialer):
+        reader, writer = await client.open_connection("127.0.0.1", port)
+        payload = bytes(range(256)) * 8000
+        writer.write(payload)
+        writer.write_eof()
+        assert await reader.read(-1) == payload
+        await close(writer)
+    assert dialer.connections == 0
+
+
+@in_loop
+async def test_a_server_may_speak_first_and_end_first() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 hello\r\n")
+        writer.write_eof()
+        assert await reader.read(-1) == b"QUIT\r\n"
+
+    async with target(greet) as port, tunnel("127.0.0.1:*") as (client, _):
+        reader, writer = await client.open_connection("127.0.0.1", port)
+        assert await reader.read(-1) == b"220 hello\r\n"
+        writer.write(b"QUIT\r\n")
+        await writer.flush()
+        await close(writer)
+
+
+@in_loop
+async def test_a_reset_of_the_target_is_an_error_and_no_end() -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async with target(reset) as port, tunnel("127.0.0.1:*") as (client, _):
+        reader, writer = await client.open_connection("127.0.0.1", port)
+        writer.write(b"x")
+        with pytest.raises(LostError):
+            await reader.read(-1)
+        writer.close()
+
+
+@in_loop
+async def test_an_abort_of_the_client_resets_the_target() -> None:
+    outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x")
+        try:
+            outcome.set_result(await reader.read(-1))
+        except ConnectionResetError as error:
+            outcome.set_result(error)
+
+    async with target(wait) as port, tunnel("127.0.0.1:*") as (client, _):
+        reader, writer = await client.open_connection("127.0.0.1", port)
+        await reader.readexactly(1)
+        writer.transport.abort()
+        assert isinstance(await outcome, ConnectionResetError)
+
+
+@in_loop
+async def test_who_has_closed_is_not_written_to_for_ever() -> None:
+    ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(bytes(65536))
+                await writer.drain()
+        except ConnectionError as error:
+            ended.set_result(error)
+
+    async with target(flood) as port, tunnel("127.0.0.1:*") as (client, _):
+        reader, writer = await client.open_connection("127.0.0.1", port)
+        await reader.readexactly(100_000)
+        writer.close()
+        assert isinstance(await ended, ConnectionError)
+
+
+@in_loop
+async def test_a_slow_reader_stops_the_target() -> None:
+    written = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        while True:  # until the reset
+            writer.write(bytes(1 << 16))
+            written += 1 << 16
+            await writer.drain()
+
+    # What all buffers together can hold is far less than what a target without back-pressure would have written.
+    async with target(flood) as port, tunnel("127.0.0.1:*") as (client, _):
+        _, writer = await client.open_connection("127.0.0.1", port, limit=1 << 16)
+        before = -1
+        while before != written:
+            before = written
+            for _ in range(2000):
+                await asyncio.sleep(0)
+        assert written < 64 << 20
+        writer.transport.abort()
+
+
+@in_loop
+async def test_the_reason_of_a_refusal_reaches_the_client() -> None:
+    free = socket.socket()
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]  # nobody listens there
+    async with tunnel("127.0.0.1:*", "a.example:80", resolve=addresses()) as (client, dialer):
+        with pytest.raises(RefusedError) as refused:
+            await client.open_connection("127.0.0.1", port)
+        assert refused.value.reason is RejectReason.REFUSED
+        with pytest.raises(RefusedError) as unresolved:
+            await client.open_connection("a.example", 80)
+        assert unresolved.value.reason is RejectReason.NAME_NOT_RESOLVED
+        with pytest.raises(DeniedError, match=r"no rule allows 127\.0\.0\.2"):
+            await client.open_connection("127.0.0.2", 80)
+        assert dialer.connections == 0
+    free.close()
+
+
+@in_loop
+async def test_a_resolver_that_fails_is_a_name_that_is_not_resolved() -> None:
+    async def fail(host: str, port: int) -> list[IPAddress]:
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    async with tunnel("*:*", resolve=fail) as (client, _):
+        with pytest.raises(RefusedError) as unresolved:
+            await client.open_connection("a.example", 80)
+        assert unresolved.value.reason is RejectReason.NAME_NOT_RESOLVED
+
+
+@in_loop
+async def test_a_target_that_does_not_answer_is_given_up() -> None:
+    async def never(host: str, port: int) -> list[IPAddress]:
+        await asyncio.Event().wait()
+        return []
+
+    async with tunnel("*:*", resolve=never, dial_seconds=0.01) as (client, _):
+        with pytest.raises(RefusedError) as late:
+            await client.open_connection("a.example", 80)
+        assert late.value.reason is RejectReason.TIMED_OUT
+
+
+@in_loop
+async def test_a_name_is_resolved_once_and_each_address_checked() -> None:
+    """Scenario 40: a name that changes its address between check and use; one that has an inner address besides."""
+    asked: list[str] = []
+
+    async def rebind(host: str, port: int) -> list[IPAddress]:
+        asked.append(host)
+        return [ip_address("169.254.169.254" if len(asked) > 1 else "127.0.0.1"), ip_address("10.0.0.1")]
+
+    async with target(echo) as port, tunnel("a.example:*", "127.0.0.1:*", resolve=rebind) as (client, _):
+        _, writer = await client.open_connection("A.Example.", port)
+        await close(writer)
+        assert asked == ["a.example"]
+        with pytest.raises(DeniedError, match=r"a\.example leads to no address"):
+            await client.open_connection("a.example", port)
+        assert asked == ["a.example"] * 2
+
+
+@in_loop
+async def test_the_next_address_is_tried_when_one_refuses() -> None:
+    names = addresses("127.0.0.9", "127.0.0.1")
+    async with target(echo) as port, tunnel("a.example:*", "127.0.0.0/8:*", resolve=names) as (client, _):
+        _, writer = await client.open_connection("a.example", port)
+        await close(writer)
+
+
+@in_loop
+async def test_a_mapped_address_is_dialled_as_what_it_is() -> None:
+    async with target(echo) as port, tunnel("127.0.0.1:*") as (client, _):
+        _, writer = await client.open_connection("::ffff:127.0.0.1", port)
+        await close(writer)
+
+
+@in_loop
+async def test_a_full_exit_says_so() -> None:
+    async with target(echo) as port, tunnel("127.0.0.1:*", connections_max=1) as (client, dialer):
+        _, writer = await client.open_connection("127.0.0.1", port)
+        with pytest.raises(RefusedError) as busy:
+            await client.open_connection("127.0.0.1", port)
+        assert busy.value.reason is RejectReason.BUSY
+        assert dialer.connections == 1
+        await close(writer)
+
+
+@in_loop
+async def test_a_target_out_of_reach_is_said_to_be() -> None:
+    """::1 does not reach an IPv4 socket; an address of documentation has no route where there is no network."""
+
+    async with target(echo) as port, tunnel("[::1]:*") as (client, _):
+        with pytest.raises(RefusedError) as refused:
+            await client.open_connection("::1", port)
+        assert refused.value.reason in (RejectReason.REFUSED, RejectReason.UNREACHABLE)
+
+
+@in_loop
+async def test_who_stops_the_exit_cuts_and_does_not_end() -> None:
+    """Promise 1: a cut is never presented as a clean end of stream."""
+    outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"the first half")
+        try:
+            outcome.set_result(await reader.read(-1))
+        except ConnectionResetError as error:
+            outcome.set_result(error)
+
+    running = relay(settings(exit="inline"))
+    async with target(wait) as port, running, attach(f"http://{running.addresses[0]}", **AS_ANN) as ann:
+        reader, writer = await ann.open_connection("127.0.0.1", port)
+        await reader.readexactly(14)
+        await running.close()
+        assert isinstance(await outcome, ConnectionResetError)
+        with pytest.raises(LostError):
+            await reader.read()
+        writer.close()
+
+
+@in_loop
+async def test_a_request_that_cannot_be_accepted_any_more_leaves_no_connection() -> None:
+    ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            ended.set_result(await reader.read())
+        except ConnectionResetError:
+            ended.set_result(b"")
+
+    def accept() -> Any:
+        raise KeyError("it has given up")
+
+    ruleset = Ruleset([parse_rule("127.0.0.1:*")])
+    dialer = Dialer(lambda user: ruleset)
+    async with target(wait) as port:
+        request = ExitRequest(Target(TargetKind.TCP, "127.0.0.1", port), "ann", accept, lambda reason, text: None)
+        with pytest.raises(KeyError):
+            await dialer(request)
+        assert await ended == b""
+        assert dialer.connections == 0
+
+
+@in_loop
+async def test_the_systems_resolver_knows_localhost() -> None:
+    assert ip_address("127.0.0.1") in await resolve("localhost", 80)
+
+
+@in_loop
+async def test_the_inline_exit_dials_for_those_who_may() -> None:
+    async with target(echo) as port:
+        grant = Grant(connect=(parse_rule(f"127.0.0.1:{port}"),))
+        config = settings(exit="inline", policy=Policy({"ann": grant}))
+        async with relay(config) as running:
+            url = f"http://{running.addresses[0]}"
+            async with attach(url, token=TOKENS["ann"], proxy=None, carrier="poll") as ann:
+                reader, writer = await ann.open_connection("127.0.0.1", port)
+                assert await say(reader, writer, b"hello") == b"hello"
+                await close(writer)
+                with pytest.raises(DeniedError):
+                    await ann.open_connection("127.0.0.1", port + 1)
+            async with attach(url, token=TOKENS["bob"], proxy=None, carrier="poll") as bob:
+                with pytest.raises(DeniedError):
+                    await bob.open_connection("127.0.0.1", port)
+
+
+@in_loop
+async def test_an_exit_of_its_own_dials_over_http() -> None:
+    ruleset = Ruleset([parse_rule("127.0.0.1:*")])
+    async with target(echo) as port, relay() as running:
+        url = f"http://{running.addresses[0]}"
+        async with (
+            attach(url, token=TOKENS["exits"], proxy=None, exit_handler=Dialer(lambda user: ruleset)),
+            attach(url, token=TOKENS["ann"], proxy=None) as ann,
+        ):
+            reader, writer = await ann.open_connection("127.0.0.1", port)
+            assert await say(reader, writer, b"hello") == b"hello"
+            await close(writer)
+
+
+async def say(reader: StreamReader, writer: StreamWriter, words: bytes) -> bytes:
+    writer.write(words)
+    return await reader.readexactly(len(words))

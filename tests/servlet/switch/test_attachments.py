@@ -1,0 +1,196 @@
+"""Lanes, what they hold, and the links of one attachment (6.2, 7.3, 7.6, 8)."""
+
+from tests.servlet.support import SECOND, Peer, Relay, bound, data, kinds
+from tunnel.wire import StatusCode, encode_packets
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.registry import Registry
+
+
+def body(*sequences: int, size: int) -> bytes:
+    return b"".join(encode_packets([data(22, 11, sequence, bytes(size)) for sequence in sequences]))
+
+
+def test_7_3_what_was_confirmed_is_held_no_more() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    exit_.push(data(22, 11, 501), data(22, 11, 502))
+    client.push()
+    assert relay.switch.stats().bytes_outstanding > 0
+    client.push()
+    assert relay.switch.stats().bytes_outstanding == 0
+
+
+def test_7_3_what_was_not_confirmed_is_first_in_line_again() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    exit_.push(data(22, 11, 501), data(22, 11, 502))
+    lost = client.send()
+    exit_.push(data(22, 11, 503))
+    assert [packet.sequence for packet in client.push(lane=1)] == [503]
+    found = client.push()
+    assert [packet.sequence for packet in found] == [501, 502]
+    assert lost in relay.responses
+
+
+def test_7_3_a_repeat_gets_the_same_under_a_new_serial() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    exit_.push(data(22, 11, 501))
+    lost = client.send()
+    exit_.push(data(22, 11, 502))
+    again = client.repeat()
+    assert [packet.sequence for packet in client.packets(again)] == [501]
+    assert relay.message(again).serial == relay.message(lost).serial + 1
+    assert [packet.sequence for packet in client.push()] == [502]
+
+
+def test_7_3_a_smaller_answer_puts_the_rest_back() -> None:
+    client, exit_ = bound(Relay())
+    exit_.push(*(data(22, 11, 501 + number, bytes(1000)) for number in range(4)))
+    client.send()
+    again = client.repeat(answer_bytes_max=2400)
+    assert [packet.sequence for packet in client.packets(again)] == [501, 502]
+    assert [packet.sequence for packet in client.push()] == [503, 504]
+
+
+def test_7_6_a_large_packet_goes_down_in_pieces() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    client.answer_bytes_max = 4096
+    exit_.push(data(22, 11, 501, bytes(10_000)))
+    pieces = b""
+    for _ in range(3):
+        answer = client.answer(client.send())
+        assert answer.piece
+        assert answer.piece_offset == len(pieces)
+        pieces += bytes(answer.data)
+        assert relay.switch.stats().bytes_outstanding > 0
+    assert pieces == body(501, size=10_000)
+    exit_.push(data(22, 11, 502))
+    assert [packet.sequence for packet in client.push()] == [502]
+    client.push()
+    assert relay.switch.stats().bytes_outstanding == relay.switch.stats().bytes_held == 0
+
+
+def test_7_6_a_large_packet_comes_up_in_pieces_and_is_accounted_for() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    whole = body(501, size=10_000)
+    held = []
+    for offset in range(0, len(whole), 4000):
+        exit_.answer(exit_.send(piece=True, piece_offset=offset, payload=whole[offset : offset + 4000]))
+        held.append(relay.switch.stats().bytes_held)
+    assert held[:2] == [4000, 8000]
+    assert [packet.sequence for packet in client.push()] == [501]
+
+
+def test_7_6_pieces_of_a_generation_go_with_it() -> None:
+    relay = Relay()
+    _, exit_ = bound(relay)
+    exit_.send(piece=True, payload=body(501, size=10_000)[:4000])
+    exit_.attach(generation=2)
+    assert relay.switch.stats().bytes_held == 0
+
+
+def test_7_6_without_room_a_piece_is_refused_as_busy() -> None:
+    relay = Relay(mailbox_bytes_max=64 << 10, packet_bytes_max=1 << 20)
+    client, _ = bound(relay)
+    whole = body(501, size=200_000)
+    assert kinds(client.packets(client.send(piece=True, payload=whole[:60_000]))) == []
+    refused = client.send(piece=True, piece_offset=60_000, payload=whole[60_000:120_000])
+    assert client.status(refused).code == StatusCode.BUSY
+
+
+def test_7_6_pieces_both_ways_on_one_lane() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    exit_.push(data(22, 11, 501, bytes(10_000)))
+    client.answer_bytes_max = 4096
+    client.answer(client.send())
+    whole = b"".join(encode_packets([data(11, 22, 101, bytes(6000))]))
+    for offset in range(0, len(whole), 2000):
+        client.answer(client.send(piece=True, piece_offset=offset, payload=whole[offset : offset + 2000]))
+    assert kinds(exit_.push()) == ["EDGE", "DATA"]
+    exit_.push()
+    client.push()
+    client.push()
+    assert relay.switch.stats().bytes_held == 0
+
+
+def test_7_7_evidence_names_every_lane() -> None:
+    client = Peer(Relay()).attached()
+    client.push(lane=3)
+    client.push(lane=3)
+    assert client.answer(client.send(lane=1)).evidence == [(3, 2), (1, 1)]
+
+
+def test_3_2_it_knows_whose_connections_it_may_accept() -> None:
+    context = SwitchContext(SwitchConfig(), None)
+    attachment = Registry(context).add(b"1", "ann", is_exit=False)
+    attachment.awaits(7)
+    attachment.awaits(7)
+    attachment.unawait(7)
+    assert attachment.is_awaited(7)
+    attachment.unawait(7)
+    assert not attachment.is_awaited(7)
+
+
+def test_7_4_the_holds_of_an_attachment_share_a_timer() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    held = [client.pull(lane=lane, hold_ms=1000 * (lane + 1)) for lane in range(3)]
+    assert relay.switch.stats().timers == 2
+    relay.advance(2 * SECOND)
+    assert [handle in relay.responses for handle in held] == [True, True, False]
+
+
+def links(relay: Relay, peer: Peer, *numbers: int) -> None:
+    for number in numbers:
+        assert relay.switch.link_opened(number, peer.user, peer.identity, peer.epoch, peer.generation, relay.now)
+
+
+def poll(relay: Relay, link: int, limit: int = 1 << 20) -> list[int]:
+    frames = relay.switch.poll_link(link, limit, relay.now)
+    relay.settle()
+    return [frame.sequence for frame in frames]
+
+
+def test_8_the_newest_link_with_room_is_asked() -> None:
+    relay = Relay(unreceipted_bytes_max=1000)
+    client, exit_ = bound(relay)
+    links(relay, client, 1, 2)
+    exit_.push(data(22, 11, 501, bytes(2000)))
+    assert relay.links_ready == [2]
+    assert poll(relay, 2) == [501]
+    exit_.push(data(22, 11, 502, bytes(2000)))
+    assert relay.links_ready == [2, 1]
+    assert poll(relay, 2) == []
+    assert poll(relay, 1) == [502]
+    exit_.push(data(22, 11, 503))
+    assert relay.links_ready == [2, 1]
+
+
+def test_8_a_link_that_is_silent_while_the_endpoint_pulls_is_not_trusted() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    links(relay, client, 1)
+    exit_.push(data(22, 11, 501))
+    assert poll(relay, 1) == [501]
+    assert client.push(lane=1) == []
+    assert client.packets(client.pull(lane=1, hold_ms=0)) == []
+    relay.advance(2 * SECOND)
+    assert client.push(lane=1) == []
+    assert [packet.sequence for packet in client.packets(client.pull(lane=1))] == [501]
+    relay.links_ready.clear()
+    exit_.push(data(22, 11, 502))
+    assert relay.links_ready == []
+    relay.switch.link_packets(1, [], relay.now)
+    relay.settle()
+    assert relay.links_ready == [1]
+    assert poll(relay, 1) == [502]
+    relay.switch.link_receipted(1, 1, relay.now)
+    assert relay.switch.stats().bytes_outstanding > 0
+    relay.switch.link_receipted(1, 1, relay.now)
+    client.push(lane=1)
+    assert relay.switch.stats().bytes_outstanding == 0

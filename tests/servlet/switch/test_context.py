@@ -1,0 +1,27 @@
+"""What the parts share."""
+
+from tunnel.traces.record import TraceEvent, TraceReason, TraceRecord
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.registry import Registry
+
+
+def test_an_attachment_is_looked_after_once() -> None:
+    context = SwitchContext(SwitchConfig(), None)
+    attachment = Registry(context).add(b"1", "ann", is_exit=False)
+    context.wake(attachment)
+    context.wake(attachment)
+    assert list(context.awake) == [attachment]
+    assert attachment.is_awake
+
+
+def test_the_trace_names_the_node() -> None:
+    records: list[TraceRecord] = []
+    context = SwitchContext(SwitchConfig(node="relay-7"), records.append)
+    context.trace(TraceEvent.ROUTE_BOUND, 5, connection=1, peer=2, text="ann")
+    context.trace(TraceEvent.PACKET_DROPPED, 6, reason=TraceReason.FULL, packet_type=4, sequence=9)
+    assert records == [
+        TraceRecord(time_us=5, node="relay-7", event="route_bound", connection=1, peer=2, text="ann"),
+        TraceRecord(time_us=6, node="relay-7", event="packet_dropped", reason="full", packet_type=4, sequence=9),
+    ]
+    SwitchContext(SwitchConfig(), None).trace(TraceEvent.ROUTE_BOUND, 5)

@@ -1,0 +1,74 @@
+"""Who is attached, under which names, and who was replaced (6.1, 6.4)."""
+
+from typing import Any
+
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.registry import Registry
+
+
+def registry(**settings: Any) -> tuple[Registry, SwitchContext]:
+    context = SwitchContext(SwitchConfig(**settings), None)
+    return Registry(context), context
+
+
+def test_6_1_an_attachment_exists_for_its_user_alone() -> None:
+    found, _ = registry()
+    attachment = found.add(b"1", "ann", is_exit=False)
+    assert found.find(b"1", "ann") is attachment
+    assert found.find(b"1", "bob") is None
+    assert found.find(b"2", "ann") is None
+
+
+def test_limits_hold_for_each_user_and_in_all() -> None:
+    found, _ = registry(attachments_per_user_max=2, attachments_max=3)
+    for number, user in enumerate(("ann", "ann", "bob")):
+        assert found.has_room(user)
+        found.add(bytes([number]), user, is_exit=False)
+    assert not found.has_room("bob")
+    found.remove(found.by_id[b"\x02"])
+    assert found.has_room("bob")
+    assert not found.has_room("ann")
+
+
+def test_an_exit_is_known_as_one_and_answers_for_itself() -> None:
+    found, context = registry()
+    exit_ = found.add(b"1", "exits", is_exit=True)
+    client = found.add(b"2", "exits", is_exit=False)
+    for _ in range(2):
+        found.serve(exit_)
+        found.serve(client)
+    assert found.exits == [exit_]
+    assert list(exit_.mailbox.budget.levels())[1:] == [context.budget]
+    assert list(client.mailbox.budget.levels())[1:] == [client.account.budget, context.budget]
+    found.remove(exit_)
+    found.remove(client)
+    assert found.exits == []
+    assert found.accounts == {}
+    assert exit_.is_gone
+
+
+def test_6_4_a_name_is_of_one_attachment() -> None:
+    found, _ = registry()
+    first, second = (found.add(bytes([number]), "ann", is_exit=False) for number in range(2))
+    found.rename(first, "one")
+    assert found.named("ann", "one") is first
+    assert found.named("bob", "one") is None
+    found.rename(second, "one")
+    found.rename(first, "")
+    assert found.named("ann", "one") is second
+    assert found.named("ann", "") is None
+    found.rename(second, "two")
+    assert found.named("ann", "one") is None
+    found.remove(first)
+    found.remove(second)
+    assert found.named("ann", "two") is None
+
+
+def test_6_4_the_replaced_are_remembered_for_a_while() -> None:
+    found, context = registry(replaced_max=2)
+    later = 1 + context.config.attachment_timeout_us
+    for identity in (b"1", b"2", b"3"):
+        found.note_replaced(identity, 1)
+    assert [found.was_replaced(identity, later - 1) for identity in (b"1", b"2", b"3")] == [False, True, True]
+    assert not found.was_replaced(b"3", later)

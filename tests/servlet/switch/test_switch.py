@@ -1,0 +1,283 @@
+"""The switch as the shell sees it: requests, holds, links (7.3, 7.4, 7.10, 8)."""
+
+from random import Random
+
+import pytest
+
+from tests.servlet.support import (
+    MS,
+    SECOND,
+    Peer,
+    Relay,
+    bound,
+    connect,
+    data,
+    kinds,
+    listen_state,
+)
+from tunnel.wire import (
+    Answer,
+    Attach,
+    Packet,
+    Status,
+    StatusCode,
+    decode_envelope,
+    encode_envelope,
+)
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.decisions import Deny
+from tunnel_servlet.switch.switch import Response, Switch
+
+
+def sequences(frames_or_packets: list[Packet]) -> list[int]:
+    return [packet.sequence for packet in frames_or_packets]
+
+
+# --- bodies that are refused
+
+
+def refused(relay: Relay, body: bytes, user: str = "ann") -> tuple[int, Status]:
+    handle = relay.post(user, body)
+    message = relay.message(handle)
+    assert isinstance(message, Status)
+    return relay.responses[handle].status, message
+
+
+def test_7_10_a_damaged_body_is_to_be_repeated() -> None:
+    relay = Relay()
+    body = b"".join(encode_envelope(Attach(bytes(32), 1, 0, 1 << 20)))
+    for damaged in (body[:-1], body[:-1] + b"\xff", b"<html>"):
+        status, message = refused(relay, damaged)
+        assert (status, message.code) == (400, StatusCode.CORRUPT)
+
+
+def test_7_10_what_only_a_relay_says_is_malformed() -> None:
+    status, message = refused(Relay(), b"".join(encode_envelope(Answer(0, 1, 1))))
+    assert (status, message.code) == (400, StatusCode.MALFORMED)
+
+
+def test_7_10_a_body_that_is_too_large() -> None:
+    relay = Relay(body_bytes_max=1000)
+    status, message = refused(relay, bytes(1001))
+    assert (status, message.code) == (413, StatusCode.TOO_LARGE)
+    assert relay.counters.refusals == 1
+
+
+def test_6_3_an_unknown_attachment_or_epoch_is_answered_404() -> None:
+    relay = Relay()
+    stranger = Peer(relay, seed=9)
+    stranger.numbers[0] = 1
+    known = Peer(relay).attached()
+    known.push()
+    cases = [
+        stranger.repeat(),
+        known.repeat(epoch=known.epoch ^ 1),
+        known.repeat(generation=2),
+        Peer(relay, user="eve", epoch=known.epoch).repeat(),
+    ]
+    assert [relay.responses[handle].status for handle in cases] == [404] * 4
+    assert len({b"".join(relay.responses[handle].body) for handle in cases}) == 1
+
+
+def test_6_2_a_stale_generation_is_answered_409() -> None:
+    relay = Relay()
+    peer = Peer(relay, generation=3).attached()
+    handle = peer.send(generation=2)
+    assert relay.responses[handle].status == 409
+    assert peer.status(handle).code == StatusCode.STALE
+
+
+def test_7_11_lanes_beyond_those_announced_do_not_exist() -> None:
+    peer = Peer(Relay(lanes_max=2)).attached()
+    peer.push(lane=1)
+    assert peer.status(peer.send(lane=2)).code == StatusCode.MALFORMED
+
+
+def test_2_0_a_user_name_must_fit_its_option() -> None:
+    with pytest.raises(ValueError, match="at most 255 bytes"):
+        Relay().post("ü" * 128, b"")
+
+
+def test_1_9_damaged_packets_in_a_whole_body_are_counted() -> None:
+    relay = Relay()
+    peer = Peer(relay).attached()
+    assert kinds(peer.packets(peer.send(payload=b"\x00" * 30))) == []
+    assert relay.counters.packets_damaged == 1
+
+
+# --- pulls
+
+
+def test_7_4_a_pull_that_finds_nothing_is_held_until_something_waits() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    held = client.pull()
+    assert held not in relay.responses
+    assert relay.switch.stats().parked_pulls == 1
+    exit_.push(data(22, 11, 501))
+    assert sequences(client.packets(held)) == [501]
+    assert relay.switch.stats().parked_pulls == 0
+
+
+def test_7_4_a_pull_that_finds_something_is_answered_at_once() -> None:
+    client, exit_ = bound(Relay())
+    exit_.push(data(22, 11, 501))
+    assert sequences(client.packets(client.pull())) == [501]
+
+
+def test_7_4_a_push_is_answered_at_once_with_what_waits() -> None:
+    client, exit_ = bound(Relay())
+    held = client.pull(lane=1)
+    assert client.push(data(11, 22, 101)) == []
+    assert held not in client.relay.responses
+    assert sequences(exit_.push(data(22, 11, 501))) == [101]
+    assert sequences(client.packets(held)) == [501]
+
+
+def test_7_4_the_oldest_held_pull_is_answered_first() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    held = [client.pull(lane=lane) for lane in (2, 0, 1)]
+    for number in range(3):
+        exit_.push(data(22, 11, 501 + number))
+        assert [handle in relay.responses for handle in held] == [other <= number for other in range(3)]
+    assert [sequences(client.packets(handle)) for handle in held] == [[501], [502], [503]]
+
+
+def test_7_4_what_is_too_much_for_one_pull_goes_on_the_next() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    client.answer_bytes_max = 4096
+    held = [client.pull(lane=lane) for lane in range(4)]
+    exit_.push(*(data(22, 11, 501 + number, bytes(3000)) for number in range(3)))
+    assert [sequences(client.packets(handle)) for handle in held[:3]] == [[501], [502], [503]]
+    assert [relay.message(handle).more for handle in held[:3]] == [True, True, False]
+    assert held[3] not in relay.responses
+
+
+def test_7_4_the_hold_ends_and_is_clamped() -> None:
+    relay = Relay(hold_us_max=2 * SECOND)
+    client = Peer(relay).attached()
+    short, long = client.pull(lane=0, hold_ms=500), client.pull(lane=1, hold_ms=60_000)
+    relay.advance(499 * MS)
+    assert short not in relay.responses
+    relay.advance(1 * MS)
+    assert client.packets(short) == []
+    relay.advance(1499 * MS)
+    assert long not in relay.responses
+    relay.advance(1 * MS)
+    assert client.packets(long) == []
+
+
+def test_7_4_a_shorter_hold_that_comes_later_ends_earlier() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    long, short = client.pull(lane=0, hold_ms=5000), client.pull(lane=1, hold_ms=1000)
+    relay.advance(1 * SECOND)
+    assert short in relay.responses
+    assert long not in relay.responses
+    relay.advance(4 * SECOND)
+    assert long in relay.responses
+
+
+def test_7_3_the_next_request_of_a_lane_releases_its_pull() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    held = client.pull()
+    assert client.push() == []
+    assert relay.message(held).data == b""
+    again = client.pull()
+    repeated = client.repeat(pull=True, hold_ms=10_000)
+    assert client.packets(again) == client.packets(repeated) == []
+    assert relay.switch.stats().parked_pulls == 0
+    older = client.pull()
+    client.repeat(number=1)
+    assert older not in relay.responses
+    exit_.push(data(22, 11, 501))
+    assert sequences(client.packets(older)) == [501]
+
+
+def test_a_pull_whose_connection_died_gets_nothing() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    held = client.pull()
+    relay.switch.gone(held, relay.now)
+    relay.switch.gone(held, relay.now)
+    exit_.push(data(22, 11, 501))
+    relay.advance(60 * SECOND)
+    assert held not in relay.responses
+    assert sequences(client.push()) == [501]
+
+
+def test_timers_may_be_early_or_late() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    held = client.pull(hold_ms=1000)
+    relay.switch.handle_timeout(relay.now)
+    relay.settle()
+    assert held not in relay.responses
+    relay.now += 100 * SECOND
+    relay.switch.handle_timeout(relay.now)
+    relay.switch.handle_timeout(relay.now)
+    relay.settle()
+    assert held in relay.responses
+
+
+def test_nothing_is_to_be_done_at_first() -> None:
+    switch = Switch(SwitchConfig(), Random(1), lambda user, target: Deny())
+    assert switch.next_timeout() is None
+    switch.handle_timeout(5)
+    assert switch.poll_response() is None
+    assert switch.poll_link_ready() is None
+    assert switch.poll_link_end() is None
+
+
+def test_anybody_may_listen_unless_somebody_says_otherwise() -> None:
+    relay = Relay()
+    assert Peer(relay).attached().listen("any") == []
+    assert relay.switch.stats().listeners == 1
+
+
+def test_a_relay_that_drains_answers_and_opens_nothing() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    relay.switch.drain()
+    assert kinds(client.push(connect(12), data(11, 22, 101))) == ["REJECTED"]
+    assert sequences(exit_.push()) == [101]
+
+
+def test_6_4_the_pulls_of_a_replaced_endpoint_are_told() -> None:
+    relay = Relay()
+    first = Peer(relay, seed=2, name="exit").attached()
+    held = [first.pull(lane=0), first.pull(lane=1)]
+    Peer(relay, seed=3, name="exit").attached()
+    assert [first.status(handle).code for handle in held] == [StatusCode.UNKNOWN] * 2
+    assert relay.switch.stats().parked_pulls == 0
+
+
+def test_7_6_without_room_a_piece_is_refused_as_busy() -> None:
+    peer = Peer(Relay(mailbox_bytes_max=32 << 10)).attached()
+    assert peer.status(peer.send(piece=True, payload=bytes(40_000))).code == StatusCode.BUSY
+
+
+def test_a_response_is_a_status_and_a_body() -> None:
+    relay = Relay()
+    peer = Peer(relay).attached()
+    response = relay.responses[peer.send()]
+    assert isinstance(response, Response)
+    assert response.status == 200
+    assert isinstance(decode_envelope(b"".join(response.body)), Answer)
+    assert relay.counters.answers == 2
+
+
+def test_stats_say_how_things_are() -> None:
+    relay = Relay()
+    client, _ = bound(relay)
+    client.push(connect(12), listen_state())
+    client.pull(lane=1)
+    stats = relay.switch.stats()
+    assert (stats.users, stats.attachments, stats.exits, stats.links, stats.listeners) == (2, 2, 1, 0, 1)
+    assert (stats.routes, stats.routes_bound, stats.routes_pending, stats.routes_parked) == (2, 1, 1, 0)
+    assert stats.parked_pulls == 1
+    assert stats.bytes_reserved == 4 * relay.config.reserved_bytes
+    assert stats.counters is not relay.counters

@@ -1,0 +1,301 @@
+"""The relay over HTTP: what is served, and to whom; everything else is refused as PROTOCOL 7.9 and 7.10 say."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay, settings, until
+from tests.servlet.support import connect, kinds, listen_state
+from tests.support.loops import in_loop
+from tunnel.wire import Answer, Attached, EnvelopeError, Frame, Status, StatusCode, parse_packets
+from tunnel_servlet.config import ListenAddress
+from tunnel_servlet.web.application import RELAY, create_app
+from tunnel_servlet.web.server import RelayRunner, listen
+
+
+@in_loop
+async def test_an_endpoint_attaches_and_exchanges() -> None:
+    async with relay() as running, Client(running) as client:
+        attached = await client.attach()
+        assert isinstance(attached, Attached)
+        assert (attached.epoch, attached.fresh) == (client.epoch, True)
+        reply = await client.post(exchange_body(client.epoch, 1))
+        assert reply.status == 200
+        assert isinstance(reply.message, Answer)
+        assert reply.headers["Content-Type"] == "application/octet-stream"
+        assert reply.headers["Cache-Control"] == "no-store, no-transform"
+        assert reply.headers["X-Accel-Buffering"] == "no"
+        assert int(reply.headers["Content-Length"]) == len(reply.body)
+
+
+@in_loop
+async def test_a_prefix_stands_before_every_path() -> None:
+    async with relay(settings(base="/a/b")) as running, Client(running, base="/a/b") as client:
+        assert isinstance(await client.attach(), Attached)
+        client.url = client.url.removesuffix("/a/b")
+        assert (await client.post(attach_body())).status == 404
+
+
+@in_loop
+async def test_a_parked_pull_is_answered_when_something_waits() -> None:
+    async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await ann.attach()
+        await exit_.attach(seed=2)
+        pull = await exit_.parked(exchange_body(exit_.epoch, 1, seed=2, pull=True))
+        await ann.post(exchange_body(ann.epoch, 1, connect(11)))
+        packets, _ = parse_packets((await pull).message.data)
+        assert kinds(packets) == ["CONNECT"]
+
+
+@in_loop
+async def test_a_parked_pull_is_answered_when_its_hold_ends() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        reply = await client.post(exchange_body(client.epoch, 1, pull=True, hold_ms=1))
+        assert len(reply.message.data) == 0
+
+
+@in_loop
+async def test_a_repeat_releases_the_original_and_applies_nothing() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        body = exchange_body(client.epoch, 1, pull=True)
+        first = await client.parked(body)
+        second = await client.post(body)
+        assert second.message.serial > (await first).message.serial
+
+
+@in_loop
+async def test_a_client_that_leaves_is_forgotten() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        pull = await client.parked(exchange_body(client.epoch, 1, pull=True))
+        pull.cancel()
+        await until(lambda: not running.relay.host.switch.stats().parked_pulls and not running.relay.host.waiting)
+
+
+@in_loop
+async def test_every_frame_passes_the_packet_filter() -> None:
+    seen: list[Frame] = []
+
+    def lose(frame: Frame) -> bool:
+        seen.append(frame)
+        return False
+
+    async with relay(packet_filter=lose) as running, Client(running) as client:
+        await client.attach()
+        await client.post(exchange_body(client.epoch, 1, listen_state("reports")))
+        assert len(seen) == 1
+        assert running.relay.host.switch.stats().listeners == 0
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer tnl_00000000_x", f"Basic {TOKENS['ann']}", f"Bearer {TOKENS['ann']}x", "Bearer \u00e9"],
+)
+@in_loop
+async def test_without_a_right_token_there_is_nothing(authorization: str) -> None:
+    async with relay() as running, Client(running) as client:
+        reply = await client.post(attach_body(), Authorization=authorization)
+        assert reply.status == 401
+        assert reply.message.code is StatusCode.NOT_AUTHORISED
+        assert reply.headers["WWW-Authenticate"].startswith("Bearer")
+        assert running.relay.host.switch.stats().counters.requests == 0
+
+
+@in_loop
+async def test_wrong_tokens_are_slowed_down_and_right_ones_are_not() -> None:
+    config = settings(limits={"auth_failures_per_minute": 2})
+    async with relay(config) as running, Client(running, "tnl_wrong") as wrong, Client(running) as right:
+        statuses = [(await wrong.post(attach_body())).status for _ in range(3)]
+        assert statuses == [401, 401, 429]
+        reply = await wrong.post(attach_body())
+        assert 0 < int(reply.headers["Retry-After"]) <= 60
+        assert reply.message.code is StatusCode.BUSY
+        assert isinstance(await right.attach(), Attached)
+
+
+@in_loop
+async def test_no_token_is_logged() -> None:
+    with capture_logs() as logs:
+        async with relay() as running, Client(running) as client, Client(running, TOKENS["bob"] + "x") as wrong:
+            await client.attach()
+            await wrong.attach()
+    assert any(entry["event"] == "wrong_token" for entry in logs)
+    assert "tnl_" not in str(logs)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content_Encoding": "gzip"}, 415),
+        ({"Content_Encoding": "deflate"}, 415),
+        ({"Content_Encoding": "identity"}, 200),
+        ({"Content_Type": "text/plain"}, 415),
+        ({"Content_Type": "multipart/form-data; boundary=x"}, 415),
+    ],
+)
+@in_loop
+async def test_bodies_come_as_they_are(headers: dict[str, str], status: int) -> None:
+    async with relay() as running, Client(running) as client:
+        body = gzip.compress(attach_body()) if "gzip" in headers.values() else attach_body()
+        reply = await client.post(body, **headers)
+        assert reply.status == status
+        if status == 415:
+            assert reply.message.code is StatusCode.MALFORMED
+
+
+async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+@in_loop
+async def test_what_is_too_large_is_refused_in_our_words() -> None:
+    async with relay(settings(switch={"body_bytes_max": 1 << 16})) as running, Client(running) as client:
+        for body in (bytes((1 << 16) + 1), chunks(bytes(1 << 16), b"x")):
+            reply = await client.post(body)
+            assert (reply.status, reply.message.code) == (413, StatusCode.TOO_LARGE)
+        assert isinstance((await client.post(chunks(attach_body()[:9], attach_body()[9:]))).message, Attached)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, StatusCode.CORRUPT),
+        (b"<html>", 400, StatusCode.CORRUPT),
+        (attach_body()[:-1], 400, StatusCode.CORRUPT),
+        (exchange_body(1, 1), 404, StatusCode.UNKNOWN),
+    ],
+)
+@in_loop
+async def test_a_bad_body_is_refused_in_our_words(body: bytes, status: int, code: StatusCode) -> None:
+    async with relay() as running, Client(running) as client:
+        reply = await client.post(body)
+        assert (reply.status, reply.message.code) == (status, code)
+
+
+@in_loop
+async def test_another_user_finds_nothing_under_an_id() -> None:
+    """Scenario 37: the same answer as for an id that does not exist."""
+    async with relay() as running, Client(running) as ann, Client(running, "bob") as bob:
+        await ann.attach()
+        theirs = await bob.post(exchange_body(ann.epoch, 1))
+        nobodys = await bob.post(exchange_body(ann.epoch, 1, seed=9))
+        assert theirs.status == 404
+        assert theirs.body == nobodys.body
+        assert isinstance((await ann.post(exchange_body(ann.epoch, 1))).message, Answer)
+
+
+@pytest.mark.parametrize(
+    ("user", "role", "status", "exits"),
+    [
+        ("exits", "exit", 200, 1),
+        ("exits", "", 200, 1),  # of an older version
+        ("exits", "endpoint", 200, 0),
+        ("ann", "exit", 403, 0),
+        ("ann", "endpoint", 200, 0),
+        ("ann", "conductor", 200, 0),  # of a later version
+    ],
+)
+@in_loop
+async def test_an_endpoint_says_what_it_is(user: str, role: str, status: int, exits: int) -> None:
+    """7.17: targets are handed to exits that mean to be some, and who is none hears of it."""
+    async with relay() as running, Client(running, user) as client:
+        reply = await client.post(attach_body(), **({"Tunnel_Role": role} if role else {}))
+        assert reply.status == status
+        if status == 200:
+            assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # an exit counts when it is heard
+        else:
+            assert "ann is no exit: exit = true is missing" in reply.message.text
+        assert running.relay.host.switch.stats().exits == exits
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/index.html", 404),
+        ("POST", "/exchange/", 404),
+        ("POST", "/Exchange", 404),
+        ("GET", "/exchange", 405),
+        ("PUT", "/exchange", 405),
+        ("OPTIONS", "/exchange", 405),
+        ("POST", "/link", 405),
+        ("HEAD", "/link", 405),
+    ],
+)
+@in_loop
+async def test_other_paths_and_methods_are_answered_without_magic_or_html(method: str, path: str, status: int) -> None:
+    async with relay() as running, Client(running) as client:
+        reply = await client.ask(method, path, Accept="text/html", Authorization=f"Bearer {TOKENS['ann']}")
+        assert reply.status == status
+        assert reply.message is EnvelopeError.NOT_OURS
+        assert "html" not in reply.headers["Content-Type"]
+        assert b"<" not in reply.body
+        assert (status == 405) == ("Allow" in reply.headers)
+
+
+@in_loop
+async def test_a_bug_is_answered_in_plain_text_and_logged() -> None:
+    async with relay() as running, Client(running) as client:
+        running.relay.policy = None  # type: ignore[assignment]  # something is broken
+        with capture_logs() as logs:
+            reply = await client.post(attach_body(), Accept="text/html")
+        assert (reply.status, reply.body) == (500, b"Internal Server Error")
+        assert [entry["event"] for entry in logs] == ["failed"]
+
+
+@in_loop
+async def test_a_link_needs_an_upgrade() -> None:
+    async with relay() as running, Client(running) as client:
+        assert (await client.ask("GET", "/link")).status == 401
+        reply = await client.ask("GET", "/link", Authorization=f"Bearer {TOKENS['ann']}")
+        assert (reply.status, reply.headers["Upgrade"]) == (426, "tunnel-link/1")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("localhost:8080", 200), ("[::1]", 200), ("127.0.0.1", 200), ("evil.example:8080", 403)]
+)
+@in_loop
+async def test_an_open_relay_asks_for_no_token_but_for_a_direct_name(host: str, status: int) -> None:
+    """A page in a browser may have led here under its own name, and then it may read the answers, too."""
+    async with relay(settings(is_open=True)) as running, Client(running) as client:
+        assert (await client.post(attach_body(), Authorization="", Host=host)).status == status
+
+
+@in_loop
+async def test_it_runs_as_a_plain_aiohttp_application_too() -> None:
+    app = create_app(settings())
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    address = await listen(runner, ListenAddress("127.0.0.1", 0))
+    running: Any = type("Running", (), {"addresses": [address], "relay": app[RELAY]})
+    async with Client(running) as client:
+        assert isinstance(await client.attach(), Attached)
+        reply = await client.post(gzip.compress(attach_body()), Content_Encoding="gzip")
+        assert reply.status == 415
+    await runner.cleanup()
+    assert not app[RELAY].is_ready
+
+
+@in_loop
+async def test_what_waits_is_answered_when_the_relay_stops() -> None:
+    app = create_app(settings())
+    runner = RelayRunner(app, settings().limits)
+    await runner.setup()
+    address = await listen(runner, ListenAddress("127.0.0.1", 0))
+    running: Any = type("Running", (), {"addresses": [address], "relay": app[RELAY]})
+    async with Client(running) as client:
+        await client.attach()
+        pull = await client.parked(exchange_body(client.epoch, 1, pull=True))
+        await runner.cleanup()
+        reply = await pull
+        assert isinstance(reply.message, Status)
+        assert (reply.status, reply.message.code) == (503, StatusCode.BUSY)

@@ -1,0 +1,35 @@
+"""A change of a file is noticed, once, whatever the change is."""
+
+from pathlib import Path
+
+from tests.support.loops import in_loop
+from tunnel_servlet.web.file_watch import FileWatch
+
+
+def test_a_change_is_noticed_once(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    changes: list[int] = []
+    watch = FileWatch([path], lambda: changes.append(1))
+    watch.look()
+    assert changes == []
+    path.write_text("x")
+    watch.look()
+    watch.look()
+    assert changes == [1]
+    path.with_suffix(".new").write_text("x")
+    path.with_suffix(".new").replace(path)
+    watch.look()
+    path.unlink()
+    watch.look()
+    assert changes == [1, 1, 1]
+
+
+@in_loop
+async def test_it_looks_by_itself_until_it_is_stopped() -> None:
+    watch = FileWatch([Path("missing")], lambda: None)
+    watch.start()
+    watch.look(again=True)
+    watch.stop()
+    idle = FileWatch([], lambda: None)
+    idle.start()
+    idle.stop()

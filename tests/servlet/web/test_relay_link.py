@@ -1,0 +1,298 @@
+"""The relay's end of a link: the upgrade, the first message, batches both ways, and every way it ends (section 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, Self
+
+import pytest
+import uvloop
+
+from tests.servlet.rig import KEYS, TOKENS, Client, exchange_body, relay, settings, until
+from tests.servlet.support import accepted, connect, data, kinds
+from tests.support.loops import in_loop, run
+from tunnel.exchange import LinkState
+from tunnel.wire import (
+    ENVELOPE_BYTES,
+    LINK_HEADER_SIZE,
+    Answer,
+    LinkHeader,
+    Packet,
+    Status,
+    StatusCode,
+    Target,
+    TargetKind,
+    decode_envelope,
+    decode_link_header,
+    encode_link_header,
+    encode_packets,
+    parse_packets,
+)
+from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.web.relay_link import LINK_LANE, LINK_PROTOCOL
+from tunnel_servlet.web.running import RunningRelay
+
+NEVER_US = 1 << 60
+METADATA = Target(TargetKind.TCP, "169.254.169.254", 80)
+LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+class Link:
+    """The endpoint's side, on plain streams."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.state = LinkState()
+        self.tokens = 0
+
+    @classmethod
+    async def connect(cls, running: RunningRelay, user: str = "ann", **options: Any) -> Self:
+        """The HTTP request; returns when 101 has come."""
+        address = running.addresses[0]
+        options = options or {"host": address.host, "port": address.port}
+        reader, writer = await asyncio.open_connection(**options)
+        head = f"GET /link HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: {LINK_PROTOCOL}\r\n"
+        writer.write(f"{head}Authorization: Bearer {TOKENS[user]}\r\n\r\n".encode())
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 101")
+        assert f"upgrade: {LINK_PROTOCOL}".encode() in answer.lower()
+        return cls(reader, writer)
+
+    async def message(self) -> Any:
+        """An envelope that comes."""
+        head = await self.reader.readexactly(ENVELOPE_BYTES)
+        return decode_envelope(head + await self.reader.readexactly(int.from_bytes(head[8:12], "big")))
+
+    def send(self, *packets: Packet) -> None:
+        self.tokens += 1
+        self.writer.writelines(map(bytes, self.state.send(list(encode_packets(packets)), self.tokens)))
+
+    async def batch(self) -> tuple[LinkHeader, list[Packet]]:
+        """The next that comes; a lone receipt is one without packets."""
+        head = await self.reader.readexactly(LINK_HEADER_SIZE)
+        header = decode_link_header(head)
+        assert header is not None
+        body = await self.reader.readexactly(header.length)
+        self.state.receive(head + body, 0)
+        assert self.state.closed == ""
+        return header, parse_packets(body)[0]
+
+    async def packets(self) -> list[Packet]:
+        """The next batch with packets."""
+        while not (found := (await self.batch())[1]):
+            pass
+        return found
+
+    def send_receipt(self) -> None:
+        self.writer.writelines(map(bytes, self.state.handle_timeout(NEVER_US)))
+
+    async def ended(self) -> bytes:
+        """What comes before the end, which must come."""
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+    async def close(self) -> None:
+        self.writer.close()
+        await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
+
+
+def opening(client: Client, seed: int = 1, **changes: Any) -> bytes:
+    return exchange_body(client.epoch, seed=seed, **{"number": 0, "lane": LINK_LANE, "hold_ms": 0, **changes})
+
+
+@asynccontextmanager
+async def linked(running: RunningRelay, client: Client, user: str = "ann", seed: int = 1) -> AsyncIterator[Link]:
+    """An attachment with a link."""
+    await client.attach(seed=seed)
+    link = await Link.connect(running, user)
+    link.writer.write(opening(client, seed))
+    answer = await link.message()
+    assert isinstance(answer, Answer)
+    assert (answer.lane, answer.number, answer.serial, len(answer.data)) == (LINK_LANE, 0, 0, 0)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_batches_go_both_ways_and_are_receipted(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def test() -> None:
+        async with (
+            relay() as running,
+            Client(running) as ann,
+            Client(running, "exits") as exit_,
+            linked(running, ann) as up,
+            linked(running, exit_, "exits", 2) as down,
+        ):
+            up.send(connect(11))
+            header, _ = await up.batch()
+            assert (header.number, header.received, up.state.unreceipted) == (0, 1, [])
+            assert kinds(await down.packets()) == ["CONNECT"]
+            down.send(accepted(11, 22))
+            assert kinds(await up.packets()) == ["ACCEPTED"]
+            payload = Random(1).randbytes(200_000)
+            up.send(data(11, 22, 101, payload))
+            packets = await down.packets()
+            assert b"".join(bytes(packet.payload) for packet in packets) == payload
+            down.send_receipt()
+            up.send_receipt()
+            await until(lambda: not running.relay.host.switch.stats().bytes_held)
+            assert running.relay.host.switch.stats().links == 2
+
+    run(test(), new_loop)
+
+
+@in_loop
+async def test_the_first_message_may_come_in_portions_and_with_batches_behind_it() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        first = opening(client)
+        link = await Link.connect(running)
+        batch = b"".join(link.state.send(list(encode_packets([connect(11, target=METADATA)])), 1))
+        for portion in (first[:5], first[5:-1]):
+            link.writer.write(portion)
+            await asyncio.sleep(0)
+        link.writer.write(first[-1:] + batch)
+        assert isinstance(await link.message(), Answer)
+        assert kinds(await link.packets()) == ["REJECTED"]
+        await link.close()
+
+
+@pytest.mark.parametrize("user", ["ann", "bob"])
+@in_loop
+async def test_a_link_of_nobody_is_refused(user: str) -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        link = await Link.connect(running, user)
+        link.writer.write(opening(client, seed=9 if user == "ann" else 1))
+        message = await link.message()
+        assert isinstance(message, Status)
+        assert message.code is StatusCode.UNKNOWN
+        assert await link.ended() == b""
+        await link.close()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lane": 1}, {"number": 1}, None, {"payload": bytes(5000)}], ids=["lane", "number", "kind", "size"]
+)
+@in_loop
+async def test_another_first_message_is_refused(changes: dict[str, Any] | None) -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        link = await Link.connect(running)
+        link.writer.write(bytes(200) if changes is None else opening(client, **changes))
+        message = await link.message()
+        assert isinstance(message, Status)
+        assert message.code is StatusCode.MALFORMED
+        await link.ended()
+        await link.close()
+
+
+@in_loop
+async def test_the_first_message_comes_in_time_or_not_at_all() -> None:
+    async with relay(settings(limits={"link_opening_seconds": 0.01})) as running:
+        link = await Link.connect(running)
+        assert await link.ended() == b""
+        await link.close()
+
+
+@in_loop
+async def test_a_damaged_header_ends_the_link_and_nothing_else() -> None:
+    async with relay() as running, Client(running) as client:
+        async with linked(running, client) as link:
+            link.writer.write(bytes(LINK_HEADER_SIZE))
+            await link.ended()
+            await until(lambda: not client.switch.stats().links)
+        assert client.switch.stats().attachments == 1
+        assert (await client.post(exchange_body(client.epoch, 1))).status == 200
+
+
+@in_loop
+async def test_a_batch_above_the_limit_ends_the_link() -> None:
+    config = settings(limits={"link_batch_bytes_max": 1000})
+    async with relay(config) as running, Client(running) as client, linked(running, client) as link:
+        link.writer.write(encode_link_header(LinkHeader(1, 0, 1001)))
+        await link.ended()
+
+
+@in_loop
+async def test_what_was_not_receipted_leaves_another_way() -> None:
+    async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await ann.attach()
+        async with linked(running, exit_, "exits", 2) as link:
+            await ann.post(exchange_body(ann.epoch, 1, connect(11)))
+            assert kinds(await link.packets()) == ["CONNECT"]
+        await until(lambda: not ann.switch.stats().links)
+        reply = await exit_.post(exchange_body(exit_.epoch, 1, seed=2))
+        assert kinds(parse_packets(reply.message.data)[0]) == ["CONNECT"]
+
+
+@in_loop
+async def test_a_new_generation_ends_the_links_of_the_old_one() -> None:
+    async with relay() as running, Client(running) as client, linked(running, client) as link:
+        await client.attach(generation=2)
+        assert await link.ended() == b""
+
+
+@in_loop
+async def test_a_revoked_token_ends_its_links_and_no_others() -> None:
+    async with (
+        relay() as running,
+        Client(running) as ann,
+        Client(running, "exits") as exit_,
+        linked(running, ann) as link,
+        linked(running, exit_, "exits", 2),
+    ):
+        running.relay.reload(settings(tokens=TokenTable({"exits": KEYS["exits"]})))
+        assert await link.ended() == b""
+        await until(lambda: running.relay.host.switch.stats().links == 1)
+        assert (await ann.post(exchange_body(ann.epoch, 1))).status == 401
+
+
+@in_loop
+async def test_the_relay_ends_its_links_when_it_stops() -> None:
+    async with relay() as running, Client(running) as client:
+        async with linked(running, client) as link:
+            await running.close()
+            assert await link.ended() == b""
+        assert running.relay.host.links == {}
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_link_that_is_not_read_is_not_filled(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def test() -> None:
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
+            small.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", running.addresses[0].port))
+            await ann.attach()
+            await exit_.attach(seed=2)
+            await ann.post(exchange_body(ann.epoch, 1, connect(11)))
+            await exit_.post(exchange_body(exit_.epoch, 1, accepted(11, 22), seed=2))
+            link = await Link.connect(running, "exits", sock=small, limit=4096)
+            link.writer.write(opening(exit_, seed=2))
+            assert isinstance(await link.message(), Answer)
+            payload = Random(1).randbytes(100_000)
+            switch = running.relay.host.switch
+            for number in range(2, 32):
+                await ann.post(exchange_body(ann.epoch, number, data(11, 22, 99 + number, payload)))
+            host_link = next(iter(running.relay.host.links.values()))
+            assert host_link._paused  # type: ignore[attr-defined]
+            left = switch.stats().counters.packets_sent
+            received = 0
+            while received < 30:
+                received += kinds(await link.packets()).count("DATA")
+                link.send_receipt()
+            assert switch.stats().counters.packets_sent > left
+            await link.close()
+
+    run(test(), new_loop)

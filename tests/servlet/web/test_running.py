@@ -1,0 +1,240 @@
+"""A relay process: reloading, draining, stopping, and the admin listener."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings, until
+from tests.servlet.support import accepted, connect, control, kinds, of_kind, read_rejected
+from tests.support.loops import in_loop
+from tunnel.event_loops import new_event_loop
+from tunnel.traces.jsonl import read_trace
+from tunnel.wire import Attached, PacketType, RejectReason, StatusCode, parse_packets
+from tunnel_servlet.access.grants import Policy
+from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
+from tunnel_servlet.web.running import RunningRelay, serve
+
+
+def admin(**changes: Any) -> RelayConfig:
+    return settings(admin=LOOPBACK, **changes)
+
+
+async def ask(running: RunningRelay, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://{running.admin}{path}", headers=names) as response,
+    ):
+        return response.status, await response.text()
+
+
+@in_loop
+async def test_tokens_and_rules_are_read_again() -> None:
+    config = settings()
+    current = [config]
+    running = relay(config, load=lambda: current[0])
+    async with running, Client(running, "ann") as ann, Client(running, "bob") as bob:
+        await ann.attach()
+        current[0] = replace(config, tokens=TokenTable({"bob": KEYS["bob"]}), policy=Policy())
+        running.reload()
+        reply = await ann.post(exchange_body(ann.epoch, 1))
+        assert (reply.status, reply.message.code) == (401, StatusCode.NOT_AUTHORISED)
+        assert isinstance(await bob.attach(seed=2), Attached)
+        reply = await bob.post(exchange_body(bob.epoch, 1, connect(11), seed=2))
+        assert read_rejected(parse_packets(reply.message.data)[0][0]).reason == RejectReason.DENIED
+
+
+@in_loop
+async def test_a_held_request_gives_nothing_to_a_revoked_token() -> None:
+    config = settings()
+    async with relay(config) as running, Client(running, "ann") as ann:
+        await ann.attach()
+        pull = await ann.parked(exchange_body(ann.epoch, 1, pull=True))
+        running.relay.reload(replace(config, tokens=TokenTable({"bob": KEYS["bob"]})))
+        running.relay.host.switch.handle_timeout(1 << 62)
+        running.relay.host.pump()
+        reply = await pull
+        assert (reply.status, reply.message.code) == (401, StatusCode.NOT_AUTHORISED)
+
+
+@in_loop
+async def test_a_file_with_an_error_changes_nothing() -> None:
+    def fail() -> RelayConfig:
+        raise ConfigError("relay.toml: lisen: unknown key")
+
+    async with relay(load=fail) as running, Client(running) as client:
+        with capture_logs() as logs:
+            running.reload()
+        assert [(entry["event"], entry["text"]) for entry in logs] == [
+            ("not_reloaded", "relay.toml: lisen: unknown key")
+        ]
+        assert isinstance(await client.attach(), Attached)
+
+
+@in_loop
+async def test_without_files_there_is_nothing_to_reload() -> None:
+    async with relay() as running, Client(running) as client:
+        running.reload()
+        assert isinstance(await client.attach(), Attached)
+
+
+@in_loop
+async def test_an_open_relay_has_no_tokens_to_revoke() -> None:
+    config = settings(is_open=True)
+    async with relay(config, load=lambda: config) as running, Client(running) as client:
+        running.reload()
+        assert isinstance(await client.attach(), Attached)
+
+
+async def route(ann: Client, exit_: Client) -> None:
+    await ann.attach()
+    await exit_.attach(seed=2)
+    await ann.post(exchange_body(ann.epoch, 1, connect(11)))
+    reply = await exit_.post(exchange_body(exit_.epoch, 1, seed=2))
+    assert kinds(parse_packets(reply.message.data)[0]) == ["CONNECT"]
+    await exit_.post(exchange_body(exit_.epoch, 2, accepted(11, 22), seed=2, serial_received=1))
+
+
+@in_loop
+async def test_draining_opens_nothing_and_waits_for_what_is_open() -> None:
+    async with relay(admin()) as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await route(ann, exit_)
+        assert await ask(running, "/readyz") == (200, "ready\n")
+        running.terminate()
+        assert await ask(running, "/readyz") == (503, "draining\n")
+        assert (await ask(running, "/livez"))[0] == 200
+        reply = await ann.post(exchange_body(ann.epoch, 2, connect(12), serial_received=1))
+        (rejected,) = of_kind(parse_packets(reply.message.data)[0], PacketType.REJECTED)
+        assert read_rejected(rejected).reason == RejectReason.SHUTTING_DOWN
+        assert not running.stopped.is_set()
+        await ann.post(exchange_body(ann.epoch, 3, control(PacketType.SHUTDOWN, 11, 22)))
+        await exit_.post(exchange_body(exit_.epoch, 3, control(PacketType.SHUTDOWN, 22, 11), seed=2))
+        await running.stopped.wait()
+
+
+@in_loop
+async def test_draining_ends_when_the_time_is_over() -> None:
+    running = relay(settings(limits={"drain_seconds": 0.01}))
+    with capture_logs() as logs:
+        async with running, Client(running) as ann, Client(running, "exits") as exit_:
+            await route(ann, exit_)
+            running.drain()
+            await running.stopped.wait()
+    assert [entry["routes"] for entry in logs if entry["event"] == "drain_timeout"] == [1]
+
+
+@in_loop
+async def test_without_connections_draining_stops_at_once() -> None:
+    async with relay() as running:
+        running.drain()
+        running.drain()
+        await running.stopped.wait()
+
+
+@in_loop
+async def test_a_second_sigterm_stops_at_once() -> None:
+    async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await route(ann, exit_)
+        running.terminate()
+        running.terminate()
+        await running.stopped.wait()
+
+
+@in_loop
+async def test_the_admin_listener_shows_the_state_and_no_names() -> None:
+    async with relay(admin()) as running, Client(running) as client:
+        await client.attach()
+        status, text = await ask(running, "/state")
+        state = msgspec.json.decode(text)
+        assert status == 200
+        assert (state["ready"], state["draining"], state["tokens"]) == (True, False, 3)
+        assert (state["switch"]["attachments"], state["switch"]["counters"]["attaches_fresh"]) == (1, 1)
+        assert "ann" not in text
+        assert (await ask(running, "/other"))[0] == 404
+
+
+@in_loop
+async def test_the_admin_listener_drains_on_order() -> None:
+    async with relay(admin()) as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await route(ann, exit_)
+        assert (await ask(running, "/drain", "POST"))[0] == 403
+        assert (await ask(running, "/drain?timeout=soon", "POST", Tunnel_Admin="1"))[0] == 400
+        assert not running.relay.is_draining
+        assert (await ask(running, "/drain?timeout=0", "POST", Tunnel_Admin="1"))[0] == 202
+        await running.stopped.wait()
+
+
+@in_loop
+async def test_a_relay_that_has_stopped_is_not_ready() -> None:
+    async with relay(admin()) as running:
+        running.relay.is_ready = False
+        assert await ask(running, "/readyz") == (503, "not ready\n")
+
+
+@in_loop
+async def test_what_others_can_reach_without_tls_is_warned_about() -> None:
+    with capture_logs() as logs:
+        async with relay(settings(listen=(ListenAddress("0.0.0.0", 0),))):
+            pass
+    assert [entry["event"] for entry in logs] == ["listening", "no_tls"]
+
+
+@in_loop
+async def test_a_trace_is_written(tmp_path: Path) -> None:
+    async with relay(settings(trace=str(tmp_path / "a" / "b"))) as running, Client(running) as client:
+        await client.attach()
+    (file,) = (tmp_path / "a" / "b").iterdir()
+    assert file.name.startswith(f"relay-{os.getpid()}-")
+    records = read_trace(file)
+    assert "ann" in [record.text for record in records if record.node == running.config.switch.node]
+
+
+@in_loop
+async def test_a_trace_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    with pytest.raises(ConfigError, match="name a directory that can be written"):
+        relay(settings(trace=str(tmp_path / "a")))
+
+
+def test_uvloop_is_taken_where_it_is() -> None:
+    loop = new_event_loop()
+    loop.close()
+    assert isinstance(loop, uvloop.Loop)
+
+
+def test_asyncio_is_taken_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
+    loop = new_event_loop()
+    loop.close()
+    assert isinstance(loop, asyncio.SelectorEventLoop)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@in_loop
+async def test_it_serves_until_a_signal_and_reads_its_files_again(number: signal.Signals) -> None:
+    loads: list[int] = []
+    config = settings()
+
+    def load() -> RelayConfig:
+        loads.append(1)
+        return config
+
+    serving = asyncio.ensure_future(serve(config, load, []))
+    await until(lambda: signal.getsignal(signal.SIGHUP) != signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: loads)
+    os.kill(os.getpid(), number)
+    await serving
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL

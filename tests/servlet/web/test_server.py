@@ -1,0 +1,204 @@
+"""Sockets, deadlines, TLS: what plain aiohttp does not do."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from pathlib import Path
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from tests.servlet.rig import LOOPBACK, TOKENS, Client, attach_body, relay, settings
+from tests.support.loops import in_loop
+from tunnel import attach
+from tunnel.wire import Attached, EnvelopeError, StatusCode, decode_envelope
+from tunnel_servlet.config import ConfigError, ListenAddress, TlsFiles
+from tunnel_servlet.web.running import RunningRelay
+from tunnel_servlet.web.server import contexts, tls_context
+
+SHORT = 0.05  # seconds; what is waited for is the end of the connection, however long that takes
+HEAD = f"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['ann']}\r\n".encode()
+HEAD += b"Content-Type: application/octet-stream\r\n"
+
+
+async def connect(running: RunningRelay) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    address = running.addresses[0]
+    return await asyncio.open_connection(address.host, address.port)
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """One whole HTTP answer."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    return int(head.split()[1]), await reader.readexactly(int(length.split(b":")[1]))
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("sent", [b"", b"P", HEAD], ids=["nothing", "a letter", "a part"])
+@in_loop
+async def test_headers_that_do_not_come_end_the_connection(sent: bytes) -> None:
+    async with relay(settings(limits={"header_seconds": SHORT})) as running:
+        reader, writer = await connect(running)
+        writer.write(sent)
+        assert await reader.read() == b""
+        await close(writer)
+
+
+@in_loop
+async def test_the_deadline_holds_for_every_request_of_a_connection() -> None:
+    async with relay(settings(limits={"header_seconds": SHORT})) as running:
+        reader, writer = await connect(running)
+        body = attach_body()
+        for _ in range(3):
+            writer.write(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            status, _ = await answer(reader)
+            assert status == 200
+        writer.write(HEAD)
+        assert await reader.read() == b""
+        await close(writer)
+
+
+@in_loop
+async def test_an_idle_connection_has_its_own_deadline() -> None:
+    async with relay(settings(limits={"header_seconds": SHORT, "keepalive_seconds": 2 * SHORT})) as running:
+        reader, writer = await connect(running)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await answer(reader))[0] == 404
+        assert await reader.read() == b""
+        await close(writer)
+
+
+@in_loop
+async def test_a_body_that_does_not_come_is_refused() -> None:
+    async with relay(settings(limits={"body_seconds": SHORT})) as running:
+        reader, writer = await connect(running)
+        writer.write(HEAD + b"Content-Length: 1000\r\n\r\nTUNL")
+        status, body = await answer(reader)
+        message = decode_envelope(body)
+        assert status == 408
+        assert not isinstance(message, EnvelopeError)
+        assert message.code is StatusCode.BUSY  # type: ignore[union-attr]  # a STATUS
+        await close(writer)
+
+
+@in_loop
+async def test_a_truncated_body_disturbs_nobody() -> None:
+    async with relay() as running, Client(running) as client:
+        _, writer = await connect(running)
+        writer.write(HEAD + b"Content-Length: 1000\r\n\r\nTUNL")
+        await close(writer)
+        assert isinstance(await client.attach(), Attached)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\nAuthorization: Bearer tnl_secret\x00\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 10_000 + b"\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nZ\r\n",
+    ],
+    ids=["TLS", "NUL", "two lengths", "long line", "bad chunk"],
+)
+@in_loop
+async def test_what_is_no_http_is_refused_without_repeating_it(request_: bytes) -> None:
+    with capture_logs() as logs:
+        async with relay() as running:
+            reader, writer = await connect(running)
+            writer.write(request_)
+            status, body = await answer(reader)
+            assert status == 400
+            assert body == b"Bad Request" or decode_envelope(body) is not EnvelopeError.NOT_OURS
+            await close(writer)
+    assert "tnl_secret" not in str(logs)
+
+
+@in_loop
+async def test_an_address_that_is_taken_is_explained() -> None:
+    async with relay() as running:
+        with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:[0-9]+: .*choose another"):
+            await relay(settings(listen=(running.addresses[0],))).__aenter__()
+
+
+@in_loop
+async def test_it_listens_on_several_addresses() -> None:
+    async with relay(settings(listen=(LOOPBACK, ListenAddress("::1", 0)))) as running:
+        assert len({address.port for address in running.addresses}) == 2
+        async with aiohttp.ClientSession() as session:
+            for address in running.addresses:
+                async with session.get(f"http://{address}/") as response:
+                    assert response.status == 404
+
+
+# --- TLS
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ca.pem, and relay.pem and client.pem signed by it; each with its key."""
+    folder = tmp_path_factory.mktemp("certificates")
+    new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    openssl(folder, *new, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
+    for name in ("relay", "client"):
+        signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1"]
+        openssl(folder, *new, *signed, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
+    return folder
+
+
+def files(folder: Path, client_ca: str = "") -> TlsFiles:
+    return TlsFiles(str(folder / "relay.pem"), str(folder / "relay.key"), client_ca and str(folder / client_ca))
+
+
+@pytest.mark.real("openssl")
+@in_loop
+async def test_it_speaks_tls(certificates: Path) -> None:
+    config = settings(tls=files(certificates))
+    async with relay(config) as running:
+        url = f"https://{running.addresses[0]}"
+        async with attach(url, token=TOKENS["ann"], proxy=None, ca=str(certificates / "ca.pem")) as client:
+            assert client.is_attached
+
+
+@pytest.mark.real("openssl")
+@in_loop
+async def test_with_a_client_ca_only_its_clients_are_heard(certificates: Path) -> None:
+    config = settings(tls=files(certificates, "ca.pem"))
+    context = ssl.create_default_context(cafile=certificates / "ca.pem")
+    async with relay(config) as running:
+        url = f"https://{running.addresses[0]}/"
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.ClientError):
+                await session.get(url, ssl=context)
+            context.load_cert_chain(certificates / "client.pem", certificates / "client.key")
+            async with session.get(url, ssl=context) as response:
+                assert response.status == 404
+
+
+@pytest.mark.real("openssl")
+def test_tls_is_where_it_is_said(certificates: Path) -> None:
+    plain, secure, silent = (ListenAddress("127.0.0.1", 0, tls) for tls in (False, True, None))
+    both = contexts(settings(listen=(plain, secure, silent), tls=files(certificates)))
+    assert [context is not None for _, context in both] == [False, True, True]
+    assert contexts(settings(listen=(plain, silent)))[1][1] is None
+
+
+@pytest.mark.real("openssl")
+def test_wrong_files_are_explained(certificates: Path) -> None:
+    with pytest.raises(ConfigError, match="are no certificate and its key"):
+        tls_context(TlsFiles(str(certificates / "relay.pem"), str(certificates / "client.key")))
+    with pytest.raises(ConfigError, match="are no certificate and its key"):
+        tls_context(TlsFiles("missing", "missing"))
+    with pytest.raises(ConfigError, match="holds no certificates"):
+        tls_context(files(certificates, "ca.key"))

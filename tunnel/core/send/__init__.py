@@ -1,0 +1,3 @@
+"""The sending half of a stream: window, round-trip time, loss, retransmission."""
+
+__all__: list[str] = []
