@@ -233,7 +233,7 @@ class Attachment:
         driver = self._ready()
         if name in self._servers:
             raise ValueError(f"there is a server for {name!r} already: close it first")
-        acceptor = driver.endpoint.acceptor
+        acceptor = driver.endpoint.services
         driver.endpoint.listen(name, backlog, driver.now())
         server = self._servers[name] = Server(name, self._unlisten, take)
         driver.wake()

@@ -1,6 +1,6 @@
 """Two endpoints in memory on a virtual clock, with the least of a relay between them.
 
-Batches are encoded when they leave and parsed when they arrive. A test decides the fate of each (`pair.fate`), and of
+Scheduler are encoded when they leave and parsed when they arrive. A test decides the fate of each (`pair.fate`), and of
 each packet at the relay (`pair.lose`, `pair.hold`); nothing happens by chance unless the test draws it.
 """
 

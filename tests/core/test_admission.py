@@ -5,7 +5,7 @@ import pytest
 from tests.core.solo import KEY, PEER, SERVICE, TARGET, Solo
 from tunnel.core import ConnectRequested, EndpointConfig, Incoming, Lost, LostReason, State
 from tunnel.core.constants import SECOND_US
-from tunnel.core.tombstones import SHELF_US
+from tunnel.core.tombstones import COHORT_US
 from tunnel.wire import (
     Abort,
     AbortReason,
@@ -92,7 +92,7 @@ def test_a_service_that_cannot_be_announced_is_not_opened(name: str, backlog: in
 
 def test_the_relay_may_refuse_a_name() -> None:  # 2.8
     solo = Solo()
-    acceptor = solo.endpoint.acceptor
+    acceptor = solo.endpoint.services
 
     def hear(version: int, status: ListenStatus, name: str) -> None:
         payload = encode_listen_state(ListenState(version, status, 0, name))
@@ -275,7 +275,7 @@ def test_the_answer_outlives_the_connection() -> None:  # 3.3
     solo.wait(240 * SECOND_US)
     solo.request(TARGET, ANN)
     assert rejection(solo).reason == RejectReason.UNREACHABLE
-    solo.wait(SHELF_US)
+    solo.wait(COHORT_US)
     solo.request(TARGET, ANN)
     assert isinstance(solo.event(ConnectRequested), ConnectRequested)
 

@@ -101,7 +101,7 @@ def test_ids_are_not_drawn_again_while_they_rest() -> None:  # 3.1
 
     endpoint = Endpoint(EndpointConfig(), Repeating())
     assert endpoint.new_id() == 7
-    endpoint.rest.add(7, 0)
+    endpoint.tombstones.add(7, 0)
     assert endpoint.new_id() == 8
 
 
@@ -145,7 +145,7 @@ def test_a_new_relay_makes_initiators_resume() -> None:  # 6.5
     solo.served()
     acceptor = solo.connection
     solo.endpoint.attached(True, 1 << 20, 5000, solo.now)
-    assert initiator.suspended_since_us == acceptor.suspended_since_us == solo.now
+    assert initiator.handshake.suspended_since_us == acceptor.handshake.suspended_since_us == solo.now
     types = solo.types()
     assert types.count(PacketType.CONNECT) == 1
     assert PacketType.LISTEN_STATE in types
@@ -155,7 +155,7 @@ def test_a_new_relay_makes_initiators_resume() -> None:  # 6.5
 def test_the_same_relay_again_changes_nothing() -> None:
     solo = Solo().opened()
     solo.endpoint.attached(False, 1 << 20, 5000, solo.now)
-    assert solo.connection.suspended_since_us == NEVER_US
+    assert solo.connection.handshake.suspended_since_us == NEVER_US
     assert solo.out() == []
 
 

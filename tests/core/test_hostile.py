@@ -113,7 +113,7 @@ def test_nothing_raises_and_nothing_is_kept_beyond_its_limit(state: State, draw:
             window = connection.receiver.window
             assert window.pinned_bytes >= 0
             assert window.buffered_bytes + window._ahead_bytes <= 64 * 1024 + 2000
-            assert len(connection.pongs) <= 4
+            assert len(connection.liveness._pongs) <= 4
             connection.read(draw.draw(st.sampled_from([0, 1, 1000])), solo.now)
         if draw.draw(st.booleans()):
             solo.out(ok=draw.draw(st.booleans()))

@@ -112,7 +112,7 @@ def test_what_overtakes_accepted_is_held_and_not_lost() -> None:  # 3.7
     pair.relay.bound["b", other.id] = one.id
     pair.settle()
     assert one.state is State.CONNECTING
-    assert len(one.held_packets) > 0
+    assert len(one.handshake._held) > 0
     pair.hold = lambda side, packet: False
     pair.release()
     pair.settle()
@@ -171,7 +171,7 @@ def test_a_resume_with_data_in_flight_both_ways(at_us: int) -> None:  # 6.5, 6.6
     pair.run(at_us)
     pair.restart_relay()
     pair.run(3 * SECOND_US)
-    assert one.suspended_since_us == other.suspended_since_us == NEVER_US
+    assert one.handshake.suspended_since_us == other.handshake.suspended_since_us == NEVER_US
     assert read_all(other, pair) == EARLY * 4
     assert read_all(one, pair) == EARLY * 4
     pair.run(SECOND_US)
@@ -201,12 +201,12 @@ def test_data_of_the_acceptor_that_overtake_its_answer_do_not_leave_it_waiting()
     pair.hold = lambda side, packet: packet.type == ACCEPTED
     other.write(EARLY, pair.now)
     pair.run(500 * MS)  # its data come to a relay without a route: it is told so, and waits again
-    assert other.suspended_since_us != NEVER_US
+    assert other.handshake.suspended_since_us != NEVER_US
     pair.hold = lambda side, packet: False
     pair.release()
     pair.run(2 * SECOND_US)
     assert read_all(one, pair) == EARLY
-    assert other.suspended_since_us == NEVER_US
+    assert other.handshake.suspended_since_us == NEVER_US
 
 
 def test_one_side_alone_may_have_lost_its_route() -> None:  # 6.7
@@ -215,8 +215,8 @@ def test_one_side_alone_may_have_lost_its_route() -> None:  # 6.7
     pair.relay.restart()
     other.write(EARLY, pair.now)
     pair.run(2 * SECOND_US)
-    assert other.suspended_since_us != NEVER_US  # the acceptor waits
-    assert one.suspended_since_us == NEVER_US
+    assert other.handshake.suspended_since_us != NEVER_US  # the acceptor waits
+    assert one.handshake.suspended_since_us == NEVER_US
     one.write(b"x", pair.now)
     pair.run(2 * SECOND_US)
     assert read_all(one, pair) == EARLY

@@ -3,43 +3,43 @@
 import tracemalloc
 
 from tunnel.core.constants import SECOND_US
-from tunnel.core.tombstones import SHELF_US, RestingPlace
+from tunnel.core.tombstones import COHORT_US, Tombstones
 
 REST_US = 240 * SECOND_US
 
 
 def test_ids_and_answers_rest_for_four_minutes_and_little_longer() -> None:
-    rest = RestingPlace()
+    rest = Tombstones()
     rest.add(7, 100)
     rest.add_answer(("ann", b"key"), b"gone", 100)
     assert rest.has_id(7)
     assert not rest.has_id(8)
     assert rest.answer(("ann", b"key"), 100 + REST_US) == b"gone"
-    assert rest.answer(("ann", b"key"), 100 + REST_US + SHELF_US - 1) == b"gone"
+    assert rest.answer(("ann", b"key"), 100 + REST_US + COHORT_US - 1) == b"gone"
     assert rest.answer(("bob", b"key"), 100) is None
     assert rest.has_id(7)
-    assert rest.answer(("ann", b"key"), 100 + REST_US + SHELF_US) is None
+    assert rest.answer(("ann", b"key"), 100 + REST_US + COHORT_US) is None
     assert not rest.has_id(7)
     assert len(rest) == 0
 
 
 def test_what_comes_late_onto_a_shelf_rests_as_long() -> None:
-    rest = RestingPlace()
+    rest = Tombstones()
     rest.add(1, 0)
-    rest.add(2, SHELF_US)
-    rest.add(3, SHELF_US + 1)
-    rest.clean(REST_US + SHELF_US - 1)
+    rest.add(2, COHORT_US)
+    rest.add(3, COHORT_US + 1)
+    rest.clean(REST_US + COHORT_US - 1)
     assert len(rest) == 3
-    rest.clean(REST_US + SHELF_US)
+    rest.clean(REST_US + COHORT_US)
     assert [number for number in (1, 2, 3) if rest.has_id(number)] == [3]
-    rest.clean(REST_US + 2 * SHELF_US)
+    rest.clean(REST_US + 2 * COHORT_US)
     assert rest.has_id(3)
-    rest.clean(REST_US + 2 * SHELF_US + 1)
+    rest.clean(REST_US + 2 * COHORT_US + 1)
     assert not rest.has_id(3)
 
 
 def test_adding_forgets_what_is_old() -> None:
-    rest = RestingPlace()
+    rest = Tombstones()
     for number in range(1, 100):
         rest.add(number, number * REST_US // 10)
     assert len(rest) == 11
@@ -48,28 +48,28 @@ def test_adding_forgets_what_is_old() -> None:
 
 
 def test_every_shelf_is_looked_at() -> None:
-    rest = RestingPlace()
+    rest = Tombstones()
     for number in range(10):
-        rest.add(number, number * 2 * SHELF_US)
-        rest.add_answer(("ann", bytes([number])), bytes([number]), number * 2 * SHELF_US)
-    now = 18 * SHELF_US
+        rest.add(number, number * 2 * COHORT_US)
+        rest.add_answer(("ann", bytes([number])), bytes([number]), number * 2 * COHORT_US)
+    now = 18 * COHORT_US
     assert all(rest.has_id(number) for number in range(2, 10))
     assert [rest.answer(("ann", bytes([number])), now) for number in range(2, 10)] == [bytes([n]) for n in range(2, 10)]
 
 
 def test_the_same_may_rest_twice() -> None:
-    rest = RestingPlace()
+    rest = Tombstones()
     for now in (100, 200):
         rest.add(7, now)
         rest.add_answer(("ann", b"key"), b"gone", now)
     assert rest.answer(("ann", b"key"), 200 + REST_US) == b"gone"
-    assert rest.answer(("ann", b"key"), 300 + REST_US + SHELF_US) is None
+    assert rest.answer(("ann", b"key"), 300 + REST_US + COHORT_US) is None
     assert len(rest) == 0
 
 
 def test_an_id_costs_little() -> None:
     """A client that opens a hundred connections a second keeps 25,000 of them."""
-    rest = RestingPlace()
+    rest = Tombstones()
     tracemalloc.start()
     try:
         for number in range(25_000):

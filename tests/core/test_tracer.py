@@ -374,7 +374,7 @@ def test_an_end_without_an_error_is_clean() -> None:
     solo.connect()
     solo.connection.close(solo.now)
     solo.out()
-    solo.connection.owner.forget(solo.connection, solo.now)
+    solo.connection._owner.forget(solo.connection, solo.now)
     assert sink.only(TraceEvent.CONNECTION_CLOSED).reason == "clean"
 
 

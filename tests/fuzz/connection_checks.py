@@ -44,21 +44,21 @@ def _kept_bytes(connection: Connection, window: ReceiveWindow) -> int:
     """What the connection keeps in memory of what came: a slice keeps the whole body that it is of."""
     payloads = [chunk for chunk, _ in window._chunks]
     payloads += [item[1] for item in window._ahead.values()]
-    payloads += [packet.payload for packet in connection.held_packets]
+    payloads += [packet.payload for packet in connection.handshake._held]
     bodies = {id(getattr(payload, "obj", payload)): getattr(payload, "obj", payload) for payload in payloads}
     return sum(map(len, bodies.values()))
 
 
 def _check_receiver(connection: Connection, window: ReceiveWindow) -> None:
-    config = connection.owner.config
+    config = connection._owner.config
     assert window.delivered_offset <= window.received_offset or window.discarding
     assert window.buffered_bytes == sum(len(chunk) for chunk, _ in window._chunks)
     if not window.discarding:
         assert window.delivered_offset + window.buffered_bytes == window.received_offset
     assert window.pinned_bytes >= 0
     assert len(window._ahead) <= config.out_of_order_packets_max
-    assert len(connection.held_packets) <= EARLY_PACKETS_MAX
-    assert len(connection.pongs) <= PONGS_MAX
+    assert len(connection.handshake._held) <= EARLY_PACKETS_MAX
+    assert len(connection.liveness._pongs) <= PONGS_MAX
     # What fills a gap may come although the window is full of what lies beyond the gap; and bodies may be pinned.
     limit = 3 * window.size_bytes + EARLY_BYTES_MAX + 2 * HELD_BYTES_MAX
     assert _kept_bytes(connection, window) <= limit, f"{_kept_bytes(connection, window)} bytes kept, {limit} allowed"
@@ -73,9 +73,9 @@ def _check_wake_up(endpoint: Endpoint, connection: Connection) -> None:
     wake_up = endpoint.next_timeout()
     assert deadline == NEVER_US or (wake_up is not None and wake_up <= deadline), "a timer that nobody will fire"
     if sender.sendable():
-        assert connection.queued, "something to send, and not queued"
+        assert connection.place.queued, "something to send, and not queued"
     if connection.outbound.wants_control():
-        assert connection.id in endpoint._batches._control, "a control packet is due, and not queued"
+        assert connection.id in endpoint._scheduler._control, "a control packet is due, and not queued"
     if connection.state in (State.CONNECTING, State.CLOSED_EARLY, State.DRAIN):
         assert deadline != NEVER_US, f"{connection.state} without a timer"
     if sender.suspended or sender.stopped:
@@ -89,15 +89,15 @@ def _check_endpoint(world: World) -> None:
     connections = len(endpoint.connections)
     dialled = sum(1 for session in world.live() if session.connection.identity.initiator)
     assert connections <= endpoint.config.connections_max + dialled
-    assert len(endpoint._batches.strays) <= STRAYS_MAX + connections, f"{len(endpoint._batches.strays)} strays"
+    assert len(endpoint._scheduler.strays) <= STRAYS_MAX + connections, f"{len(endpoint._scheduler.strays)} strays"
     entries = len(endpoint._timers)
     assert entries <= TIMER_ENTRIES_MIN + TIMER_ENTRIES_PER_CONNECTION * connections, f"{entries} timers"
     budget = endpoint.budget
     granted = sum(connection.receiver.window._granted for connection in endpoint.connections.values())
     assert budget.granted_bytes == granted <= budget.total_bytes
-    assert len(endpoint._batches._carried) == len(world.batches)
-    assert len(endpoint.acceptor._routes) <= connections
-    for service in endpoint.acceptor._services.values():
+    assert len(endpoint._scheduler._carried) == len(world.batches)
+    assert len(endpoint._admission._routes) <= connections
+    for service in endpoint.services._services.values():
         assert service.waiting >= 0
     wake_up = endpoint.next_timeout()
     assert wake_up is None or wake_up <= world.now + HORIZON_US, f"a timer in {wake_up - world.now} us"

@@ -91,7 +91,7 @@ def app_write(world: World) -> None:
     try:
         world.write(session, size)
     except (LocalProtocolError, PeerClosedError):
-        assert session.connection.state is not State.OPEN or session.connection.finished_writing
+        assert session.connection.state is not State.OPEN or session.connection.closing.finished_writing
 
 
 def app_read(world: World) -> None:

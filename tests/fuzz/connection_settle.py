@@ -92,7 +92,7 @@ def _behave(world: World, session: Session) -> None:
             connection.accept(world.now)
         except LocalProtocolError:
             raise AssertionError("accept() is refused to a connection that was requested") from None
-    suspended = connection.suspended_since_us != NEVER_US
+    suspended = connection.handshake.suspended_since_us != NEVER_US
     unanswered = peer.base and connection.state in (State.CONNECTING, State.CLOSED_EARLY)
     if peer.role is Role.ACCEPTOR and (suspended or unanswered):
         peer.furthest = max(peer.furthest, WINDOW)
@@ -118,5 +118,6 @@ def _describe(session: Session) -> str:
     return (
         f"{connection.state.name}, wrote {session.written_bytes}, unacknowledged {connection.unacknowledged_bytes}, "
         f"in flight {len(window.outstanding)}, peer has {peer.in_order - peer.base + 1} of {numbered}; "
-        f"read {session.read_bytes} of {peer.sent_bytes}, suspended {connection.suspended_since_us != NEVER_US}"
+        f"read {session.read_bytes} of {peer.sent_bytes}, "
+        f"suspended {connection.handshake.suspended_since_us != NEVER_US}"
     )

@@ -244,8 +244,8 @@ class World:
             assert connect is not None
             peer.granted(peer.first, connect.window)
         if packet.type in _SEQUENCED or packet.type == PacketType.CONNECT:
-            outbound = session.connection.outbound
-            limit = min(outbound.peer_packet_bytes_max, self.endpoint.carrier.packet_bytes_max)
+            handshake = session.connection.handshake
+            limit = min(handshake.peer_packet_bytes_max, self.endpoint.carrier.packet_bytes_max)
             peer.emitted(packet, session.written, min(limit - HEADER_SIZE, constants.PACKET_PAYLOAD_MAX))
         elif packet.type == PacketType.ACK and not peer.lied:
             ack = decode_ack(packet.payload)

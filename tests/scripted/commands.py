@@ -248,7 +248,7 @@ FACTS: dict[str, Callable[[World, Phrase], Value]] = {
     "strangers": lambda world, phrase: world.endpoint.packets_discarded,
     "connections": lambda world, phrase: len(world.endpoint.connections),
     "id": lambda world, phrase: world.connection(phrase.connection).id,
-    "version": lambda world, phrase: world.connection(phrase.connection).option_version,
-    "service_refused": lambda world, phrase: world.endpoint.acceptor.refused("svc"),
+    "version": lambda world, phrase: world.connection(phrase.connection).handshake._option_received,
+    "service_refused": lambda world, phrase: world.endpoint.services.refused("svc"),
     "time": lambda world, phrase: clock(world.now),
 }

@@ -9,25 +9,29 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from tunnel.core.admission import Acceptor
+from tunnel.core.admission import Admission, AdmittingOwner
 from tunnel.core.budget import WindowBudget
 from tunnel.core.config import EndpointConfig
+from tunnel.core.connection.base import Identity
+from tunnel.core.connection.closing import answer_farewell
 from tunnel.core.connection.connection import Connection
-from tunnel.core.connection.handshake import Identity
 from tunnel.core.connection.inbound import receive
 from tunnel.core.connection.state import State
 from tunnel.core.constants import NEVER_US
 from tunnel.core.errors import LocalProtocolError
 from tunnel.core.events import Event, Incoming
 from tunnel.core.ports import CarrierView
-from tunnel.core.scheduler import Batch, Batches
-from tunnel.core.tombstones import RestingPlace
+from tunnel.core.scheduler import Batch, Scheduler
+from tunnel.core.send.window import Segment
+from tunnel.core.services import Services
+from tunnel.core.tombstones import Tombstones
 from tunnel.core.tracer import Tracer
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceSink, level_of
 from tunnel.wire import (
     VERSION,
     Abort,
     AbortReason,
+    Ack,
     Packet,
     PacketType,
     RejectReason,
@@ -54,10 +58,9 @@ STALE_TIMERS = 4  # times the connections: so many deadlines are kept, so that a
 STALE_TIMERS_MIN = 64
 _CONNECT = int(PacketType.CONNECT)
 _LISTEN_STATE = int(PacketType.LISTEN_STATE)
-_SHUTDOWN = int(PacketType.SHUTDOWN)
 
 
-class Endpoint:
+class Endpoint(AdmittingOwner):
     """Many connections, one timer, one queue of events. With 10,000 idle ones a step costs what the busy ones cost."""
 
     def __init__(
@@ -74,13 +77,15 @@ class Endpoint:
         self.endpoint_id = endpoint_id
         self.name = name  # in traces
         self.tracer = None if level_of(trace) is TraceLevel.OFF or trace is None else Tracer(trace, name)
+        self.is_traced = self.tracer is not None
         self.budget = WindowBudget(config.budget_bytes)
         self.carrier = CarrierView()
         self.connections: dict[int, Connection] = {}
         self.packets_discarded = 0  # of no connection, or of a version that we do not speak
-        self.rest = RestingPlace()
-        self.acceptor = Acceptor(self)
-        self._batches = Batches()
+        self.services = Services(self.send)
+        self.tombstones = Tombstones()
+        self._admission = Admission(self, self.services, self.tombstones)
+        self._scheduler = Scheduler()
         self._receipted: dict[int, Connection] = {}  # whose timers are to be seen to
         self._events: deque[Event] = deque()
         self._timers: list[tuple[int, int, Connection]] = []
@@ -90,18 +95,18 @@ class Endpoint:
 
     def wants_batch(self) -> bool:
         """Whether something should leave now."""
-        return self._batches.wanted()
+        return self._scheduler.wanted()
 
     def next_timeout(self) -> int | None:
         """When to call `handle_timeout`; a call that finds nothing to do is harmless."""
         if self._receipted:
             self._arm_receipted()
         timers = self._timers
-        while timers and timers[0][0] != timers[0][2].scheduled_us:
+        while timers and timers[0][0] != timers[0][2].place.scheduled_us:
             heappop(timers)
         due_us = timers[0][0] if timers else NEVER_US
-        if self.acceptor.announcements.due_us < due_us:
-            due_us = self.acceptor.announcements.due_us
+        if self.services.announcements.due_us < due_us:
+            due_us = self.services.announcements.due_us
         return None if due_us == NEVER_US else due_us
 
     def poll_event(self) -> Event | None:
@@ -110,7 +115,7 @@ class Endpoint:
             return None
         event = self._events.popleft()
         if isinstance(event, Incoming):
-            self.acceptor.surfaced(event.service)
+            self.services.surfaced(event.service)
         return event
 
     # commands
@@ -126,17 +131,17 @@ class Endpoint:
             first_sequence=self.new_sequence(),
         )
         connection = Connection(self, identity, now)
-        self.connections[connection.id] = connection
+        self.adopt(connection)
         self.touch(connection)
         return connection
 
     def listen(self, name: str, backlog: int, now: int) -> None:
         """Accept connections to a service; at most `backlog` that the application has not seen."""
-        self.acceptor.listen(name, backlog, now)
+        self.services.listen(name, backlog, now)
 
     def unlisten(self, name: str, now: int) -> None:
         """Accept no further connections to the service; those that exist go on."""
-        self.acceptor.unlisten(name, now)
+        self.services.unlisten(name, now)
 
     def accept(self, connection_id: int, now: int) -> None:
         """Answer a ConnectRequested: the target was reached."""
@@ -174,7 +179,7 @@ class Endpoint:
     def next_batch(self, size_max: int, now: int) -> Batch | None:
         """What leaves now: at most `size_max` bytes, or one packet that is larger. None when nothing waits. Below 2 KiB
         there would be no room for the control packets of a connection, which leave together."""
-        batch = self._batches.fill(size_max, now)
+        batch = self._scheduler.fill(size_max, now)
         if batch is not None and self.tracer is not None:
             self.tracer.batch_filled(batch, self.connections, now)
         return batch
@@ -183,7 +188,7 @@ class Endpoint:
         """The batch is queued at the relay, or the carrier has given it up."""
         if self.tracer is not None:
             self.tracer.batch_done(token, ok, now)
-        for connection in self._batches.done(token, ok, now):
+        for connection in self._scheduler.done(token, ok, now):
             if ok:
                 # A receipt gives nothing to send. Mostly what it is for is acknowledged in the same step: until then
                 # no timer need run.
@@ -198,9 +203,9 @@ class Endpoint:
         self.carrier.initial_edge_bytes = initial_edge_bytes
         self.carrier.absent_since_us = NEVER_US
         if fresh:
-            self.acceptor.announce_all(now)
+            self.services.announce_all(now)
             for connection in list(self.connections.values()):
-                connection.route_lost(now)
+                connection.handshake.route_lost(now)
                 self.touch(connection)
 
     def detached(self, now: int) -> None:
@@ -214,20 +219,20 @@ class Endpoint:
             return
         self.carrier.pull_interval_us = pull_interval_us
         for connection in list(self.connections.values()):
-            connection.pull_interval_changed(now)
+            connection.handshake.pull_interval_changed(now)
             self.touch(connection)
 
     def handle_timeout(self, now: int) -> None:
         """Whatever is due; early or late calls are harmless."""
         if self._receipted:
             self._arm_receipted()
-        if self.acceptor.announcements.due_us <= now:
-            self.acceptor.announcements.handle_timeout(now)
+        if self.services.announcements.due_us <= now:
+            self.services.announcements.handle_timeout(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             deadline, _, connection = heappop(timers)
-            if deadline == connection.scheduled_us:
-                connection.scheduled_us = NEVER_US
+            if deadline == connection.place.scheduled_us:
+                connection.place.scheduled_us = NEVER_US
                 if self.tracer is not None:
                     self.tracer.timer_expired(connection, deadline, now)
                 connection.handle_timeout(now)
@@ -244,46 +249,51 @@ class Endpoint:
         """The connection may have something to send, or another deadline."""
         if connection.state is State.CLOSED:
             return
-        self._batches.touch(connection)
+        self._scheduler.touch(connection)
         self._schedule(connection)
 
     def send(self, packet: Packet) -> None:
         """Queue a packet that needs no connection."""
-        self._batches.add_stray(packet)
+        self._scheduler.add_stray(packet)
 
     def send_abort(self, own_id: int, peer_id: int) -> None:
         """Answer a stranger that there is no such connection; only so many such answers wait (3.9)."""
         payload = encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION))
-        self._batches.add_stray(Packet(PacketType.ABORT, own_id, peer_id, 0, payload), is_answer=True)
-
-    def receive(self, connection: Connection, packet: Packet, now: int) -> None:
-        """Let a packet that was held reach its connection, unless one before it has ended that."""
-        if connection.state is not State.CLOSED:
-            receive(connection, packet, now)
+        self._scheduler.add_stray(Packet(PacketType.ABORT, own_id, peer_id, 0, payload), is_answer=True)
 
     def forget(self, connection: Connection, now: int) -> None:
         """The connection has ended: only its id and route key are kept, for a while."""
         del self.connections[connection.id]
         if self.tracer is not None:
             self.tracer.ended(connection, now)
-        connection.scheduled_us = NEVER_US
-        self.acceptor.forget(connection)
+        connection.place.scheduled_us = NEVER_US
+        self._admission.forget(connection)
         identity = connection.identity
-        self.rest.add(connection.id, now)
+        self.tombstones.add(connection.id, now)
         if not identity.initiator:
-            self.rest.add_answer((identity.user, identity.route_key), connection.outbound.last_answer(), now)
+            self.tombstones.add_answer((identity.user, identity.route_key), connection.handshake.last_answer(), now)
 
     def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
         """Trace that something happened to a connection."""
         if self.tracer is not None:
             self.tracer.note(connection, event, now)
 
+    def note_acknowledged(self, connection: Connection, ack: Ack, newly: list[Segment], now: int) -> None:
+        if self.tracer is not None:
+            self.tracer.acknowledged(connection, ack, newly, now)
+
     def new_id(self) -> int:
         """An id that is not 0, not in use and not resting (3.1)."""
         while True:
             number = self.random.getrandbits(32)
-            if number and number not in self.connections and not self.rest.has_id(number):
+            if number and number not in self.connections and not self.tombstones.has_id(number):
                 return number
+
+    def has_room(self) -> bool:
+        return len(self.connections) < self.config.connections_max
+
+    def adopt(self, connection: Connection) -> None:
+        self.connections[connection.id] = connection
 
     def new_sequence(self) -> int:
         """A random first number, unbounded, so far from 0 that none before it is negative (1.6)."""
@@ -299,8 +309,8 @@ class Endpoint:
 
     def _schedule(self, connection: Connection) -> None:
         deadline = connection.timers.earliest
-        if deadline < connection.scheduled_us and connection.state is not State.CLOSED:
-            connection.scheduled_us = deadline
+        if deadline < connection.place.scheduled_us and connection.state is not State.CLOSED:
+            connection.place.scheduled_us = deadline
             self._timer_count += 1
             heappush(self._timers, (deadline, self._timer_count, connection))
             if len(self._timers) > STALE_TIMERS * len(self.connections) + STALE_TIMERS_MIN:
@@ -314,17 +324,19 @@ class Endpoint:
 
     def _sweep_timers(self) -> None:
         """Forget the deadlines that sooner ones replaced: a busy connection leaves forty a second behind."""
-        current = [connection for connection in self.connections.values() if connection.scheduled_us != NEVER_US]
-        self._timers[:] = [(connection.scheduled_us, count, connection) for count, connection in enumerate(current)]
+        current = [connection for connection in self.connections.values() if connection.place.scheduled_us != NEVER_US]
+        self._timers[:] = [
+            (connection.place.scheduled_us, count, connection) for count, connection in enumerate(current)
+        ]
         heapify(self._timers)
 
     def _receive_without_connection(self, packet: Packet, now: int) -> None:
         if packet.type == _CONNECT:
-            self.acceptor.receive_connect(packet, now)
+            self.packets_discarded += not self._admission.receive_connect(packet, now)
         elif packet.type == _LISTEN_STATE:
-            self.acceptor.receive_listen_state(packet)
-        elif packet.type == _SHUTDOWN and packet.attempt:
-            self._batches.add_stray(Packet(_SHUTDOWN, packet.destination, packet.source, 0), is_answer=True)  # 5.7
+            self.packets_discarded += not self.services.receive_listen_state(packet)
+        elif (answer := answer_farewell(packet)) is not None:
+            self._scheduler.add_stray(answer, is_answer=True)
         elif packet.destination and packet.type not in _UNANSWERED:
             # ACCEPTED alone names our id as its source (2.2)
             own, peer = packet.destination, packet.source

@@ -10,7 +10,7 @@ from tunnel.core.constants import PACKET_PAYLOAD_MAX, PACKET_PAYLOAD_MIN, SMALL_
 from tunnel.core.send.window import Segment
 from tunnel.wire import HEADER_SIZE, Packet, PacketType
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["Batch", "Scheduler"]
 
 SHARE = 8  # 4.13: a packet is at most this part of its batch
 STRAY_ABORTS_MAX = 64  # 3.9
@@ -40,7 +40,7 @@ class _Carried(msgspec.Struct):
     strays: list[Packet]
 
 
-class Batches:
+class Scheduler:
     """Three queues, emptied in this order: control packets, connections with little to send, the others in turn.
     `touch` puts a connection where it belongs; the cost of a batch is that of the connections in it."""
 
@@ -70,8 +70,8 @@ class Batches:
             self._control[connection.id] = connection
         elif connection.receiver.ack_pending:
             self._delayed_acks[connection.id] = connection
-        if not connection.queued and connection.sender.sendable():
-            connection.queued = True
+        if not connection.place.queued and connection.sender.sendable():
+            connection.place.queued = True
             window = connection.sender.window
             (self._small if window.waiting_bytes < SMALL_BYTES else self._bulk).append(connection)
 
@@ -155,9 +155,9 @@ class Batches:
     ) -> int:
         if connection.receiver.may_ack(now):
             carried.acks.append(connection)
-        if connection.outbound.open_due:
+        if connection.handshake.open_due:
             carried.opens.append(connection)
-        if connection.outbound.accepted_waits():
+        if connection.handshake.accepted_waits():
             room -= max(0, self._add_segment(connection, packets, carried, room, PACKET_PAYLOAD_MIN, now))
         for packet in connection.outbound.take_control(now):
             packets.append(packet)
@@ -182,28 +182,29 @@ class Batches:
             if size < 0:
                 self._small.appendleft(connection)
                 break
-            connection.queued = False
+            connection.place.queued = False
         return room
 
     def _fill_bulk(self, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int) -> int:
-        """Deficit round robin: each gets a packet's worth of bytes in turn; what it took too much it waits for."""
+        """Deficit round robin: each gets a packet's worth of bytes in turn; an overdraft is carried over."""
         quantum = payload_max + HEADER_SIZE
         bulk = self._bulk
         while bulk and (room >= ROOM_MIN or not packets):
             connection = bulk[0]
-            if connection.deficit <= 0:
-                connection.deficit += quantum
-            while connection.deficit > 0:
+            place = connection.place
+            if place.deficit <= 0:
+                place.deficit += quantum
+            while place.deficit > 0:
                 size = self._add_segment(connection, packets, carried, room, payload_max, now)
                 if size < 0:
                     return room
                 if size == 0:
                     bulk.popleft()
-                    connection.queued = False
-                    connection.deficit = 0
+                    place.queued = False
+                    place.deficit = 0
                     break
                 room -= size
-                connection.deficit -= size
+                place.deficit -= size
                 if room < ROOM_MIN:
                     break
             else:
@@ -266,6 +267,6 @@ class Batches:
                 connection.receiver.owe_ack(now)
                 concerned[connection.id] = connection
         for connection in carried.opens:
-            if connection.outbound.open_again():
+            if connection.handshake.open_again():
                 concerned[connection.id] = connection
         self.strays.extend(packet for packet in carried.strays if packet.type != _ABORT)

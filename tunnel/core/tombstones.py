@@ -4,17 +4,17 @@ from collections import deque
 
 from tunnel.core.constants import SECOND_US, TOMBSTONE_US
 
-__all__ = ["RestingPlace", "RouteName"]
+__all__ = ["RouteName", "Tombstones"]
 
 RouteName = tuple[str, bytes]
 """User and route key: what makes CONNECT idempotent."""
 
-SHELF_US = 15 * SECOND_US
+COHORT_US = 15 * SECOND_US
 """What ends within so long is forgotten together: a time for each would cost as much as all else."""
 
 
-class _Shelf:
-    """What rests until the same time."""
+class _Cohort:
+    """What is remembered until the same time."""
 
     __slots__ = ("answers", "ids", "until_us")
 
@@ -24,50 +24,50 @@ class _Shelf:
         self.answers: dict[bytes, bytes] = {}
 
 
-class RestingPlace:
-    """Remembers for 4 minutes, and up to `SHELF_US` longer. Cleaned whenever something is put in or asked."""
+class Tombstones:
+    """Remembers for 4 minutes, and up to `COHORT_US` longer. Cleaned whenever something is put in or asked."""
 
-    __slots__ = ("_shelves",)
+    __slots__ = ("_cohorts",)
 
     def __init__(self) -> None:
-        self._shelves: deque[_Shelf] = deque()
+        self._cohorts: deque[_Cohort] = deque()
 
     def __len__(self) -> int:
-        return sum(len(shelf.ids) for shelf in self._shelves)
+        return sum(len(cohort.ids) for cohort in self._cohorts)
 
     def add(self, connection_id: int, now: int) -> None:
         """An id that is not to be drawn again."""
-        self._shelf(now).ids.add(connection_id)
+        self._cohort(now).ids.add(connection_id)
 
     def add_answer(self, route: RouteName, answer: bytes, now: int) -> None:
         """`answer` is the payload of REJECTED that a repeated CONNECT gets."""
-        self._shelf(now).answers[_name(route)] = answer
+        self._cohort(now).answers[_name(route)] = answer
 
     def has_id(self, connection_id: int) -> bool:
         """Whether the id rests."""
-        return any(connection_id in shelf.ids for shelf in self._shelves)
+        return any(connection_id in cohort.ids for cohort in self._cohorts)
 
     def answer(self, route: RouteName, now: int) -> bytes | None:
         """What to answer a CONNECT of a connection that has ended; None if it is not known."""
         self.clean(now)
         name = _name(route)
-        for shelf in self._shelves:
-            if name in shelf.answers:
-                return shelf.answers[name]
+        for cohort in self._cohorts:
+            if name in cohort.answers:
+                return cohort.answers[name]
         return None
 
     def clean(self, now: int) -> None:
         """Forget what has rested long enough."""
-        shelves = self._shelves
-        while shelves and shelves[0].until_us <= now:
-            shelves.popleft()
+        cohorts = self._cohorts
+        while cohorts and cohorts[0].until_us <= now:
+            cohorts.popleft()
 
-    def _shelf(self, now: int) -> _Shelf:
+    def _cohort(self, now: int) -> _Cohort:
         """The newest, while it is open; else a new one."""
         self.clean(now)
-        if not self._shelves or self._shelves[-1].until_us < now + TOMBSTONE_US:
-            self._shelves.append(_Shelf(now + TOMBSTONE_US + SHELF_US))
-        return self._shelves[-1]
+        if not self._cohorts or self._cohorts[-1].until_us < now + TOMBSTONE_US:
+            self._cohorts.append(_Cohort(now + TOMBSTONE_US + COHORT_US))
+        return self._cohorts[-1]
 
 
 def _name(route: RouteName) -> bytes:

@@ -1,19 +1,14 @@
 """What an endpoint tells the trace. Nothing here changes anything; nothing here runs when there is no trace."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from tunnel.core.connection.connection import Connection
 from tunnel.core.constants import ACK_DELAY_US
+from tunnel.core.scheduler import Batch
 from tunnel.core.send.window import NO_EDGE, Segment
 from tunnel.core.timers import Timer
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceRecord, TraceSink, level_of
 from tunnel.wire import Ack, Packet, PacketType, unwrap, wrap
-
-if TYPE_CHECKING:
-    from tunnel.core.connection.connection import Connection
-    from tunnel.core.scheduler import Batch
 
 __all__ = ["Tracer"]
 
@@ -269,7 +264,8 @@ class Tracer:
             (TraceCause.TRANSPORT_TO_APPLICATION, connection.receiver.window.delivered_offset, 0),
         ):
             self._total(connection, TraceEvent.STREAM_DATA_MOVED, now, cause=cause, size_bytes=size_bytes, count=count)
-        reason = "clean" if connection.loss is None else connection.loss[0].name.lower()
+        loss = connection.closing.loss
+        reason = "clean" if loss is None else loss[0].name.lower()
         self._total(connection, TraceEvent.CONNECTION_CLOSED, now, reason=reason, count=stats.packets_resent)
 
     def _total(

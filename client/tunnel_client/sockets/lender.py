@@ -1,4 +1,4 @@
-"""The end of `tunnel run` that lends its tunnel to the programs that it runs. See `borrowed/borrower.py` for what they say."""
+"""Lends the tunnel of `tunnel run` to the programs that it runs. `borrowed/borrower.py` has what the two sides say."""
 
 from __future__ import annotations
 

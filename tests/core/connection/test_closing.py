@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.solo import KEY, PEER, SERVICE, TARGET, Solo
 from tunnel.core import Closed, Connected, EndpointConfig, Event, Incoming, Lost, LostReason, State
-from tunnel.core.connection.closing import ACTIONS, all_received
+from tunnel.core.connection.connection import ACTIONS
 from tunnel.core.connection.state import Action
 from tunnel.core.constants import NEVER_US, SECOND_US
 from tunnel.core.timers import Timer
@@ -59,7 +59,7 @@ def test_surface(target: object) -> None:  # 3.5
     solo.request(target)  # type: ignore[arg-type]
     own = solo.connection.id
     assert act(solo, Action.SURFACE) == [Incoming(own, "s", "") if target is SERVICE else Connected(own)]
-    assert not solo.connection.unseen
+    assert not solo.connection.handshake.unseen
 
 
 def test_discarding_remembers_what_had_come() -> None:  # 5.2, 2.5
@@ -79,7 +79,7 @@ def test_close_is_queued_after_everything_written() -> None:  # 5.2
     solo.connection.write(b"abc", solo.now)
     act(solo, Action.QUEUE_CLOSE)
     assert solo.types() == [PacketType.DATA, PacketType.CLOSE]
-    assert solo.connection.finished_writing
+    assert solo.connection.closing.finished_writing
 
 
 def test_junking_ends_every_timer_of_the_sender() -> None:  # 5.3
@@ -88,13 +88,13 @@ def test_junking_ends_every_timer_of_the_sender() -> None:  # 5.3
     solo.out()
     act(solo, Action.JUNK_SEND)
     assert solo.connection.timers.get(Timer.RETRANSMIT) == NEVER_US
-    assert solo.connection.loss == (LostReason.PEER_CLOSED, "3 bytes were not acknowledged")
+    assert solo.connection.closing.loss == (LostReason.PEER_CLOSED, "3 bytes were not acknowledged")
 
 
 def test_the_end_is_reported_as_it_was_unless_nobody_knows_of_it() -> None:
     solo = Solo().opened()
     assert act(solo, Action.REPORT_CLOSED) == [Closed(solo.connection.id)]
-    solo.connection.loss = (LostReason.RESET, "text")
+    solo.connection.closing.loss = (LostReason.RESET, "text")
     assert act(solo, Action.REPORT_CLOSED) == [Lost(solo.connection.id, LostReason.RESET, "text")]
     hidden = Solo()
     hidden.endpoint.listen("s", 4, hidden.now)
@@ -126,7 +126,7 @@ def test_the_drain_lasts_a_minute_or_the_user_timeout(user_timeout_s: int, drain
 
 def test_no_drain_for_a_peer_that_has_shut_down() -> None:  # 5.7
     solo = Solo().opened()
-    solo.connection.peer_shut = True
+    solo.connection.closing._peer_released = True
     solo.connection.state = State.DRAIN
     act(solo, Action.START_DRAIN)
     assert solo.in_state(State.CLOSED)
@@ -140,12 +140,12 @@ def test_forgetting_frees_everything_but_the_id() -> None:  # 3.1
     solo.connection.state = State.CLOSED
     act(solo, Action.FORGET)
     assert solo.endpoint.connections == {}
-    assert solo.endpoint.rest.has_id(solo.connection.id)
+    assert solo.endpoint.tombstones.has_id(solo.connection.id)
     assert solo.endpoint.budget.granted_bytes == 0
     assert solo.connection.timers.next() == NEVER_US
     assert not solo.connection.sender.window.outstanding
-    assert solo.endpoint.rest.answer(("", KEY), solo.now) is None
-    assert solo.endpoint.rest.answer(("", solo.route_key), solo.now) is None  # nobody asks an initiator
+    assert solo.endpoint.tombstones.answer(("", KEY), solo.now) is None
+    assert solo.endpoint.tombstones.answer(("", solo.route_key), solo.now) is None  # nobody asks an initiator
 
 
 def test_forgetting_keeps_the_answer_of_an_acceptor() -> None:  # 3.3
@@ -153,7 +153,7 @@ def test_forgetting_keeps_the_answer_of_an_acceptor() -> None:  # 3.3
     solo.request()
     solo.connection.state = State.CLOSED
     act(solo, Action.FORGET)
-    assert solo.endpoint.rest.answer(("", KEY), solo.now) is not None
+    assert solo.endpoint.tombstones.answer(("", KEY), solo.now) is not None
 
 
 def test_the_drain_goes_on_while_the_route_is_gone_as_long_as_the_user_timeout() -> None:  # 5.7, 4.15
@@ -173,7 +173,7 @@ def test_everything_is_received_when_the_peer_has_ended_without_a_close() -> Non
     solo.connection.write(b"abc", solo.now)
     solo.connection.close(solo.now)
     solo.out()
-    all_received(solo.connection, solo.now)
+    solo.connection.all_received(solo.now)
     assert solo.in_state(State.DRAIN)
     assert solo.events() == [Closed(solo.connection.id)]
 
@@ -183,7 +183,7 @@ def test_nothing_was_received_that_never_left() -> None:
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     solo.connection.close(solo.now)
-    all_received(solo.connection, solo.now)
+    solo.connection.all_received(solo.now)
     assert solo.events() == [Lost(solo.connection.id, LostReason.PEER_CLOSED, "3 bytes were not acknowledged")]
 
 
@@ -192,7 +192,7 @@ def test_everything_that_has_left_was_received() -> None:
     solo.connection.write(b"abc", solo.now)
     solo.out()
     solo.connection.close(solo.now)
-    all_received(solo.connection, solo.now)
+    solo.connection.all_received(solo.now)
     assert solo.events() == [Closed(solo.connection.id)]
 
 

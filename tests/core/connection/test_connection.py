@@ -22,6 +22,7 @@ from tunnel.core.constants import NEVER_US, SECOND_US
 from tunnel.wire import (
     Abort,
     AbortReason,
+    Accepted,
     Dropped,
     DropReason,
     Options,
@@ -34,6 +35,7 @@ from tunnel.wire import (
     decode_end,
     decode_option,
     encode_abort,
+    encode_accepted,
     encode_dropped,
     encode_rejected,
 )
@@ -149,7 +151,7 @@ def test_a_request_keeps_waiting_when_the_relay_is_new() -> None:
     solo = Solo()
     solo.request()
     solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
-    assert solo.connection.suspended_since_us == NEVER_US
+    assert solo.connection.handshake.suspended_since_us == NEVER_US
     assert solo.out() == []
 
 
@@ -240,7 +242,7 @@ def test_a_repeated_connect_of_an_acceptor_without_a_route_resumes_it() -> None:
     solo = Solo().served()
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     solo.request(SERVICE)
-    assert solo.connection.suspended_since_us == NEVER_US
+    assert solo.connection.handshake.suspended_since_us == NEVER_US
     assert solo.types() == [PacketType.ACCEPTED, ACK]
 
 
@@ -307,7 +309,7 @@ def test_what_was_held_comes_after_the_answer() -> None:  # 3.7
     solo.data(0, b"abc")
     solo.connection.close(solo.now)
     solo.answer(Options(packet_bytes_max=2000))
-    assert solo.connection.outbound.peer_packet_bytes_max == 2000
+    assert solo.connection.handshake.peer_packet_bytes_max == 2000
     end = decode_end(payload(solo.out(), CLOSE))
     assert end is not None
     assert end.received == 2**32 - 2  # nothing but ACCEPTED
@@ -324,7 +326,9 @@ def test_a_refused_resume(reason: RejectReason) -> None:  # 6.6
 
 def test_another_acceptor_is_the_end() -> None:
     solo = Solo().opened()
-    solo.connection.replaced(PEER + 1, solo.now)
+    payload = encode_accepted(Accepted(solo.route_key, False, 1, Options()))
+    solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 5, payload))
+    assert [(packet.type, packet.destination) for packet in solo.out()] == [(PacketType.ABORT, PEER + 1)]
     assert solo.event(Lost).reason is LostReason.GONE
     solo.connection.fail(LostReason.GONE, None, solo.now)
     assert solo.events() == []

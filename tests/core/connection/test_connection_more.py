@@ -254,7 +254,7 @@ def test_losing_the_route_twice_is_losing_it_once() -> None:
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     solo.wait(5 * SECOND_US)
     solo.relay(PacketType.DROPPED, NO_ROUTE)
-    assert solo.connection.suspended_since_us == solo.now - 5 * SECOND_US
+    assert solo.connection.handshake.suspended_since_us == solo.now - 5 * SECOND_US
 
 
 def test_abort_after_the_end_is_harmless_to_the_peer() -> None:

@@ -66,10 +66,10 @@ def test_a_stranger_changes_nothing(packet_type: int) -> None:  # 3.8
 def test_what_comes_before_accepted_is_held(packet_type: PacketType) -> None:  # 3.7
     solo = Solo().connect()
     solo.say(packet_type, b"x", number=0)
-    assert (len(solo.connection.held_packets), solo.connection.held_bytes) == (1, 1)
+    assert (len(solo.connection.handshake._held), solo.connection.handshake._held_bytes) == (1, 1)
     assert solo.in_state(State.CONNECTING)
     solo.answer()
-    assert solo.connection.held_packets == []
+    assert solo.connection.handshake._held == []
     assert solo.connection.stats.packets_discarded == (1 if packet_type not in (DATA, *QUIET) else 0)
 
 
@@ -77,11 +77,11 @@ def test_what_is_held_is_bounded_and_does_not_pin_its_body() -> None:  # 3.7
     solo = Solo().connect()
     solo.say(DATA, bytes(200_000), number=0)
     solo.say(DATA, bytes(100_000), number=1)
-    assert solo.connection.held_bytes == 200_000
-    assert isinstance(solo.connection.held_packets[0].payload, bytes)
+    assert solo.connection.handshake._held_bytes == 200_000
+    assert isinstance(solo.connection.handshake._held[0].payload, bytes)
     for number in range(1, 70):
         solo.say(DATA, b"x", number=number)
-    assert len(solo.connection.held_packets) == 64
+    assert len(solo.connection.handshake._held) == 64
     assert solo.connection.stats.packets_discarded == 7
     solo.answer()
     assert solo.connection.snapshot().bytes_received == 200_063
@@ -250,9 +250,9 @@ def test_an_option_counts_only_when_it_is_newer() -> None:  # 2.7
     assert rtt.pull_interval_us == 3 * SECOND_US
     solo.option(2, 3, Options(packet_bytes_max=5000))
     assert rtt.pull_interval_us == 3 * SECOND_US
-    assert solo.connection.outbound.peer_packet_bytes_max == 5000
+    assert solo.connection.handshake.peer_packet_bytes_max == 5000
     solo.option(3, 4, Options(packet_bytes_max=1))
-    assert solo.connection.outbound.peer_packet_bytes_max == 1048  # 4.13
+    assert solo.connection.handshake.peer_packet_bytes_max == 1048  # 4.13
     assert solo.acked().cumulative == wrap(solo.connection.receiver.window.next_sequence - 1)
 
 
@@ -369,16 +369,16 @@ def test_the_relay_may_end_a_connection(reason: DropReason, lost: LostReason, te
 def test_no_route_suspends_and_the_peers_word_resumes_an_acceptor() -> None:  # 6.7
     solo = Solo().served()
     solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
-    assert solo.connection.suspended_since_us == solo.now
+    assert solo.connection.handshake.suspended_since_us == solo.now
     solo.connection.write(b"abc", solo.now)
     assert solo.out() == []
     solo.say(PacketType.NOOP)
-    assert solo.connection.suspended_since_us == NEVER_US
+    assert solo.connection.handshake.suspended_since_us == NEVER_US
     assert DATA in solo.types()
     initiator = Solo().opened()
     initiator.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
     initiator.say(PacketType.NOOP)
-    assert initiator.connection.suspended_since_us == initiator.now  # it waits for its answer
+    assert initiator.connection.handshake.suspended_since_us == initiator.now  # it waits for its answer
 
 
 def test_the_relays_edge_is_kept() -> None:  # 2.10

@@ -18,10 +18,10 @@ def test_a_ping_leaves_after_a_minute_of_silence() -> None:
     assert timers.get(Timer.KEEPALIVE) == 60 * SECOND_US
     liveness.heard(20 * SECOND_US)
     liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
-    assert not liveness.ping_due
+    assert not liveness.packet_due
     assert timers.get(Timer.KEEPALIVE) == 80 * SECOND_US
     liveness.handle_keepalive(RTO_US, 80 * SECOND_US)
-    assert liveness.ping_due
+    assert liveness.packet_due
     assert liveness.pinging_since_us == 80 * SECOND_US
 
 
@@ -42,7 +42,7 @@ def test_anything_heard_answers_the_ping() -> None:
     liveness.begin(0)
     liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
     liveness.heard(61 * SECOND_US)
-    assert not liveness.ping_due
+    assert not liveness.packet_due
     assert liveness.pinging_since_us == NEVER_US
     liveness.handle_keepalive(RTO_US, 61 * SECOND_US)
     assert timers.get(Timer.KEEPALIVE) == 121 * SECOND_US

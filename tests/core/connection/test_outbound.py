@@ -89,10 +89,10 @@ def test_ping_and_probe() -> None:  # 4.12, 4.16
     solo.wait(SECOND_US)
     assert solo.types() == [PROBE]
     solo.ack(window=0)
-    connection.liveness.ping_due = True
+    connection.liveness._ping_due = connection.liveness.packet_due = True
     solo.endpoint.touch(connection)
     assert solo.types() == [PING]
-    assert not connection.liveness.ping_due
+    assert not connection.liveness.packet_due
 
 
 def test_nothing_but_openings_leaves_while_the_route_is_gone() -> None:  # 6.5
@@ -151,9 +151,9 @@ def test_accepted_goes_before_everything_that_needs_the_route() -> None:  # 3.2
     solo.endpoint.accept(solo.connection.id, solo.now)
     solo.connection.write(b"first", solo.now)
     assert solo.types() == [ACCEPTED, ACK, DATA]
-    assert not solo.connection.outbound.accepted_waits()
+    assert not solo.connection.handshake.accepted_waits()
     initiator = Solo().opened()
-    assert not initiator.connection.outbound.accepted_waits()
+    assert not initiator.connection.handshake.accepted_waits()
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -166,7 +166,7 @@ def test_the_last_answer(refused: bool) -> None:  # 3.3
         assert (packet.type, packet.source, packet.destination) == (PacketType.REJECTED, PEER, 0)
         payload = packet.payload
     else:
-        payload = solo.connection.outbound.last_answer()
+        payload = solo.connection.handshake.last_answer()
     rejected = decode_rejected(payload)
     assert rejected is not None
     assert (rejected.reason, rejected.text) == (
@@ -186,7 +186,7 @@ def test_connect_that_was_given_up_leaves_again(answered: bool) -> None:  # 4.10
     if answered:
         solo.answer()
         solo.out()
-    assert solo.connection.outbound.open_again() == (not answered)
+    assert solo.connection.handshake.open_again() == (not answered)
     solo.endpoint.touch(solo.connection)
     assert solo.types() == ([] if answered else [CONNECT])
 
@@ -202,7 +202,7 @@ def test_the_delay_of_an_ack_is_not_asked_for() -> None:  # 4.3
 
 def test_a_resume_after_a_good_end_hears_of_it() -> None:  # 5.7
     solo = Solo().served()
-    solo.connection.outbound.finished()
-    rejected = decode_rejected(solo.connection.outbound.last_answer())
+    solo.connection.closing.start_drain(solo.now)
+    rejected = decode_rejected(solo.connection.handshake.last_answer())
     assert rejected is not None
     assert rejected.reason == RejectReason.FINISHED

@@ -1,193 +1,180 @@
-"""What the rows of the state table do to a connection, and what a connection asks of its owner."""
+"""The end of a connection: CLOSE both ways, SHUTDOWN until it is answered, and the drain after both (section 5).
 
-from __future__ import annotations
+The state table (`state.py`) says which of these methods is called when. `answer_farewell` is for the peer of a
+connection that is already forgotten.
+"""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-
-from tunnel.core.connection.state import Action, Input
+from tunnel.core.connection.base import ConnectionBase, Owner
+from tunnel.core.connection.handshake import Handshake
+from tunnel.core.connection.state import LIVE, Input, State
 from tunnel.core.constants import BACKOFF_MAX_US, DRAIN_US, NEVER_US
-from tunnel.core.events import Closed, Connected, Event, Incoming
+from tunnel.core.errors import LocalProtocolError
+from tunnel.core.events import Closed, Lost, LostReason
 from tunnel.core.send.window import NO_EDGE
 from tunnel.core.timers import Timer
-from tunnel.wire import Packet, PacketType, TargetKind
+from tunnel.wire import Abort, AbortReason, Packet, PacketType, RejectReason, TargetKind, encode_abort
 
-if TYPE_CHECKING:
-    from tunnel.core.budget import WindowBudget
-    from tunnel.core.config import EndpointConfig
-    from tunnel.core.connection.connection import Connection
-    from tunnel.core.ports import CarrierView
-    from tunnel.core.tracer import Tracer
-    from tunnel.traces.record import TraceEvent
-
-__all__ = ["ACTIONS", "Owner", "all_received", "drain_anew", "drain_over", "repeat_farewell"]
+__all__ = ["Closing", "answer_farewell"]
 
 ATTEMPT_MAX = 255  # one byte (1.1); 0 would say that no answer is awaited (5.7)
+_SHUTDOWN = int(PacketType.SHUTDOWN)
 
 
-class Owner(Protocol):
-    """The endpoint, as its connections see it."""
+class Closing:
+    """Ends one connection, well or with an error."""
 
-    config: EndpointConfig
-    budget: WindowBudget
-    endpoint_id: bytes
-    carrier: CarrierView
-    tracer: Tracer | None
+    __slots__ = ("_connection", "_farewells", "_handshake", "_owner", "_peer_released", "finished_writing", "loss")
 
-    def emit(self, event: Event) -> None:
-        """Queue an event for the application."""
+    def __init__(self, connection: ConnectionBase, handshake: Handshake, owner: Owner) -> None:
+        self._connection = connection
+        self._handshake = handshake
+        self._owner = owner
+        self.finished_writing = False  # by finish() or close()
+        self.loss: tuple[LostReason, str] | None = None  # why the connection ended, if that was an error
+        self._farewells = 0  # number of SHUTDOWNs sent (5.7)
+        self._peer_released = False  # the peer sent SHUTDOWN
 
-    def touch(self, connection: Connection) -> None:
-        """The connection may have something to send, or another deadline."""
+    # what the application asks for
 
-    def send(self, packet: Packet) -> None:
-        """Queue a packet that does not need its connection any more."""
+    def finish(self, now: int) -> bool:
+        """FINISH after everything written (5.1); False when our direction has ended already."""
+        state = self._connection.state
+        if state is State.REQUESTED:
+            raise LocalProtocolError("finish() before accept()")
+        if self.finished_writing or state not in LIVE or state is State.PEER_CLOSED:
+            return False
+        self.finished_writing = True
+        self._connection.sender.end(PacketType.FINISH, now)
+        return True
 
-    def send_abort(self, own_id: int, peer_id: int) -> None:
-        """Tell whoever has that id that there is no such connection here (3.9)."""
+    def queue_close(self, now: int) -> None:
+        """CLOSE after everything written (5.2)."""
+        self.finished_writing = True
+        self._connection.sender.end(PacketType.CLOSE, now)
 
-    def receive(self, connection: Connection, packet: Packet, now: int) -> None:
-        """Let a packet that was held reach its connection."""
+    def discard_received(self, now: int) -> None:
+        """The application reads nothing more."""
+        connection = self._connection
+        if connection.identity.peer_id:
+            connection.sender.window.close_received = connection.receiver.window.next_sequence - 1
+        connection.receiver.window.discard()
 
-    def forget(self, connection: Connection, now: int) -> None:
-        """Free the connection; its ids and route key rest."""
+    # what the peer does
 
-    def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
-        """Trace that something happened to the connection."""
+    def all_received(self, now: int) -> None:
+        """The peer has ended after our CLOSE reached it: everything arrived, though no ACK said so (5.7)."""
+        window = self._connection.sender.window
+        window.acknowledge(window.next_sequence - 1, [])
+        self._connection.apply(Input.CLOSE_ACKED, now)
 
+    def peer_released(self, now: int) -> None:
+        """SHUTDOWN came: the peer needs the route no more (5.7)."""
+        connection = self._connection
+        self._peer_released = True
+        if connection.state is State.DRAIN:
+            connection.apply(Input.SHUTDOWN, now)
+        elif connection.state is State.CLOSING:
+            self.all_received(now)  # else it would not be at its end without a CLOSE of its own
+        elif not connection.complete:
+            connection.fail(LostReason.RESET, None, now, "the peer released the route before the end")
 
-def _send_accepted(connection: Connection, now: int) -> None:
-    connection.sender.insert(PacketType.ACCEPTED, connection.outbound.accepted_payload(resumed=False), now)
+    # reports
 
+    def junked(self, junked_bytes: int) -> None:
+        """So many bytes of ours never reached the peer, which wants nothing more."""
+        if junked_bytes:
+            self.loss = (LostReason.PEER_CLOSED, f"{junked_bytes} bytes were not acknowledged")
 
-def _send_rejected(connection: Connection, now: int) -> None:
-    connection.owner.send(connection.outbound.rejection())
+    def report_closed(self, now: int) -> None:
+        """Tell the application how the connection ended, unless it never heard of it (3.5)."""
+        connection = self._connection
+        if self._handshake.unseen and connection.identity.target.kind == TargetKind.SERVICE:
+            return
+        self._owner.emit(Closed(connection.id) if self.loss is None else Lost(connection.id, *self.loss))
 
+    def fail(self, reason: LostReason, tell: AbortReason | None, now: int, text: str) -> None:
+        """End with an error: the application learns the reason, the peer too if `tell` is given."""
+        connection = self._connection
+        if connection.state is State.CLOSED:
+            return
+        if connection.complete and reason is not LostReason.ABORTED:
+            for timer in (Timer.OPEN, Timer.KEEPALIVE, Timer.USER_TIMEOUT):
+                connection.timers.clear(timer)
+            return
+        peer_id = connection.identity.peer_id
+        if tell is not None and peer_id:
+            self._owner.send(Packet(PacketType.ABORT, connection.id, peer_id, 0, encode_abort(Abort(tell, text))))
+        self.loss = (reason, text)
+        connection.apply(Input.LOST, now)
 
-def _begin(connection: Connection, now: int) -> None:
-    connection.sender.window.ends_held = False
-    connection.outbound.open_due = False
-    connection.timers.clear(Timer.OPEN)
-    connection.liveness.begin(now)
-    if connection.identity.initiator:
-        # what was sent early may be on its way: nothing is lost by that, and the edge goes on counting
-        connection.sender.suspended = False
-        connection.sender.window.edge_bytes = connection.owner.carrier.initial_edge_bytes
-        connection.sender.rtt.progressed()  # nobody could acknowledge what went early: that silence meant nothing
-        connection.sender.arm(now)
-        connection.owner.emit(Connected(connection.id))
-    else:
-        connection.sender.resume(connection.owner.carrier.initial_edge_bytes, now)
+    # SHUTDOWN
 
+    def release(self, now: int) -> None:
+        """Release the route: SHUTDOWN leaves, and is repeated until the peer answers it."""
+        if self._connection.identity.peer_id:
+            self._say_farewell(0, now)
 
-def _surface(connection: Connection, now: int) -> None:
-    identity = connection.identity
-    connection.unseen = False
-    if identity.target.kind == TargetKind.SERVICE:
-        connection.owner.emit(Incoming(connection.id, identity.target.host, identity.user))
-    else:
-        connection.owner.emit(Connected(connection.id))
+    def _repeat_farewell(self, now: int) -> None:
+        """SHUTDOWN was not answered; or neither side has said it, since each waits for an ACK of the CLOSEs that
+        crossed, and the relay keeps the route for nothing (5.7). Without a route the peer would not hear it."""
+        if self._handshake.suspended_since_us == NEVER_US:
+            self._say_farewell(self._farewells, now)
 
+    def _say_farewell(self, attempt: int, now: int) -> None:
+        identity = self._connection.identity
+        packet = Packet(_SHUTDOWN, identity.own_id, identity.peer_id, 0, attempt=min(attempt, ATTEMPT_MAX))
+        self._owner.send(packet)
+        self._farewells = attempt + 1
+        self._await_farewell(now)
 
-def _discard_received(connection: Connection, now: int) -> None:
-    if connection.identity.peer_id:
-        connection.sender.window.close_received = connection.receiver.window.next_sequence - 1
-    connection.receiver.window.discard()
+    def _await_farewell(self, now: int) -> None:
+        connection = self._connection
+        doublings = max(0, self._farewells - 1)
+        interval_us = min(connection.sender.rtt.base_rto_us() << doublings, BACKOFF_MAX_US)
+        connection.timers.set(Timer.FAREWELL, now + interval_us)
 
+    # the drain
 
-def _queue_close(connection: Connection, now: int) -> None:
-    connection.finished_writing = True
-    connection.sender.end(PacketType.CLOSE, now)
+    def start_drain(self, now: int) -> None:
+        """Both halves have ended well: a later CONNECT learns that nothing is missing."""
+        connection = self._connection
+        self._handshake.refuse(RejectReason.FINISHED, "")
+        connection.sender.stop()
+        connection.timers.clear(Timer.KEEPALIVE)
+        connection.receiver.window.discard()
+        if self._peer_released:
+            connection.apply(Input.SHUTDOWN, now)
+        else:
+            self.drain_anew(now)
 
+    def drain_anew(self, now: int) -> None:
+        """Late repeats are acknowledged until the peer says SHUTDOWN, or would have given up itself (5.7)."""
+        connection = self._connection
+        connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, connection.liveness.user_timeout_us))
+        if self._farewells or connection.sender.window.close_sequence != NO_EDGE:
+            self._await_farewell(now)
 
-def _junk_send(connection: Connection, now: int) -> None:
-    connection.junk_send()
+    def handle_timers(self, now: int) -> None:
+        """Whatever is due of FAREWELL and DRAIN."""
+        timers = self._connection.timers
+        if timers.due(Timer.FAREWELL, now):
+            self._repeat_farewell(now)
+        if timers.due(Timer.DRAIN, now):
+            self._drain_over(now)
 
-
-def _report_closed(connection: Connection, now: int) -> None:
-    if connection.unseen and connection.identity.target.kind == TargetKind.SERVICE:
-        return  # the application never heard of it (3.5)
-    connection.owner.emit(connection.report_end() or Closed(connection.id))
-
-
-def _send_shutdown(connection: Connection, now: int) -> None:
-    if connection.identity.peer_id:
-        _say_farewell(connection, 0, now)
-
-
-def repeat_farewell(connection: Connection, now: int) -> None:
-    """SHUTDOWN was not answered, or neither has said it, since each waits for an ACK of the CLOSEs that crossed: the
-    relay keeps the route for nothing (5.7). While the route is gone nobody would hear it."""
-    if connection.suspended_since_us == NEVER_US:
-        _say_farewell(connection, connection.outbound.farewells, now)
-
-
-def _say_farewell(connection: Connection, attempt: int, now: int) -> None:
-    identity = connection.identity
-    packet = Packet(PacketType.SHUTDOWN, identity.own_id, identity.peer_id, 0, attempt=min(attempt, ATTEMPT_MAX))
-    connection.owner.send(packet)
-    connection.outbound.farewells = attempt + 1
-    _await_farewell(connection, now)
-
-
-def _await_farewell(connection: Connection, now: int) -> None:
-    doublings = max(0, connection.outbound.farewells - 1)
-    interval_us = min(connection.sender.rtt.base_rto_us() << doublings, BACKOFF_MAX_US)
-    connection.timers.set(Timer.FAREWELL, now + interval_us)
-
-
-def _start_drain(connection: Connection, now: int) -> None:
-    connection.outbound.finished()
-    connection.sender.stop()
-    connection.timers.clear(Timer.KEEPALIVE)
-    connection.receiver.window.discard()
-    if connection.peer_shut:
-        connection.apply(Input.SHUTDOWN, now)
-        return
-    drain_anew(connection, now)
-
-
-def all_received(connection: Connection, now: int) -> None:
-    """The peer has ended after our CLOSE came to it: everything arrived, though no ACK said so (5.7)."""
-    window = connection.sender.window
-    window.acknowledge(window.next_sequence - 1, [])
-    connection.apply(Input.CLOSE_ACKED, now)
-
-
-def drain_anew(connection: Connection, now: int) -> None:
-    """Late repeats are acknowledged until the peer says SHUTDOWN, or would have given up itself (5.7)."""
-    connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, connection.liveness.user_timeout_us))
-    if connection.outbound.farewells or connection.sender.window.close_sequence != NO_EDGE:
-        _await_farewell(connection, now)
-
-
-def drain_over(connection: Connection, now: int) -> None:
-    """The drain time is over. While the route is gone it goes on, as long as the user timeout: who repeats cannot be
-    heard, and would be left with a timeout although everything was read."""
-    given_up_us = connection.suspended_since_us + connection.liveness.user_timeout_us
-    if connection.suspended_since_us != NEVER_US and now < given_up_us:
-        connection.timers.set(Timer.DRAIN, given_up_us)
-    else:
-        connection.apply(Input.DRAINED, now)
-
-
-def _forget(connection: Connection, now: int) -> None:
-    connection.sender.stop()
-    connection.receiver.window.discard()
-    connection.timers.clear_all()
-    connection.owner.forget(connection, now)
+    def _drain_over(self, now: int) -> None:
+        """The drain time is over. Without a route it goes on, for the user timeout: a peer that repeats cannot be
+        heard, and would end with a timeout although everything was read."""
+        connection, suspended_since_us = self._connection, self._handshake.suspended_since_us
+        given_up_us = suspended_since_us + connection.liveness.user_timeout_us
+        if suspended_since_us != NEVER_US and now < given_up_us:
+            connection.timers.set(Timer.DRAIN, given_up_us)
+        else:
+            connection.apply(Input.DRAINED, now)
 
 
-ACTIONS: dict[Action, Callable[[Connection, int], None]] = {
-    Action.SEND_ACCEPTED: _send_accepted,
-    Action.SEND_REJECTED: _send_rejected,
-    Action.BEGIN: _begin,
-    Action.SURFACE: _surface,
-    Action.DISCARD_RECEIVED: _discard_received,
-    Action.QUEUE_CLOSE: _queue_close,
-    Action.JUNK_SEND: _junk_send,
-    Action.REPORT_CLOSED: _report_closed,
-    Action.SEND_SHUTDOWN: _send_shutdown,
-    Action.START_DRAIN: _start_drain,
-    Action.FORGET: _forget,
-}
+def answer_farewell(packet: Packet) -> Packet | None:
+    """The answer to a SHUTDOWN for a connection that is not known any more; None when none is awaited (5.7)."""
+    if packet.type != _SHUTDOWN or not packet.attempt:
+        return None
+    return Packet(_SHUTDOWN, packet.destination, packet.source, 0)

@@ -1,22 +1,36 @@
-"""Is anybody there? Keepalive and user timeout of a connection (4.15, 4.16)."""
+"""Whether the peer is still there: keepalive, PING and PONG, and the user timeout of a connection (4.15, 4.16)."""
 
 from tunnel.core.constants import BACKOFF_MAX_US, NEVER_US
 from tunnel.core.timers import Timer, TimerTable
 
 __all__ = ["Liveness"]
 
+PONGS_MAX = 4  # answers that wait
+
 
 class Liveness:
     """Both timers are lazy: they look at the facts only when they fire. The user timeout runs from birth, so that
     nothing that waits needs to start it: whenever it began to wait, the timer fires in time to see when it is over."""
 
-    __slots__ = ("_keepalive_us", "_pings", "_timers", "heard_us", "ping_due", "pinging_since_us", "user_timeout_us")
+    __slots__ = (
+        "_keepalive_us",
+        "_ping_due",
+        "_pings",
+        "_pongs",
+        "_timers",
+        "heard_us",
+        "packet_due",
+        "pinging_since_us",
+        "user_timeout_us",
+    )
 
     def __init__(self, timers: TimerTable, keepalive_us: int, user_timeout_us: int, now: int) -> None:
         self.user_timeout_us = user_timeout_us
         self.heard_us = now
-        self.ping_due = False
+        self.packet_due = False  # a PING, or a PONG
         self.pinging_since_us = NEVER_US  # the first unanswered PING
+        self._ping_due = False
+        self._pongs: list[bytes] = []
         self._keepalive_us = keepalive_us
         self._timers = timers
         self._pings = 0
@@ -28,7 +42,8 @@ class Liveness:
         if self._pings:
             self._pings = 0
             self.pinging_since_us = NEVER_US
-            self.ping_due = False
+            self._ping_due = False
+            self.packet_due = bool(self._pongs)
 
     def begin(self, now: int) -> None:
         """The connection is open: from now on silence means something."""
@@ -46,8 +61,26 @@ class Liveness:
             self.pinging_since_us = now
         interval_us = min(rto_us << min(self._pings, 16), BACKOFF_MAX_US)
         self._pings += 1
-        self.ping_due = True
+        self._ping_due = self.packet_due = True
         self._timers.set(Timer.KEEPALIVE, now + interval_us)
+
+    def owe_pong(self, payload: bytes) -> None:
+        """A PING came. Only so many answers wait; further PINGs are answered by those."""
+        if len(self._pongs) < PONGS_MAX:
+            self._pongs.append(payload)
+            self.packet_due = True
+
+    def take_pongs(self) -> list[bytes]:
+        """The payloads of the PONGs that leave now."""
+        pongs, self._pongs = self._pongs, []
+        self.packet_due = self._ping_due
+        return pongs
+
+    def take_ping(self) -> bool:
+        """Whether a PING leaves now."""
+        due, self._ping_due = self._ping_due, False
+        self.packet_due = bool(self._pongs)
+        return due
 
     def limit(self, user_timeout_us: int) -> None:
         """The smaller value of both sides (4.15), from now on and for what waits already."""
