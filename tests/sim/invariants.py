@@ -135,11 +135,11 @@ def check_switch(switch: Switch) -> None:
     """The switch's own invariants, and what its lanes may keep: an answer and a packet either way."""
     limit_bytes = switch.config.body_bytes_max + 2 * switch.config.packet_bytes_max
     for attachment in switch._registry.by_id.values():
-        for lane, _ in attachment._lanes.values():
+        for lane, _ in attachment.lanes.values():
             if lane.held_bytes > limit_bytes:
                 raise Violation(f"relay: lane {lane.lane} of {attachment.name} keeps {lane.held_bytes} bytes")
     try:
-        servlet_invariants.check(switch._context, switch._registry, switch._routes)
+        servlet_invariants.check(switch._context, switch._attention, switch._registry, switch._routes)
     except servlet_invariants.InvariantError as error:
         raise Violation(f"relay: {error}") from error
 

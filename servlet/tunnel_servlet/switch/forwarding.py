@@ -13,13 +13,13 @@ from tunnel.wire import (
     decode_option,
     readdress,
 )
-from tunnel_servlet.switch.attachments import Attachment
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import PacketFilter
+from tunnel_servlet.switch.model import Leg, RouteState, ServedAttachment
 from tunnel_servlet.switch.openings import Openings
 from tunnel_servlet.switch.own_packets import listen_state_frame, option_frame
 from tunnel_servlet.switch.queues import IN_STREAM
-from tunnel_servlet.switch.routes import Leg, RouteState, RouteTable
+from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 
 __all__ = ["Forwarder"]
@@ -46,7 +46,7 @@ class Forwarder:
         self._openings = openings
         self._services = services
         self._filter = packet_filter
-        self._handlers: dict[int, Callable[[Attachment, Frame, int], None]] = {
+        self._handlers: dict[int, Callable[[ServedAttachment, Frame, int], None]] = {
             int(PacketType.CONNECT): openings.connect,
             int(PacketType.ACCEPTED): openings.accepted,
             int(PacketType.REJECTED): openings.rejected,
@@ -56,7 +56,7 @@ class Forwarder:
             int(PacketType.EDGE): self._invalid,
         }
 
-    def receive(self, attachment: Attachment, frames: Sequence[Frame], now: int) -> None:
+    def receive(self, attachment: ServedAttachment, frames: Sequence[Frame], now: int) -> None:
         """Packets of one batch, in order."""
         counters = self._context.counters
         frames_max = self._context.config.packets_per_body_max
@@ -98,7 +98,7 @@ class Forwarder:
 
     # --- what is not simply forwarded
 
-    def _exception(self, attachment: Attachment, leg: Leg | None, frame: Frame, now: int) -> None:
+    def _exception(self, attachment: ServedAttachment, leg: Leg | None, frame: Frame, now: int) -> None:
         """No route, not bound, not for whom it is bound to, or too large."""
         if frame.type == _OPTION and not frame.source and not frame.destination:
             self._option(attachment, frame, now)
@@ -114,7 +114,7 @@ class Forwarder:
         else:
             self._hold(leg, frame)
 
-    def _without_route(self, attachment: Attachment, frame: Frame, now: int) -> None:
+    def _without_route(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """6.7; but a lane may let packets overtake the CONNECT or the ACCEPTED that makes their route: then the sender
         must not believe that the route is lost, and its timers repair it."""
         self._context.counters.packets_without_route += 1
@@ -146,7 +146,7 @@ class Forwarder:
         else:
             acceptor.mailbox.put_control(acceptor.queue, frame)
 
-    def _option(self, attachment: Attachment, frame: Frame, now: int) -> None:
+    def _option(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """OPTION of the attachment: the pull interval is settled, and the answer says to what (2.7)."""
         option = decode_option(frame.payload)
         if option is None:
@@ -160,7 +160,7 @@ class Forwarder:
         settled = Options(pull_interval_ms=attachment.pull_interval_us // 1000)
         attachment.mailbox.post(("option", 0), option_frame(Option(option.version, settled)))
 
-    def _listen_state(self, attachment: Attachment, frame: Frame, now: int) -> None:
+    def _listen_state(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """LISTEN_STATE: a service goes up or down, which is repeated until it is answered (2.8)."""
         state = decode_listen_state(frame.payload)
         if state is None or frame.source or frame.destination:
@@ -170,11 +170,11 @@ class Forwarder:
         if answer is not None:
             attachment.mailbox.post(("listens " + state.name, 0), listen_state_frame(answer))
 
-    def _invalid(self, attachment: Attachment, frame: Frame, now: int) -> None:
+    def _invalid(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Malformed, or nothing that an endpoint may send."""
         self._context.counters.packets_invalid += 1
 
-    def _ignore(self, attachment: Attachment, frame: Frame, now: int) -> None:
+    def _ignore(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """NOOP."""
 
     def _trace_dropped(self, frame: Frame, reason: TraceReason, now: int) -> None:

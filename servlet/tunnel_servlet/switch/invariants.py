@@ -1,18 +1,19 @@
 """What must always hold of the switch, whatever came. For tests and the simulator: it looks at everything there is.
 
-It reads the private parts of its neighbours on purpose: it recounts what they only keep up to date.
+It recounts what its neighbours only keep up to date.
 """
 
 from collections.abc import Iterable
 
 from tunnel.wire import HEADER_SIZE, Frame, PacketType
-from tunnel_servlet.switch.attachments import Attachment
+from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.mailbox import Mailbox
+from tunnel_servlet.switch.model import Attention, Leg, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import charge
 from tunnel_servlet.switch.queues import RouteQueue
 from tunnel_servlet.switch.registry import Registry
-from tunnel_servlet.switch.routes import Leg, Route, RouteState, RouteTable
+from tunnel_servlet.switch.routes import RouteTable
 
 __all__ = ["InvariantError", "check"]
 
@@ -21,13 +22,13 @@ class InvariantError(AssertionError):
     """The switch is wrong about itself."""
 
 
-def check(context: SwitchContext, registry: Registry, routes: RouteTable) -> None:
+def check(context: SwitchContext, attention: Attention, registry: Registry, routes: RouteTable) -> None:
     """InvariantError if something that must hold does not."""
     for attachment in registry.by_id.values():
-        _check_attachment(attachment)
+        _check_attachment(attachment, context.config)
     _check_budgets(context, registry)
     _check_routes(registry, routes)
-    _ensure(not context.awake, "somebody for whom something waits was not looked after")
+    _ensure(not attention.awake, "somebody for whom something waits was not looked after")
 
 
 def _ensure(condition: bool, text: str) -> None:
@@ -43,57 +44,57 @@ def _expand(counts: dict[int, int]) -> list[int]:
     return [value for value, count in counts.items() for _ in range(count)]
 
 
-def _check_attachment(attachment: Attachment) -> None:
-    mailbox, config = attachment.mailbox, attachment._context.config
+def _check_attachment(attachment: ServedAttachment, config: SwitchConfig) -> None:
+    mailbox = attachment.mailbox
     _ensure(not (attachment.parked and mailbox.waiting), "a pull is held while something waits")
     _ensure(len(attachment.parked) <= config.lanes_max, "more pulls are held than there are lanes")
     _ensure(len(attachment.links) <= config.links_per_attachment_max, "too many links")
     _ensure(not attachment.parked or attachment.hold.due_us is not None, "a held pull has no timer")
     _ensure(attachment.expiry.due_us is not None, "the attachment would never expire")
-    outboxes = [outbox for _, outbox in attachment._lanes.values()]
-    outstanding = sum(_charge(outbox._taken) for outbox in outboxes)
+    outboxes = [outbox for _, outbox in attachment.lanes.values()]
+    outstanding = sum(_charge(outbox.taken) for outbox in outboxes)
     outstanding += sum(_charge(link.unreceipted()) for link in attachment.links.values())
-    incoming = sum(outbox._incoming_bytes for outbox in outboxes)
+    incoming = sum(outbox.incoming_bytes for outbox in outboxes)
     queues = [leg.queue for leg in attachment.legs.values()]
     queues += [route.acceptor.queue for route in attachment.handed.values() if route.state is RouteState.HANDED]
     awaited = [route.initiator.own_id for route in attachment.handed.values() if route.state is RouteState.HANDED]
-    _ensure(sorted(awaited) == sorted(_expand(attachment._awaited)), "who is awaited was miscounted")
+    _ensure(sorted(awaited) == sorted(_expand(attachment.awaited)), "who is awaited was miscounted")
     wanted = [route.route_key for route in attachment.handed.values() if route.state is RouteState.HANDED]
-    _ensure(all(key in mailbox._wanted for key in wanted), "a CONNECT would be lost")
-    _ensure(all(key in attachment.handed for key in mailbox._wanted), "a CONNECT is wanted that nobody waits for")
+    _ensure(all(key in mailbox.wanted for key in wanted), "a CONNECT would be lost")
+    _ensure(all(key in attachment.handed for key in mailbox.wanted), "a CONNECT is wanted that nobody waits for")
     _check_mailbox(mailbox, queues, outstanding, incoming)
+    _ensure(len(mailbox.general) <= config.general_packets_max, "too many packets of no route")
+    _ensure(len(mailbox.notices) <= config.notices_max, "too many notices")
 
 
 def _check_mailbox(mailbox: Mailbox, queues: list[RouteQueue], outstanding: int, incoming: int) -> None:
     budget = mailbox.budget
-    held = outstanding + incoming + _charge(mailbox._general.values())
+    held = outstanding + incoming + _charge(mailbox.general.values())
     for queue in queues:
         held += _check_queue(queue)
-        listed = any(queue is found for ring in (mailbox._fresh, mailbox._ring) for found in ring)
+        listed = any(queue is found for ring in (mailbox.fresh, mailbox.ring) for found in ring)
         _ensure(queue.listed == listed == queue.has_data, "a stream is not listed as it waits")
-        listed = any(queue is found for found in mailbox._control)
+        listed = any(queue is found for found in mailbox.control_ring)
         _ensure(queue.control_listed == listed == queue.has_control, "control packets are not listed as they wait")
     _ensure(budget.held == held, f"{budget.held} bytes are counted as held, {held} are")
     _ensure(budget.outstanding == outstanding, f"{budget.outstanding} bytes counted outstanding, {outstanding} are")
     _ensure(budget.reserved == sum(queue.reserved_bytes for queue in queues), "reservations do not add up")
-    _ensure(budget.beyond == sum(queue._beyond for queue in queues), "the use of the pool does not add up")
-    _ensure(len(mailbox._general) <= mailbox._config.general_packets_max, "too many packets of no route")
-    _ensure(len(mailbox._notices) <= mailbox._config.notices_max, "too many notices")
+    _ensure(budget.beyond == sum(queue.beyond for queue in queues), "the use of the pool does not add up")
 
 
 def _check_queue(queue: RouteQueue) -> int:
     """What it holds."""
-    frames = queue._frames
+    frames = queue.frames
     data = {key: len(frame.data) - HEADER_SIZE for key, frame in frames.items() if frame.type == PacketType.DATA}
     control = [frame for frame in frames.values() if frame.type != PacketType.DATA]
-    control += queue._control.values()
-    _ensure(queue._keys == sorted(frames), "the order of the stream is not that of its packets")
+    control += queue.control.values()
+    _ensure(queue.keys == sorted(frames), "the order of the stream is not that of its packets")
     _ensure(queue.data_bytes == sum(data.values()), "the payload that waits was miscounted")
-    _ensure(queue._beyond == max(0, queue.data_bytes - queue.reserved_bytes), "the pool was miscounted")
+    _ensure(queue.beyond == max(0, queue.data_bytes - queue.reserved_bytes), "the pool was miscounted")
     late_bytes = sum(size for key, size in data.items() if key <= queue.ledger.s)
     _ensure(queue.ledger.late_bytes == late_bytes, "what is late was miscounted")
     _ensure(queue.control_bytes == _charge(control), "control packets were miscounted")
-    return _charge(frames.values()) + _charge(queue._control.values()) + _charge(queue._acks)
+    return _charge(frames.values()) + _charge(queue.control.values()) + _charge(queue.acks)
 
 
 def _check_budgets(context: SwitchContext, registry: Registry) -> None:
@@ -131,12 +132,12 @@ def _check_routes(registry: Registry, routes: RouteTable) -> None:
         _ensure(account.routes == sum(attachment.routes_opened for attachment in owned), "routes of a user")
     for state in (RouteState.PARKED, RouteState.HANDED, RouteState.BOUND):
         _ensure(routes.counts[state] == sum(route.state is state for route in found), f"miscounted: {state.value}")
-    parked = [route for waiting in routes._parked.values() for route in waiting]
+    parked = [route for waiting in routes.parked.values() for route in waiting]
     _ensure(all(route.state is RouteState.PARKED for route in parked), "what is parked is somewhere else")
     _ensure(len(parked) == routes.counts[RouteState.PARKED], "a parked resume is lost")
 
 
-def _check_leg(attachment: Attachment, own_id: int, leg: Leg) -> None:
+def _check_leg(attachment: ServedAttachment, own_id: int, leg: Leg) -> None:
     route = leg.route
     _ensure(leg.own_id == own_id and leg.attachment is attachment, "a leg stands under the wrong id")
     _ensure(attachment.mailbox.queues.get(own_id) is leg.queue, "a leg's queue is not in its mailbox")

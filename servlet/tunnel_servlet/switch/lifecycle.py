@@ -6,38 +6,38 @@ from typing import Protocol
 from tunnel.exchange.served import Reply
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import Attach, Attached, DropReason, Status, StatusCode, attachment_id
-from tunnel_servlet.switch.attachments import Attachment
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
+from tunnel_servlet.switch.model import ServedAttachment
 from tunnel_servlet.switch.openings import Openings
 from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 
-__all__ = ["UNKNOWN", "Presence", "Ways"]
+__all__ = ["UNKNOWN", "Lifecycle", "LifecycleHost"]
 
 UNKNOWN = Status(StatusCode.UNKNOWN)  # the same to the wrong user as to anybody (6.1)
 _VERSION = 1  # that the relay speaks (7.11)
 _BUSY_RETRY_MS = 1000
 
 
-class Ways(Protocol):
+class LifecycleHost(Protocol):
     """Who keeps the HTTP requests and links of attachments."""
 
     def send(self, reply: Reply | None) -> bool:
         """Answer a request."""
 
-    def end_links(self, attachment: Attachment) -> None:
+    def end_links(self, attachment: ServedAttachment) -> None:
         """Close the attachment's links; what they owe receipts for is first in line again."""
 
-    def refuse_held(self, attachment: Attachment) -> None:
+    def refuse_held(self, attachment: ServedAttachment) -> None:
         """Tell the requests that wait that their attachment is not known."""
 
-    def end_holds(self, attachment: Attachment, now: int) -> None:
+    def end_holds(self, attachment: ServedAttachment, now: int) -> None:
         """Answer the requests whose hold is over."""
 
 
-class Presence:
+class Lifecycle:
     """Brings attachments into being and ends them."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Presence:
         routes: RouteTable,
         openings: Openings,
         services: Services,
-        ways: Ways,
+        host: LifecycleHost,
     ) -> None:
         self._epoch = epoch
         self._context = context
@@ -56,7 +56,7 @@ class Presence:
         self._routes = routes
         self._openings = openings
         self._services = services
-        self._ways = ways
+        self._host = host
 
     def attach(self, user: str, message: Attach, now: int, *, is_exit: bool) -> Attached | Status:
         """The answer to ATTACH."""
@@ -73,23 +73,23 @@ class Presence:
             return Status(StatusCode.STALE)
         attachment.last_seen_us = now
         if message.generation > attachment.generation:
-            self._ways.end_links(attachment)
+            self._host.end_links(attachment)
             self._renew(attachment, message, now, fresh=not attachment.is_heard)
         return attachment.attached
 
-    def heard(self, attachment: Attachment, now: int) -> None:
+    def heard(self, attachment: ServedAttachment, now: int) -> None:
         """Its first exchange or link. Only now it takes its name from whoever has it, and his work: an ATTACH that a
         proxy delivers a minute late may be that of an endpoint which is long dead (6.4)."""
         attachment.is_heard = True
         if attachment.claim != attachment.name:
             self._take_name(attachment, now)
 
-    def remove(self, attachment: Attachment, reason: DropReason, now: int) -> None:
+    def remove(self, attachment: ServedAttachment, reason: DropReason, now: int) -> None:
         """End it: whoever it was connected with is told `reason`."""
         self._context.deadlines.clear(attachment.expiry)
         self._context.deadlines.clear(attachment.hold)
-        self._ways.refuse_held(attachment)
-        self._ways.end_links(attachment)
+        self._host.refuse_held(attachment)
+        self._host.end_links(attachment)
         attachment.close_lanes()
         self._routes.release_all(attachment, reason, now)
         self._services.forget(attachment)
@@ -108,14 +108,14 @@ class Presence:
         attachment = self._registry.add(identity, user, is_exit=is_exit)
         attachment.last_seen_us = now
         attachment.expiry = Deadline(partial(self._expire, attachment))
-        attachment.hold = Deadline(partial(self._ways.end_holds, attachment))
+        attachment.hold = Deadline(partial(self._host.end_holds, attachment))
         self._context.deadlines.set(attachment.expiry, now + self._context.config.attachment_timeout_us)
         self._context.counters.attaches_fresh += 1
         self._renew(attachment, message, now, fresh=True)
         self._openings.attached(attachment, now)
         return attachment.attached
 
-    def _renew(self, attachment: Attachment, message: Attach, now: int, *, fresh: bool) -> None:
+    def _renew(self, attachment: ServedAttachment, message: Attach, now: int, *, fresh: bool) -> None:
         """Start a generation (6.2)."""
         config, user = self._context.config, attachment.account.user
         holder = self._registry.named(user, message.name)
@@ -137,15 +137,15 @@ class Presence:
             version=_VERSION,
         )
         for reply in attachment.renew(attached, message.body_bytes_max):
-            self._ways.send(reply)
+            self._host.send(reply)
         self._context.trace(TraceEvent.ATTACHED, now, text=user)
 
-    def _take_name(self, attachment: Attachment, now: int) -> None:
+    def _take_name(self, attachment: ServedAttachment, now: int) -> None:
         self._replace(attachment.account.user, attachment.claim, attachment, now)
         self._registry.rename(attachment, attachment.claim)
         self._registry.serve(attachment)
 
-    def _replace(self, user: str, name: str, by: Attachment | None, now: int) -> None:
+    def _replace(self, user: str, name: str, by: ServedAttachment | None, now: int) -> None:
         """Whoever had the name is no more (6.4)."""
         older = self._registry.named(user, name)
         if older is None or older is by:
@@ -154,7 +154,7 @@ class Presence:
         self._registry.note_replaced(older.identity, now)
         self.remove(older, DropReason.GONE, now)
 
-    def _expire(self, attachment: Attachment, now: int) -> None:
+    def _expire(self, attachment: ServedAttachment, now: int) -> None:
         """9.6. Nobody moves the timer when the attachment is heard from: it looks when it fires."""
         timeout_us = self._context.config.attachment_timeout_us
         due_us = timeout_us + (now if attachment.links else attachment.last_seen_us)

@@ -34,18 +34,18 @@ class Mailbox:
         self.budget = budget
         self.queues: dict[int, RouteQueue] = {}  # by the id of the receiving endpoint
         self._config, self._counters, self._wake = config, counters, wake
-        self._general: OrderedDict[GeneralKey, Frame] = OrderedDict()
-        self._notices: OrderedDict[int, int] = OrderedDict()  # DROPPED of routes that are no more: own id, reason
-        self._wanted: dict[bytes, None] = {}  # route keys of CONNECTs that are worth delivering
+        self.general: OrderedDict[GeneralKey, Frame] = OrderedDict()
+        self.notices: OrderedDict[int, int] = OrderedDict()  # DROPPED of routes that are no more: own id, reason
+        self.wanted: dict[bytes, None] = {}  # route keys of CONNECTs that are worth delivering
         self._returned = 0  # names what came back to no queue
-        self._control: deque[RouteQueue] = deque()
-        self._fresh: deque[RouteQueue] = deque()
-        self._ring: deque[RouteQueue] = deque()
+        self.control_ring: deque[RouteQueue] = deque()
+        self.fresh: deque[RouteQueue] = deque()
+        self.ring: deque[RouteQueue] = deque()
 
     @property
     def waiting(self) -> bool:
         """Whether `take` would give anything."""
-        return bool(self._general or self._notices or self._control or self._fresh or self._ring)
+        return bool(self.general or self.notices or self.control_ring or self.fresh or self.ring)
 
     # --- routes
 
@@ -58,7 +58,7 @@ class Mailbox:
     def adopt(self, queue: RouteQueue, own_id: int) -> None:
         """The queue is that of this id, which has a route now."""
         self.queues[own_id] = queue
-        self._notices.pop(own_id, None)
+        self.notices.pop(own_id, None)
 
     def close(self, queue: RouteQueue) -> None:
         """End a queue. What it held that goes before the stream still leaves."""
@@ -66,9 +66,9 @@ class Mailbox:
         for frame in queue.close():
             self._keep_general(self._next_key(), frame)
         if queue.listed:
-            (self._fresh if queue in self._fresh else self._ring).remove(queue)
+            (self.fresh if queue in self.fresh else self.ring).remove(queue)
         if queue.control_listed:
-            self._control.remove(queue)
+            self.control_ring.remove(queue)
         queue.listed = queue.control_listed = False
         if self.queues.get(queue.own_id) is queue:
             del self.queues[queue.own_id]
@@ -93,23 +93,23 @@ class Mailbox:
 
     def post(self, key: GeneralKey, frame: Frame) -> bool:
         """A packet of no route; it replaces one of the same key. False if there is no room."""
-        old = self._general.get(key)
+        old = self.general.get(key)
         size = charge(frame) - (charge(old) if old is not None else 0)
-        if len(self._general) >= self._config.general_packets_max and old is None:
+        if len(self.general) >= self._config.general_packets_max and old is None:
             return False
         if not self.budget.admits(size):
             return False
         keep(frame, self.budget)
         self.budget.hold(size)
-        self._general[key] = frame
+        self.general[key] = frame
         self._wake()
         return True
 
     def notice(self, own_id: int, reason: int) -> bool:
         """DROPPED for an id of the attachment without a route; at most one waits for each (6.7). False if too many."""
-        if len(self._notices) >= self._config.notices_max and own_id not in self._notices:
+        if len(self.notices) >= self._config.notices_max and own_id not in self.notices:
             return False
-        self._notices[own_id] = reason
+        self.notices[own_id] = reason
         self._wake()
         return True
 
@@ -117,13 +117,13 @@ class Mailbox:
         """CONNECT for the attachment, until it is withdrawn. False if there is no room."""
         if not self.post(_connect_key(route_key), frame):
             return False
-        self._wanted[route_key] = None
+        self.wanted[route_key] = None
         return True
 
     def withdraw_connect(self, route_key: bytes) -> None:
         """The CONNECT was answered, or nobody waits for it any more."""
-        self._wanted.pop(route_key, None)
-        frame = self._general.pop(_connect_key(route_key), None)
+        self.wanted.pop(route_key, None)
+        frame = self.general.pop(_connect_key(route_key), None)
         if frame is not None:
             self.budget.release(charge(frame))
 
@@ -133,10 +133,10 @@ class Mailbox:
         """What leaves next, at most `limit_bytes`; but at least one packet if any waits."""
         frames: list[Frame] = []
         size = 0
-        if self._general or self._notices or self._control:
-            streams_wait = bool(self._fresh or self._ring)
+        if self.general or self.notices or self.control_ring:
+            streams_wait = bool(self.fresh or self.ring)
             size = self._take_control(frames, limit_bytes // 2 if streams_wait else limit_bytes)
-        if self._fresh or self._ring:
+        if self.fresh or self.ring:
             size = self._take_streams(frames, size, limit_bytes)
         if frames:
             self.budget.let_go(sum(map(charge, frames)))
@@ -196,18 +196,18 @@ class Mailbox:
     def _put_back_connect(self, frame: Frame) -> None:
         route_key = bytes(frame.payload[:ROUTE_KEY_SIZE])
         key = _connect_key(route_key)
-        if route_key in self._wanted and key not in self._general:
+        if route_key in self.wanted and key not in self.general:
             self._keep_general(key, frame)
         else:
             self.budget.release(charge(frame))
 
     def _keep_general(self, key: GeneralKey, frame: Frame) -> None:
         """Put what is held already first in line."""
-        if len(self._general) >= self._config.general_packets_max:
+        if len(self.general) >= self._config.general_packets_max:
             self.budget.release(charge(frame))
             return
-        self._general[key] = frame
-        self._general.move_to_end(key, last=False)
+        self.general[key] = frame
+        self.general.move_to_end(key, last=False)
         self._wake()
 
     def _next_key(self) -> GeneralKey:
@@ -217,46 +217,46 @@ class Mailbox:
     def _list(self, queue: RouteQueue) -> None:
         queue.listed = True
         queue.deficit = self._config.quantum_bytes
-        self._fresh.append(queue)
+        self.fresh.append(queue)
         self._wake()
 
     def _attend(self, queue: RouteQueue) -> None:
         """Something may wait in the queue that was not announced by a put."""
         if queue.has_control and not queue.control_listed:
             queue.control_listed = True
-            self._control.append(queue)
+            self.control_ring.append(queue)
             self._wake()
         if queue.has_data and not queue.listed:
             self._list(queue)
 
     def _take_control(self, frames: list[Frame], limit_bytes: int) -> int:
         size = 0
-        while self._notices:
+        while self.notices:
             if frames and size + NOTICE_BYTES > limit_bytes:
                 return size
-            found = dropped_frame(*self._notices.popitem(last=False))
+            found = dropped_frame(*self.notices.popitem(last=False))
             frames.append(found)
             size += len(found.data)
-        while self._general:
-            key, frame = next(iter(self._general.items()))
+        while self.general:
+            key, frame = next(iter(self.general.items()))
             if frames and size + len(frame.data) > limit_bytes:
                 return size
-            del self._general[key]
+            del self.general[key]
             frames.append(frame)
             size += len(frame.data)
-        while self._control:
-            queue = self._control[0]
+        while self.control_ring:
+            queue = self.control_ring[0]
             while control := queue.pop_control(limit_bytes - size if frames else 1 << 31):
                 frames.append(control)
                 size += len(control.data)
             if queue.has_control:
                 return size
             queue.control_listed = False
-            self._control.popleft()
+            self.control_ring.popleft()
         return size
 
     def _take_streams(self, frames: list[Frame], size: int, limit_bytes: int) -> int:
-        fresh, ring = self._fresh, self._ring
+        fresh, ring = self.fresh, self.ring
         fresh_until = size + (limit_bytes - size) // 2
         while fresh or ring:
             turns = fresh if fresh and (not ring or size < fresh_until) else ring

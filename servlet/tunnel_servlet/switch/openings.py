@@ -16,13 +16,13 @@ from tunnel.wire import (
     encode_connect,
     frame_of,
 )
-from tunnel_servlet.switch.attachments import Attachment
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import Authorise, Deny, Hand, HandTo
+from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
 from tunnel_servlet.switch.registry import Registry
-from tunnel_servlet.switch.routes import Leg, Route, RouteState, RouteTable
-from tunnel_servlet.switch.services import Listener, Services
+from tunnel_servlet.switch.routes import RouteTable
+from tunnel_servlet.switch.services import Services
 
 __all__ = ["Openings"]
 
@@ -50,7 +50,7 @@ class Openings:
         self._authorise = authorise
         self._settled_us: int | None = None  # until then services and exits may still be attaching
 
-    def attached(self, attachment: Attachment, now: int) -> None:
+    def attached(self, attachment: ServedAttachment, now: int) -> None:
         """A new attachment: resumes may have waited for it (6.5)."""
         if self._settled_us is None:
             self._settled_us = now + self._context.config.settle_us
@@ -59,7 +59,7 @@ class Openings:
 
     # --- packets
 
-    def connect(self, attachment: Attachment, frame: Frame, now: int) -> None:
+    def connect(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """CONNECT: authorised and handed on, or refused (3.2)."""
         self._context.counters.connects += 1
         route_key = bytes(frame.payload[:ROUTE_KEY_SIZE])
@@ -80,7 +80,7 @@ class Openings:
             answer = rejected_frame(frame.source, route_key, *refusal)
             attachment.mailbox.post(("rejected", frame.source), answer)
 
-    def accepted(self, attachment: Attachment, frame: Frame, now: int) -> None:
+    def accepted(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """ACCEPTED from the attachment the CONNECT was handed to binds; a repeated one passes (3.2)."""
         accepted = decode_accepted(frame.payload)
         if accepted is None or not frame.destination:
@@ -100,7 +100,7 @@ class Openings:
         initiator = route.initiator
         initiator.mailbox.put_control(initiator.queue, frame)
 
-    def rejected(self, attachment: Attachment, frame: Frame, now: int) -> None:
+    def rejected(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """REJECTED passes from the attachment the CONNECT was handed to, and from nobody else (9.1)."""
         rejected = decode_rejected(frame.payload)
         route = attachment.handed.get(rejected.route_key) if rejected is not None else None
@@ -130,7 +130,7 @@ class Openings:
             self._routes.park(route, now)
         return None
 
-    def _open(self, attachment: Attachment, connect: Connect, frame: Frame, now: int) -> Refusal | None:
+    def _open(self, attachment: ServedAttachment, connect: Connect, frame: Frame, now: int) -> Refusal | None:
         """A new route. A resume that finds no room is not refused: that would end a stream that can wait."""
         user = attachment.account.user
         if self.is_draining:
@@ -158,7 +158,7 @@ class Openings:
 
     def _hand(self, route: Route, decision: Hand, target: Target, now: int) -> Refusal | None:
         """Hand it to the first with room, who is last in the next turn."""
-        candidates: list[tuple[Attachment, Listener | None]]
+        candidates: list[tuple[ServedAttachment, Listener | None]]
         if decision.to is HandTo.SERVICE:
             listeners = self._services.candidates(decision.name or target.host)
             candidates = [(listener.attachment, listener) for listener in listeners]
@@ -181,14 +181,14 @@ class Openings:
             return None  # they may be about to attach again, like everybody: the initiator asks again in a second
         return refusal
 
-    def _take_turn(self, acceptor: Attachment, listener: Listener | None) -> None:
+    def _take_turn(self, acceptor: ServedAttachment, listener: Listener | None) -> None:
         if listener is not None:
             self._services.chosen(listener)
         else:
             self._registry.exits.remove(acceptor)
             self._registry.exits.append(acceptor)
 
-    def _hand_resume(self, route: Route, endpoint: Attachment, now: int) -> None:
+    def _hand_resume(self, route: Route, endpoint: ServedAttachment, now: int) -> None:
         """It never dials (6.5): the endpoint knows the route, or answers REJECTED(gone)."""
         if self._routes.hand(route, endpoint, None, now) is not None:
             self._routes.release(route, now)  # the initiator asks again in a second

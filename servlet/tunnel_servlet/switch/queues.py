@@ -31,23 +31,23 @@ class RouteQueue:
     """
 
     __slots__ = (
-        "_acks",
-        "_beyond",
         "_budget",
         "_config",
-        "_control",
         "_counters",
         "_drops",
-        "_frames",
-        "_keys",
         "_notify",
+        "acks",
         "back",
+        "beyond",
         "blocked",
+        "control",
         "control_bytes",
         "control_listed",
         "data_bytes",
         "deficit",
         "edge_due",
+        "frames",
+        "keys",
         "ledger",
         "listed",
         "own_id",
@@ -73,41 +73,41 @@ class RouteQueue:
         self.edge_due = False  # the receiver of this queue is to hear the edge of `back`
         self.ledger = EdgeLedger(config.initial_edge_bytes, config.reserved_bytes >> 2)
         self._budget, self._config, self._counters, self._notify = budget, config, counters, notify
-        self._keys: list[int] = []  # of the stream's packets that wait, ascending
-        self._frames: dict[int, Frame] = {}
-        self._acks: list[Frame] = []
-        self._control: OrderedDict[int, Frame] = OrderedDict()
+        self.keys: list[int] = []  # of the stream's packets that wait, ascending
+        self.frames: dict[int, Frame] = {}
+        self.acks: list[Frame] = []
+        self.control: OrderedDict[int, Frame] = OrderedDict()
         self._drops: list[list[int]] = []  # reason, first, last, limit
-        self._beyond = 0  # bytes of the pool in use
+        self.beyond = 0  # bytes of the pool in use
 
     # --- what waits
 
     @property
     def has_data(self) -> bool:
         """Packets of the stream wait and may leave."""
-        return bool(self._keys) and not self.blocked
+        return bool(self.keys) and not self.blocked
 
     @property
     def has_control(self) -> bool:
         """Something waits that goes before the stream."""
-        return bool(self._control or self._acks or self._drops or self.edge_due) and not self.blocked
+        return bool(self.control or self.acks or self._drops or self.edge_due) and not self.blocked
 
     @property
     def head_bytes(self) -> int:
         """Size of the stream's next packet; there must be one."""
-        return len(self._frames[self._keys[0]].data)
+        return len(self.frames[self.keys[0]].data)
 
     def limit(self) -> int:
         """Payload that may wait: what is reserved, and as much of the pool as would then still be free (9.2)."""
-        spare = max(0, self._budget.free() + self._beyond) // 2
+        spare = max(0, self._budget.free() + self.beyond) // 2
         return self.reserved_bytes + min(spare, self._config.route_bytes_max - self.reserved_bytes)
 
     def edge_is_due(self) -> bool:
         """Whether the sender should hear of its edge (9.4). Asked after packets were let go."""
         ledger = self.ledger
         if ledger.has_moved():
-            return ledger.is_due(self.limit()) or (ledger.is_smaller and not self._keys)
-        return ledger.is_smaller and not self._keys
+            return ledger.is_due(self.limit()) or (ledger.is_smaller and not self.keys)
+        return ledger.is_smaller and not self.keys
 
     def is_promised_too_much(self) -> bool:
         """Whether the initial edge, which the sender believes in, is beyond what may wait (7.12)."""
@@ -118,7 +118,7 @@ class RouteQueue:
     def put(self, frame: Frame) -> bool:
         """Keep a packet of the stream; False if it was dropped, and the sender will be told."""
         key = self.ledger.key(frame.sequence)
-        if key in self._frames:
+        if key in self.frames:
             self._replace(key, frame)
             return True
         size = charge(frame)
@@ -136,16 +136,16 @@ class RouteQueue:
         if frame.type == _ACK:
             if not self._budget.admits(size):
                 return False
-            if len(self._acks) == _ACKS_MAX:
-                self._budget.release(charge(self._acks.pop(0)))
-            self._acks.append(frame)
+            if len(self.acks) == _ACKS_MAX:
+                self._budget.release(charge(self.acks.pop(0)))
+            self.acks.append(frame)
         else:
             key = _control_key(frame)
-            if key in self._control:
-                size -= charge(self._control[key])
+            if key in self.control:
+                size -= charge(self.control[key])
             if not self._admit_control(size):
                 return False
-            self._control[key] = frame
+            self.control[key] = frame
             self.control_bytes += size
         keep(frame, self._budget)
         self._budget.hold(size)
@@ -153,8 +153,8 @@ class RouteQueue:
 
     def pop(self) -> Frame:
         """The stream's next packet, let go; there must be one. It stays counted as held."""
-        key = self._keys.pop(0)
-        frame = self._frames.pop(key)
+        key = self.keys.pop(0)
+        frame = self.frames.pop(key)
         if frame.type == _DATA:
             size = len(frame.data) - HEADER_SIZE
             self._count(-size)
@@ -168,14 +168,14 @@ class RouteQueue:
         """The next packet before the stream; None if there is none that fits. It stays counted as held."""
         if self._drops or self.edge_due:
             return self._make_notice() if room >= NOTICE_BYTES else None
-        if self._acks:
-            return self._acks.pop(0) if len(self._acks[0].data) <= room else None
-        if not self._control:
+        if self.acks:
+            return self.acks.pop(0) if len(self.acks[0].data) <= room else None
+        if not self.control:
             return None
-        key, frame = next(iter(self._control.items()))
+        key, frame = next(iter(self.control.items()))
         if len(frame.data) > room:
             return None
-        del self._control[key]
+        del self.control[key]
         self.control_bytes -= charge(frame)
         return frame
 
@@ -185,20 +185,20 @@ class RouteQueue:
         It never stopped being counted as held.
         """
         if frame.type == _ACK:
-            if len(self._acks) == _ACKS_MAX:
+            if len(self.acks) == _ACKS_MAX:
                 return False
-            self._acks.insert(0, frame)
+            self.acks.insert(0, frame)
         elif frame.type in IN_STREAM:
             key = self.ledger.key(frame.sequence)
-            if key in self._frames:
+            if key in self.frames:
                 return False
             self._insert(key, frame)
         else:
             key = _control_key(frame)
-            if key in self._control:
+            if key in self.control:
                 return False
-            self._control[key] = frame
-            self._control.move_to_end(key, last=False)
+            self.control[key] = frame
+            self.control.move_to_end(key, last=False)
             self.control_bytes += charge(frame)
         return True
 
@@ -206,10 +206,10 @@ class RouteQueue:
         """The receiver's id is known: it is written into what was held (3.6), which may leave now."""
         self.own_id = own_id
         self.blocked = False
-        for frames in (self._frames, self._control):
+        for frames in (self.frames, self.control):
             for key, frame in frames.items():
                 frames[key] = readdress(frame, destination=own_id)
-        self._acks = [readdress(frame, destination=own_id) for frame in self._acks]
+        self.acks = [readdress(frame, destination=own_id) for frame in self.acks]
         self.attend()
 
     def shrink(self) -> int:
@@ -220,10 +220,10 @@ class RouteQueue:
 
     def close(self) -> list[Frame]:
         """The route is released, and the stream worth nothing any more. What went before it is given, still held."""
-        self._budget.release(sum(map(charge, self._frames.values())))
+        self._budget.release(sum(map(charge, self.frames.values())))
         self._count(-self.data_bytes)
-        kept = [*self._acks, *self._control.values()]
-        self._keys, self._frames, self._acks, self._control, self._drops = [], {}, [], OrderedDict(), []
+        kept = [*self.acks, *self.control.values()]
+        self.keys, self.frames, self.acks, self.control, self._drops = [], {}, [], OrderedDict(), []
         self.control_bytes = 0
         self.edge_due = False
         if not self.blocked:
@@ -271,7 +271,7 @@ class RouteQueue:
             return True
         limit = self.limit()
         # What comes before something that waits is worth more to the receiver than what comes last.
-        while after > limit and self._keys and self._keys[-1] > key:
+        while after > limit and self.keys and self.keys[-1] > key:
             after -= self._evict()
         return after <= limit or not self.data_bytes
 
@@ -280,8 +280,8 @@ class RouteQueue:
 
     def _evict(self) -> int:
         """Drop the last of the stream; how much payload that was."""
-        key = self._keys.pop()
-        frame = self._frames.pop(key)
+        key = self.keys.pop()
+        frame = self.frames.pop(key)
         self._budget.release(charge(frame))
         size = 0
         if frame.type == _DATA:
@@ -302,21 +302,21 @@ class RouteQueue:
 
     def _replace(self, key: int, frame: Frame) -> None:
         """One copy per sequence: the later attempt stays, in the place of the earlier (9.2)."""
-        old = self._frames[key]
+        old = self.frames[key]
         self._counters.packets_replaced += 1
         if (frame.attempt - old.attempt) & 0xFF < 0x80 and frame.type == old.type and len(frame.data) == len(old.data):
             keep(frame, self._budget)
-            self._frames[key] = frame
+            self.frames[key] = frame
 
     def _insert(self, key: int, frame: Frame) -> None:
         ledger = self.ledger
         if key > ledger.newest:
             ledger.newest = key
-        if not self._keys or key > self._keys[-1]:
-            self._keys.append(key)
+        if not self.keys or key > self.keys[-1]:
+            self.keys.append(key)
         else:
-            insort(self._keys, key)
-        self._frames[key] = frame
+            insort(self.keys, key)
+        self.frames[key] = frame
         if frame.type != _DATA:
             self.control_bytes += charge(frame)
             return
@@ -329,9 +329,9 @@ class RouteQueue:
         """The payload that waits has changed by `size`."""
         self.data_bytes += size
         beyond = max(0, self.data_bytes - self.reserved_bytes)
-        if beyond != self._beyond:
-            self._budget.exceed(beyond - self._beyond)
-            self._beyond = beyond
+        if beyond != self.beyond:
+            self._budget.exceed(beyond - self.beyond)
+            self.beyond = beyond
 
     def _make_notice(self) -> Frame:
         """What the receiver of this queue is to know about its sending."""

@@ -2,9 +2,9 @@
 
 from collections import OrderedDict
 
-from tunnel_servlet.switch.attachments import Account, Attachment
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.model import Account, Attention, ServedAttachment
 
 __all__ = ["Registry"]
 
@@ -12,15 +12,16 @@ __all__ = ["Registry"]
 class Registry:
     """All attachments and their users. An id belongs to the user who attached with it first, while it is here."""
 
-    def __init__(self, context: SwitchContext) -> None:
-        self.by_id: dict[bytes, Attachment] = {}
+    def __init__(self, context: SwitchContext, attention: Attention) -> None:
+        self.by_id: dict[bytes, ServedAttachment] = {}
         self.accounts: dict[str, Account] = {}
-        self.exits: list[Attachment] = []  # who comes first is next
-        self._names: dict[tuple[str, str], Attachment] = {}
+        self.exits: list[ServedAttachment] = []  # who comes first is next
+        self._names: dict[tuple[str, str], ServedAttachment] = {}
         self._replaced: OrderedDict[bytes, int] = OrderedDict()  # until when these ids are refused
         self._context = context
+        self._attention = attention
 
-    def find(self, identity: bytes, user: str) -> Attachment | None:
+    def find(self, identity: bytes, user: str) -> ServedAttachment | None:
         """The attachment of that id, if it is this user's: to others it does not exist (6.1)."""
         attachment = self.by_id.get(identity)
         return attachment if attachment is not None and attachment.account.user == user else None
@@ -32,7 +33,7 @@ class Registry:
         used = account.attachments if account is not None else 0
         return used < config.attachments_per_user_max and len(self.by_id) < config.attachments_max
 
-    def add(self, identity: bytes, user: str, *, is_exit: bool) -> Attachment:
+    def add(self, identity: bytes, user: str, *, is_exit: bool) -> ServedAttachment:
         """A new attachment, without a name."""
         config = self._context.config
         account = self.accounts.get(user)
@@ -41,16 +42,16 @@ class Registry:
             account = Account(user, Budget(size, config.pool_bytes(size), self._context.budget))
             self.accounts[user] = account
         account.attachments += 1
-        attachment = Attachment(identity, account, self._context, is_exit=is_exit)
+        attachment = ServedAttachment(identity, account, self._context, self._attention, is_exit=is_exit)
         self.by_id[identity] = attachment
         return attachment
 
-    def serve(self, attachment: Attachment) -> None:
+    def serve(self, attachment: ServedAttachment) -> None:
         """It has its name: from now on an exit gets connections."""
         if attachment.is_exit and attachment not in self.exits:
             self.exits.append(attachment)
 
-    def remove(self, attachment: Attachment) -> None:
+    def remove(self, attachment: ServedAttachment) -> None:
         """It is no more; its routes have been released."""
         attachment.is_gone = True
         attachment.mailbox.budget.close()
@@ -66,11 +67,11 @@ class Registry:
 
     # --- names
 
-    def named(self, user: str, name: str) -> Attachment | None:
+    def named(self, user: str, name: str) -> ServedAttachment | None:
         """Who has the name; an endpoint without one has none."""
         return self._names.get((user, name)) if name else None
 
-    def rename(self, attachment: Attachment, name: str) -> None:
+    def rename(self, attachment: ServedAttachment, name: str) -> None:
         """It goes by this name from now on; nobody else has it any more."""
         key = attachment.account.user, attachment.name
         if self._names.get(key) is attachment:

@@ -1,77 +1,15 @@
 """Routes: who is bound to whom, who waits to be, and when that ends (3.2, 6.5, 9.5)."""
 
-import enum
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import Accepted, Connect, DropReason, Frame, RejectReason
-from tunnel_servlet.switch.attachments import Attachment
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
+from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
-from tunnel_servlet.switch.queues import RouteQueue
 
-if TYPE_CHECKING:
-    from tunnel_servlet.switch.services import Listener
-
-__all__ = ["Leg", "Route", "RouteState", "RouteTable"]
-
-
-class RouteState(enum.Enum):
-    """How far a route has come."""
-
-    PARKED = "parked"  # a resume whose endpoint is not attached (6.5)
-    HANDED = "handed"  # CONNECT is with an acceptor (3.2)
-    BOUND = "bound"
-    RELEASED = "released"
-
-
-class Leg:
-    """One side of a route. `queue` is what waits for this side. `far_id` is 0 until the route is bound."""
-
-    __slots__ = ("attachment", "far", "far_id", "has_shut", "mailbox", "own_id", "queue", "route")
-
-    def __init__(self, attachment: Attachment, own_id: int, queue: RouteQueue, route: "Route") -> None:
-        self.attachment = attachment
-        self.mailbox = attachment.mailbox
-        self.own_id = own_id
-        self.queue = queue
-        self.route = route
-        self.far = self
-        self.far_id = 0
-        self.has_shut = False  # it sent SHUTDOWN, or ABORT
-
-
-class Route:
-    """A connection as the relay sees it. `acceptor` is itself the initiator while a resume is parked."""
-
-    __slots__ = (
-        "acceptor",
-        "deadline",
-        "endpoint_id",
-        "frame",
-        "initiator",
-        "is_lingering",
-        "listener",
-        "resume",
-        "route_key",
-        "state",
-        "target",
-    )
-
-    def __init__(self, connect: Connect, frame: Frame) -> None:
-        self.route_key = connect.route_key  # drawn by the initiator (3.1)
-        self.target = connect.target  # what was authorised
-        self.resume = connect.resume
-        self.endpoint_id = connect.options.endpoint_id or b""  # of the acceptor, if it is a resume
-        self.frame: Frame | None = frame  # CONNECT as it is handed on, stamped; None once it is bound
-        self.state = RouteState.PARKED
-        self.initiator: Leg
-        self.acceptor: Leg
-        self.deadline: Deadline
-        self.listener: Listener | None = None
-        self.is_lingering = False
+__all__ = ["RouteTable"]
 
 
 class RouteTable:
@@ -79,7 +17,7 @@ class RouteTable:
 
     def __init__(self, context: SwitchContext) -> None:
         self._context = context
-        self._parked: dict[bytes, dict[Route, None]] = {}  # by the endpoint named, oldest first
+        self.parked: dict[bytes, dict[Route, None]] = {}  # by the endpoint named, oldest first
         self.counts = dict.fromkeys(RouteState, 0)
 
     def __len__(self) -> int:
@@ -87,7 +25,7 @@ class RouteTable:
 
     # --- opening
 
-    def open(self, attachment: Attachment, connect: Connect, frame: Frame) -> Route | None:
+    def open(self, attachment: ServedAttachment, connect: Connect, frame: Frame) -> Route | None:
         """A route from `attachment` to nobody yet; None if limits or reservations are used up."""
         config, account = self._context.config, attachment.account
         if (
@@ -109,7 +47,9 @@ class RouteTable:
         self.counts[RouteState.PARKED] += 1
         return route
 
-    def hand(self, route: Route, acceptor: Attachment, listener: "Listener | None", now: int) -> RejectReason | None:
+    def hand(
+        self, route: Route, acceptor: ServedAttachment, listener: Listener | None, now: int
+    ) -> RejectReason | None:
         """Hand CONNECT to `acceptor`; why not, if it cannot be."""
         if route.route_key in acceptor.handed:
             return RejectReason.ID_IN_USE
@@ -140,12 +80,12 @@ class RouteTable:
 
     def park(self, route: Route, now: int) -> None:
         """A resume waits for the endpoint it names; a repeat waits anew (6.5)."""
-        self._parked.setdefault(route.endpoint_id, {})[route] = None
+        self.parked.setdefault(route.endpoint_id, {})[route] = None
         self._context.deadlines.set(route.deadline, now + self._context.config.park_us)
 
     def unpark(self, endpoint_id: bytes) -> list[Route]:
         """The resumes that wait for this endpoint, oldest first; they wait no more."""
-        return list(self._parked.pop(endpoint_id, {}))
+        return list(self.parked.pop(endpoint_id, {}))
 
     def bind(self, route: Route, own_id: int, accepted: Accepted, sequence: int, now: int) -> None:
         """The acceptor echoed the route key: `own_id` is its id, `sequence` its initial one."""
@@ -214,7 +154,7 @@ class RouteTable:
             text=state.value,
         )
 
-    def release_all(self, attachment: Attachment, reason: DropReason, now: int) -> None:
+    def release_all(self, attachment: ServedAttachment, reason: DropReason, now: int) -> None:
         """The attachment is no more: its routes end, and the other sides are told (6.4, 9.5)."""
         why = TraceReason.GONE if reason is DropReason.GONE else TraceReason.NO_ROUTE
         handed = [route for route in attachment.handed.values() if route.state is RouteState.HANDED]
@@ -231,7 +171,7 @@ class RouteTable:
             elif other is route.initiator and (reason is DropReason.GONE or not route.resume):
                 self.tell_rejected(route, RejectReason.GONE, "the endpoint is gone")
 
-    def tell_dropped(self, attachment: Attachment, own_id: int, reason: DropReason) -> None:
+    def tell_dropped(self, attachment: ServedAttachment, own_id: int, reason: DropReason) -> None:
         """DROPPED for a route that is no more; at most one waits for each id (6.7)."""
         attachment.mailbox.notice(own_id, reason)
 
@@ -281,7 +221,7 @@ class RouteTable:
             route.acceptor.attachment.unawait(route.initiator.own_id)
 
     def _unpark(self, route: Route) -> None:
-        parked = self._parked.get(route.endpoint_id, {})
+        parked = self.parked.get(route.endpoint_id, {})
         parked.pop(route, None)
         if not parked:
-            self._parked.pop(route.endpoint_id, None)
+            self.parked.pop(route.endpoint_id, None)

@@ -1,34 +1,11 @@
 """Who listens under which name, and who is next (2.8, 3.2)."""
 
-from typing import TYPE_CHECKING
-
 from tunnel.wire import ListenState, ListenStatus
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import MayListen
+from tunnel_servlet.switch.model import Listener, ServedAttachment
 
-if TYPE_CHECKING:
-    from tunnel_servlet.switch.attachments import Attachment
-
-__all__ = ["Listener", "Services"]
-
-
-class Listener:
-    """One attachment under one name. It stays known after it went down: an older LISTEN_STATE may still come."""
-
-    __slots__ = ("attachment", "backlog", "is_up", "name", "pending", "version")
-
-    def __init__(self, attachment: "Attachment", name: str) -> None:
-        self.attachment = attachment
-        self.name = name
-        self.version = 0
-        self.is_up = False
-        self.backlog = 0
-        self.pending = 0  # CONNECTs handed to it and not answered
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it may be handed another CONNECT."""
-        return self.is_up and self.pending < max(1, self.backlog)
+__all__ = ["Services"]
 
 
 class Services:
@@ -42,7 +19,7 @@ class Services:
     def __len__(self) -> int:
         return sum(map(len, self._up.values()))
 
-    def announce(self, attachment: "Attachment", state: ListenState) -> ListenState | None:
+    def announce(self, attachment: ServedAttachment, state: ListenState) -> ListenState | None:
         """Apply LISTEN_STATE; what the relay answers: what holds now. Nothing to one that is out of date."""
         listener = attachment.listeners.get(state.name)
         if listener is not None and state.version < listener.version:
@@ -77,7 +54,7 @@ class Services:
         turns.remove(listener)
         turns.append(listener)
 
-    def forget(self, attachment: "Attachment") -> None:
+    def forget(self, attachment: ServedAttachment) -> None:
         """The attachment is gone."""
         for listener in attachment.listeners.values():
             self._take_down(listener)
@@ -92,7 +69,7 @@ class Services:
         if not turns:
             del self._up[listener.name]
 
-    def _make_room(self, attachment: "Attachment") -> bool:
+    def _make_room(self, attachment: ServedAttachment) -> bool:
         """Room for another name; the oldest that is down is forgotten for it."""
         listeners = attachment.listeners
         if len(listeners) < self._config.names_per_attachment_max:

@@ -25,17 +25,17 @@ from tunnel.wire import (
     decode_envelope,
     encode_envelope,
 )
-from tunnel_servlet.switch.attachments import Attachment
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter
 from tunnel_servlet.switch.forwarding import Forwarder
 from tunnel_servlet.switch.invariants import check
-from tunnel_servlet.switch.lifecycle import UNKNOWN, Presence
+from tunnel_servlet.switch.lifecycle import UNKNOWN, Lifecycle
 from tunnel_servlet.switch.links import ServedLink
+from tunnel_servlet.switch.model import Attention, RouteState, ServedAttachment
 from tunnel_servlet.switch.openings import Openings
 from tunnel_servlet.switch.registry import Registry
-from tunnel_servlet.switch.routes import RouteState, RouteTable
+from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 from tunnel_servlet.switch.stats import SwitchStats
 
@@ -81,17 +81,18 @@ class Switch:
         self.config = config
         self.epoch = random.getrandbits(64)  # 6.3
         self._context = SwitchContext(config, trace)
-        self._registry = Registry(self._context)
+        self._attention = Attention()
+        self._registry = Registry(self._context, self._attention)
         self._routes = RouteTable(self._context)
         self._services = Services(config, may_listen)
         self._openings = Openings(self._context, self._registry, self._routes, self._services, authorise)
         self._forwarder = Forwarder(self._context, self._routes, self._openings, self._services, packet_filter)
-        self._presence = Presence(
+        self._lifecycle = Lifecycle(
             self.epoch, self._context, self._registry, self._routes, self._openings, self._services, self
         )
         self._responses: deque[Response] = deque()
-        self._held: dict[int, Attachment] = {}  # whose pull is parked, by its handle
-        self._links: dict[int, tuple[Attachment, ServedLink]] = {}
+        self._held: dict[int, ServedAttachment] = {}  # whose pull is parked, by its handle
+        self._links: dict[int, tuple[ServedAttachment, ServedLink]] = {}
         self._links_ready: deque[int] = deque()
         self._links_ended: deque[int] = deque()
 
@@ -120,7 +121,7 @@ class Switch:
 
     def check_invariants(self) -> None:
         """InvariantError if the switch is wrong about itself. For tests and the simulator: it recounts everything."""
-        check(self._context, self._registry, self._routes)
+        check(self._context, self._attention, self._registry, self._routes)
 
     # --- time
 
@@ -152,7 +153,7 @@ class Switch:
         if isinstance(message, Exchange):
             answer = self._exchange(handle, user, message, now)
         elif isinstance(message, Attach):
-            answer = self._presence.attach(user, message, now, is_exit=is_exit)
+            answer = self._lifecycle.attach(user, message, now, is_exit=is_exit)
         elif isinstance(message, EnvelopeError):
             answer = Status(_BAD_BODY[message], text=message.value)
         else:
@@ -186,11 +187,11 @@ class Switch:
             return False
         attachment.last_seen_us = now
         if not attachment.is_heard:
-            self._presence.heard(attachment, now)
+            self._lifecycle.heard(attachment, now)
         self._context.counters.links_opened += 1
         served = attachment.links[link] = ServedLink(link)
         self._links[link] = attachment, served
-        self._context.wake(attachment)
+        self._attention.wake(attachment)
         self._look_after(now)
         return True
 
@@ -241,14 +242,14 @@ class Switch:
             del attachment.links[link]
             attachment.last_seen_us = now
             attachment.mailbox.put_back(served.take_back())
-            self._context.wake(attachment)
+            self._attention.wake(attachment)
             self._look_after(now)
 
     def poll_link_end(self) -> int | None:
         """A link that the shell is to close: its attachment or generation is no more. The switch has forgotten it."""
         return self._links_ended.popleft() if self._links_ended else None
 
-    # --- what the parts of the switch ask of it (Ways)
+    # --- what the parts of the switch ask of it (LifecycleHost)
 
     def send(self, reply: Reply | None) -> bool:
         """Answer a request, if it is to be answered now."""
@@ -260,7 +261,7 @@ class Switch:
         self._respond(reply.handle, reply.answer)
         return True
 
-    def end_links(self, attachment: Attachment) -> None:
+    def end_links(self, attachment: ServedAttachment) -> None:
         """Close the attachment's links; what they owe receipts for is first in line again."""
         for link in reversed(attachment.links.values()):
             attachment.mailbox.put_back(link.take_back())
@@ -268,7 +269,7 @@ class Switch:
             self._links_ended.append(link.link)
         attachment.links.clear()
 
-    def refuse_held(self, attachment: Attachment) -> None:
+    def refuse_held(self, attachment: ServedAttachment) -> None:
         """Tell the requests that wait that their attachment is not known."""
         for handle, lane in attachment.parked.items():
             lane.gone(handle)
@@ -276,7 +277,7 @@ class Switch:
             self._respond(handle, UNKNOWN)
         attachment.parked.clear()
 
-    def end_holds(self, attachment: Attachment, now: int) -> None:
+    def end_holds(self, attachment: ServedAttachment, now: int) -> None:
         """Answer the requests whose hold is over."""
         for lane in list(attachment.parked.values()):
             self.send(lane.expire(now))
@@ -299,7 +300,7 @@ class Switch:
             return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "no room for a part of a packet")
         attachment.last_seen_us = now
         if not attachment.is_heard:
-            self._presence.heard(attachment, now)
+            self._lifecycle.heard(attachment, now)
         if exchange.pull and attachment.links:
             attachment.distrust_links(now)
         lane, outbox = attachment.lane(exchange.lane)
@@ -315,7 +316,7 @@ class Switch:
             self._answer(attachment, lane, handle, now)
         return None
 
-    def _answer(self, attachment: Attachment, lane: ServedLane, handle: int, now: int) -> None:
+    def _answer(self, attachment: ServedAttachment, lane: ServedLane, handle: int, now: int) -> None:
         """With what waits; a pull that finds nothing is held."""
         if self.send(lane.answer(now)):
             return
@@ -326,15 +327,15 @@ class Switch:
         if due_us is None or lane.parked_until_us < due_us:
             self._context.deadlines.set(attachment.hold, lane.parked_until_us)
 
-    def _heard(self, attachment: Attachment, served: ServedLink) -> None:
+    def _heard(self, attachment: ServedAttachment, served: ServedLink) -> None:
         """The link is alive, and may be given what waits."""
         served.is_distrusted = False
         if attachment.mailbox.waiting:
-            self._context.wake(attachment)
+            self._attention.wake(attachment)
 
     def _look_after(self, now: int) -> None:
         """Give those for whom something waits a way to get it: the oldest held pull, else a link (7.4, 8)."""
-        awake = self._context.awake
+        awake = self._attention.awake
         while awake:
             attachment = awake.popleft()
             attachment.is_awake = False

@@ -3,15 +3,16 @@
 from tunnel.traces.record import TraceEvent, TraceReason, TraceRecord
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.model import Attention
 from tunnel_servlet.switch.registry import Registry
 
 
 def test_an_attachment_is_looked_after_once() -> None:
-    context = SwitchContext(SwitchConfig(), None)
-    attachment = Registry(context).add(b"1", "ann", is_exit=False)
-    context.wake(attachment)
-    context.wake(attachment)
-    assert list(context.awake) == [attachment]
+    attention = Attention()
+    attachment = Registry(SwitchContext(SwitchConfig(), None), attention).add(b"1", "ann", is_exit=False)
+    attention.wake(attachment)
+    attention.wake(attachment)
+    assert list(attention.awake) == [attachment]
     assert attachment.is_awake
 
 

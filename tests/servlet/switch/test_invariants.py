@@ -22,4 +22,4 @@ def test_a_byte_too_many_is_found() -> None:
     attachment = switch._registry.by_id[client.identity]
     attachment.mailbox.budget.held += 1
     with pytest.raises(InvariantError, match="bytes are counted as held"):
-        check(switch._context, switch._registry, switch._routes)
+        check(switch._context, switch._attention, switch._registry, switch._routes)

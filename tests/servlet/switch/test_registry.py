@@ -4,12 +4,13 @@ from typing import Any
 
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.model import Attention
 from tunnel_servlet.switch.registry import Registry
 
 
 def registry(**settings: Any) -> tuple[Registry, SwitchContext]:
     context = SwitchContext(SwitchConfig(**settings), None)
-    return Registry(context), context
+    return Registry(context, Attention()), context
 
 
 def test_6_1_an_attachment_exists_for_its_user_alone() -> None:

@@ -1,21 +1,26 @@
-"""An attachment: an endpoint's authenticated presence, with its lanes, links and mailbox (section 6)."""
+"""What the switch remembers, and how these things point to each other.
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING
+An *attachment* is an endpoint's authenticated presence, with its lanes, links and mailbox (section 6). A *route* joins
+two of them, one *leg* at each (3.2). A *listener* is one attachment under the name of one service (2.8). The tables of
+them, and what happens to them, are in `registry`, `routes`, `services` and `lifecycle`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict, deque
 
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits
-from tunnel.wire import Attached, Frame
+from tunnel.wire import Attached, Connect, Frame
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
+from tunnel_servlet.switch.lane_outbox import LaneOutbox
 from tunnel_servlet.switch.links import ServedLink
 from tunnel_servlet.switch.mailbox import Mailbox
+from tunnel_servlet.switch.queues import RouteQueue
 
-if TYPE_CHECKING:
-    from tunnel_servlet.switch.routes import Leg, Route
-    from tunnel_servlet.switch.services import Listener
-
-__all__ = ["Account", "Attachment", "LaneOutbox"]
+__all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "ServedAttachment"]
 
 
 class Account:
@@ -30,63 +35,88 @@ class Account:
         self.routes = 0  # opened by its attachments
 
 
-class LaneOutbox:
-    """A lane's way into the mailbox. It accounts for what the lane holds: the lane does not say what was confirmed."""
+class RouteState(enum.Enum):
+    """How far a route has come."""
 
-    __slots__ = ("_cut", "_incoming_bytes", "_mailbox", "_taken")
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox = mailbox
-        self._taken: list[Frame] = []
-        self._cut = False  # what was taken last leaves in pieces
-        self._incoming_bytes = 0  # of a packet that comes in pieces
-
-    def take(self, limit_bytes: int) -> list[Frame]:
-        """What leaves next. A lane takes again only when all that it took before was confirmed or put back."""
-        self._confirmed()
-        frames = self._mailbox.take(limit_bytes)
-        self._taken = list(frames)
-        self._cut = len(frames) == 1 and frames[0].size > limit_bytes
-        return frames
-
-    def put_back(self, frames: list[Frame]) -> None:
-        """These did not arrive. They are always the last of what was taken."""
-        del self._taken[len(self._taken) - len(frames) :]
-        self._mailbox.put_back(frames)
-
-    def waits(self) -> bool:
-        """Whether there is anything to take."""
-        return self._mailbox.waiting
-
-    def applied(self, held_bytes: int) -> None:
-        """The lane has applied a request, and not yet answered it: it holds `held_bytes`. All that it had taken and not
-        put back was confirmed, unless that is one packet in pieces; the rest is a packet that comes in pieces."""
-        if not self._cut:
-            self._confirmed()
-        self._count_incoming(max(0, held_bytes - sum(frame.size for frame in self._taken)))
-
-    def close(self) -> None:
-        """The lane is closed."""
-        self._confirmed()
-        self._count_incoming(0)
-
-    def _confirmed(self) -> None:
-        if self._taken:
-            self._mailbox.confirmed(self._taken)
-            self._taken = []
-        self._cut = False
-
-    def _count_incoming(self, size: int) -> None:
-        if size != self._incoming_bytes:
-            self._mailbox.budget.hold(size - self._incoming_bytes)
-            self._incoming_bytes = size
+    PARKED = "parked"  # a resume whose endpoint is not attached (6.5)
+    HANDED = "handed"  # CONNECT is with an acceptor (3.2)
+    BOUND = "bound"
+    RELEASED = "released"
 
 
-class Attachment:
+class Leg:
+    """One side of a route. `queue` is what waits for this side. `far_id` is 0 until the route is bound."""
+
+    __slots__ = ("attachment", "far", "far_id", "has_shut", "mailbox", "own_id", "queue", "route")
+
+    def __init__(self, attachment: ServedAttachment, own_id: int, queue: RouteQueue, route: Route) -> None:
+        self.attachment = attachment
+        self.mailbox = attachment.mailbox
+        self.own_id = own_id
+        self.queue = queue
+        self.route = route
+        self.far = self
+        self.far_id = 0
+        self.has_shut = False  # it sent SHUTDOWN, or ABORT
+
+
+class Route:
+    """A connection as the relay sees it. `acceptor` is itself the initiator while a resume is parked."""
+
+    __slots__ = (
+        "acceptor",
+        "deadline",
+        "endpoint_id",
+        "frame",
+        "initiator",
+        "is_lingering",
+        "listener",
+        "resume",
+        "route_key",
+        "state",
+        "target",
+    )
+
+    def __init__(self, connect: Connect, frame: Frame) -> None:
+        self.route_key = connect.route_key  # drawn by the initiator (3.1)
+        self.target = connect.target  # what was authorised
+        self.resume = connect.resume
+        self.endpoint_id = connect.options.endpoint_id or b""  # of the acceptor, if it is a resume
+        self.frame: Frame | None = frame  # CONNECT as it is handed on, stamped; None once it is bound
+        self.state = RouteState.PARKED
+        self.initiator: Leg
+        self.acceptor: Leg
+        self.deadline: Deadline
+        self.listener: Listener | None = None
+        self.is_lingering = False
+
+
+class Listener:
+    """One attachment under one name. It stays known after it went down: an older LISTEN_STATE may still come."""
+
+    __slots__ = ("attachment", "backlog", "is_up", "name", "pending", "version")
+
+    def __init__(self, attachment: ServedAttachment, name: str) -> None:
+        self.attachment = attachment
+        self.name = name
+        self.version = 0
+        self.is_up = False
+        self.backlog = 0
+        self.pending = 0  # CONNECTs handed to it and not answered
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be handed another CONNECT."""
+        return self.is_up and self.pending < max(1, self.backlog)
+
+
+class ServedAttachment:
     """`mailbox` holds what waits for it, `legs` its sides of routes, `handed` the routes it is to accept or has
     accepted."""
 
-    def __init__(self, identity: bytes, account: Account, context: SwitchContext, *, is_exit: bool) -> None:
+    def __init__(
+        self, identity: bytes, account: Account, context: SwitchContext, attention: Attention, *, is_exit: bool
+    ) -> None:
         config = context.config
         self.identity = identity
         self.account = account
@@ -103,7 +133,7 @@ class Attachment:
         size = config.exit_mailbox_bytes_max if is_exit else config.mailbox_bytes_max
         # An exit serves all users: what waits for it is no user's own.
         budget = Budget(size, config.pool_bytes(size), context.budget if is_exit else account.budget)
-        self.mailbox = Mailbox(budget, config, context.counters, lambda: context.wake(self))
+        self.mailbox = Mailbox(budget, config, context.counters, lambda: attention.wake(self))
         self.legs: dict[int, Leg] = {}  # by its own id
         self.handed: dict[bytes, Route] = {}  # by route key
         self.lingering: OrderedDict[Route, None] = OrderedDict()  # opened by it, the oldest first
@@ -113,10 +143,10 @@ class Attachment:
         self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # lanes with a held pull by its handle, oldest first
         self.expiry: Deadline  # set by whoever makes the attachment
         self.hold: Deadline
-        self._awaited: dict[int, int] = {}  # how many routes are handed to it from this initiator's id
-        self._lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
+        self.awaited: dict[int, int] = {}  # how many routes are handed to it from this initiator's id
+        self.lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
         self._limits = ServedLimits(1)
-        self._context = context
+        self._config = config
 
     @property
     def generation(self) -> int:
@@ -125,24 +155,24 @@ class Attachment:
 
     def set_pull_interval(self, wanted_ms: int) -> None:
         """What the endpoint asks for, as far as it may have it (2.7, 7.11)."""
-        config = self._context.config
+        config = self._config
         self.pull_interval_us = min(max(wanted_ms * 1000, config.pull_interval_us_min), config.pull_interval_us_max)
 
     # --- whose connections it is to accept
 
     def awaits(self, initiator_id: int) -> None:
         """It was handed a CONNECT of this id."""
-        self._awaited[initiator_id] = self._awaited.get(initiator_id, 0) + 1
+        self.awaited[initiator_id] = self.awaited.get(initiator_id, 0) + 1
 
     def unawait(self, initiator_id: int) -> None:
         """The CONNECT was answered, or nobody waits for it any more."""
-        self._awaited[initiator_id] -= 1
-        if not self._awaited[initiator_id]:
-            del self._awaited[initiator_id]
+        self.awaited[initiator_id] -= 1
+        if not self.awaited[initiator_id]:
+            del self.awaited[initiator_id]
 
     def is_awaited(self, initiator_id: int) -> bool:
         """Whether a connection from this id may be accepted by it at any moment."""
-        return initiator_id in self._awaited
+        return initiator_id in self.awaited
 
     # --- lanes
 
@@ -150,7 +180,7 @@ class Attachment:
         """Start a generation: all lanes anew, what was not confirmed first in line (6.2)."""
         replies = self.close_lanes()
         self.attached = attached
-        config = self._context.config
+        config = self._config
         self._limits = ServedLimits(
             lanes=config.lanes_max,
             packet_bytes_max=config.packet_bytes_max,
@@ -162,24 +192,24 @@ class Attachment:
     def close_lanes(self) -> list[Reply]:
         """End all lanes; the answers to what they held. What was to be confirmed on the first lane is first in line."""
         replies: list[Reply] = []
-        for lane, outbox in reversed(self._lanes.values()):
+        for lane, outbox in reversed(self.lanes.values()):
             replies += lane.close()
             outbox.close()
-        self._lanes.clear()
+        self.lanes.clear()
         return replies
 
     def lane(self, number: int) -> tuple[ServedLane, LaneOutbox]:
         """The lane of that number, which is below the limit announced."""
-        found = self._lanes.get(number)
+        found = self.lanes.get(number)
         if found is None:
             outbox = LaneOutbox(self.mailbox)
             found = ServedLane(number, outbox, self.evidence, self._limits), outbox
-            self._lanes[number] = found
+            self.lanes[number] = found
         return found
 
     def evidence(self) -> list[tuple[int, int]]:
         """For every lane the highest number answered (7.7)."""
-        return [(number, lane.answered) for number, (lane, _) in self._lanes.items()]
+        return [(number, lane.answered) for number, (lane, _) in self.lanes.items()]
 
     def hold_ends_us(self) -> int | None:
         """When the first held pull is to be answered empty."""
@@ -189,7 +219,7 @@ class Attachment:
 
     def usable_link(self) -> ServedLink | None:
         """The link that may be given more: that on which the endpoint spoke last, or the newest."""
-        most = self._context.config.unreceipted_bytes_max
+        most = self._config.unreceipted_bytes_max
         for link in reversed(self.links.values()):
             if link.unreceipted_bytes < most and not link.is_distrusted:
                 return link
@@ -205,8 +235,21 @@ class Attachment:
 
     def distrust_links(self, now: int) -> None:
         """The endpoint pulls, or speaks on another link: what silent ones have not delivered is first in line again."""
-        since_us = now - self._context.config.link_stalled_us
+        since_us = now - self._config.link_stalled_us
         for link in reversed(self.links.values()):
             if link.is_stalled(since_us):
                 link.is_distrusted = True
                 self.mailbox.put_back(link.take_back())
+
+
+class Attention:
+    """The attachments for which something new waits. The switch looks after them before it returns to its caller."""
+
+    def __init__(self) -> None:
+        self.awake: deque[ServedAttachment] = deque()
+
+    def wake(self, attachment: ServedAttachment) -> None:
+        """Something waits for the attachment."""
+        if not attachment.is_awake:
+            attachment.is_awake = True
+            self.awake.append(attachment)

@@ -4,6 +4,7 @@ from tests.servlet.support import SECOND, Peer, Relay, bound, data, kinds
 from tunnel.wire import StatusCode, encode_packets
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.model import Attention
 from tunnel_servlet.switch.registry import Registry
 
 
@@ -127,7 +128,7 @@ def test_7_7_evidence_names_every_lane() -> None:
 
 def test_3_2_it_knows_whose_connections_it_may_accept() -> None:
     context = SwitchContext(SwitchConfig(), None)
-    attachment = Registry(context).add(b"1", "ann", is_exit=False)
+    attachment = Registry(context, Attention()).add(b"1", "ann", is_exit=False)
     attachment.awaits(7)
     attachment.awaits(7)
     attachment.unawait(7)
