@@ -8,9 +8,10 @@ import pytest
 
 from tests.support.loops import in_loop
 from tunnel.carriers import Host
+from tunnel.clock import now_us
 from tunnel.core import ConnectRequested, EndpointConfig, Event, Incoming, Refused
 from tunnel.core.constants import NEVER_US
-from tunnel.driver import Driver, StatusEvent, now_us
+from tunnel.driver import Driver, StatusEvent
 from tunnel.exchange import (
     AttachedEvent,
     BatchDone,

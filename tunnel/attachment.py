@@ -18,6 +18,7 @@ from tunnel.exchange import AttachedEvent, Detached, Recovered, Refused, Trouble
 from tunnel.listener import ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
 from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
 from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
+from tunnel.tasks import KeptTasks
 from tunnel.traces.record import TraceSink
 from tunnel.transport import Transport
 from tunnel.wire import SECRET_SIZE, RejectReason, StatusCode, Target, TargetKind
@@ -60,7 +61,7 @@ class Attachment:
         self._listeners = Listeners(self._report)
         self._servers: dict[str, Server] = {}
         self._transports: dict[Transport, None] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = KeptTasks()
         self._trouble = ""
         self._refusal: TunnelError | None = None
         self._empty: asyncio.Event
@@ -132,14 +133,12 @@ class Attachment:
             transport.abort()
         driver.abort_all()
         self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
+        self._tasks.cancel()
         driver.pump()
         with suppress(TimeoutError):
             async with asyncio.timeout(min(1.0, self._linger)):
                 await driver.quiet()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.done()
         await driver.close()
         await asyncio.sleep(0)  # connection_lost is called by the loop
 
@@ -221,7 +220,7 @@ class Attachment:
     ) -> Server:
         """Offer a service: `handler(reader, writer)` for each connection. DeniedError if the relay does not allow the
         name."""
-        return await self._serve(serve_streams(handler, limit, self._keep), name, backlog)
+        return await self._serve(serve_streams(handler, limit, self._tasks.keep), name, backlog)
 
     async def create_server(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], name: str, *, backlog: int = 128
@@ -322,7 +321,7 @@ class Attachment:
                 driver.wake()
 
         request = ExitRequest(target, event.user, accept, refuse)
-        self._keep(asyncio.get_running_loop().create_task(self._dial(request)))
+        self._tasks.keep(asyncio.get_running_loop().create_task(self._dial(request)))
 
     async def _dial(self, request: ExitRequest) -> None:
         """An exit handler that ends without an answer has refused."""
@@ -391,10 +390,6 @@ class Attachment:
         if self._driver is None or self._closed:
             raise RuntimeError("the attachment is not open: use it within `async with tunnel.attach(...) as t`")
         return self._driver
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def _report(self, message: str, error: Exception) -> None:
         asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})

@@ -5,13 +5,13 @@ sets one timer. What events mean is for those who registered; what is repeated w
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from random import Random
 from typing import Protocol, TypeAlias
 
 from tunnel.carriers.base import Carrier
 from tunnel.carriers.exchanging import ExchangingCarrier
+from tunnel.clock import LoopTimer, now_us
 from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incoming, State
 from tunnel.exchange import (
     AttachedEvent,
@@ -29,16 +29,9 @@ from tunnel.traces.record import TraceLevel, TraceSink, level_of
 from tunnel.traces.watch import DriverWatch
 from tunnel.wire import RejectReason
 
-__all__ = ["Application", "Driver", "StatusEvent", "now_us"]
+__all__ = ["Application", "Driver", "StatusEvent"]
 
 StatusEvent: TypeAlias = AttachedEvent | Detached | Troubled | Recovered | Refused
-
-_TIMER_STEP_US = 1_000  # timers are set to whole milliseconds, later rather than earlier: uvloop has no finer ones
-
-
-def now_us() -> int:
-    """The clock of everything in this process: microseconds, never going back."""
-    return time.monotonic_ns() // 1000
 
 
 class Application(Protocol):
@@ -87,8 +80,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._pumping = False
         self._scheduled: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_us = 0
+        self._timer = LoopTimer(self.pump)
         self._closed = False
         self._waiters: list[asyncio.Future[None]] = []
         self._watch: DriverWatch | None = None
@@ -110,9 +102,9 @@ class Driver:
     async def close(self) -> None:
         """Stop at once: what is still on its way is forgotten."""
         self._closed = True
-        for handle in (self._scheduled, self._timer):
-            if handle is not None:
-                handle.cancel()
+        self._timer.cancel()
+        if self._scheduled is not None:
+            self._scheduled.cancel()
         if self._watch is not None:
             self._watch.close()
         self._wake_waiters()
@@ -185,8 +177,8 @@ class Driver:
                     break
         finally:
             self._pumping = False
-        if due_us is not None and (self._timer is None or due_us < self._timer_us):
-            self._arm(due_us, now)
+        if due_us is not None:
+            self._timer.due_by(due_us, now)
         if self._waiters:
             self._wake_waiters()
 
@@ -294,18 +286,6 @@ class Driver:
             due_us = part.next_timeout()
             if due_us is not None and due_us <= now:
                 part.handle_timeout(now)
-
-    def _arm(self, due_us: int, now: int) -> None:
-        """A timer that is set too early stays: it costs one idle pump, setting it anew would cost more."""
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_ms = -((now - due_us) // _TIMER_STEP_US)
-        self._timer = self._loop.call_later(max(1, delay_ms) / 1e3, self._on_timer)
-        self._timer_us = due_us
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.pump()
 
     def _wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []

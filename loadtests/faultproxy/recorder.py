@@ -1,10 +1,10 @@
 """Counting and tracing what was done to whom."""
 
 import dataclasses
-import time
 
 from loadtests.faultproxy.faults import FaultKind
-from tunnel.traces.record import TraceEvent, TraceFault, TraceRecord, TraceSink
+from tunnel.clock import now_us
+from tunnel.traces.record import TraceEvent, TraceFault, TraceSink, TraceSource
 
 __all__ = ["Counts", "Recorder"]
 
@@ -28,8 +28,7 @@ class Recorder:
 
     def __init__(self, node: str, trace: TraceSink | None) -> None:
         self.counts = Counts()
-        self._node = node
-        self._trace = trace
+        self._trace = None if trace is None else TraceSource(trace, node)
 
     def fault(
         self,
@@ -46,10 +45,9 @@ class Recorder:
         """A fault was injected. `exchange` is the number of the exchange at this proxy; 0: it concerns none."""
         self.counts.faults[kind] += 1
         if self._trace is not None:
-            record = TraceRecord(
-                time_us=_now_us(),
-                node=self._node,
-                event=TraceEvent.FAULT_INJECTED,
+            self._trace.tell(
+                TraceEvent.FAULT_INJECTED,
+                now_us(),
                 cause=cause,
                 exchange=exchange,
                 size_bytes=size_bytes,
@@ -58,13 +56,8 @@ class Recorder:
                 count=count,
                 text=f"{kind} {text}".strip(),
             )
-            self._trace(record)
 
     def healed(self, text: str) -> None:
         """A fault that lasts is over."""
         if self._trace is not None:
-            self._trace(TraceRecord(time_us=_now_us(), node=self._node, event=TraceEvent.FAULTS_HEALED, text=text))
-
-
-def _now_us() -> int:
-    return time.monotonic_ns() // 1_000
+            self._trace.tell(TraceEvent.FAULTS_HEALED, now_us(), text=text)

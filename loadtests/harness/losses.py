@@ -5,12 +5,12 @@ everything; it enters the bad one with probability p and leaves it with r, each 
 is p / (p + r), a burst has 1 / r packets on average. Elliott's addition: loss in the good and mercy in the bad state.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from tunnel.traces.record import TraceEvent, TraceFault, TraceRecord, TraceSink
+from tunnel.clock import now_us
+from tunnel.traces.record import TraceEvent, TraceFault, TraceSink, TraceSource
 from tunnel.wire import Frame
 
 __all__ = ["Bernoulli", "GilbertElliott", "LossModel", "LossyFilter", "parse_model"]
@@ -91,15 +91,14 @@ class LossyFilter:
         trace: TraceSink | None = None,
         *,
         node: str = "lossyrelay",
-        now_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
+        now_us: Callable[[], int] = now_us,
     ) -> None:
         self.model = model
         self.passed = 0
         self.lost = 0
         self._random = Random(seed)
         self._is_bad = False
-        self._trace = trace
-        self._node = node
+        self._trace = None if trace is None else TraceSource(trace, node)
         self._now_us = now_us
 
     def __call__(self, frame: Frame) -> bool:
@@ -110,18 +109,15 @@ class LossyFilter:
             return True
         self.lost += 1
         if self._trace is not None:
-            self._trace(
-                TraceRecord(
-                    time_us=self._now_us(),
-                    node=self._node,
-                    event=TraceEvent.FAULT_INJECTED,
-                    cause=TraceFault.PACKET_DROPPED,
-                    connection=frame.source,
-                    peer=frame.destination,
-                    packet_type=frame.type,
-                    sequence=frame.sequence,
-                    attempt=frame.attempt,
-                    size_bytes=frame.size,
-                )
+            self._trace.tell(
+                TraceEvent.FAULT_INJECTED,
+                self._now_us(),
+                cause=TraceFault.PACKET_DROPPED,
+                connection=frame.source,
+                peer=frame.destination,
+                packet_type=frame.type,
+                sequence=frame.sequence,
+                attempt=frame.attempt,
+                size_bytes=frame.size,
             )
         return False

@@ -15,7 +15,8 @@ from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import in_loop, run
 from tests.support.proxies import UpstreamProxy
 from tunnel import Attachment
-from tunnel.carriers.link_protocol import HELLO_LANE, hello
+from tunnel.carriers.dialed_link import hello
+from tunnel.carriers.link_protocol import LINK_LANE
 from tunnel.wire import Exchange, decode_envelope
 
 TLS = Path(__file__).parent.parent / "support" / "tls"
@@ -170,7 +171,7 @@ def test_the_greeting_names_the_attachment() -> None:
     message = decode_envelope(hello(b"i" * 16, 5, 7))
     assert isinstance(message, Exchange)
     assert (message.attachment_id, message.epoch, message.generation) == (b"i" * 16, 5, 7)
-    assert (message.lane, message.number, message.data) == (HELLO_LANE, 0, b"")
+    assert (message.lane, message.number, message.data) == (LINK_LANE, 0, b"")
 
 
 @in_loop

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from tunnel import Attachment, memory_attach
-from tunnel.carriers.memory import Answered, MemoryRelay, Relay
-from tunnel.driver import now_us
+from tunnel.carriers.memory import Answered
 from tunnel.wire import Message, Target, TargetKind, decode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, PacketFilter
-from tunnel_servlet.switch.switch import Switch
+from tunnel_servlet.web.host import SwitchHost
 
-__all__ = ["LOSE_REQUEST", "LOSE_RESPONSE", "Core", "Fault", "MemoryTestRelay", "TestRelay", "authorise", "may_listen"]
+__all__ = ["LOSE_REQUEST", "LOSE_RESPONSE", "Fault", "MemoryTestRelay", "TestRelay", "authorise", "may_listen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +45,6 @@ def may_listen(user: str, name: str) -> bool:
     return name != "forbidden"
 
 
-class Core(Relay, Protocol):
-    """What has the switch."""
-
-    def close(self) -> None: ...
-
-
 class TestRelay:
     """A relay that can lose its memory. `fault` is asked about each request."""
 
@@ -67,23 +59,22 @@ class TestRelay:
         self.requests = 0
         self.core = self._life()
 
-    def _life(self) -> Core:
+    def _life(self) -> SwitchHost:
         self.lives += 1
         # At first whoever is asked for is there; after a restart they come back in any order.
         settling = {"settle_us": 1} if self.lives == 1 else {}
         config = SwitchConfig(**{**settling, **self.settings})
         return self.make_core(config)
 
-    def make_core(self, config: SwitchConfig) -> Core:
+    def make_core(self, config: SwitchConfig) -> SwitchHost:
         """Everything that a restart forgets."""
-        random = Random(self.lives)
-        switch = Switch(config, random, authorise, may_listen=may_listen, packet_filter=self.packet_filter)
-        return MemoryRelay(switch, now_us)
+        return SwitchHost(config, authorise, may_listen=may_listen, packet_filter=self.packet_filter)
 
     async def __aenter__(self) -> TestRelay:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        self.lives += 1
         self.core.close()
 
     def attach(self, user: str = "ann", **options: Any) -> Attachment:
@@ -92,8 +83,8 @@ class TestRelay:
 
     def restart(self) -> None:
         """kill -9, and up again: no exchange is answered, and nothing is remembered."""
-        self.core.close()
-        self.core = self._life()
+        dead, self.core = self.core, self._life()
+        dead.close()
 
     def judge(self, body: bytes) -> Fault | None:
         """The fate of a request."""
@@ -112,8 +103,14 @@ class MemoryTestRelay(TestRelay):
 
     def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool) -> int:
         fault = self.judge(body)
+        life = self.lives
+
+        def answered_in_life(status: int, answer: bytes) -> None:
+            if self.lives == life:  # a relay that is killed says nothing more
+                answered(status, answer)
+
         if fault is None:
-            return self.core.post(user, body, answered, is_exit=is_exit)
+            return self.core.post(user, body, answered_in_life, is_exit=is_exit)
         if fault.applies:
             self.core.post(user, body, lambda status, answer: None, is_exit=is_exit)
         if fault.status:

@@ -8,6 +8,7 @@ from aiohttp.abc import AbstractStreamWriter
 from tunnel.carriers.dialing import Dialing, describe_failure, is_final, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.exchange import Request
+from tunnel.tasks import KeptTasks
 from tunnel.wire import Buffer
 
 __all__ = ["HttpExchanger"]
@@ -24,7 +25,7 @@ class HttpExchanger:
         self._url = dialing.url("exchange")
         self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._closing: dict[asyncio.Task[None], None] = {}  # sessions that go, and tasks that were cancelled
+        self._closing = KeptTasks()
         self._pool: _Pool
         self._outcomes: Outcomes
 
@@ -47,13 +48,12 @@ class HttpExchanger:
         task = self._tasks.pop(request_id, None)
         if task is not None:
             task.cancel()
-            self._keep(task)
+            self._closing.keep(task)
 
     async def close(self) -> None:
         for request_id in list(self._tasks):
             self.abandon(request_id)
-        while self._closing:
-            await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.done()
         await self._pool.session.close()
 
     # one exchange
@@ -116,11 +116,7 @@ class HttpExchanger:
         else:
             pool.users -= 1
         if pool.is_retired and not pool.users:
-            self._keep(asyncio.get_running_loop().create_task(pool.session.close()))
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._closing[task] = None
-        task.add_done_callback(lambda done: self._closing.pop(done, None))
+            self._closing.keep(asyncio.get_running_loop().create_task(pool.session.close()))
 
 
 class _Pool:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from tunnel.carriers.base import Host
+from tunnel.carriers.dialed_link import DialedLink, hello
 from tunnel.carriers.dialing import Dialing, describe_failure
 from tunnel.carriers.exchanging import ExchangingCarrier
 from tunnel.carriers.http_exchanger import HttpExchanger
-from tunnel.carriers.link_protocol import LinkIO, hello
 from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
 from tunnel.exchange import (
     AttachedEvent,
@@ -31,6 +31,7 @@ from tunnel.exchange import (
     Refused,
 )
 from tunnel.exchange.pulls import NEVER_US
+from tunnel.tasks import KeptTasks
 from tunnel.wire import Packet, encode_packets, parse_packets
 
 __all__ = ["LinkCarrier"]
@@ -73,13 +74,13 @@ class LinkCarrier(ExchangingCarrier):
         self._random = random
         self._worked = self._eager = eager
         self._events: deque[LaneEvent] = deque()
-        self._link: LinkIO | None = None  # open, and in use
-        self._spares: list[LinkIO] = []  # open
+        self._link: DialedLink | None = None  # open, and in use
+        self._spares: list[DialedLink] = []  # open
         self._links_max = links
         self._dialings = itertools.cycle((dialing, *others))
         self._opening: asyncio.Task[None] | None = None
-        self._greeting: LinkIO | None = None
-        self._closing: dict[asyncio.Task[None], None] = {}
+        self._greeting: DialedLink | None = None
+        self._closing = KeptTasks()
         self._attached = False
         self._retry_at_us = 0
         self._retry_us = _RETRY_US_MIN
@@ -186,13 +187,12 @@ class LinkCarrier(ExchangingCarrier):
         opening = self._opening
         if opening is not None:
             opening.cancel()
-            self._keep(opening)
+            self._closing.keep(opening)
         if self._greeting is not None:
             self._greeting.abort()
         self._drop_all()
         await super().close()
-        while self._closing:
-            await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.done()
 
     # opening
 
@@ -201,7 +201,7 @@ class LinkCarrier(ExchangingCarrier):
             return False
         return self._attached and self._opening is None and not self._closed
 
-    def _open_links(self) -> Iterator[LinkIO]:
+    def _open_links(self) -> Iterator[DialedLink]:
         if self._link is not None:
             yield self._link
             yield from self._spares
@@ -212,9 +212,9 @@ class LinkCarrier(ExchangingCarrier):
             async with asyncio.timeout(_OPEN_S):
                 upgraded = await upgrade(next(self._dialings))
         except UpgradeRefusedError as error:
-            self._not_opened(str(error))
+            self.not_opened(str(error))
         except Exception as error:
-            self._not_opened(describe_failure(error))
+            self.not_opened(describe_failure(error))
         else:
             self._greet(upgraded)
 
@@ -225,12 +225,12 @@ class LinkCarrier(ExchangingCarrier):
         def closed(error: Exception | None) -> None:
             timer.cancel()
             upgraded.lost(error)
-            self._keep(self._loop.create_task(upgraded.close()))
+            self._closing.keep(self._loop.create_task(upgraded.close()))
 
-        link = self._greeting = LinkIO(_Opening(self, timer), self._host.now, closed)
+        link = self._greeting = DialedLink(_Opening(self, timer), self._host.now, closed)
         link.begin(upgraded.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), upgraded.early)
 
-    def opened(self, link: LinkIO) -> None:
+    def link_open(self, link: DialedLink) -> None:
         """The relay took it: from now on everything leaves on it, unless there is one already."""
         self._tried_once()
         if self._closed or not self._attached:
@@ -244,17 +244,14 @@ class LinkCarrier(ExchangingCarrier):
             self._spares.append(link)
         self._host.pump()
 
-    def _use(self, link: LinkIO) -> None:
+    def _use(self, link: DialedLink) -> None:
         self._link = link
         self._doubted = False
         self._forgotten = 0
         self._use_lanes(False)
 
     def not_opened(self, reason: str) -> None:
-        """The relay did not take it."""
-        self._not_opened(reason)
-
-    def _not_opened(self, reason: str) -> None:
+        """There is no link for now: the request failed, or the relay did not take it."""
         self._tried_once()
         self._retry_later()
         if not self._closed:
@@ -273,7 +270,7 @@ class LinkCarrier(ExchangingCarrier):
 
     # while it is open
 
-    def link_input(self, link: LinkIO, found: LinkInput) -> None:
+    def link_input(self, link: DialedLink, found: LinkInput) -> None:
         if link is not self._link and link not in self._spares:
             return
         now = self._host.now()
@@ -293,10 +290,10 @@ class LinkCarrier(ExchangingCarrier):
             self._use_lanes(False)
         self._host.pump()
 
-    def link_writable(self, link: LinkIO) -> None:
+    def link_writable(self, link: DialedLink) -> None:
         self._host.pump()
 
-    def link_lost(self, link: LinkIO, reason: str) -> None:
+    def link_lost(self, link: DialedLink, reason: str) -> None:
         if link in self._spares:
             self._spares.remove(link)
             self._retry_later()
@@ -328,7 +325,7 @@ class LinkCarrier(ExchangingCarrier):
             link.abort()
         self._drop()
 
-    def _give_up(self, link: LinkIO) -> None:
+    def _give_up(self, link: DialedLink) -> None:
         """What it has not receipted leaves another way."""
         unreceipted = link.state.unreceipted
         for token in unreceipted[self._forgotten :]:
@@ -357,32 +354,24 @@ class LinkCarrier(ExchangingCarrier):
         lanes = LanesChanged(self._lanes.lane_count, self._lanes.pull_interval_us) if used else LanesChanged(1, 0)
         self._events.append(lanes)
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._closing[task] = None
-        task.add_done_callback(lambda done: self._closing.pop(done, None))
-
 
 class _Opening:
-    """Owns a link until the relay has greeted."""
+    """Owns a link until the relay has greeted, then hands it over."""
 
     def __init__(self, carrier: LinkCarrier, timer: asyncio.TimerHandle) -> None:
         self._carrier = carrier
         self._timer = timer
-        self._open = False
 
-    def link_open(self, link: LinkIO) -> None:
-        self._open = True
+    def link_open(self, link: DialedLink) -> None:
         self._timer.cancel()
-        self._carrier.opened(link)
+        link.owner = self._carrier
+        self._carrier.link_open(link)
 
-    def link_input(self, link: LinkIO, found: LinkInput) -> None:
-        self._carrier.link_input(link, found)
+    def link_input(self, link: DialedLink, found: LinkInput) -> None:
+        """Nothing comes before the greeting."""
 
-    def link_writable(self, link: LinkIO) -> None:
-        self._carrier.link_writable(link)
+    def link_writable(self, link: DialedLink) -> None:
+        """Nothing is written before the greeting."""
 
-    def link_lost(self, link: LinkIO, reason: str) -> None:
-        if self._open:
-            self._carrier.link_lost(link, reason)
-        else:
-            self._carrier.not_opened(reason)
+    def link_lost(self, link: DialedLink, reason: str) -> None:
+        self._carrier.not_opened(reason)

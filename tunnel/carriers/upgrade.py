@@ -3,6 +3,7 @@
 import aiohttp
 
 from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.link_protocol import LINK_PROTOCOL
 
 __all__ = ["UpgradeRefusedError", "Upgraded", "upgrade"]
 
@@ -61,7 +62,7 @@ async def upgrade(dialing: Dialing) -> Upgraded:
     try:
         response = await session.get(
             dialing.url("link"),
-            headers={**dialing.headers, "Connection": "Upgrade", "Upgrade": "tunnel-link/1"},
+            headers={**dialing.headers, "Connection": "Upgrade", "Upgrade": LINK_PROTOCOL},
             allow_redirects=False,
             proxy=dialing.proxy,
             proxy_headers=dialing.proxy_headers or None,

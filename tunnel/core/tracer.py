@@ -7,7 +7,7 @@ from tunnel.core.constants import ACK_DELAY_US
 from tunnel.core.scheduler import Batch
 from tunnel.core.send.window import NO_EDGE, Segment
 from tunnel.core.timers import Timer
-from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceRecord, TraceSink, level_of
+from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceSink, TraceSource, level_of
 from tunnel.wire import Ack, Packet, PacketType, unwrap, wrap
 
 __all__ = ["Tracer"]
@@ -20,8 +20,7 @@ class Tracer:
 
     def __init__(self, sink: TraceSink, node: str) -> None:
         self.carrier = ""  # what moves batches now; the driver says so
-        self._sink = sink
-        self._node = node
+        self._source = TraceSource(sink, node)
         self._packets = level_of(sink) >= TraceLevel.PACKET
         self._batches: dict[int, int] = {}  # token -> when it was filled
         self._before = (0, 0)  # duplicates and discarded packets of the connection that receives
@@ -33,16 +32,13 @@ class Tracer:
         if not self._packets:
             return
         self._batches[batch.token] = now
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=TraceEvent.BATCH_SENT,
-                batch=batch.token,
-                count=len(batch.packets),
-                size_bytes=batch.size,
-                carrier=self.carrier,
-            )
+        self._source.tell(
+            TraceEvent.BATCH_SENT,
+            now,
+            batch=batch.token,
+            count=len(batch.packets),
+            size_bytes=batch.size,
+            carrier=self.carrier,
         )
         for packet in batch.packets:
             connection = connections.get(packet.destination if packet.type == PacketType.ACCEPTED else packet.source)
@@ -53,15 +49,12 @@ class Tracer:
         """The batch is at the relay, or was given up."""
         filled_us = self._batches.pop(token, None)
         if filled_us is not None:
-            self._sink(
-                TraceRecord(
-                    time_us=now,
-                    node=self._node,
-                    event=TraceEvent.BATCH_RECEIPTED if ok else TraceEvent.BATCH_GIVEN_UP,
-                    batch=token,
-                    latency_us=now - filled_us,
-                    carrier=self.carrier,
-                )
+            self._source.tell(
+                TraceEvent.BATCH_RECEIPTED if ok else TraceEvent.BATCH_GIVEN_UP,
+                now,
+                batch=token,
+                latency_us=now - filled_us,
+                carrier=self.carrier,
             )
 
     def _sent(self, packet: Packet, connection: Connection, token: int, now: int) -> None:
@@ -72,28 +65,25 @@ class Tracer:
             segment = window.find(packet.sequence)
             cause = "" if segment is None else segment.cause
         rtt = sender.rtt
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=TraceEvent.PACKET_SENT,
-                connection=connection.id,
-                peer=connection.identity.peer_id,
-                packet_type=packet.type,
-                sequence=packet.sequence,
-                attempt=packet.attempt,
-                size_bytes=packet.size,
-                cause=cause,
-                srtt_us=rtt.srtt_us,
-                rto_us=rtt.rto_us(),
-                backoff=rtt.backoff,
-                window_bytes=max(0, window.peer_edge - window.sent_offset),
-                in_flight_bytes=window.sent_offset - window.acknowledged_offset,
-                backlog_bytes=window.waiting_bytes,
-                edge_bytes=-1 if window.edge_bytes >= NO_EDGE else max(0, window.edge_bytes - window.edge_used),
-                batch=token,
-                carrier=self.carrier,
-            )
+        self._source.tell(
+            TraceEvent.PACKET_SENT,
+            now,
+            connection=connection.id,
+            peer=connection.identity.peer_id,
+            packet_type=packet.type,
+            sequence=packet.sequence,
+            attempt=packet.attempt,
+            size_bytes=packet.size,
+            cause=cause,
+            srtt_us=rtt.srtt_us,
+            rto_us=rtt.rto_us(),
+            backoff=rtt.backoff,
+            window_bytes=max(0, window.peer_edge - window.sent_offset),
+            in_flight_bytes=window.sent_offset - window.acknowledged_offset,
+            backlog_bytes=window.waiting_bytes,
+            edge_bytes=-1 if window.edge_bytes >= NO_EDGE else max(0, window.edge_bytes - window.edge_used),
+            batch=token,
+            carrier=self.carrier,
         )
 
     # packets that come
@@ -124,37 +114,31 @@ class Tracer:
     def discarded(self, packet: Packet, now: int) -> None:
         """The packet is of no connection, or of a version that we do not speak."""
         if self._packets:
-            self._sink(
-                TraceRecord(
-                    time_us=now,
-                    node=self._node,
-                    event=TraceEvent.PACKET_DROPPED,
-                    connection=packet.destination,
-                    peer=packet.source,
-                    packet_type=packet.type,
-                    sequence=packet.sequence,
-                    attempt=packet.attempt,
-                    size_bytes=packet.size,
-                    reason=TraceReason.CONNECTION_UNKNOWN,
-                )
+            self._source.tell(
+                TraceEvent.PACKET_DROPPED,
+                now,
+                connection=packet.destination,
+                peer=packet.source,
+                packet_type=packet.type,
+                sequence=packet.sequence,
+                attempt=packet.attempt,
+                size_bytes=packet.size,
+                reason=TraceReason.CONNECTION_UNKNOWN,
             )
 
     def _packet(
         self, event: TraceEvent, packet: Packet, connection: Connection, now: int, reason: TraceReason | None = None
     ) -> None:
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=event,
-                connection=connection.id,
-                peer=connection.identity.peer_id or packet.source,
-                packet_type=packet.type,
-                sequence=packet.sequence,
-                attempt=packet.attempt,
-                size_bytes=packet.size,
-                reason=reason or "",
-            )
+        self._source.tell(
+            event,
+            now,
+            connection=connection.id,
+            peer=connection.identity.peer_id or packet.source,
+            packet_type=packet.type,
+            sequence=packet.sequence,
+            attempt=packet.attempt,
+            size_bytes=packet.size,
+            reason=reason or "",
         )
 
     # recovery
@@ -171,24 +155,21 @@ class Tracer:
                 self._segment(TraceEvent.PACKET_RECOVERED, connection, segment, now)
         sender = connection.sender
         window = sender.window
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=TraceEvent.PACKETS_ACKED,
-                connection=connection.id,
-                peer=connection.identity.peer_id,
-                sequence=ack.cumulative,
-                size_bytes=sum(segment.size for segment in newly),
-                count=len(newly),
-                rtt_us=rtt_us,
-                srtt_us=sender.rtt.srtt_us,
-                rto_us=sender.rtt.rto_us(),
-                window_bytes=max(0, window.peer_edge - window.sent_offset),
-                in_flight_bytes=window.sent_offset - window.acknowledged_offset,
-                backlog_bytes=window.waiting_bytes,
-                edge_bytes=-1 if window.edge_bytes >= NO_EDGE else max(0, window.edge_bytes - window.edge_used),
-            )
+        self._source.tell(
+            TraceEvent.PACKETS_ACKED,
+            now,
+            connection=connection.id,
+            peer=connection.identity.peer_id,
+            sequence=ack.cumulative,
+            size_bytes=sum(segment.size for segment in newly),
+            count=len(newly),
+            rtt_us=rtt_us,
+            srtt_us=sender.rtt.srtt_us,
+            rto_us=sender.rtt.rto_us(),
+            window_bytes=max(0, window.peer_edge - window.sent_offset),
+            in_flight_bytes=window.sent_offset - window.acknowledged_offset,
+            backlog_bytes=window.waiting_bytes,
+            edge_bytes=-1 if window.edge_bytes >= NO_EDGE else max(0, window.edge_bytes - window.edge_used),
         )
 
     def _echoed(self, connection: Connection, ack: Ack, segment: Segment, now: int) -> int:
@@ -202,19 +183,16 @@ class Tracer:
         return max(1, now - receipt_us - min(ack.delay_us, ACK_DELAY_US)) if receipt_us >= 0 else 0
 
     def _segment(self, event: TraceEvent, connection: Connection, segment: Segment, now: int) -> None:
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=event,
-                connection=connection.id,
-                peer=connection.identity.peer_id,
-                packet_type=segment.type,
-                sequence=wrap(segment.sequence),
-                attempt=segment.attempt,
-                size_bytes=segment.size,
-                cause=segment.cause,
-            )
+        self._source.tell(
+            event,
+            now,
+            connection=connection.id,
+            peer=connection.identity.peer_id,
+            packet_type=segment.type,
+            sequence=wrap(segment.sequence),
+            attempt=segment.attempt,
+            size_bytes=segment.size,
+            cause=segment.cause,
         )
 
     def timer_expired(self, connection: Connection, deadline_us: int, now: int) -> None:
@@ -222,17 +200,14 @@ class Tracer:
         timers = connection.timers
         due = [timer.name.lower() for timer in Timer if timers.get(timer) <= now]
         if self._packets and due:
-            self._sink(
-                TraceRecord(
-                    time_us=now,
-                    node=self._node,
-                    event=TraceEvent.TIMER_UPDATED,
-                    cause=TraceCause.EXPIRED,
-                    connection=connection.id,
-                    peer=connection.identity.peer_id,
-                    latency_us=now - deadline_us,
-                    text=" ".join(due),
-                )
+            self._source.tell(
+                TraceEvent.TIMER_UPDATED,
+                now,
+                cause=TraceCause.EXPIRED,
+                connection=connection.id,
+                peer=connection.identity.peer_id,
+                latency_us=now - deadline_us,
+                text=" ".join(due),
             )
 
     # connections
@@ -240,18 +215,15 @@ class Tracer:
     def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
         """Something happened to the connection; `text` is its state."""
         rtt = connection.sender.rtt
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=event,
-                connection=connection.id,
-                peer=connection.identity.peer_id,
-                srtt_us=rtt.srtt_us,
-                rto_us=rtt.rto_us(),
-                backoff=rtt.backoff,
-                text=connection.state.value,
-            )
+        self._source.tell(
+            event,
+            now,
+            connection=connection.id,
+            peer=connection.identity.peer_id,
+            srtt_us=rtt.srtt_us,
+            rto_us=rtt.rto_us(),
+            backoff=rtt.backoff,
+            text=connection.state.value,
         )
 
     def ended(self, connection: Connection, now: int) -> None:
@@ -279,16 +251,13 @@ class Tracer:
         size_bytes: int = 0,
         count: int = 0,
     ) -> None:
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=event,
-                connection=connection.id,
-                peer=connection.identity.peer_id,
-                cause=cause,
-                reason=reason,
-                size_bytes=size_bytes,
-                count=count,
-            )
+        self._source.tell(
+            event,
+            now,
+            connection=connection.id,
+            peer=connection.identity.peer_id,
+            cause=cause,
+            reason=reason,
+            size_bytes=size_bytes,
+            count=count,
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import time
 from collections import deque
 from types import TracebackType
 from typing import Self
 
+from tunnel.clock import now_us
 from tunnel.messages.assembler import AssemblerConfig, Disassembly, Packet, PacketAssembler
 from tunnel.messages.bodies import SpooledBody, ThreadSpoolWriter
 from tunnel.messages.dispatcher import Dispatcher, Handler
@@ -187,7 +187,7 @@ class MessageSession:
         self._ping_count += 1
         number = self._ping_count
         answered = self._pings[number] = asyncio.get_running_loop().create_future()
-        start = _now_us()
+        start = now_us()
         self._say(PartType.PING, number)
         try:
             arrived_us: int = await answered
@@ -285,7 +285,7 @@ class MessageSession:
             self._give_up(sending, error)
             return None
         if found is not None and split:
-            self.window.sent(len(found[1]), _now_us())
+            self.window.sent(len(found[1]), now_us())
         return found
 
     # receiving
@@ -310,7 +310,7 @@ class MessageSession:
             case PartType.PONG:
                 ping = self._pings.get(part.message_id)
                 if ping is not None and not ping.done():
-                    ping.set_result(_now_us())
+                    ping.set_result(now_us())
             case PartType.RECEIVED:
                 self._received(part)
             case PartType.CANCEL:
@@ -323,7 +323,7 @@ class MessageSession:
 
     def _received(self, part: Part) -> None:
         total = int.from_bytes(part.body()[:_TOTAL], "big")
-        if part.size != _TOTAL or not self.window.received(total, _now_us()):
+        if part.size != _TOTAL or not self.window.received(total, now_us()):
             raise MalformedFrameError("the other side took what was not sent")
         while self._untaken and self._untaken[0].end <= total:
             self._finish(self._untaken.popleft(), None)
@@ -365,7 +365,3 @@ class MessageSession:
         if self._taken != self._taken_told:
             self._telling_due = True  # one will do for all that comes until it leaves
             self._work.set()
-
-
-def _now_us() -> int:
-    return time.monotonic_ns() // 1000

@@ -1,6 +1,6 @@
 """What a carrier that makes exchanges tells the trace: each request, and what became of it."""
 
-from tunnel.traces.record import TraceEvent, TraceLevel, TraceRecord, TraceSink, level_of
+from tunnel.traces.record import TraceEvent, TraceLevel, TraceSink, TraceSource, level_of
 
 __all__ = ["ExchangeTracer"]
 
@@ -12,8 +12,7 @@ class ExchangeTracer:
     told."""
 
     def __init__(self, sink: TraceSink, node: str) -> None:
-        self._sink = sink
-        self._node = node
+        self._source = TraceSource(sink, node)
         self._all = level_of(sink) >= TraceLevel.PACKET
         self._open: dict[int, _Request] = {}
 
@@ -45,17 +44,14 @@ class ExchangeTracer:
 
     def _tell(self, event: TraceEvent, request: _Request, now: int, *, status: int = 0, size_bytes: int = 0) -> None:
         lane, number, repeat, kind, sent_us = request
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=event,
-                lane=lane,
-                exchange=number,
-                attempt=repeat,
-                status=status,
-                latency_us=now - sent_us,
-                size_bytes=size_bytes,
-                text=kind,
-            )
+        self._source.tell(
+            event,
+            now,
+            lane=lane,
+            exchange=number,
+            attempt=repeat,
+            status=status,
+            latency_us=now - sent_us,
+            size_bytes=size_bytes,
+            text=kind,
         )

@@ -20,6 +20,7 @@ __all__ = [
     "TraceReason",
     "TraceRecord",
     "TraceSink",
+    "TraceSource",
     "level_of",
 ]
 
@@ -224,6 +225,82 @@ class TraceRecord(
 
 
 TraceSink = Callable[[TraceRecord], None]
+
+
+class TraceSource:
+    """What one node tells its sink. Every record of the transport is made here."""
+
+    __slots__ = ("_node", "_sink")
+
+    def __init__(self, sink: TraceSink, node: str) -> None:
+        self._sink = sink
+        self._node = node
+
+    def tell(
+        self,
+        event: str,
+        now: int,
+        *,
+        connection: int = 0,
+        peer: int = 0,
+        packet_type: int = 0,
+        sequence: int = 0,
+        attempt: int = 0,
+        size_bytes: int = 0,
+        cause: str = "",
+        reason: str | None = None,
+        rtt_us: int = 0,
+        srtt_us: int = 0,
+        rto_us: int = 0,
+        backoff: int = 0,
+        window_bytes: int = 0,
+        in_flight_bytes: int = 0,
+        backlog_bytes: int = 0,
+        edge_bytes: int = -1,
+        batch: int = 0,
+        carrier: str = "",
+        lane: int = 0,
+        exchange: int = 0,
+        serial: int = 0,
+        status: int = 0,
+        latency_us: int = 0,
+        count: int = 0,
+        text: str = "",
+    ) -> None:
+        """Something happened. The fields are those of `TraceRecord`; named, for a general `**fields` costs half a
+        microsecond more."""
+        self._sink(
+            TraceRecord(
+                time_us=now,
+                node=self._node,
+                event=event,
+                connection=connection,
+                peer=peer,
+                packet_type=packet_type,
+                sequence=sequence,
+                attempt=attempt,
+                size_bytes=size_bytes,
+                cause=cause,
+                reason=reason or "",
+                rtt_us=rtt_us,
+                srtt_us=srtt_us,
+                rto_us=rto_us,
+                backoff=backoff,
+                window_bytes=window_bytes,
+                in_flight_bytes=in_flight_bytes,
+                backlog_bytes=backlog_bytes,
+                edge_bytes=edge_bytes,
+                batch=batch,
+                carrier=carrier,
+                lane=lane,
+                exchange=exchange,
+                serial=serial,
+                status=status,
+                latency_us=latency_us,
+                count=count,
+                text=text,
+            )
+        )
 
 
 def level_of(sink: TraceSink | None) -> TraceLevel:

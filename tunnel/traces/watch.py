@@ -2,10 +2,10 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Iterable
 
-from tunnel.traces.record import TraceEvent, TraceRecord, TraceSink
+from tunnel.clock import now_us
+from tunnel.traces.record import TraceEvent, TraceSink, TraceSource
 
 __all__ = ["DriverWatch", "tcp_info"]
 
@@ -20,8 +20,7 @@ class DriverWatch:
     """`start` it in the event loop, `close` it there. Until then it samples ten times a second."""
 
     def __init__(self, sink: TraceSink, node: str, sockets: Callable[[], Iterable[socket.socket]]) -> None:
-        self._sink = sink
-        self._node = node
+        self._source = TraceSource(sink, node)
         self._sockets = sockets
         self._samples = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -37,15 +36,15 @@ class DriverWatch:
 
     def attached(self, relay: str, *, fresh: bool, now: int) -> None:
         """The relay knows us; `count` is 1 when it did not before."""
-        self._tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
+        self._source.tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
 
     def detached(self, why: str, now: int) -> None:
         """The relay does not know us any more, or cannot be reached."""
-        self._tell(TraceEvent.DETACHED, now, text=why)
+        self._source.tell(TraceEvent.DETACHED, now, text=why)
 
     def carrier_changed(self, carrier: str, lanes: int, now: int) -> None:
         """Another carrier moves batches, or another number of lanes."""
-        self._tell(TraceEvent.CARRIER_CHANGED, now, carrier=carrier, count=lanes)
+        self._source.tell(TraceEvent.CARRIER_CHANGED, now, carrier=carrier, count=lanes)
 
     def _arm(self) -> None:
         loop = asyncio.get_running_loop()
@@ -54,9 +53,9 @@ class DriverWatch:
 
     def _sample(self, due_s: float) -> None:
         lag_us = round((asyncio.get_running_loop().time() - due_s) * 1e6)
-        now = time.monotonic_ns() // 1000
+        now = now_us()
         if lag_us >= LAG_MIN_US:
-            self._tell(TraceEvent.LOOP_LAG, now, latency_us=lag_us)
+            self._source.tell(TraceEvent.LOOP_LAG, now, latency_us=lag_us)
         if self._samples % SOCKETS_EVERY == 0:
             for each in self._sockets():
                 self._sample_socket(each, now)
@@ -67,35 +66,9 @@ class DriverWatch:
         info = tcp_info(sock)
         if info is not None:
             rto_us, srtt_us, retransmits, number = info
-            self._tell(TraceEvent.SOCKET_SAMPLED, now, rto_us=rto_us, srtt_us=srtt_us, count=retransmits, serial=number)
-
-    def _tell(
-        self,
-        event: TraceEvent,
-        now: int,
-        *,
-        text: str = "",
-        count: int = 0,
-        carrier: str = "",
-        latency_us: int = 0,
-        rto_us: int = 0,
-        srtt_us: int = 0,
-        serial: int = 0,
-    ) -> None:
-        self._sink(
-            TraceRecord(
-                time_us=now,
-                node=self._node,
-                event=event,
-                text=text,
-                count=count,
-                carrier=carrier,
-                latency_us=latency_us,
-                rto_us=rto_us,
-                srtt_us=srtt_us,
-                serial=serial,
+            self._source.tell(
+                TraceEvent.SOCKET_SAMPLED, now, rto_us=rto_us, srtt_us=srtt_us, count=retransmits, serial=number
             )
-        )
 
 
 def tcp_info(sock: socket.socket) -> tuple[int, int, int, int] | None:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, closing, suppress
 from typing import Any
 
 from tunnel import Attachment
+from tunnel.tasks import KeptTasks
 from tunnel_client.borrowed.pair import PAIR_TIMEOUT_S, listen_near, name_of
 from tunnel_client.sockets.connector import errno_of
 from tunnel_client.sockets.runtime import Runtime
@@ -28,7 +29,7 @@ class Lender:
         self._home, self._thread = runtime.use()
         self._folder = tempfile.mkdtemp(prefix="tunnel-run-")
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = KeptTasks()
         self._command = command  # for tunnel status: arguments are left out, for there may be secrets among them
         self._status = AsyncExitStack()
 
@@ -58,15 +59,13 @@ class Lender:
         await self._status.aclose()
         if self._server is not None:
             self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.done()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.keep(task)
         with closing(writer), suppress(OSError, ValueError, KeyError):  # who asks may be gone, or talk nonsense
             question = await _read(reader)
             if "open" in question:

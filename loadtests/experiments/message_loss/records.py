@@ -1,14 +1,14 @@
 """What the experiment writes down, as trace records: a row for each message at each stage, for Spark to count again."""
 
 import enum
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from loadtests.experiments.message_loss.statistics import Phase, PhaseStatistics
+from tunnel.clock import now_us
 from tunnel.traces.jsonl import JsonLinesWriter, read_records
-from tunnel.traces.record import TraceRecord
+from tunnel.traces.record import TraceSource
 
 __all__ = ["Recorder", "Stage", "received_ids"]
 
@@ -28,7 +28,7 @@ class Recorder:
     def __init__(self, directory: Path, node: str, statistics: PhaseStatistics | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._writer = JsonLinesWriter(directory / f"{node}.jsonl")
-        self._node = node
+        self._source = TraceSource(self._writer, node)
         self._statistics = statistics
 
     def published(self, number: int, size_bytes: int) -> None:
@@ -49,16 +49,8 @@ class Recorder:
 
     def _write(self, stage: Stage, number: int, size_bytes: int) -> None:
         phase = self._statistics.phase if self._statistics is not None else Phase.BEFORE
-        self._writer(
-            TraceRecord(
-                time_us=time.monotonic_ns() // 1000,
-                node=self._node,
-                event=stage,
-                sequence=number,
-                size_bytes=size_bytes,
-                cause=phase.name.lower() if self._statistics is not None else "",
-            )
-        )
+        cause = phase.name.lower() if self._statistics is not None else ""
+        self._source.tell(stage, now_us(), sequence=number, size_bytes=size_bytes, cause=cause)
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
 """What the parts of the switch share."""
 
-from tunnel.traces.record import TraceEvent, TraceReason, TraceRecord, TraceSink
+from tunnel.traces.record import TraceEvent, TraceReason, TraceSink, TraceSource
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.deadlines import Deadlines
@@ -17,7 +17,7 @@ class SwitchContext:
         self.counters = Counters()
         self.deadlines = Deadlines()
         self.budget = Budget(config.process_bytes_max, config.pool_bytes(config.process_bytes_max))
-        self._trace = trace
+        self._trace = None if trace is None else TraceSource(trace, config.node)
 
     def trace(
         self,
@@ -32,17 +32,14 @@ class SwitchContext:
         text: str = "",
     ) -> None:
         """Tell the trace, if there is one."""
-        if self._trace is None:
-            return
-        record = TraceRecord(
-            time_us=now,
-            node=self.config.node,
-            event=event,
-            connection=connection,
-            peer=peer,
-            packet_type=packet_type,
-            sequence=sequence,
-            reason=reason or "",
-            text=text,
-        )
-        self._trace(record)
+        if self._trace is not None:
+            self._trace.tell(
+                event,
+                now,
+                connection=connection,
+                peer=peer,
+                packet_type=packet_type,
+                sequence=sequence,
+                reason=reason,
+                text=text,
+            )

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 import structlog
 from aiohttp import web
 
+from tunnel.carriers.link_protocol import LINK_PROTOCOL
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Status, StatusCode, encode_envelope
 from tunnel_servlet.access.tokens import Identity
@@ -18,7 +19,7 @@ from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.inline_exit import InlineExit
 from tunnel_servlet.web.relay import Relay
-from tunnel_servlet.web.relay_link import LINK_PROTOCOL, serve_link
+from tunnel_servlet.web.relay_link import serve_link
 
 __all__ = ["RELAY", "create_app"]
 

@@ -1,30 +1,24 @@
 """The clock, the event loop and the switch meet here: requests and links in, answers and batches out, one timer."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from random import SystemRandom
 from typing import Protocol, TypeAlias
 
+from tunnel.clock import LoopTimer, now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter
 from tunnel_servlet.switch.switch import Response, Switch
 
-__all__ = ["Answered", "HostedLink", "SwitchHost", "now_us"]
+__all__ = ["Answered", "HostedLink", "SwitchHost"]
 
 Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
 _Request: TypeAlias = tuple[int, str, Buffer, bool]
 
-_TIMER_STEP_US = 1_000  # timers are set to whole milliseconds, later rather than earlier: uvloop has no finer ones
 _CLOSING = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "the relay is shutting down")))
-
-
-def now_us() -> int:
-    """The relay's clock: microseconds, never going back."""
-    return time.monotonic_ns() // 1000
 
 
 class HostedLink(Protocol):
@@ -59,8 +53,7 @@ class SwitchHost:
         self._count = 0
         self._pumping = False
         self._scheduled: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_us = 0
+        self._timer = LoopTimer(self._on_timer)
         self._drained: asyncio.Future[None] | None = None
 
     # --- requests
@@ -132,9 +125,9 @@ class SwitchHost:
         if self.is_closed:
             return
         self.is_closed = True
-        for handle in (self._timer, self._scheduled):
-            if handle is not None:
-                handle.cancel()
+        self._timer.cancel()
+        if self._scheduled is not None:
+            self._scheduled.cancel()
         waiting, self._waiting = self._waiting, {}
         for answered in waiting.values():
             answered(503, _CLOSING)
@@ -168,7 +161,9 @@ class SwitchHost:
                 pass
         finally:
             self._pumping = False
-        self._arm()
+        due_us = self.switch.next_timeout()
+        if due_us is not None:
+            self._timer.due_by(due_us, now_us())
         self._look_whether_drained()
 
     def _deliver(self) -> bool:
@@ -203,18 +198,6 @@ class SwitchHost:
                 self.switch.request(number, user, body, now_us(), is_exit=is_exit)
         self.pump()
 
-    def _arm(self) -> None:
-        """A timer that is set too early stays: it costs one idle pump, setting it anew would cost more."""
-        due_us = self.switch.next_timeout()
-        if due_us is None or (self._timer is not None and self._timer_us <= due_us):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_ms = -((now_us() - due_us) // _TIMER_STEP_US)
-        self._timer = asyncio.get_running_loop().call_later(max(1, delay_ms) / 1e3, self._on_timer)
-        self._timer_us = due_us
-
     def _on_timer(self) -> None:
-        self._timer = None
         self.switch.handle_timeout(now_us())
         self.pump()

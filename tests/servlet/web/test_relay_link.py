@@ -15,6 +15,7 @@ import uvloop
 from tests.servlet.rig import KEYS, TOKENS, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, data, kinds
 from tests.support.loops import in_loop, run
+from tunnel.carriers.link_protocol import LINK_LANE, LINK_PROTOCOL
 from tunnel.exchange import LinkState
 from tunnel.wire import (
     ENVELOPE_BYTES,
@@ -33,7 +34,6 @@ from tunnel.wire import (
     parse_packets,
 )
 from tunnel_servlet.access.tokens import TokenTable
-from tunnel_servlet.web.relay_link import LINK_LANE, LINK_PROTOCOL
 from tunnel_servlet.web.running import RunningRelay
 
 NEVER_US = 1 << 60
@@ -286,7 +286,7 @@ def test_a_link_that_is_not_read_is_not_filled(new_loop: Callable[[], asyncio.Ab
             for number in range(2, 32):
                 await ann.post(exchange_body(ann.epoch, number, data(11, 22, 99 + number, payload)))
             host_link = next(iter(running.relay.host.links.values()))
-            assert host_link._paused  # type: ignore[attr-defined]
+            assert host_link.is_paused  # type: ignore[attr-defined]
             left = switch.stats().counters.packets_sent
             received = 0
             while received < 30:

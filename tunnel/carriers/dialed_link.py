@@ -1,0 +1,113 @@
+"""The endpoint's half of a link: it says whose link this is, then hands what comes to its owner."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from tunnel.carriers.link_protocol import LINK_LANE, LinkProtocol
+from tunnel.exchange import LinkInput
+from tunnel.wire import Answer, Buffer, Exchange, Status, encode_envelope
+
+__all__ = ["DialedLink", "LinkOwner", "hello"]
+
+_BATCH_BYTES_MAX = 16 * 1024 * 1024  # the largest packet that the format allows (1.3)
+_HELLO_BYTES_MAX = 64 * 1024
+_DEAD_PATH = {"TCP_USER_TIMEOUT": 15_000}  # ms; what is unacknowledged by TCP for so long has no path any more
+
+
+class LinkOwner(Protocol):
+    """Uses the link. Nothing is called after `link_lost`."""
+
+    def link_open(self, link: "DialedLink") -> None: ...
+
+    def link_input(self, link: "DialedLink", found: LinkInput) -> None: ...
+
+    def link_writable(self, link: "DialedLink") -> None: ...
+
+    def link_lost(self, link: "DialedLink", reason: str) -> None: ...
+
+
+def hello(attachment_id: bytes, epoch: int, generation: int) -> bytes:
+    """The first bytes of a link: whose it is."""
+    exchange = Exchange(attachment_id, epoch, generation, LINK_LANE, 0, 0, 0, 0)
+    return b"".join(encode_envelope(exchange))
+
+
+class DialedLink(LinkProtocol):
+    """`closed` is called once, with whatever ended the connection."""
+
+    def __init__(
+        self,
+        owner: LinkOwner,
+        now: Callable[[], int],
+        closed: Callable[[Exception | None], None],
+    ) -> None:
+        super().__init__(now, _BATCH_BYTES_MAX, _HELLO_BYTES_MAX)
+        self.owner = owner
+        self._closed = closed
+
+    def sockets(self) -> Iterable[socket.socket]:
+        """The connection's own; once it has begun."""
+        found: socket.socket | None = self._transport.get_extra_info("socket")
+        return () if found is None else (found,)
+
+    def begin(self, transport: asyncio.Transport, greeting: bytes, early: bytes) -> None:
+        """The connection is ours: introduce ourselves."""
+        self.take_over(transport, _DEAD_PATH)
+        transport.write(greeting)
+        if early:
+            self.take(early)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether a batch may leave now."""
+        return self.is_open and not self.is_paused
+
+    def send(self, packets: list[Buffer], token: int) -> None:
+        """Write a batch."""
+        self.write(self.state.send(packets, token))
+
+    def handle_timeout(self, now: int) -> None:
+        """Write a lone receipt if it is due."""
+        if self.is_open:
+            self.write(self.state.handle_timeout(now))
+
+    def abort(self) -> None:
+        """Close the connection at once; `link_lost` follows."""
+        self._transport.abort()
+
+    # LinkProtocol
+
+    def opened_by(self, message: object) -> bool:
+        if isinstance(message, Answer) and message.lane == LINK_LANE:
+            self.is_open = True
+            self.owner.link_open(self)
+            return True
+        self._refuse(message.text if isinstance(message, Status) else "not a relay's answer to a link")
+        return False
+
+    def found(self, found: LinkInput) -> None:
+        self.owner.link_input(self, found)
+        if self.state.closed:
+            self._refuse(self.state.closed)
+
+    def writable(self) -> None:
+        self.owner.link_writable(self)
+
+    def refused(self) -> None:
+        self._refuse("not a relay's answer to a link")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed(exc)
+        self._end(self.state.closed or (str(exc) if exc is not None else "the connection was closed"))
+
+    def _refuse(self, reason: str) -> None:
+        self._transport.abort()
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.is_open = False
+            self.owner.link_lost(self, reason)

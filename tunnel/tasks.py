@@ -1,0 +1,27 @@
+"""Tasks that nothing else refers to: kept while they run, and waited for at the end."""
+
+import asyncio
+
+__all__ = ["KeptTasks"]
+
+
+class KeptTasks:
+    """The event loop has weak references to tasks only: one that is not kept may vanish while it runs."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Keep the task until it is done."""
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def cancel(self) -> None:
+        """Cancel all of them."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def done(self) -> None:
+        """Return when none is left, whatever became of them."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
