@@ -14,6 +14,7 @@ from tunnel.core.constants import NEVER_US
 from tunnel.driver import Driver, StatusEvent
 from tunnel.exchange import (
     AttachedEvent,
+    AttachRefused,
     BatchDone,
     Detached,
     LaneEvent,
@@ -22,7 +23,6 @@ from tunnel.exchange import (
     Recovered,
     Troubled,
 )
-from tunnel.exchange import Refused as RelayRefused
 from tunnel.wire import Packet, PacketType, Rejected, RejectReason, Target, TargetKind, decode_connect, encode_rejected
 
 SERVICE = Target(TargetKind.SERVICE, "s")
@@ -175,7 +175,7 @@ async def test_4_15_absence_is_counted_while_the_relay_does_not_answer() -> None
     assert view.absent_since_us < NEVER_US
     carrier.tell(ATTACHED)
     assert view.absent_since_us == NEVER_US
-    carrier.tell(RelayRefused(401, 0, "no"))
+    carrier.tell(AttachRefused(401, 0, "no"))
     assert not driver.attached
     assert [type(event) for event in audience.told] == [
         AttachedEvent,
@@ -184,7 +184,7 @@ async def test_4_15_absence_is_counted_while_the_relay_does_not_answer() -> None
         Detached,
         Recovered,
         AttachedEvent,
-        RelayRefused,
+        AttachRefused,
     ]
     await driver.close()
 

@@ -14,7 +14,7 @@ from tunnel.carriers.base import Carrier
 from tunnel.core import Connection, ConnectRequested, EndpointConfig, Incoming
 from tunnel.driver import Driver, StatusEvent
 from tunnel.errors import DeniedError, NotAuthenticatedError, TunnelError, UnreachableError
-from tunnel.exchange import AttachedEvent, Detached, Recovered, Refused, Troubled
+from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, Troubled
 from tunnel.listener import ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
 from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
 from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
@@ -348,7 +348,7 @@ class Attachment:
                 self._listeners.absent(last)
             case Detached():
                 self._listeners.absent("the relay does not know us any more")
-            case Refused():
+            case AttachRefused():
                 self._refused(event)
 
     def trouble(self, text: str, *, final: bool) -> None:
@@ -367,7 +367,7 @@ class Attachment:
 
     # inside
 
-    def _refused(self, event: Refused) -> None:
+    def _refused(self, event: AttachRefused) -> None:
         """The relay wants no more of us: everything ends."""
         if event.status in _IDENTITIES or event.code == StatusCode.NOT_AUTHORISED:
             # The carrier says what a proxy wants; a relay does not say what is wrong with a token.

@@ -15,13 +15,13 @@ from tunnel.clock import LoopTimer, now_us
 from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incoming, State
 from tunnel.exchange import (
     AttachedEvent,
+    AttachRefused,
     BatchDone,
     Detached,
     LaneEvent,
     LanesChanged,
     PacketsReceived,
     Recovered,
-    Refused,
     Troubled,
 )
 from tunnel.traces.exchanges import ExchangeTracer
@@ -31,7 +31,7 @@ from tunnel.wire import RejectReason
 
 __all__ = ["Application", "Driver", "StatusEvent"]
 
-StatusEvent: TypeAlias = AttachedEvent | Detached | Troubled | Recovered | Refused
+StatusEvent: TypeAlias = AttachedEvent | Detached | Troubled | Recovered | AttachRefused
 
 
 class Application(Protocol):
@@ -222,7 +222,7 @@ class Driver:
                 self.endpoint.carrier_changed(lanes, pull_interval_us, now)
                 if self._watch is not None:
                     self._trace_carrier(self._watch, lanes)
-            case AttachedEvent() | Detached() | Troubled() | Recovered() | Refused():
+            case AttachedEvent() | Detached() | Troubled() | Recovered() | AttachRefused():
                 self._status(event)
 
     def _status(self, event: StatusEvent) -> None:
@@ -233,7 +233,7 @@ class Driver:
                 self._present(fresh=event.fresh)
             case Recovered():
                 self._present(fresh=False)
-            case Detached() | Refused():
+            case Detached() | AttachRefused():
                 self._attached = None
                 self.endpoint.detached(self.now())
             case Troubled():

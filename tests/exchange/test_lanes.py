@@ -10,6 +10,7 @@ from tests.exchange.loop import SECRET, Fate, Loop, Relay, abandoned, attached_t
 from tunnel.exchange import (
     Abandoned,
     AttachedEvent,
+    AttachRefused,
     BatchDone,
     Detached,
     LaneConfig,
@@ -17,7 +18,6 @@ from tunnel.exchange import (
     LanesChanged,
     PacketsReceived,
     Recovered,
-    Refused,
     Request,
     Troubled,
 )
@@ -129,8 +129,8 @@ def test_when_no_generation_is_left_it_ends() -> None:
     relay.attachments[attachment_id(SECRET)] = 2**32
     loop = Loop(STEADY, relay=relay)
     loop.run(60 * SECOND)
-    (refused,) = loop.told(Refused)
-    assert refused == Refused(0, 0, "no generation is left: attach with another secret")
+    (refused,) = loop.told(AttachRefused)
+    assert refused == AttachRefused(0, 0, "no generation is left: attach with another secret")
 
 
 def test_an_attach_answered_with_unknown_is_repeated() -> None:
@@ -159,7 +159,7 @@ def test_a_version_that_we_did_not_offer_is_fatal() -> None:
     body = encoded(Attached(attachment_id(SECRET), 1, 1, True, 1, 1, 1, 0, 1, 1, version=2))
     loop = Loop(STEADY, lambda request, now: Fate(status=200, body=body))
     loop.run(SECOND)
-    assert loop.told(Refused) == [Refused(0, 0, "the relay chose version 2, which we do not speak")]
+    assert loop.told(AttachRefused) == [AttachRefused(0, 0, "the relay chose version 2, which we do not speak")]
     assert len(loop.requests) == 1
 
 
@@ -172,9 +172,9 @@ def test_what_is_fatal_ends_everything(code: int, body: bytes) -> None:
     loop.fate = pushes(Fate(status=code, body=body))
     loop.run(60 * SECOND)
     kinds = [type(event) for _, event in loop.events if not isinstance(event, Abandoned)]
-    assert kinds[2:] == [BatchDone, Detached, Refused]
-    (refused,) = loop.told(Refused)
-    assert isinstance(refused, Refused)
+    assert kinds[2:] == [BatchDone, Detached, AttachRefused]
+    (refused,) = loop.told(AttachRefused)
+    assert isinstance(refused, AttachRefused)
     assert refused.status == code
     assert loop.told(BatchDone) == [BatchDone(1, ok=False)]
     assert (loop.lanes.attached, loop.lanes.next_timeout(), loop.lanes.poll_request(loop.now)) == (False, None, None)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel.exchange.link_buffers import Buffers, Intake
+from tunnel.exchange.link_buffers import BufferPool, LinkReader
 
 KIB = 1024
 STEP = 64 * KIB
 SHARED = 128 * KIB
 
 
-def read(intake: Intake, data: bytes, wanted: int, behind: int = 0) -> None:
+def read(intake: LinkReader, data: bytes, wanted: int, behind: int = 0) -> None:
     """Put these bytes where they are to be read to."""
     space = intake.space(wanted, behind)
     assert len(space) >= len(data)
@@ -31,12 +31,12 @@ def size_of(view: memoryview) -> int:
 
 
 def test_sizes_are_rounded_up() -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     assert [len(buffers.get(size)) for size in (1, STEP, STEP + 1)] == [STEP, STEP, 2 * STEP]
 
 
 def test_a_buffer_without_views_is_used_again() -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     first = buffers.get(STEP)
     first[0] = 7
     other_size = buffers.get(2 * STEP)
@@ -49,7 +49,7 @@ def test_a_buffer_without_views_is_used_again() -> None:
 
 @pytest.mark.parametrize("keep", [lambda view: view, lambda view: view[5:6], lambda view: view[5:6].cast("c")])
 def test_a_buffer_with_a_view_is_left_alone(keep: Callable[[memoryview], object]) -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     first = buffers.get(STEP)
     first[0] = 7
     kept = keep(first)
@@ -60,7 +60,7 @@ def test_a_buffer_with_a_view_is_left_alone(keep: Callable[[memoryview], object]
 
 
 def test_no_more_is_kept_than_was_allowed() -> None:
-    buffers = Buffers(2 * STEP)
+    buffers = BufferPool(2 * STEP)
     for mark in (1, 2, 3):
         marked = [buffers.get(STEP) for _ in range(mark)]
         for buffer in marked:
@@ -72,7 +72,7 @@ def test_no_more_is_kept_than_was_allowed() -> None:
 
 
 def test_what_was_used_last_is_forgotten_last() -> None:
-    buffers = Buffers(3 * STEP)
+    buffers = BufferPool(3 * STEP)
     held = [buffers.get(STEP) for _ in range(3)]
     for mark, buffer in enumerate(held, 1):
         buffer[0] = mark
@@ -84,7 +84,7 @@ def test_what_was_used_last_is_forgotten_last() -> None:
 
 
 def test_what_is_larger_than_all_that_may_be_kept_is_not_kept() -> None:
-    buffers = Buffers(STEP)
+    buffers = BufferPool(STEP)
     buffers.get(STEP)[0] = 1
     buffers.get(2 * STEP)[0] = 2
     assert buffers.get(2 * STEP)[0] == 0
@@ -95,7 +95,7 @@ def test_what_is_larger_than_all_that_may_be_kept_is_not_kept() -> None:
 
 
 def test_small_pieces_share_a_buffer_and_are_not_copied() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     read(intake, b"onetwothree", 3)
     one, two = intake.take(3), intake.take(3)
     assert (bytes(one), bytes(two), intake.held_bytes) == (b"one", b"two", 5)
@@ -106,7 +106,7 @@ def test_small_pieces_share_a_buffer_and_are_not_copied() -> None:
 
 
 def test_a_shared_buffer_is_left_when_it_has_little_room() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     assert len(intake.space(24, 24)) == SHARED
     intake.filled(SHARED - 16 * KIB)
     intake.take(SHARED - 16 * KIB - 2)
@@ -117,7 +117,7 @@ def test_a_shared_buffer_is_left_when_it_has_little_room() -> None:
 
 
 def test_a_piece_for_which_a_shared_buffer_has_no_room_begins_another() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     intake.space(24, 24)
     intake.filled(SHARED - 20 * KIB)
     intake.take(SHARED - 20 * KIB - 1)
@@ -126,7 +126,7 @@ def test_a_piece_for_which_a_shared_buffer_has_no_room_begins_another() -> None:
 
 
 def test_a_large_piece_has_a_buffer_of_its_own_with_room_for_the_next_header() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     read(intake, b"ab", 24)
     space = intake.space(SHARED, 24)
     assert len(space) == SHARED - 2 + 24
@@ -135,7 +135,7 @@ def test_a_large_piece_has_a_buffer_of_its_own_with_room_for_the_next_header() -
 
 
 def test_a_large_piece_for_which_there_is_room_stays_alone_there() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     read(intake, b"ab", 24)
     space = intake.space(32 * KIB + 1, 24)
     assert len(space) == 32 * KIB - 1 + 24
@@ -143,7 +143,7 @@ def test_a_large_piece_for_which_there_is_room_stays_alone_there() -> None:
 
 
 def test_what_was_read_of_a_large_piece_moves_to_its_buffer_once() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     read(intake, bytes(range(100)), 24)
     before = intake.take(10)
     wanted = 200 * KIB
@@ -163,7 +163,7 @@ def test_what_was_read_of_a_large_piece_moves_to_its_buffer_once() -> None:
 
 
 def test_a_large_piece_is_not_begun_behind_much_that_was_taken() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     intake.space(24, 24)
     intake.filled(60 * KIB + 2)
     intake.take(60 * KIB)
@@ -174,7 +174,7 @@ def test_a_large_piece_is_not_begun_behind_much_that_was_taken() -> None:
 
 
 def test_a_very_large_piece_moves_when_there_is_too_little_room_for_a_read() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     wanted = 4 * 1024 * KIB
     first = intake.space(wanted, 24)
     intake.filled(len(first) - 16 * KIB)
@@ -186,7 +186,7 @@ def test_a_very_large_piece_moves_when_there_is_too_little_room_for_a_read() -> 
 
 
 def test_a_piece_that_is_announced_very_large_grows_as_it_comes() -> None:
-    intake = Intake(Buffers())
+    intake = LinkReader(BufferPool())
     wanted = 16 * 1024 * KIB
     sizes: list[int] = []
     while intake.held_bytes < wanted:
@@ -204,7 +204,7 @@ def test_a_piece_that_is_announced_very_large_grows_as_it_comes() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 100_000), st.integers(1, 60_000)), max_size=12))
 def test_pieces_are_what_was_read_whatever_their_sizes(pieces: list[tuple[int, int]]) -> None:
-    intake = Intake(Buffers(4 * STEP))
+    intake = LinkReader(BufferPool(4 * STEP))
     stream = b"".join(bytes([index]) * size for index, (size, _) in enumerate(pieces))
     offset = 0
     taken = []

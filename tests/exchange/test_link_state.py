@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel.exchange.link_buffers import Buffers
+from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_state import LinkState
 from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, encode_link_header
 
@@ -60,7 +60,7 @@ def test_batches_stay_where_they_were_read_to() -> None:
 
 
 def test_links_may_share_their_memory() -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     first, second = LinkState(buffers=buffers), LinkState(buffers=buffers)
     home = id(first.space().obj)
     del first

@@ -4,7 +4,7 @@ from random import Random
 
 from tunnel.exchange.config import LaneConfig
 from tunnel.exchange.flight import Flight
-from tunnel.exchange.path_model import Arrived, Path
+from tunnel.exchange.path_model import AnswerSeen, PathModel
 from tunnel.exchange.pulls import PullMode
 from tunnel.wire import EXCHANGE_BYTES, Attach, Attached, Exchange
 
@@ -18,8 +18,8 @@ def attached(**fields: int) -> Attached:
     return Attached(bytes(16), 1, 1, fresh=True, packet_bytes_max=1 << 20, initial_edge_bytes=65536, **limits)
 
 
-def path(config: LaneConfig | None = None, **limits: int) -> Path:
-    it = Path(config or LaneConfig())
+def path(config: LaneConfig | None = None, **limits: int) -> PathModel:
+    it = PathModel(config or LaneConfig())
     it.bound(attached(**limits))
     return it
 
@@ -35,8 +35,8 @@ def flight(sends: tuple[int, ...] = (0,), *, size: int = 0, hold_ms: int = 0, pu
     return it
 
 
-def answer(it: Path, sent: Flight, now: int, *, attempt: int = 0, size: int = 0, more: bool = False) -> bool:
-    return it.answered(sent, Arrived(sent.attempts[attempt], size, empty=not size, more=more), now)
+def answer(it: PathModel, sent: Flight, now: int, *, attempt: int = 0, size: int = 0, more: bool = False) -> bool:
+    return it.answered(sent, AnswerSeen(sent.attempts[attempt], size, empty=not size, more=more), now)
 
 
 def test_one_connection_has_one_lane_and_holds_nothing() -> None:
@@ -53,7 +53,7 @@ def test_the_limits_of_the_relay_are_kept() -> None:
     assert path(body_bytes_max=10).room_bytes == 24
 
 
-def opened(it: Path, message: Attach | Exchange, sends: int) -> tuple[list[int], int]:
+def opened(it: PathModel, message: Attach | Exchange, sends: int) -> tuple[list[int], int]:
     """The times between attempts when nothing is heard, and how many of them are open in the end."""
     sent = it.flight(message, 0)
     gaps = []

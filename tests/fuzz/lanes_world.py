@@ -9,6 +9,7 @@ from tests.exchange.loop import SECRET, Relay, data_packet
 from tests.fuzz.draw import Draw
 from tunnel.exchange import (
     AttachedEvent,
+    AttachRefused,
     BatchDone,
     Detached,
     LaneConfig,
@@ -16,7 +17,6 @@ from tunnel.exchange import (
     Lanes,
     PacketsReceived,
     Recovered,
-    Refused,
     Request,
     Troubled,
 )
@@ -112,7 +112,7 @@ class LanesWorld:
                 assert self._attached
                 assert not self.pushed, "batches that were not given up before Detached"
                 self._attached = False
-            case Refused():
+            case AttachRefused():
                 self.refused = True
             case Troubled():
                 assert not self._troubled

@@ -15,6 +15,7 @@ from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incom
 from tunnel.exchange import (
     Abandoned,
     AttachedEvent,
+    AttachRefused,
     BatchDone,
     Detached,
     LaneConfig,
@@ -22,7 +23,6 @@ from tunnel.exchange import (
     Lanes,
     LanesChanged,
     PacketsReceived,
-    Refused,
 )
 from tunnel.traces.exchanges import ExchangeTracer
 from tunnel.traces.record import TraceEvent, TraceRecord
@@ -297,7 +297,7 @@ class Node:
                 self.endpoint.carrier_changed(lanes, pull_interval_us, now_us)
             case Detached():
                 self.attached = False
-            case Refused():
+            case AttachRefused():
                 raise Violation(f"{self}: {event}, and nobody refused it")
             case Abandoned(request_id=request_id):
                 exchange_id = self._exchanges.pop(request_id, None)

@@ -1,12 +1,14 @@
 """The schema: flat, integers and strings only, versioned, small when written."""
 
 import enum
+from typing import Any
 
 import msgspec
 import pytest
 
 from tunnel.traces import TRACE_VERSION, TraceCause, TraceEvent, TraceFault, TraceReason, TraceRecord
 from tunnel.traces.jsonl import decode_record, encode_record
+from tunnel.traces.record import TraceSource
 
 
 def record(**fields: int | str) -> TraceRecord:
@@ -58,3 +60,19 @@ def test_names_are_lower_case_words_and_unique(names: type[enum.StrEnum]) -> Non
         assert member.value.replace("_", "").isalpha()
         assert member.value == member.value.lower() == member.name.lower()
     assert len(names) == len(names.__members__)
+
+
+def test_a_source_can_tell_every_field_and_leaves_the_others_as_they_are() -> None:
+    told: list[TraceRecord] = []
+    source = TraceSource(told.append, "node-1")
+    given: dict[str, Any] = {
+        field.name: f"x{number}" if field.type is str else number
+        for number, field in enumerate(msgspec.structs.fields(TraceRecord), start=1)
+        if field.name not in ("time_us", "node", "event", "writer", "number")  # the last two are the writer's
+    }
+    source.tell("event", 5, **given)
+    source.tell("event", 6)
+    assert told == [
+        TraceRecord(time_us=5, node="node-1", event="event", **given),
+        TraceRecord(time_us=6, node="node-1", event="event"),
+    ]

@@ -19,6 +19,7 @@ from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
 from tunnel.exchange import (
     AttachedEvent,
+    AttachRefused,
     BatchDone,
     Detached,
     LaneConfig,
@@ -28,7 +29,6 @@ from tunnel.exchange import (
     LinkInput,
     LinkPace,
     PacketsReceived,
-    Refused,
 )
 from tunnel.exchange.pulls import NEVER_US
 from tunnel.tasks import KeptTasks
@@ -174,7 +174,7 @@ class LinkCarrier(ExchangingCarrier):
             case AttachedEvent():
                 self._attached = True
                 self._retry_at_us = 0
-            case Detached() | Refused():
+            case Detached() | AttachRefused():
                 # It belongs to a generation that is no more.
                 self._attached = False
                 self._drop_all()

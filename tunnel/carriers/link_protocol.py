@@ -9,7 +9,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping
 
-from tunnel.exchange import Buffers, LinkInput, LinkState
+from tunnel.exchange import BufferPool, LinkInput, LinkState
 from tunnel.wire import ENVELOPE_BYTES, Buffer, decode_envelope
 
 __all__ = ["LINK_LANE", "LINK_PROTOCOL", "LinkProtocol"]
@@ -22,7 +22,7 @@ _NOTSENT_BYTES = 128 * 1024  # the kernel takes no more than it can soon send: w
 _HIGH_BYTES = 64 * 1024  # beyond it, in the transport, nothing more is given
 _JOIN_BYTES = 16 * 1024  # up to it one copy is cheaper than many buffers
 _OPTIONS_OF_LINUX = {"TCP_NOTSENT_LOWAT": 25, "TCP_USER_TIMEOUT": 18}  # some socket modules have no name for these
-_buffers = Buffers()  # of all links in this process
+_buffers = BufferPool()  # of all links in this process
 
 
 class LinkProtocol(asyncio.BufferedProtocol):

@@ -1,6 +1,6 @@
 """Admission: what an endpoint does with a CONNECT. It opens, repeats its answer, resumes, or refuses (3.3, 6.6)."""
 
-from tunnel.core.connection.base import Identity
+from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.connection.connection import Connection, ConnectionOwner
 from tunnel.core.connection.handshake import VERSIONS, common_version
 from tunnel.core.constants import EARLY_BYTES_MAX
@@ -103,7 +103,7 @@ class Admission:
 
     def _open(self, packet: Packet, connect: Connect, route: RouteName, now: int) -> None:
         owner = self._owner
-        identity = Identity(
+        identity = ConnectionIdentity(
             own_id=owner.new_id(),
             peer_id=packet.source,
             initiator=False,

@@ -12,7 +12,7 @@ from random import Random
 from tunnel.core.admission import Admission, AdmittingOwner
 from tunnel.core.budget import WindowBudget
 from tunnel.core.config import EndpointConfig
-from tunnel.core.connection.base import Identity
+from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.connection.closing import answer_farewell
 from tunnel.core.connection.connection import Connection
 from tunnel.core.connection.inbound import receive
@@ -122,7 +122,7 @@ class Endpoint(AdmittingOwner):
 
     def connect(self, target: Target, now: int) -> Connection:
         """Open a connection; Connected or Refused follows. Up to 64 KiB may be written before."""
-        identity = Identity(
+        identity = ConnectionIdentity(
             own_id=self.new_id(),
             peer_id=0,
             initiator=True,

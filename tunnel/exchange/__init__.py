@@ -4,28 +4,28 @@ from tunnel.exchange.config import LaneConfig
 from tunnel.exchange.events import (
     Abandoned,
     AttachedEvent,
+    AttachRefused,
     BatchDone,
     Detached,
     LaneEvent,
     LanesChanged,
     PacketsReceived,
     Recovered,
-    Refused,
     Request,
     Troubled,
 )
 from tunnel.exchange.lanes import Lanes
-from tunnel.exchange.link_buffers import Buffers
+from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.link_state import LinkInput, LinkState
-from tunnel.exchange.served import Arrival, Outbox, Reply, ServedLane, ServedLimits
+from tunnel.exchange.served import Outbox, Reply, ServedLane, ServedLimits, ServedRequest
 
 __all__ = [
     "Abandoned",
-    "Arrival",
+    "AttachRefused",
     "AttachedEvent",
     "BatchDone",
-    "Buffers",
+    "BufferPool",
     "Detached",
     "LaneConfig",
     "LaneEvent",
@@ -37,10 +37,10 @@ __all__ = [
     "Outbox",
     "PacketsReceived",
     "Recovered",
-    "Refused",
     "Reply",
     "Request",
     "ServedLane",
     "ServedLimits",
+    "ServedRequest",
     "Troubled",
 ]

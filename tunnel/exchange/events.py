@@ -8,6 +8,7 @@ from tunnel.wire import Buffer, Discarded, Packet
 
 __all__ = [
     "Abandoned",
+    "AttachRefused",
     "AttachedEvent",
     "BatchDone",
     "Detached",
@@ -15,7 +16,6 @@ __all__ = [
     "LanesChanged",
     "PacketsReceived",
     "Recovered",
-    "Refused",
     "Request",
     "Troubled",
 ]
@@ -76,7 +76,7 @@ class Abandoned(msgspec.Struct, frozen=True):
     request_id: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class AttachRefused(msgspec.Struct, frozen=True):
     """Repeating will not help (7.9): nothing more is sent. `code` is a StatusCode, or 0 if `status` says it all."""
 
     status: int
@@ -96,5 +96,13 @@ class Recovered(msgspec.Struct, frozen=True):
 
 
 LaneEvent: TypeAlias = (
-    PacketsReceived | BatchDone | AttachedEvent | Detached | LanesChanged | Abandoned | Refused | Troubled | Recovered
+    PacketsReceived
+    | BatchDone
+    | AttachedEvent
+    | Detached
+    | LanesChanged
+    | Abandoned
+    | AttachRefused
+    | Troubled
+    | Recovered
 )

@@ -14,21 +14,21 @@ from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.exchange.events import (
     Abandoned,
     AttachedEvent,
+    AttachRefused,
     BatchDone,
     Detached,
     LaneEvent,
     LanesChanged,
     PacketsReceived,
-    Refused,
     Request,
 )
 from tunnel.exchange.flight import Attempt, Flight, repeat_delay
 from tunnel.exchange.health import Health
 from tunnel.exchange.lane import Lane
 from tunnel.exchange.laneset import LaneSet
-from tunnel.exchange.path_model import Arrived, Path
+from tunnel.exchange.path_model import AnswerSeen, PathModel
 from tunnel.exchange.pulls import NEVER_US
-from tunnel.exchange.registration import Attachment
+from tunnel.exchange.registration import Registration
 from tunnel.exchange.responses import Outcome, Verdict, judge
 from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, encode_packets
 
@@ -41,8 +41,8 @@ class Lanes:
     def __init__(self, config: LaneConfig, secret: bytes, random: Random, *, endpoint_name: str = "") -> None:
         self._config = config
         self._random = random
-        self._attachment = Attachment(secret, endpoint_name, config)
-        self._path = Path(config)
+        self._registration = Registration(secret, endpoint_name, config)
+        self._path = PathModel(config)
         self.health = Health()
         self._attach: Flight | None = None
         self._attach_at_us = 0  # not earlier
@@ -59,22 +59,22 @@ class Lanes:
     @property
     def attached(self) -> bool:
         """Whether the relay knows us, as far as we know."""
-        return self._attachment.attached is not None
+        return self._registration.attached is not None
 
     @property
     def attachment_id(self) -> bytes:
         """What exchanges and links name us by (6.1)."""
-        return self._attachment.id
+        return self._registration.id
 
     @property
     def epoch(self) -> int:
         """Of the relay that we are attached to; 0 while we are not."""
-        return self._attachment.attached.epoch if self._attachment.attached is not None else 0
+        return self._registration.attached.epoch if self._registration.attached is not None else 0
 
     @property
     def generation(self) -> int:
         """The present one (6.2)."""
-        return self._attachment.generation
+        return self._registration.generation
 
     @property
     def lane_count(self) -> int:
@@ -114,7 +114,7 @@ class Lanes:
 
     def push(self, packets: list[Packet], token: int, now: int) -> None:
         """Send a batch; `BatchDone(token, ...)` follows once. One packet may be larger than the room, more may not."""
-        lane, attached = self._push_lane(), self._attachment.attached
+        lane, attached = self._push_lane(), self._registration.attached
         if lane is None or attached is None:
             raise ValueError("no lane is free: push only while room() is not 0")
         if not packets:
@@ -145,8 +145,8 @@ class Lanes:
         """Give up all batches and attach under a higher generation: as when a link learns that the relay forgot us.
         `outbid`: the relay knows a higher one than ours."""
         self._end()
-        if not self._attachment.renew(outbid=outbid):
-            self._refuse(Refused(0, 0, "no generation is left: attach with another secret"))
+        if not self._registration.renew(outbid=outbid):
+            self._refuse(AttachRefused(0, 0, "no generation is left: attach with another secret"))
 
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, now: int) -> None:
         """A complete HTTP response came. `body` is kept by reference and must not change."""
@@ -187,9 +187,9 @@ class Lanes:
         """The next request to send, None when there is none."""
         if self._refused or now < self._rest_until_us:
             return None
-        attached = self._attachment.attached
+        attached = self._registration.attached
         if attached is None and self._attach is None and self._attach_at_us <= now:
-            self._attach = self._path.flight(self._attachment.request(), now)
+            self._attach = self._path.flight(self._registration.request(), now)
             self._attach_at_us = now + repeat_delay(SECOND_US, self._random)
         if attached is not None:
             self._start_what_is_due(attached, now)
@@ -288,7 +288,7 @@ class Lanes:
         verdict = outcome.verdict
         if verdict is Verdict.FATAL:
             self._close(flight, request_id)
-            self._refuse(Refused(status, outcome.code, outcome.text))
+            self._refuse(AttachRefused(status, outcome.code, outcome.text))
         elif verdict is Verdict.STALE or (verdict is Verdict.UNKNOWN and flight is not self._attach):
             self._close(flight, request_id)
             self.attach_again(outbid=verdict is Verdict.STALE)
@@ -326,7 +326,7 @@ class Lanes:
     def _accept(self, flight: Flight, attempt: Attempt, answer: Answer, body_bytes: int, now: int) -> None:
         self._heard()
         lane = self._set.lanes[flight.lane]
-        arrived = Arrived(attempt, body_bytes, not len(answer.data), answer.more)
+        arrived = AnswerSeen(attempt, body_bytes, not len(answer.data), answer.more)
         if self._path.answered(flight, arrived, now):
             self._set.lanes[self.lane_count - 1].used_us = now
             self._tell_lanes()
@@ -363,14 +363,14 @@ class Lanes:
     # attaching
 
     def _accept_attached(self, flight: Flight, request_id: int, message: Attached, now: int) -> None:
-        problem = self._attachment.accept(message)
+        problem = self._registration.accept(message)
         if problem:
             self._fail(flight, request_id, problem, 0, now)
             return
         attempt = self._close(flight, request_id)
         if message.version != VERSION:
-            self._attachment.attached = None  # nobody was told of it: no Detached
-            self._refuse(Refused(0, 0, f"the relay chose version {message.version}, which we do not speak"))
+            self._registration.attached = None  # nobody was told of it: no Detached
+            self._refuse(AttachRefused(0, 0, f"the relay chose version {message.version}, which we do not speak"))
             return
         self._attach = None
         self._heard()
@@ -378,7 +378,7 @@ class Lanes:
         self._path.bound(message)
         self._set = LaneSet(self._path.lanes.most, self._config.packet_bytes_max, now)
         limits = (message.packet_bytes_max, message.initial_edge_bytes, self.pull_interval_us)
-        self._events.append(AttachedEvent(message.epoch, self._attachment.is_fresh, *limits))
+        self._events.append(AttachedEvent(message.epoch, self._registration.is_fresh, *limits))
         self._tell_lanes()
 
     def _end(self) -> None:
@@ -393,8 +393,8 @@ class Lanes:
         if self.attached:
             self._events.append(Detached())
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: AttachRefused) -> None:
         self._end()
-        self._attachment.attached = None
+        self._registration.attached = None
         self._refused = True
         self._events.append(refused)

@@ -8,7 +8,7 @@ from collections import deque
 
 from tunnel.exchange.config import KIB, MIB
 
-__all__ = ["Buffers", "Intake"]
+__all__ = ["BufferPool", "LinkReader"]
 
 _SHARED_BYTES = 128 * KIB  # a buffer for headers and small batches
 _READ_BYTES_MIN = 16 * KIB  # less room than this is not worth another read of them
@@ -18,7 +18,7 @@ _AHEAD_BYTES = 1 * MIB + _STEP_BYTES  # allocated at a header's word; what is lo
 _KEPT_BYTES_MAX = 16 * MIB
 
 
-class Buffers:
+class BufferPool:
     """Memory that is used again. Fresh memory costs as much as copying: its pages are mapped and cleared one by one.
 
     Who keeps a view of a buffer, or of a part of it, need not say when it is done: a buffer without views is free.
@@ -61,10 +61,10 @@ def _is_free(buffer: bytearray) -> bool:
     return True
 
 
-class Intake:
+class LinkReader:
     """What was read and not taken. `space` says where to read to, `take` gives it in pieces."""
 
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: BufferPool) -> None:
         self._buffers = buffers
         self._view = memoryview(b"")
         self._start = 0

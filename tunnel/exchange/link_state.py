@@ -9,7 +9,7 @@ from collections import deque
 import msgspec
 
 from tunnel.exchange.config import KIB, MIB, MILLISECOND_US
-from tunnel.exchange.link_buffers import Buffers, Intake
+from tunnel.exchange.link_buffers import BufferPool, LinkReader
 from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, decode_link_header, encode_link_header
 
 __all__ = ["LinkInput", "LinkState"]
@@ -29,7 +29,7 @@ class LinkInput(msgspec.Struct):
 class LinkState:
     """`length_max`: of a batch that comes, in bytes of packets. `buffers`: shared with other links, or its own."""
 
-    def __init__(self, length_max: int = 16 * MIB, buffers: Buffers | None = None) -> None:
+    def __init__(self, length_max: int = 16 * MIB, buffers: BufferPool | None = None) -> None:
         self.closed = ""  # why; empty while the link is open
         self.unreceipted_bytes = 0  # sent, and not known to have arrived
         self._length_max = length_max
@@ -39,7 +39,7 @@ class LinkState:
         self._receipt_at_us: int | None = None
         self._unreceipted_input_bytes = 0
         self._header: LinkHeader | None = None  # of the batch whose packets are coming
-        self._intake = Intake(buffers or Buffers())
+        self._intake = LinkReader(buffers or BufferPool())
 
     @property
     def unreceipted(self) -> list[int]:
@@ -49,7 +49,7 @@ class LinkState:
     # output
 
     def send(self, packets: list[Buffer], token: int) -> list[Buffer]:
-        """What to write to send this batch; the receipt will name its token. Buffers are not copied."""
+        """What to write to send this batch; the receipt will name its token. BufferPool are not copied."""
         if self.closed:
             raise ValueError(f"the link is closed: {self.closed}")
         length = sum(map(len, packets))

@@ -9,7 +9,7 @@ from tunnel.exchange.pulls import Pulled, PullMode, PullPolicy
 from tunnel.exchange.roundtrip import RoundTrip
 from tunnel.wire import EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, Exchange
 
-__all__ = ["Arrived", "Path"]
+__all__ = ["AnswerSeen", "PathModel"]
 
 _HOLD_US_SHORT = SECOND_US  # after packets: a stream whose pull is lost in silence stands still for about that long
 
@@ -18,7 +18,7 @@ _ATTACH_ATTEMPTS_MAX = 8  # of ATTACH, which is small: the round trip may be unk
 _BLIND_REPEAT_US_MAX = 8 * SECOND_US  # with one connection each attempt ends the one before: they must get longer
 
 
-class Arrived(msgspec.Struct):
+class AnswerSeen(msgspec.Struct):
     """The answer to a flight, as far as the path is concerned."""
 
     attempt: Attempt
@@ -27,7 +27,7 @@ class Arrived(msgspec.Struct):
     more: bool  # waits at the relay
 
 
-class Path:
+class PathModel:
     """What is known of the path survives attaching again."""
 
     def __init__(self, config: LaneConfig) -> None:
@@ -78,7 +78,7 @@ class Path:
             attempts_max=attempts_max,
         )
 
-    def answered(self, flight: Flight, arrived: Arrived, now: int) -> bool:
+    def answered(self, flight: Flight, arrived: AnswerSeen, now: int) -> bool:
         """A flight was answered. Returns whether there is a lane more."""
         took_us = now - arrived.attempt.sent_us
         first = flight.sent == 1
@@ -97,7 +97,7 @@ class Path:
             # Its first repeat was answered: the path was fine, only the waiting response was cut.
             self.hold.cut(flight.first_failure_us)
 
-    def _learn_sizes(self, flight: Flight, arrived: Arrived, took_us: int, now: int) -> bool:
+    def _learn_sizes(self, flight: Flight, arrived: AnswerSeen, took_us: int, now: int) -> bool:
         least_us = self.round_trip.least_us
         extra_us = took_us - least_us
         sent_us = arrived.attempt.sent_us

@@ -3,12 +3,12 @@
 from tunnel.exchange.config import LaneConfig
 from tunnel.wire import VERSION, Attach, Attached, attachment_id
 
-__all__ = ["Attachment"]
+__all__ = ["Registration"]
 
 _GENERATION_MAX = 2**32 - 1  # 7.11
 
 
-class Attachment:
+class Registration:
     """The identity that every exchange names. `attached` is None until the relay answered the present generation."""
 
     def __init__(self, secret: bytes, endpoint_name: str, config: LaneConfig) -> None:

@@ -28,7 +28,7 @@ from tunnel.wire import (
     parse_frames,
 )
 
-__all__ = ["Arrival", "Outbox", "Reply", "ServedLane", "ServedLimits"]
+__all__ = ["Outbox", "Reply", "ServedLane", "ServedLimits", "ServedRequest"]
 
 _SERIAL_MAX = 2**32 - 1  # 7.2: endpoints attach again long before
 
@@ -66,7 +66,7 @@ class Reply(msgspec.Struct):
     answer: Answer
 
 
-class Arrival(msgspec.Struct):
+class ServedRequest(msgspec.Struct):
     """What a request did. `applies`: it is a new one, its frames are to be routed and `answer` is to be called."""
 
     applies: bool
@@ -125,18 +125,18 @@ class ServedLane:
 
     # requests
 
-    def receive(self, exchange: Exchange, handle: int) -> Arrival:
+    def receive(self, exchange: Exchange, handle: int) -> ServedRequest:
         """A request of this lane, envelope, attachment, epoch and generation already checked. Step 1 of 7.3."""
         if exchange.number <= self.highest:
             self.repeats += 1
-            return Arrival(applies=False, frames=[], replies=self._answer_again(exchange, handle))
+            return ServedRequest(applies=False, frames=[], replies=self._answer_again(exchange, handle))
         self._settle(exchange.serial_received)
         replies = self._release()
         self.highest = exchange.number
         hold_us = min(exchange.hold_ms * 1000, self._limits.hold_us_max) if exchange.pull else 0
         self._open = _Open(handle, exchange.number, self._limit(exchange), hold_us)
         frames, discarded = self._incoming.feed(exchange, parse_frames)
-        return Arrival(applies=True, frames=frames, replies=replies, discarded=discarded)
+        return ServedRequest(applies=True, frames=frames, replies=replies, discarded=discarded)
 
     def answer(self, now: int) -> Reply | None:
         """Answer the request just received, with what waits now; None: it is parked (7.4).

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["IPAddress", "IPNetwork", "Kind", "Special", "faces", "is_within", "special"]
+__all__ = ["IPAddress", "IPNetwork", "Kind", "Special", "embedded_addresses", "is_within", "special"]
 
 IPAddress: TypeAlias = IPv4Address | IPv6Address
 IPNetwork: TypeAlias = IPv4Network | IPv6Network
@@ -57,7 +57,7 @@ _IPV4 = 0xFFFF_FFFF
 
 
 def special(address: IPAddress) -> Special | None:
-    """What is special about it; None: it is a host of the internet. Ask it of each of its `faces`."""
+    """What is special about it; None: it is a host of the internet. Ask it of each of its `embedded_addresses`."""
     return next((found for found in _SPECIALS if is_within(address, found.network)), None)
 
 
@@ -66,7 +66,7 @@ def is_within(address: IPAddress, network: IPNetwork) -> bool:
     return address.version == network.version and address in network
 
 
-def faces(address: IPAddress) -> tuple[IPAddress, ...]:
+def embedded_addresses(address: IPAddress) -> tuple[IPAddress, ...]:
     """The addresses that a connection to this one may really reach: all of them must be allowed.
 
     IPv4 inside IPv6 is taken out: mapped, compatible, NAT64 (RFC 6052), 6to4 (RFC 3056), ISATAP (RFC 5214), and of

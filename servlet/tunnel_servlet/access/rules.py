@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 
 import msgspec
 
-from tunnel_servlet.access.addresses import IPAddress, IPNetwork, Kind, Special, faces, is_within, special
+from tunnel_servlet.access.addresses import IPAddress, IPNetwork, Kind, Special, embedded_addresses, is_within, special
 
 __all__ = ["UDP_RULE", "UDP_TARGET", "Rule", "Ruleset", "Verdict", "parse_network", "parse_rule", "read_host"]
 
@@ -141,7 +141,7 @@ class Ruleset:
     def check_address(self, address: IPAddress, port: int, name: str = "") -> Verdict:
         """An address about to be dialled. `name`: what it was resolved from; it has passed `check_target`."""
         text = ""
-        for face in faces(address):
+        for face in embedded_addresses(address):
             verdict = self._check_face(face, port, name)
             if not verdict.allowed:
                 return verdict

@@ -13,7 +13,7 @@ import structlog
 from tunnel import ExitRequest, RejectReason
 from tunnel.datagrams import UDP_PREFIX
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
-from tunnel_servlet.access.addresses import IPAddress, faces
+from tunnel_servlet.access.addresses import IPAddress, embedded_addresses
 from tunnel_servlet.access.rules import Ruleset, read_host
 from tunnel_servlet.exit.datagrams import open_datagrams
 from tunnel_servlet.exit.resolver import Resolve, resolve
@@ -130,7 +130,7 @@ class Dialer:
         ends = loop.time() + self._dial_seconds
         failure: OSError = OSError("no address")
         for index, address in enumerate(addresses):
-            literal = str(faces(address)[0] if address.version == 6 and address.ipv4_mapped else address)
+            literal = str(embedded_addresses(address)[0] if address.version == 6 and address.ipv4_mapped else address)
             try:
                 async with asyncio.timeout((ends - loop.time()) / (len(addresses) - index)):
                     side = await self._open_side(request, literal, port)

@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator
 
-__all__ = ["Budget"]
+from tunnel.wire import Frame, PacketType
+from tunnel_servlet.switch.config import FRAME_OVERHEAD_BYTES
+
+__all__ = ["Budget", "charge", "keep"]
+
+_NOTICES = frozenset((int(PacketType.DROPPED), int(PacketType.EDGE)))
+
+# A packet that is a slice of a body keeps the whole body alive. Packets that are less than a sixteenth of theirs are
+# copied (a full batch comes in eighths, 4.13), and less than half of it once an eighth of the mailbox is in use: what
+# is really kept is at most four times what is counted.
+_SLICE, _SLICE_UNDER_PRESSURE, _PRESSURE = 16, 2, 8
 
 
 class Budget:
@@ -95,3 +105,17 @@ class Budget:
         while level is not None:
             level.outstanding += size
             level = level.parent
+
+
+def charge(frame: Frame) -> int:
+    """What keeping the packet is counted as. The relay's own notices are bounded by the routes and cost nothing."""
+    return 0 if frame.type in _NOTICES else len(frame.data) + FRAME_OVERHEAD_BYTES
+
+
+def keep(frame: Frame, budget: Budget) -> None:
+    """Prepare a packet for being kept: let go of the body around it, if that is much larger."""
+    data = frame.data
+    if isinstance(data, memoryview):
+        part = _SLICE if budget.held * _PRESSURE < budget.hard_bytes else _SLICE_UNDER_PRESSURE
+        if len(data) * part < memoryview(data.obj).nbytes:
+            frame.data = bytes(data)

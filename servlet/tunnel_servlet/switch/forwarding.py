@@ -105,7 +105,7 @@ class Forwarder:
         elif leg is None:
             self._without_route(attachment, frame, now)
         elif leg.route.state is RouteState.PARKED or leg is not leg.route.initiator or frame.destination:
-            self._strange(leg, frame, now)
+            self._misaddressed(leg, frame, now)
         elif frame.size > self._context.config.packet_bytes_max:
             self._too_large(leg, frame, now)
         elif leg.route.state is RouteState.BOUND:
@@ -123,7 +123,7 @@ class Forwarder:
         if frame.source and not is_early and frame.type not in _UNANSWERED:
             self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
 
-    def _strange(self, leg: Leg, frame: Frame, now: int) -> None:
+    def _misaddressed(self, leg: Leg, frame: Frame, now: int) -> None:
         """The destination is not that of the route. While a resume is under way, what comes is lost (6.6)."""
         if leg.far_id and leg.far_id == frame.destination:
             self._too_large(leg, frame, now)

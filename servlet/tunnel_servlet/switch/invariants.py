@@ -6,11 +6,11 @@ It recounts what its neighbours only keep up to date.
 from collections.abc import Iterable
 
 from tunnel.wire import HEADER_SIZE, Frame, PacketType
+from tunnel_servlet.switch.budgets import charge
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.mailbox import Mailbox
 from tunnel_servlet.switch.model import Attention, Leg, Route, RouteState, ServedAttachment
-from tunnel_servlet.switch.own_packets import charge
 from tunnel_servlet.switch.queues import RouteQueue
 from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.routes import RouteTable

@@ -4,9 +4,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 
 from tunnel.wire import ROUTE_KEY_SIZE, Dropped, DropReason, Frame, PacketType, decode_dropped
-from tunnel_servlet.switch.budgets import Budget
+from tunnel_servlet.switch.budgets import Budget, charge, keep
 from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.switch.own_packets import charge, dropped_frame, keep
+from tunnel_servlet.switch.own_packets import dropped_frame
 from tunnel_servlet.switch.queues import IN_STREAM, NOTICE_BYTES, RouteQueue
 from tunnel_servlet.switch.stats import Counters
 

@@ -5,10 +5,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from tunnel.wire import HEADER_SIZE, Dropped, DropReason, Frame, PacketType, readdress, unwrap, wrap
-from tunnel_servlet.switch.budgets import Budget
+from tunnel_servlet.switch.budgets import Budget, charge, keep
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.edges import EdgeLedger
-from tunnel_servlet.switch.own_packets import charge, dropped_frame, edge_frame, keep
+from tunnel_servlet.switch.own_packets import dropped_frame, edge_frame
 from tunnel_servlet.switch.stats import Counters
 
 __all__ = ["IN_STREAM", "NOTICE_BYTES", "RouteQueue"]

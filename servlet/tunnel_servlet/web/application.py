@@ -49,7 +49,7 @@ def create_app(
     Must be called where it will run: within the event loop. `app[RELAY]` is the relay behind it.
     """
     relay = Relay(config, packet_filter, trace)
-    app = web.Application(middlewares=[_plainly], client_max_size=config.switch.body_bytes_max)
+    app = web.Application(middlewares=[_answer_errors], client_max_size=config.switch.body_bytes_max)
     app[RELAY] = relay
     app.router.add_post(f"{config.base}/exchange", _exchange)
     app.router.add_get(f"{config.base}/link", _link, allow_head=False)
@@ -72,7 +72,7 @@ def create_app(
 
 
 @web.middleware
-async def _plainly(request: web.Request, handler: _Handler) -> web.StreamResponse:
+async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Refusals become envelopes; what is not ours is answered in plain text, never HTML."""
     try:
         return await handler(request)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.solo import KEY, SERVICE
 from tunnel.core.config import EndpointConfig
-from tunnel.core.connection.base import Identity
+from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.connection.connection import Connection
 from tunnel.core.connection.handshake import Handshake, common_version
 from tunnel.core.endpoint import Endpoint
@@ -28,7 +28,7 @@ def handshake(peer_id: int, *, endpoint_id: bytes = KEY) -> Handshake:
     """Of a connection with these ids, whose carrier pulls four times a second."""
     endpoint = Endpoint(CONFIG, Random(5), endpoint_id=endpoint_id)
     endpoint.carrier_changed(1, 250_000, 0)
-    identity = Identity(
+    identity = ConnectionIdentity(
         own_id=5,
         peer_id=peer_id,
         initiator=True,

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from tunnel_servlet.access.addresses import Kind, faces, is_within, special
+from tunnel_servlet.access.addresses import Kind, embedded_addresses, is_within, special
 from tunnel_servlet.access.rules import parse_network
 
 KINDS = {
@@ -36,7 +36,7 @@ def test_every_range_is_known(text: str, kind: Kind) -> None:
 @pytest.mark.parametrize("text", PUBLIC.split())
 def test_hosts_of_the_internet_are_not_special(text: str) -> None:
     assert special(ip_address(text)) is None
-    assert faces(ip_address(text)) == (ip_address(text),)
+    assert embedded_addresses(ip_address(text)) == (ip_address(text),)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_hosts_of_the_internet_are_not_special(text: str) -> None:
     ],
 )
 def test_what_hides_in_an_address_comes_out(text: str, inside: str) -> None:
-    assert faces(ip_address(text)) == tuple(map(ip_address, inside.split()))
+    assert embedded_addresses(ip_address(text)) == tuple(map(ip_address, inside.split()))
 
 
 def test_an_address_lies_in_no_network_of_the_other_version() -> None:

@@ -2,7 +2,24 @@
 
 import pytest
 
-from tunnel_servlet.switch.budgets import Budget
+from tests.servlet.support import data
+from tunnel.wire import (
+    Frame,
+    encode_packets,
+    frame_of,
+    parse_frames,
+)
+from tunnel_servlet.switch.budgets import Budget, charge, keep
+from tunnel_servlet.switch.config import FRAME_OVERHEAD_BYTES
+from tunnel_servlet.switch.own_packets import (
+    dropped_frame,
+    edge_frame,
+)
+
+
+def parsed(*sizes: int) -> list[Frame]:
+    body = b"".join(encode_packets([data(1, 2, number, bytes(size)) for number, size in enumerate(sizes)]))
+    return parse_frames(body)[0]
 
 
 def family() -> tuple[Budget, Budget, Budget]:
@@ -83,3 +100,54 @@ def test_what_is_free_is_free_at_every_level() -> None:
     alone = Budget(1000, 1000)
     alone.let_go(50)
     assert alone.free() == 950
+
+
+def test_9_2_keeping_a_packet_is_charged_except_for_notices() -> None:
+    assert charge(frame_of(data(1, 2, 3, bytes(100)))) == 124 + FRAME_OVERHEAD_BYTES
+    assert charge(dropped_frame(1, 1)) == charge(edge_frame(1, 1, 1)) == 0
+
+
+def test_9_2_a_small_packet_does_not_keep_a_large_body_alive() -> None:
+    budget = Budget(1000, 1000)
+    small, large = parsed(10, 1000)
+    for frame in (small, large):
+        before = bytes(frame.data)
+        keep(frame, budget)
+        assert frame.data == before
+    assert isinstance(small.data, bytes)
+    assert isinstance(large.data, memoryview)
+
+
+def test_9_2_under_pressure_a_packet_keeps_at_most_its_own_size_again() -> None:
+    budget = Budget(1000, 1000)
+    budget.hold(200)
+    eighths = parsed(*[100] * 8)
+    keep(eighths[0], budget)
+    assert isinstance(eighths[0].data, bytes)
+    (alone,) = parsed(100)
+    keep(alone, budget)
+    assert isinstance(alone.data, memoryview)
+
+
+def test_9_2_what_is_no_slice_is_left_alone() -> None:
+    frame = frame_of(data(1, 2, 3))
+    before = frame.data
+    keep(frame, Budget(1, 1))
+    assert frame.data is before
+
+
+@pytest.mark.parametrize(("held", "copied"), [(124, False), (125, True)])
+def test_9_2_an_eighth_of_the_mailbox_is_pressure(held: int, copied: bool) -> None:
+    budget = Budget(1000, 1000)
+    budget.hold(held)
+    eighths = parsed(*[100] * 8)
+    keep(eighths[0], budget)
+    assert isinstance(eighths[0].data, bytes) is copied
+
+
+def test_9_2_what_is_exactly_half_of_its_body_keeps_it() -> None:
+    budget = Budget(1000, 1000)
+    budget.hold(500)
+    halves = parsed(100, 100)
+    keep(halves[0], budget)
+    assert isinstance(halves[0].data, memoryview)

@@ -141,3 +141,10 @@ def test_nobody_listens_at_first() -> None:
     services = Services(Relay().config, lambda user, name: True)
     assert len(services) == 0
     assert services.candidates("reports") == []
+
+
+def test_the_version_that_is_up_does_not_take_itself_down() -> None:  # 2.8
+    relay = Relay()
+    client = Peer(relay).attached()
+    client.push(listen_state(version=2), listen_state(version=2, up=False))
+    assert relay.switch.stats().listeners == 1

@@ -21,10 +21,10 @@ from tunnel.core.stats import ConnectionStats
 from tunnel.core.timers import TimerTable
 from tunnel.wire import AbortReason, Packet, Target
 
-__all__ = ["ConnectionBase", "Identity", "Owner", "QueuePlace"]
+__all__ = ["ConnectionBase", "ConnectionIdentity", "Owner", "QueuePlace"]
 
 
-class Identity(msgspec.Struct):
+class ConnectionIdentity(msgspec.Struct):
     """The ids of a connection. Numbers are unbounded; the wire sees them mod 2**32."""
 
     own_id: int
@@ -72,7 +72,7 @@ class Owner:
 class ConnectionBase:
     """The state that all parts of a connection share. `Connection` fills in the methods."""
 
-    def __init__(self, owner: Owner, identity: Identity, now: int) -> None:
+    def __init__(self, owner: Owner, identity: ConnectionIdentity, now: int) -> None:
         config = owner.config
         self.identity = identity
         self.id = identity.own_id

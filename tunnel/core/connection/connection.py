@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tunnel.core.connection.base import ConnectionBase, Identity, Owner, QueuePlace
+from tunnel.core.connection.base import ConnectionBase, ConnectionIdentity, Owner, QueuePlace
 from tunnel.core.connection.closing import Closing
 from tunnel.core.connection.handshake import Handshake
 from tunnel.core.connection.outbound import Outbound
@@ -53,7 +53,7 @@ class ConnectionOwner(Owner):
 class Connection(ConnectionBase):
     """A stream to or from a peer. Made by an `Endpoint`; an id is all that survives its end."""
 
-    def __init__(self, owner: ConnectionOwner, identity: Identity, now: int) -> None:
+    def __init__(self, owner: ConnectionOwner, identity: ConnectionIdentity, now: int) -> None:
         super().__init__(owner, identity, now)
         self._owner = owner
         self.handshake = Handshake(self, owner, now)

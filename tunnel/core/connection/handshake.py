@@ -4,7 +4,7 @@ The initiator repeats CONNECT until it is answered. A relay that has lost its st
 leaves again with `resume`, and ACCEPTED binds the route anew. Before the first answer the peer's packets are held.
 """
 
-from tunnel.core.connection.base import ConnectionBase, Identity, Owner
+from tunnel.core.connection.base import ConnectionBase, ConnectionIdentity, Owner
 from tunnel.core.connection.state import Input, State
 from tunnel.core.constants import (
     BACKOFF_MAX_US,
@@ -367,7 +367,7 @@ def common_version(theirs: tuple[int, int] | None) -> int:
     return best if best >= max(lowest, VERSIONS[0]) else 0
 
 
-def accepted_packet(identity: Identity, payload: Buffer, attempt: int) -> Packet:
+def accepted_packet(identity: ConnectionIdentity, payload: Buffer, attempt: int) -> Packet:
     """ACCEPTED: its ids are the wrong way round, as the seed of the protocol has them (2.2)."""
     return Packet(
         PacketType.ACCEPTED, identity.peer_id, identity.own_id, wrap(identity.first_sequence), payload, attempt & 0xFF

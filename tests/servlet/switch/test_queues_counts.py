@@ -5,8 +5,8 @@ import pytest
 from tests.servlet.queues import KIB, Box, packets, put, put_control
 from tests.servlet.support import control, data, read_dropped
 from tunnel.wire import Dropped, DropReason, PacketType, frame_of
+from tunnel_servlet.switch.budgets import charge
 from tunnel_servlet.switch.config import FRAME_OVERHEAD_BYTES
-from tunnel_servlet.switch.own_packets import charge
 from tunnel_servlet.switch.queues import NOTICE_BYTES, RouteQueue
 
 CLOSE, OPTION, PING = PacketType.CLOSE, PacketType.OPTION, PacketType.PING

@@ -1,14 +1,13 @@
-"""More of a connection: writing against a full buffer, closing before the answer, refusals, a reader that is behind."""
+"""How connections end: before the answer, by refusal, by silence, by a reader that is behind, by a late SHUTDOWN."""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.core.solo import MS, SERVICE, TARGET, Solo
+from tests.core.solo import MS, TARGET, Solo
 from tunnel.core import (
     Closed,
     Connected,
-    EndpointConfig,
     Flushed,
     LocalProtocolError,
     Lost,
@@ -18,7 +17,6 @@ from tunnel.core import (
     Readable,
     Refused,
     State,
-    Writable,
 )
 from tunnel.core.constants import SECOND_US
 from tunnel.wire import (
@@ -30,7 +28,6 @@ from tunnel.wire import (
     PacketType,
     Rejected,
     RejectReason,
-    decode_connect,
     decode_end,
     encode_abort,
     encode_dropped,
@@ -40,83 +37,12 @@ from tunnel.wire import (
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
 OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, PacketType.ABORT, PacketType.SHUTDOWN
 NO_ROUTE = encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0))
-TIMEOUT_US = 300 * SECOND_US
 
 
 def payload(packets: list[Packet], packet_type: PacketType) -> bytes:
     """Of the one packet of that type."""
     (found,) = [bytes(packet.payload) for packet in packets if packet.type == packet_type]
     return found
-
-
-def test_writable_is_not_told_for_crumbs() -> None:
-    solo = Solo(EndpointConfig(send_buffer_bytes_max=4096)).opened()
-    connection = solo.connection
-    connection.write(bytes(5000), solo.now)
-    packets = solo.out(size=8192)
-    assert [packet.size for packet in packets] == [1048] * 4
-    solo.ack(3, window=4096)
-    assert solo.events() == [Writable(connection.id)]
-    connection.write(bytes(2000), solo.now)
-    solo.out(size=8192 - 1024)
-    solo.ack(3, window=4096)
-    assert Writable(connection.id) in solo.events()
-
-
-def test_the_send_buffer_follows_the_peers_window_but_not_beyond_our_own_limit() -> None:
-    solo = Solo(EndpointConfig(send_buffer_bytes_max=1000)).opened()
-    window = solo.connection.sender.window
-    solo.ack(window=5000)
-    assert window.buffer_bytes_max == 5000
-    solo.ack(window=2**31)
-    assert window.buffer_bytes_max == 16 * 2**20
-    solo.ack(window=10)
-    assert window.buffer_bytes_max == 1000
-
-
-def test_reading_tells_the_peer_of_room_when_it_is_worth_a_packet() -> None:  # 4.12
-    solo = Solo(EndpointConfig(window_bytes_min=1000, window_bytes_start=1000, window_bytes_max=1000)).opened()
-    solo.data(0, bytes(1000))
-    solo.out()
-    solo.wait(25 * MS)
-    solo.out()
-    solo.connection.read(249, solo.now)
-    assert not solo.endpoint.wants_batch()
-    solo.connection.read(1, solo.now)
-    assert solo.acked().window == 250
-
-
-def test_flushed_follows_the_last_acknowledgement() -> None:
-    solo = Solo().opened()
-    solo.connection.write(b"abc", solo.now)
-    solo.out()
-    solo.ack(1)
-    assert solo.events() == []
-    solo.ack()
-    assert solo.events() == [Flushed(solo.connection.id)]
-    solo.ack()
-    assert solo.events() == []
-
-
-def test_what_will_be_written_is_asked_for_when_it_has_left_whatever_is_under_way() -> None:  # 4.17
-    solo = Solo().opened()
-    solo.connection.write(b"abc", solo.now)
-    assert solo.types() == [DATA]
-    solo.connection.flush(waiting_bytes=3)
-    assert solo.types() == []
-    solo.connection.write(b"def", solo.now)
-    assert solo.types() == [DATA, PacketType.PROBE]
-
-
-def test_the_first_word_of_the_peers_window_counts_from_the_start_of_the_stream() -> None:  # 4.1
-    solo = Solo()
-    solo.connection = solo.endpoint.connect(SERVICE, solo.now)
-    solo.connection.write(bytes(100_000), solo.now)
-    connect = decode_connect(solo.out()[0].payload)
-    assert connect is not None
-    solo.route_key = connect.route_key
-    solo.answer(window=70_000)
-    assert sum(len(packet.payload) for packet in solo.out() if packet.type == DATA) == 70_000 - 64 * 1024
 
 
 @pytest.mark.parametrize("reason", RejectReason)
@@ -170,24 +96,6 @@ def test_our_close_names_what_we_had_received() -> None:  # 2.5
     assert end.received == 2**32 - 1
     solo.ack()
     assert solo.events() == [Readable(solo.connection.id), Closed(solo.connection.id)]
-
-
-def test_write_says_how_much_it_took_and_writable_when_a_quarter_is_free() -> None:
-    solo = Solo(EndpointConfig(send_buffer_bytes_max=4000)).opened()
-    connection = solo.connection
-    assert connection.write(bytes(3000), solo.now) == 3000
-    assert connection.write(bytes(3000), solo.now) == 1000
-    assert connection.write(b"x", solo.now) == 0
-    assert connection.write(b"", solo.now) == 0  # asks for nothing, and takes back no promise
-    solo.out(size=8 * 999)
-    connection.sender.window.acknowledge(connection.sender.window.oldest, [])
-    solo.ack(window=0)
-    assert solo.events() == [Writable(connection.id), Flushed(connection.id)]
-    assert connection.unacknowledged_bytes == 0
-    connection.write(b"x", solo.now)
-    solo.out()
-    solo.ack()
-    assert solo.events() == [Flushed(connection.id)]
 
 
 @pytest.mark.parametrize("rejected", [False, True])

@@ -1,0 +1,45 @@
+"""Tasks that are kept while they run."""
+
+import asyncio
+
+from tests.support.loops import in_loop
+from tunnel.tasks import KeptTasks
+
+
+@in_loop
+async def test_it_waits_for_all_of_them_whatever_becomes_of_them() -> None:
+    tasks, ended = KeptTasks(), []
+
+    async def fails() -> None:
+        raise ValueError("one of them")
+
+    async def begins_another() -> None:
+        tasks.keep(asyncio.create_task(ends()))
+
+    async def ends() -> None:
+        await asyncio.sleep(0)
+        ended.append("the other")
+
+    tasks.keep(asyncio.create_task(fails()))
+    tasks.keep(asyncio.create_task(begins_another()))
+    await tasks.done()
+    assert ended == ["the other"]
+
+
+@in_loop
+async def test_those_that_are_cancelled_are_waited_for() -> None:
+    tasks, ended = KeptTasks(), []
+
+    async def stands_still() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("cancelled")
+
+    tasks.keep(asyncio.create_task(stands_still()))
+    await asyncio.sleep(0)
+    tasks.cancel()
+    await tasks.done()
+    assert ended == ["cancelled"]
+    await tasks.done()  # nothing is left
