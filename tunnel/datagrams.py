@@ -112,7 +112,7 @@ class DatagramSide(Side):
         self.close()  # there is no half of a datagram socket
 
     def close(self) -> None:
-        self._is_eof = True
+        self.is_eof = True
         self._end(None)
 
     def abort(self) -> None:

@@ -18,7 +18,7 @@ from typing import TypeAlias, cast
 
 from tunnel.core import Connection, ConnectionStats
 
-__all__ = ["Side", "SocketSide", "TunnelSide", "splice"]
+__all__ = ["Ended", "Side", "SocketSide", "TunnelSide", "splice"]
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
@@ -36,7 +36,7 @@ class Side(asyncio.Protocol):
         self._made = made
         self._ended = ended
         self._early: list[bytes] = []  # uvloop reads once before it heeds a pause that was asked for at the beginning
-        self._is_eof = False
+        self.is_eof = False
         self._is_cut = False
         self._is_lost = False
 
@@ -56,7 +56,7 @@ class Side(asyncio.Protocol):
         early, self._early = self._early, []
         for data in early:
             self.data_received(data)
-        if self._is_eof and self._other is not None:
+        if self.is_eof and self._other is not None:
             self._pass_end_on(self._other)
 
     def abort(self) -> None:
@@ -90,6 +90,14 @@ class Side(asyncio.Protocol):
         if not self.is_over:
             self._transport.close()
 
+    def other_ended(self, other: "Side", *, clean: bool) -> None:
+        """The connection of the other side is no more. A peer that has closed reads no more either, so a clean end is
+        that of the pair."""
+        if clean:
+            self.close()
+        else:
+            self.abort()
+
     def pause_reading(self) -> None:
         """Let it wait."""
         if not self.is_over:
@@ -116,7 +124,7 @@ class Side(asyncio.Protocol):
             self.abort_both()  # whoever writes learns it as from TCP
 
     def eof_received(self) -> bool:
-        self._is_eof = True
+        self.is_eof = True
         if self._is_junked():
             self.abort_both()
         elif self._other is not None:
@@ -124,7 +132,7 @@ class Side(asyncio.Protocol):
         return True
 
     def _pass_end_on(self, other: "Side") -> None:
-        if other._is_eof:
+        if other.is_eof:
             other.close()
             self.close()
         else:
@@ -142,11 +150,7 @@ class Side(asyncio.Protocol):
         self._is_lost = True
         other, self._other = self._other, None
         if other is not None:
-            # A peer that has closed reads no more: its end is that of the pair.
-            if exc is None and self._is_eof and not self._is_cut:
-                other.close()
-            else:
-                other.abort()
+            other.other_ended(self, clean=exc is None and self.is_eof and not self._is_cut)
         if self._ended is not None:
             self._ended(self, exc)
 

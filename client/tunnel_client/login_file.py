@@ -9,7 +9,7 @@ import msgspec
 
 from tunnel_client.errors import UsageError
 
-__all__ = ["Login", "login_path", "read_login", "read_private", "remove_login", "write_login"]
+__all__ = ["Login", "login_for", "login_path", "read_login", "read_private", "remove_login", "write_login"]
 
 _FILE_BYTES_MAX = 64 * 1024
 
@@ -41,6 +41,19 @@ def read_login() -> Login | None:
         return msgspec.json.decode(text, type=Login)
     except msgspec.DecodeError as error:
         raise UsageError(f"{path}: {error}: log in anew with `tunnel login`") from None
+
+
+def login_for(url: str, *, has_token: bool) -> Login:
+    """What was stored, if it is of this relay (or if none is named): its token goes to no other one, and neither do its
+    certificates. A file that cannot be used is no matter to a command that needs nothing of it: with relay and token
+    known, it is not read."""
+    nothing = Login("")
+    if url and has_token:
+        return nothing
+    login = read_login()
+    if login is None or (url and url.rstrip("/") != login.relay.rstrip("/")):
+        return nothing
+    return login
 
 
 def write_login(login: Login) -> Path:

@@ -1,23 +1,26 @@
-"""What a person writes on the command line for a port that leads somewhere, and for an address.
+"""What a person writes on the command line for places: targets, addresses to listen at, and ports that lead somewhere.
 
 [PROTOCOL/][BIND:]PORT:HOST:PORT     a local port, and the target that it leads to
 [PROTOCOL/][BIND:]PORT:SERVICE       ... or the service
-HOST:PORT                            an address; IPv6 in brackets
+HOST:PORT                            an address, or the target of a connection; IPv6 in brackets
+SERVICE                              the target of a connection
+[HOST:]PORT                          where to listen
 """
 
 import ipaddress
 import re
 from dataclasses import dataclass
 
-from tunnel_client.settings import UsageError
+from tunnel_client.errors import UsageError
 
-__all__ = ["PROTOCOLS", "Address", "ForwardSpec", "parse_address", "parse_forward"]
+__all__ = ["PROTOCOLS", "Address", "ForwardSpec", "parse_address", "parse_bind", "parse_forward", "parse_target"]
 
 PROTOCOLS = ("tcp", "udp")  # what a specification may begin with, before a slash; the first needs no mention
 
 _PROTOCOL = re.compile(r"([a-z]+)/(.*)")
 _PART = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::|$)")
 _HOST_BYTES_MAX = 255  # docs/PROTOCOL.md, 3.1
+_PORT_MAX = 65535
 _LOOPBACK = "127.0.0.1"
 _EVERYWHERE = "0.0.0.0"
 _FORM = "write [BIND:]PORT:HOST:PORT or [BIND:]PORT:SERVICE, with an IPv6 address in brackets"
@@ -91,6 +94,27 @@ def parse_address(text: str) -> Address:
     raise UsageError(f"{text!r} is no address: write HOST:PORT, with an IPv6 address in brackets")
 
 
+def parse_target(text: str) -> Address:
+    """HOST:PORT or [IPV6]:PORT; without a colon the name of a service. UsageError if it is neither."""
+    host, colon, port = text.rpartition(":")
+    if not colon and text:
+        return Address(text)
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not _is_port_from(port, 1) or (":" in bare and bare == host):
+        raise UsageError(f"{text!r} is no target: write HOST:PORT, [IPV6]:PORT, or the name of a service")
+    return Address(bare, int(port))
+
+
+def parse_bind(text: str) -> Address:
+    """PORT, HOST:PORT or [IPV6]:PORT; this machine alone where no host is said. Port 0 is any that is free. UsageError
+    if it is none of these."""
+    host, colon, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not _is_port_from(port, 0) or (colon and not bare) or (":" in bare and bare == host):
+        raise UsageError(f"{text!r} is no address to listen at: write PORT, or HOST:PORT as in 127.0.0.1:1080")
+    return Address(bare if colon else _LOOPBACK, int(port))
+
+
 def _protocol(text: str) -> tuple[str, str]:
     found = _PROTOCOL.match(text)
     if found is None:
@@ -119,8 +143,12 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
+def _is_port_from(text: str, least: int) -> bool:
+    return _is_port(text) and least <= int(text) <= _PORT_MAX
+
+
 def _port(text: str, whole: str, *, least: int = 1) -> int:
-    if not _is_port(text) or not least <= int(text) <= 65535:
+    if not _is_port_from(text, least):
         raise UsageError(f"{whole!r}: {text!r} is no port, which is a number from {least} to 65535: {_FORM}")
     return int(text)
 

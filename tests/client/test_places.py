@@ -2,8 +2,8 @@
 
 import pytest
 
-from tunnel_client.places import Address, ForwardSpec, parse_address, parse_forward
-from tunnel_client.settings import UsageError
+from tunnel_client.errors import UsageError
+from tunnel_client.places import Address, ForwardSpec, parse_address, parse_bind, parse_forward, parse_target
 
 GOOD = [
     ("5432:db.internal:5432", "127.0.0.1:5432", "db.internal:5432"),
@@ -70,3 +70,44 @@ def test_addresses() -> None:
 def test_what_this_machine_alone_reaches() -> None:
     assert all(Address(host, 1).is_loopback for host in ("127.0.0.1", "127.9.9.9", "::1", "LocalHost"))
     assert not any(Address(host, 1).is_loopback for host in ("0.0.0.0", "::", "10.0.0.1", "here.example"))
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("db.internal:5432", ("db.internal", 5432)),
+        ("127.0.0.1:1", ("127.0.0.1", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("reports", ("reports", None)),
+    ],
+)
+def test_targets(text: str, target: tuple[str, int | None]) -> None:
+    found = parse_target(text)
+    assert (found.host, found.port) == target
+    assert str(found) == text
+
+
+@pytest.mark.parametrize("text", ["", ":", "db:", ":80", "db:0", "db:65536", "db:http", "::1:80", "db:²", "[]:80"])
+def test_what_is_no_target(text: str) -> None:
+    with pytest.raises(UsageError, match="is no target: write HOST:PORT"):
+        parse_target(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("1080", ("127.0.0.1", 1080)),
+        ("0", ("127.0.0.1", 0)),
+        ("0.0.0.0:1080", ("0.0.0.0", 1080)),
+        ("[::1]:1080", ("::1", 1080)),
+    ],
+)
+def test_addresses_to_listen_at(text: str, address: tuple[str, int]) -> None:
+    found = parse_bind(text)
+    assert (found.host, found.port) == address
+
+
+@pytest.mark.parametrize("text", ["", "x", ":1080", "::1:1080", "1080:", "65536", "-1"])
+def test_what_is_no_address_to_listen_at(text: str) -> None:
+    with pytest.raises(UsageError, match="is no address to listen at"):
+        parse_bind(text)

@@ -8,9 +8,10 @@ import pytest
 
 from tunnel.attaching import CARRIERS as ALL_CARRIERS
 from tunnel.tracing import LEVELS as ALL_LEVELS
+from tunnel_client.cli.options import LEVELS, add_relay_options, positive_seconds, relay_settings
 from tunnel_client.errors import UsageError
 from tunnel_client.login_file import Login, write_login
-from tunnel_client.settings import CARRIERS, LEVELS, RelaySettings, add_relay_options, positive_seconds, relay_settings
+from tunnel_client.settings import CARRIERS, RelaySettings
 
 STORED = Login("https://stored.example", "stored-token", proxy="http://proxy:1", ca="/stored.pem")
 

@@ -12,7 +12,8 @@ import structlog
 from tunnel import Attachment, LostError
 from tunnel.command_line import INTERRUPTED, OK
 from tunnel.event_loops import new_event_loop
-from tunnel_client.settings import RelaySettings, UsageError
+from tunnel_client.errors import UsageError
+from tunnel_client.settings import RelaySettings
 
 __all__ = ["Serving", "add_serving_options", "run_serving"]
 

@@ -7,12 +7,12 @@ from tunnel import DeniedError, RefusedError, TunnelError
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import Prober
 from tunnel.command_line import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
-from tunnel_client.addresses import join_address
 from tunnel_client.doctor.findings import Finding, Report, Verdict
 from tunnel_client.doctor.path_steps import examine_path, examine_patience
 from tunnel_client.doctor.relay_steps import examine_relay
 from tunnel_client.doctor.surroundings import examine_proxy
 from tunnel_client.errors import UsageError
+from tunnel_client.places import Address
 from tunnel_client.settings import CARRIERS, RelaySettings
 
 __all__ = ["examine"]
@@ -27,9 +27,7 @@ _SUMMARIES = {
 }
 
 
-async def examine(
-    report: Report, settings: RelaySettings, target: tuple[str, int | None] | None, watch_seconds: float
-) -> None:
+async def examine(report: Report, settings: RelaySettings, target: Address | None, watch_seconds: float) -> None:
     """Fill the report. UsageError when the settings cannot be used."""
     try:
         dialing = Dialing(settings.url, token=settings.token, proxy=settings.proxy, ca=settings.ca)
@@ -43,7 +41,7 @@ async def examine(
             await examine_path(report, prober)
             await examine_patience(report, prober, watch_seconds)
             if target is not None:
-                await _examine_target(report, settings, *target)
+                await _examine_target(report, settings, target)
     _conclude(report, settings, target)
 
 
@@ -72,13 +70,13 @@ async def _is_usable(settings: RelaySettings, carrier: str) -> bool:
         return False
 
 
-async def _examine_target(report: Report, settings: RelaySettings, host: str, port: int | None) -> None:
-    report.target = join_address(host, port)
+async def _examine_target(report: Report, settings: RelaySettings, target: Address) -> None:
+    report.target = str(target)
     began = time.monotonic()
     try:
         async with settings.attach(attach_timeout=TARGET_S) as attachment:
             began = time.monotonic()
-            _, writer = await attachment.open_connection(host, port, timeout=TARGET_S)
+            _, writer = await attachment.open_connection(target.host, target.port, timeout=TARGET_S)
             milliseconds = round((time.monotonic() - began) * 1e3, 1)
             writer.transport.abort()
     except DeniedError as error:
@@ -93,7 +91,7 @@ async def _examine_target(report: Report, settings: RelaySettings, host: str, po
         report.add("target", Verdict.OK, text, connect_ms=milliseconds)
 
 
-def _conclude(report: Report, settings: RelaySettings, target: tuple[str, int | None] | None) -> None:
+def _conclude(report: Report, settings: RelaySettings, target: Address | None) -> None:
     if report.exit_code != OK:
         report.summary = _SUMMARIES.get(report.exit_code, "the tunnel does not work here")
         report.next = _after_a_problem(report)
@@ -102,10 +100,9 @@ def _conclude(report: Report, settings: RelaySettings, target: tuple[str, int | 
     report.summary = "the tunnel works here" + (f"; {notes} thing(s) to know above" if notes else "")
     if target is None:
         report.next = "tunnel doctor HOST:PORT, to try a target"
-    elif target[1] is None:
-        report.next = f"tunnel forward 8080:{target[0]}"
     else:
-        report.next = f"tunnel forward {target[1] if target[1] > 1023 else 8080}:{join_address(*target)}"
+        port = target.port if target.port is not None and target.port > 1023 else 8080
+        report.next = f"tunnel forward {port}:{target}"
     if settings.source in ("--relay", "TUNNEL_RELAY") and target is None:
         report.next = f"tunnel login {report.relay} --token-file FILE, so that the other commands know the relay"
 

@@ -5,8 +5,8 @@ import socket
 
 import structlog
 
+from tunnel_client.errors import UsageError
 from tunnel_client.places import Address
-from tunnel_client.settings import UsageError
 
 __all__ = ["BACKLOG", "address_of", "bind", "cannot_listen"]
 

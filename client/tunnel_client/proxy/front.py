@@ -53,7 +53,7 @@ class ProxyFront(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._near: Side | None = None
-        self._is_eof = False
+        self.is_eof = False
         self._is_over = False
         self._is_control = False  # of UDP ASSOCIATE
 
@@ -89,7 +89,7 @@ class ProxyFront(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        self._is_eof = True
+        self.is_eof = True
         # Who has asked may still wait for the answer; a control connection is there for nothing but its end.
         return self._dialling is not None and not self._is_control
 
@@ -162,7 +162,7 @@ class ProxyFront(asyncio.Protocol):
         if self._data:
             near.data_received(bytes(self._data))
             self._data.clear()
-        if self._is_eof:
+        if self.is_eof:
             near.eof_received()
 
     def _near_ended(self, side: Side, error: Exception | None) -> None:

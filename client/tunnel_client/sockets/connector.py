@@ -1,4 +1,4 @@
-"""What a Runtime has in the loop thread: an attachment, and the pumps of its sockets. All of it runs in that thread."""
+"""What connects the sockets of a Runtime: an attachment, and the pumps of sockets. It runs in the loop thread alone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from tunnel import (
     RejectReason,
     UnreachableError,
 )
+from tunnel.splice import Side, TunnelSide, splice
 from tunnel_client.borrowed.pair import name_of, widen
 from tunnel_client.settings import RelaySettings
-from tunnel_client.sockets.pump import Far, Near
+from tunnel_client.sockets.pump import NearSide
 
-__all__ = ["Home", "ResolveError", "TargetTimeoutError", "errno_of"]
+__all__ = ["Connector", "ResolveError", "TargetTimeoutError", "errno_of"]
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 _DESCRIPTORS = ("/proc/self/fd", "/dev/fd")
@@ -73,11 +74,11 @@ def expected(error: OSError) -> OSError:
     return error
 
 
-class Home:
-    """One relay and who we are there. The attachment begins with the first connection."""
+class Connector:
+    """Connects sockets at one relay, in the name of one user. It attaches with the first connection."""
 
     def __init__(self, settings: RelaySettings, linger: float) -> None:
-        self.nears: dict[Near, None] = {}
+        self.nears: dict[NearSide, None] = {}
         self._settings = settings
         self._linger = linger
         self._attachment: Attachment | None = None
@@ -87,25 +88,26 @@ class Home:
         """Begin now; raises what a connect would."""
         return await self._attached()
 
-    async def open(self, host: str, port: int | None, seconds: float | None) -> Far:
+    async def open(self, host: str, port: int | None, seconds: float | None) -> TunnelSide:
         """A connection through the tunnel that nobody has joined. Raises what socket code expects."""
         label = host if port is None else f"{host}:{port}"
         try:
             async with asyncio.timeout(seconds):
                 attachment = await self._attached()
-                return (await attachment.create_connection(Far, host, port))[1]
+                return (await attachment.create_connection(TunnelSide, host, port))[1]
         except TimeoutError:
             raise TimeoutError(f"{label}: no answer within {seconds} s{self._trouble()}") from None
         except OSError as error:
             raise expected(error) from None
 
-    async def join(self, far: Far, near: socket.socket, skip: int = 0) -> None:
+    async def join(self, far: TunnelSide, near: socket.socket, skip: int = 0) -> None:
         """From now on the two are one."""
         try:
             near.setblocking(False)
-            pump = Near(far, near, skip, self._ended)
-            self.nears[pump] = None
-            await asyncio.get_running_loop().create_connection(lambda: pump, sock=near)
+            side = NearSide(near, skip, self._ended)
+            self.nears[side] = None
+            await asyncio.get_running_loop().create_connection(lambda: side, sock=near)
+            splice(side, far)
         except BaseException:
             far.abort()
             near.close()
@@ -151,7 +153,8 @@ class Home:
         for near in self.nears:
             near.leave()
 
-    def _ended(self, near: Near) -> None:
+    def _ended(self, near: Side, error: Exception | None) -> None:
+        assert isinstance(near, NearSide)
         self.nears.pop(near, None)
 
     async def _attached(self) -> Attachment:

@@ -15,7 +15,7 @@ from tunnel import Attachment
 from tunnel.tasks import KeptTasks
 from tunnel_client.borrowed.pair import PAIR_TIMEOUT_S, listen_near, name_of
 from tunnel_client.sockets.connector import errno_of
-from tunnel_client.sockets.runtime import Runtime
+from tunnel_client.sockets.runtime import Runtime, connecting
 from tunnel_client.status import serve_status
 
 __all__ = ["Lender"]
@@ -26,7 +26,7 @@ class Lender:
 
     def __init__(self, runtime: Runtime, command: str = "") -> None:
         self.greeted = 0  # processes that said they would use the tunnel
-        self._home, self._thread = runtime.use()
+        self._connector, self._thread = connecting(runtime).use()
         self._folder = tempfile.mkdtemp(prefix="tunnel-run-")
         self._server: asyncio.Server | None = None
         self._tasks = KeptTasks()
@@ -40,7 +40,7 @@ class Lender:
 
     def __enter__(self) -> Lender:
         try:
-            attachment = self._thread.run(self._home.attach())
+            attachment = self._thread.run(self._connector.attach())
             self._thread.run(self._start(attachment))
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -81,7 +81,7 @@ class Lender:
             claim = await _read(reader)
             near = await _accept(listener, claim["name"])
         try:
-            await self._home.open_and_join(host, port, question["timeout"], near, claim["skip"])
+            await self._connector.open_and_join(host, port, question["timeout"], near, claim["skip"])
             _write(writer, {})
         except OSError as error:
             _write(writer, {"kind": _kind(error), "errno": _number(error), "text": str(error)})

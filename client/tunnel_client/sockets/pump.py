@@ -1,7 +1,8 @@
-"""The pump behind a TunnelSocket: what comes from the loopback socket goes into the tunnel, and back.
+"""Our side of the loopback pair behind a TunnelSocket, to be spliced with a connection through the tunnel.
 
-A full buffer on one side stops the reading on the other one. An end of file is passed on alone. What ends one side
-otherwise ends the other as a reset: a cut must not look like an end.
+It differs from any other side of a pair in three ways. Its first bytes may have been put there only to keep the
+application from writing. A reset waits until the kernel has handed over what came before it. And once the application
+has ended its own direction, the kernel is asked whether the application is still there, for the loop is not told.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Callable
-from contextlib import suppress
-from typing import cast
 
+from tunnel.splice import Ended, Side
 from tunnel_client.borrowed.pair import name_of
 
-__all__ = ["Far", "Near"]
+__all__ = ["NearSide"]
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 _OUTGOING_CHECK_S = 0.02  # between two looks whether the kernel has handed everything over
@@ -26,76 +25,15 @@ _OUTGOING_CHECK_S = 0.02  # between two looks whether the kernel has handed ever
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
-class Far(asyncio.Protocol):
-    """The connection through the tunnel. Nothing is read from it until a Near has joined it."""
+class NearSide(Side):
+    """`skip`: the number of bytes that come first and are thrown away."""
 
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport
-        self.near: Near | None = None
-        self.is_eof = False
-        self.is_over = False
-        self.error: Exception | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.pause_reading()
-
-    def data_received(self, data: bytes) -> None:
-        if self.near is not None:
-            self.near.write(data)
-
-    def eof_received(self) -> bool:
-        self.is_eof = True
-        if self.near is not None:
-            self.near.far_ended()
-        return True
-
-    def pause_writing(self) -> None:
-        if self.near is not None:
-            self.near.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.near is not None:
-            self.near.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_over = True
-        self.error = exc
-        if self.near is not None:
-            self.near.far_lost()
-
-    def resume_reading(self) -> None:
-        """Read on, if there is anything to read."""
-        if not self.is_over and not self.transport.is_closing():
-            self.transport.resume_reading()
-
-    def pause_reading(self) -> None:
-        if not self.is_over and not self.transport.is_closing():
-            self.transport.pause_reading()
-
-    def write(self, data: bytes) -> None:
-        self.transport.write(data)
-
-    def abort(self) -> None:
-        """End it at once; the peer gets an error."""
-        if not self.is_over:
-            self.transport.abort()
-
-
-class Near(asyncio.Protocol):
-    """Our side of the loopback pair. `skip`: so many bytes come first that only kept the other side from writing."""
-
-    def __init__(self, far: Far, sock: socket.socket, skip: int, ended: Callable[[Near], None]) -> None:
-        self.far = far
-        self.is_eof = False
-        self.is_over = False
+    def __init__(self, sock: socket.socket, skip: int, ended: Ended) -> None:
+        super().__init__(ended=ended)
         self.ended_reading = asyncio.get_running_loop().create_future()  # everything the application wrote is here
         self._sock = sock
         self._skip = skip
-        self._ended = ended
-        self._transport: asyncio.Transport
         self._reset_due = self._look_due = False
-        far.near = self
 
     @property
     def descriptor(self) -> int:
@@ -115,108 +53,64 @@ class Near(asyncio.Protocol):
         if descriptor >= 0:
             os.close(descriptor)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if self.far.is_over:
-            self.far_lost()
-            return
-        if self.far.is_eof:
-            self.far_ended()
-        self.far.resume_reading()
+    # what the transport tells
 
     def data_received(self, data: bytes) -> None:
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
             data = data[skipped:]
-        far = self.far
-        if not data or far.is_over:
-            return
-        far.write(data)
-        if getattr(far.transport, "write_error", None) is not None:
-            # Nobody will read it: the application learns it as from TCP.
-            far.abort()
-            self._reset()
+        if data:
+            super().data_received(data)
 
     def eof_received(self) -> bool:
-        self.is_eof = True
         self._settle()
-        far = self.far
-        if far.is_over:
-            return False
-        if far.is_eof:
-            self._end_both()
-        else:
-            far.transport.write_eof()
+        super().eof_received()
+        if not self.is_over:
             self._watch()
         return True
-
-    def pause_writing(self) -> None:
-        self.far.pause_reading()
 
     def resume_writing(self) -> None:
         if self._reset_due:
             self._reset()
         else:
-            self.far.resume_reading()
+            super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_over = True
         self._settle()
-        if not (self.is_eof and self.far.is_eof):
-            self.far.abort()
-        self._ended(self)
+        super().connection_lost(exc)
 
-    # for the far side
+    # what the other side asks for
 
-    def write(self, data: bytes) -> None:
-        if self.is_over or self._transport.is_closing():
-            return  # a transport that has failed would complain of each write until it tells
-        self._transport.write(data)
-        if self.is_eof and not self._look_due:
-            self._look_due = True
-            asyncio.get_running_loop().call_later(_OUTGOING_CHECK_S, self._look)
+    def write(self, data: bytes) -> bool:
+        if not self.is_over:  # a transport that has failed would complain of each write until it tells
+            self._transport.write(data)
+            if self.is_eof and not self._look_due:
+                self._look_due = True
+                asyncio.get_running_loop().call_later(_OUTGOING_CHECK_S, self._look)
+        return True
 
-    def pause_reading(self) -> None:
-        if not self.is_over and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if not self.is_over and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def far_ended(self) -> None:
-        """The peer has written everything."""
-        if self.is_over or self._transport.is_closing():
+    def abort(self) -> None:
+        """A reset at once: what the kernel still has for the application is thrown away."""
+        if self._is_lost or self._is_cut or self.descriptor < 0:
             return
-        if self.is_eof:
-            self._end_both()
-        else:
-            with suppress(OSError):  # it was reset; that is told in a moment
-                self._transport.write_eof()
+        self._is_cut = True
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
 
-    def far_lost(self) -> None:
+    def other_ended(self, other: Side, *, clean: bool) -> None:
         """Unless both directions had ended, the application gets what came, and then a reset."""
         if self.is_over:
             return
-        if self.is_eof and self.far.is_eof:
-            self._transport.close()
+        if self.is_eof and other.is_eof:
+            self.close()
             return
         self._reset_due = True
         self._transport.set_write_buffer_limits(high=0)
         if not self._transport.get_write_buffer_size():
             self._reset()
 
-    def abort_both(self) -> None:
-        """Both sides at once, with errors."""
-        self.far.abort()
-        self._reset()
-
     # inside
-
-    def _end_both(self) -> None:
-        self.far.transport.close()
-        self._transport.close()
 
     def _settle(self) -> None:
         if not self.ended_reading.done():
@@ -230,18 +124,18 @@ class Near(asyncio.Protocol):
 
     def _look(self) -> None:
         """After the end of what it reads a loop is not told that the application has closed: ask the kernel, or the far
-        side would never learn that nobody hears it."""
+        side would never learn that nothing hears it."""
         self._look_due = False
-        if not self.is_over and self.names() is None:
+        if not self._is_lost and self.names() is None:
             self.abort_both()
 
     def _reset(self) -> None:
-        if self.is_over or self.descriptor < 0:
+        """A reset, as soon as the kernel has handed over what came before it; once the application is gone, it never
+        will."""
+        if self._is_lost or self._is_cut or self.descriptor < 0:
             return
         waiting = fcntl.ioctl(self.descriptor, termios.TIOCOUTQ, b"\0\0\0\0")
-        if self._reset_due and any(waiting) and self.names() is not None:
-            # A reset throws away what the kernel has not handed over; once the other side is gone, it never will.
+        if any(waiting) and self.names() is not None:
             asyncio.get_running_loop().call_later(_OUTGOING_CHECK_S, self._reset)
             return
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._transport.abort()
+        self.abort()

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from tunnel import AttachmentStats, UnreachableError
 from tunnel_client.borrowed.pair import parked_pair, renew, unpark
-from tunnel_client.settings import RelaySettings, UsageError, add_relay_options, relay_settings
-from tunnel_client.sockets.connector import Home
+from tunnel_client.errors import UsageError
+from tunnel_client.settings import UNSET, USER_TIMEOUT_S, RelaySettings, Unset, find_settings
+from tunnel_client.sockets.connector import Connector
 from tunnel_client.sockets.loop_thread import LoopThread, keep_for_good, loop_thread, on_fork
 
-__all__ = ["Runtime", "configure", "default_runtime"]
+__all__ = ["Connecting", "Runtime", "configure", "connecting", "default_runtime"]
 
 LINGER_S = 10.0  # at the end of the process, for what was written to arrive
 
@@ -31,16 +30,32 @@ class Runtime:
 
     def __init__(self, settings: RelaySettings | None = None, *, linger: float = LINGER_S) -> None:
         self._given = settings
-        self._linger = linger
-        self._lock = threading.Lock()
-        self._home: Home | None = None
-        self._thread: LoopThread | None = None
-        _runtimes.add(self)
+        # The function must not refer to this object, or nothing would ever forget it.
+        _connecting[self] = Connecting(lambda: settings or _from_environment(), linger)
 
     @property
     def settings(self) -> RelaySettings:
         """Which relay, and who we are. UnreachableError where nothing says it."""
         return self._given or _from_environment()
+
+    def close(self) -> None:
+        """End its sockets: what they wrote arrives, for `linger` seconds at most. Another connect begins anew."""
+        connecting(self).close()
+
+    def stats(self) -> AttachmentStats | None:
+        """How its connections are now; None before the first of them."""
+        return connecting(self).stats()
+
+
+class Connecting:
+    """What a runtime does for sockets, patches and `tunnel run`; applications do not call it."""
+
+    def __init__(self, settings: Callable[[], RelaySettings], linger: float) -> None:
+        self._settings = settings
+        self._linger = linger
+        self._lock = threading.Lock()
+        self._connector: Connector | None = None
+        self._thread: LoopThread | None = None
 
     def connect(self, sock: socket.socket, host: str, port: int | None, timeout: float | None) -> None:
         """Connect this very socket to a target, or with no port to a service; wait for it."""
@@ -57,56 +72,74 @@ class Runtime:
         self, sock: socket.socket, host: str, port: int | None, timeout: float | None = None
     ) -> Future[None]:
         """The same without waiting: until the future is done the socket polls as neither readable nor writable."""
-        home, thread = self.use()
+        connector, thread = self.use()
         near, skip = parked_pair(sock)
-        return thread.submit(home.open_and_join(host, port, timeout, near, skip))
+        return thread.submit(connector.open_and_join(host, port, timeout, near, skip))
+
+    def use(self) -> tuple[Connector, LoopThread]:
+        """What connects, and the thread in which it does: for more than connecting a socket."""
+        with self._lock:
+            if self._connector is None or self._thread is None:
+                settings = self._settings()
+                self._thread = loop_thread(_close_all)
+                self._connector = Connector(settings, self._linger)
+            return self._connector, self._thread
 
     def close(self) -> None:
-        """End its sockets: what they wrote arrives, for `linger` seconds at most. Another connect begins anew."""
+        """As `Runtime.close`."""
         with self._lock:
-            home, thread = self._home, self._thread
-            self._home = self._thread = None
-        if home is not None and thread is not None:
+            connector, thread = self._connector, self._thread
+            self._connector = self._thread = None
+        if connector is not None and thread is not None:
             with suppress(TimeoutError):
-                thread.run(home.close(), self._linger + 5.0)
+                thread.run(connector.close(), self._linger + 5.0)
 
     def stats(self) -> AttachmentStats | None:
-        """How its connections are now; None before the first of them."""
+        """As `Runtime.stats`."""
         with self._lock:
-            home, thread = self._home, self._thread
-        return None if home is None or thread is None else thread.run(home.stats())
+            connector, thread = self._connector, self._thread
+        return None if connector is None or thread is None else thread.run(connector.stats())
 
-    def use(self) -> tuple[Home, LoopThread]:
-        """What it has in the loop thread: for those who do more there than connect a socket."""
-        with self._lock:
-            if self._home is None or self._thread is None:
-                settings = self.settings
-                self._thread = loop_thread(_close_all)
-                self._home = Home(settings, self._linger)
-            return self._home, self._thread
-
-    def _leave_to_parent(self) -> None:
+    def leave_to_parent(self) -> None:
+        """In a forked child: the parent has the attachment and the loop thread, this process begins anew."""
         self._lock = threading.Lock()
-        home, self._home, self._thread = self._home, None, None
-        if home is not None:
-            keep_for_good(home)
-            home.leave_to_parent()
+        connector, self._connector, self._thread = self._connector, None, None
+        if connector is not None:
+            keep_for_good(connector)
+            connector.leave_to_parent()
 
 
-_runtimes: WeakSet[Runtime] = WeakSet()
+def connecting(runtime: Runtime) -> Connecting:
+    """What this runtime does for sockets."""
+    return _connecting[runtime]
+
+
+_connecting: WeakKeyDictionary[Runtime, Connecting] = WeakKeyDictionary()
 _configured: RelaySettings | None = None
 _default: Runtime | None = None
 _lock = threading.Lock()
 
 
-def configure(**settings: Any) -> RelaySettings:
-    """Say which relay the sockets of this process use: relay (its URL), token, proxy, ca, cert, carrier,
-    user_timeout.
+def configure(
+    *,
+    relay: str | None = None,
+    token: str | Unset | None = UNSET,
+    proxy: str | Unset | None = UNSET,
+    ca: str | None = None,
+    cert: str | None = None,
+    carrier: str | None = None,
+    user_timeout: float = USER_TIMEOUT_S,
+) -> RelaySettings:
+    """Say which relay the sockets of this process use.
 
-    What is not given comes from TUNNEL_RELAY, TUNNEL_TOKEN and TUNNEL_CARRIER. Sockets that exist stay where they are.
+    `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll or link. A token of None is none, a proxy of
+    None is none. What is not given comes from TUNNEL_RELAY, TUNNEL_TOKEN, TUNNEL_CARRIER and the usual proxy variables,
+    then from `tunnel login`. Sockets that exist stay where they are. ValueError when a setting is wrong.
     """
     global _configured, _default
-    made = _from_environment(**settings)
+    made = _from_environment(
+        relay=relay, token=token, proxy=proxy, ca=ca, cert=cert, carrier=carrier, user_timeout=user_timeout
+    )
     with _lock:
         _configured = made
         _default = None
@@ -122,38 +155,39 @@ def default_runtime() -> Runtime:
         return _default
 
 
-def _from_environment(**given: Any) -> RelaySettings:
-    unknown = given.keys() - {"relay", "token", "proxy", "ca", "cert", "carrier", "user_timeout"}
-    if unknown:
-        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    parser = argparse.ArgumentParser(add_help=False)
-    add_relay_options(parser)
-    arguments = parser.parse_args([])  # what a command without options has
-    for name in given.keys() - {"token"}:
-        setattr(arguments, name, given[name] or ("none" if name == "proxy" else ""))
+def _from_environment(
+    *,
+    relay: str | None = None,
+    token: str | Unset | None = UNSET,
+    proxy: str | Unset | None = UNSET,
+    ca: str | None = None,
+    cert: str | None = None,
+    carrier: str | None = None,
+    user_timeout: float = USER_TIMEOUT_S,
+) -> RelaySettings:
     try:
-        found = relay_settings(arguments)
+        return find_settings(
+            relay=relay, token=token, proxy=proxy, ca=ca, cert=cert, carrier=carrier, user_timeout=user_timeout
+        )
     except UsageError as error:
         if "no relay" in str(error):
-            unknown_relay = UnreachableError(
-                "no relay is known: call tunnel_client.configure(relay=URL), or set TUNNEL_RELAY"
-            )
+            text = "no relay is known: call tunnel_client.configure(relay=URL), or set TUNNEL_RELAY"
+            unknown_relay = UnreachableError(text)
             unknown_relay.errno = errno.ENETUNREACH
             raise unknown_relay from None
         raise ValueError(str(error)) from None
-    return replace(found, token=given["token"]) if "token" in given else found
 
 
 def _close_all() -> None:
-    for runtime in list(_runtimes):
-        runtime.close()
+    for each in list(_connecting.values()):
+        each.close()
 
 
 def _forget_parent() -> None:
     global _lock
     _lock = threading.Lock()
-    for runtime in list(_runtimes):
-        runtime._leave_to_parent()
+    for each in list(_connecting.values()):
+        each.leave_to_parent()
 
 
 on_fork(_forget_parent)

@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from tunnel_client.borrowed.pair import forget_error, renew, unpark
+from tunnel_client.settings import UNSET, Unset
 from tunnel_client.sockets.connector import ResolveError, errno_of
-from tunnel_client.sockets.runtime import Runtime, default_runtime
+from tunnel_client.sockets.runtime import Runtime, connecting, default_runtime
 
 __all__ = ["Address", "TunnelSocket", "create_connection"]
 
 Address: TypeAlias = "tuple[str, int | None] | str"  # a port of None, or a name alone, is a service
-_UNSET: Any = object()
 
 
 class TunnelSocket(socket.socket):
@@ -60,7 +60,7 @@ class TunnelSocket(socket.socket):
         if self._failed:
             renew(self)
             self._failed = False
-        runtime = self._runtime or default_runtime()
+        runtime = connecting(self._runtime or default_runtime())
         if timeout == 0:
             self._pending = runtime.connect_soon(self, host, port)
             self._target = host, port or 0
@@ -94,7 +94,7 @@ class TunnelSocket(socket.socket):
     def dup(self) -> TunnelSocket:
         """Another descriptor of the same connection."""
         copy = super().dup()
-        copy._runtime, copy._target, copy._pending = self._runtime, self._target, self._pending
+        copy.__dict__.update(self.__dict__)
         return copy
 
     def bind(self, address: Any) -> None:
@@ -133,7 +133,7 @@ class TunnelSocket(socket.socket):
 
 
 def create_connection(
-    address: Address, timeout: float | None = _UNSET, *, runtime: Runtime | None = None
+    address: Address, timeout: float | Unset | None = UNSET, *, runtime: Runtime | None = None
 ) -> TunnelSocket:
     """Connect to (host, port) through the tunnel, or to the service with this name; a TunnelSocket.
 
@@ -143,7 +143,7 @@ def create_connection(
     """
     sock = TunnelSocket(socket.AF_INET, socket.SOCK_STREAM, runtime=runtime)
     try:
-        if timeout is not _UNSET:
+        if not isinstance(timeout, Unset):
             sock.settimeout(timeout)
         seconds = sock.gettimeout()
         if seconds == 0:

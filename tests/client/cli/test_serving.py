@@ -23,9 +23,9 @@ from tests.support.loops import in_loop
 from tunnel.command_line import configure_log
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.main import main
+from tunnel_client.errors import UsageError
 from tunnel_client.forward.listening import bind
 from tunnel_client.places import Address
-from tunnel_client.settings import UsageError
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ import socket
 
 from tests.support.loops import in_loop
 from tunnel import ResetError
+from tunnel.splice import Side, TunnelSide, splice
 from tunnel_client.borrowed.pair import listen_near
-from tunnel_client.sockets.pump import Far, Near
+from tunnel_client.sockets.pump import NearSide
 
 
 class Silent(asyncio.Transport):
@@ -34,12 +35,13 @@ async def test_a_reset_does_not_wait_for_an_application_that_is_gone() -> None:
     with listen_near() as server:
         application = socket.create_connection(server.getsockname())
         sock, _ = server.accept()
-    ended: asyncio.Future[Near] = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[Side] = asyncio.get_running_loop().create_future()
     sock.setblocking(False)
-    far = Far()
+    far = TunnelSide()
     far.connection_made(Silent())
-    near = Near(far, sock, 0, ended.set_result)
+    near = NearSide(sock, 0, lambda side, error: ended.set_result(side))
     await asyncio.get_running_loop().create_connection(lambda: near, sock=sock)
+    splice(near, far)
     application.close()
     await near.ended_reading
     near.write(b"nobody hears this")

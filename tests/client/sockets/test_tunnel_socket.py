@@ -18,6 +18,7 @@ import tunnel_client
 from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread
 from tunnel import DeniedError, NotAuthenticatedError, RefusedError, UnreachableError
 from tunnel_client import RelaySettings, Runtime, TunnelSocket, create_connection
+from tunnel_client.sockets.runtime import connecting
 from tunnel_client.sockets.tunnel_socket import read_address
 
 
@@ -252,7 +253,7 @@ def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayTh
     reset, alive = (create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime) for _ in range(2))
     fars = [listener.accept()[0] for _ in range(2)]
     alive.sendall(b"arrives")
-    home, thread = runtime.use()
+    home, thread = connecting(runtime).use()
 
     async def reset_and_close() -> None:
         """In one step of the loop: it has not yet been told of the reset."""
@@ -316,8 +317,8 @@ def test_configure_takes_what_is_given_and_the_environment(
     assert settings == RelaySettings(relay.url, relay.token, None, None, "poll", 60.0, source="TUNNEL_RELAY")
     with create_connection(("db.internal", listener.getsockname()[1]), DEADLINE_S):
         listener.accept()[0].close()
-    with pytest.raises(TypeError, match="no such setting: relai"):
-        tunnel_client.configure(relai="")
+    with pytest.raises(TypeError, match=r"unexpected keyword argument .relai."):
+        tunnel_client.configure(relai="")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="choose one of"):
         tunnel_client.configure(carrier="pigeon")
     monkeypatch.delenv("TUNNEL_RELAY")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import tunnel
 from tunnel.command_line import OK, CommandAdder
-from tunnel_client.addresses import join_address, parse_target
-from tunnel_client.settings import add_relay_options, positive_seconds, relay_settings
-
-if TYPE_CHECKING:
-    from tunnel import StreamReader, StreamWriter
-    from tunnel_client.cli.stdio import Input, Output
-    from tunnel_client.settings import RelaySettings
+from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
+from tunnel_client.cli.stdio import Input, Output
+from tunnel_client.places import Address, parse_target
+from tunnel_client.settings import RelaySettings
 
 __all__ = ["add", "join"]
 
@@ -41,23 +39,20 @@ def add(commands: CommandAdder) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Until both directions have ended."""
-    from tunnel_client.cli import one_task as oneshot
+    from tunnel_client.cli import one_task
 
-    host, port = parse_target(arguments.target)
-    return oneshot.run(_connect(relay_settings(arguments), host, port, arguments))
+    target = parse_target(arguments.target)
+    return one_task.run(_connect(relay_settings(arguments), target, arguments))
 
 
-async def _connect(settings: RelaySettings, host: str, port: int | None, arguments: argparse.Namespace) -> int:
-    from tunnel import LostError
-    from tunnel_client.cli.stdio import Input, Output
-
+async def _connect(settings: RelaySettings, target: Address, arguments: argparse.Namespace) -> int:
     async with settings.attach(attach_timeout=arguments.wait) as attachment:
         try:
-            reader, writer = await attachment.open_connection(host, port, timeout=arguments.timeout)
+            reader, writer = await attachment.open_connection(target.host, target.port, timeout=arguments.timeout)
         except TimeoutError:
-            raise LostError(
-                f"{join_address(host, port)}: no answer within {arguments.timeout:g} s: try again, or see what "
-                f"`tunnel doctor {join_address(host, port)}` says"
+            raise tunnel.LostError(
+                f"{target}: no answer within {arguments.timeout:g} s: try again, or see what "
+                f"`tunnel doctor {target}` says"
             ) from None
         try:
             await join(reader, writer, Input(), Output())
@@ -66,7 +61,7 @@ async def _connect(settings: RelaySettings, host: str, port: int | None, argumen
     return OK
 
 
-async def join(reader: StreamReader, writer: StreamWriter, source: Input, sink: Output) -> None:
+async def join(reader: tunnel.StreamReader, writer: tunnel.StreamWriter, source: Input, sink: Output) -> None:
     """Move bytes both ways until both have ended. An end on one side is passed on alone, but where a person types the
     far end's is the end of all. Raises what ended the connection, if that was no clean end."""
     sending = asyncio.ensure_future(_send(source, writer))
@@ -92,14 +87,14 @@ async def join(reader: StreamReader, writer: StreamWriter, source: Input, sink: 
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send(source: Input, writer: StreamWriter) -> None:
+async def _send(source: Input, writer: tunnel.StreamWriter) -> None:
     while data := await source.read():
         writer.write(data)
         await writer.drain()
     writer.write_eof()
 
 
-async def _receive(reader: StreamReader, sink: Output) -> None:
+async def _receive(reader: tunnel.StreamReader, sink: Output) -> None:
     while data := await reader.read(_READ_BYTES):
         await sink.write(data)
     await sink.end()

@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from tunnel.command_line import CommandAdder
-from tunnel_client.addresses import parse_target
-from tunnel_client.settings import add_relay_options, positive_seconds, relay_settings
+from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
+from tunnel_client.places import parse_target
 
 __all__ = ["add"]
 
@@ -36,7 +36,7 @@ def add(commands: CommandAdder) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Each finding is printed when it is made."""
-    from tunnel_client.cli import one_task as oneshot
+    from tunnel_client.cli import one_task
     from tunnel_client.doctor.examination import examine
     from tunnel_client.doctor.findings import Finding, Report, render_finding, render_summary
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print(f"relay {settings.url} (from {settings.source})", flush=True)
         report.told = tell
-    code = oneshot.run(main())
+    code = one_task.run(main())
     if arguments.json:
         sys.stdout.write(report.encode().decode() + "\n")
     else:

@@ -12,10 +12,11 @@ from tunnel import Attachment
 from tunnel.command_line import CommandAdder
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
+from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.serving import add_serving_options, run_serving
+from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address, parse_address
-from tunnel_client.settings import UsageError, add_relay_options, relay_settings
 from tunnel_client.status import serve_status
 
 __all__ = ["Exposing", "add"]

@@ -13,12 +13,12 @@ import structlog
 from tunnel import Attachment, TunnelError
 from tunnel.command_line import CommandAdder
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.serving import add_serving_options, run_serving
 from tunnel_client.forward.datagrams import DatagramForwarding
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address, ForwardSpec, parse_forward
-from tunnel_client.settings import add_relay_options, relay_settings
 from tunnel_client.status import serve_status
 
 __all__ = ["Forwarding", "add", "announce"]

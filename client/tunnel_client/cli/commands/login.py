@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 from tunnel.command_line import OK, CommandAdder
+from tunnel_client.cli.options import positive_seconds
 from tunnel_client.errors import UsageError
-from tunnel_client.settings import RelaySettings, positive_seconds
+from tunnel_client.settings import USER_TIMEOUT_S, RelaySettings
 
 __all__ = ["add"]
-
-_USER_TIMEOUT_S = 300.0
 
 
 def add(commands: CommandAdder) -> None:
@@ -37,21 +36,21 @@ def add(commands: CommandAdder) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Nothing is stored that the relay does not accept."""
+    from tunnel_client.cli import one_task
     from tunnel_client.login_file import Login, write_login
 
     ca = os.path.abspath(arguments.ca) if arguments.ca else ""
     login = Login(arguments.url, _token(arguments.token_file), arguments.proxy, ca)
     proxy = None if login.proxy == "none" else login.proxy or "env"
-    settings = RelaySettings(login.relay, login.token, proxy, ca or None, "poll", _USER_TIMEOUT_S)
+    settings = RelaySettings(login.relay, login.token, proxy, ca or None, "poll", USER_TIMEOUT_S)
     attachment = settings.attach(attach_timeout=arguments.wait)  # what is no URL, and what is no token, is noticed here
     if not arguments.no_check:
-        from tunnel_client.cli import one_task as oneshot
 
         async def attached() -> int:
             async with attachment:
                 return OK
 
-        oneshot.run(attached())
+        one_task.run(attached())
     path = write_login(login)
     verdict = "not tried" if arguments.no_check else "which accepts the token"
     print(f"stored in {path}: {login.relay}, {verdict}", file=sys.stderr)

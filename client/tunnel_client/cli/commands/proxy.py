@@ -12,16 +12,16 @@ import structlog
 from tunnel import Attachment
 from tunnel.command_line import CommandAdder
 from tunnel.splice import Side, TunnelSide
-from tunnel_client.addresses import parse_bind
+from tunnel.tasks import KeptTasks
 from tunnel_client.cli.commands.forward import announce
+from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.serving import add_serving_options, run_serving
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
 from tunnel_client.forward.traffic import Traffic
-from tunnel_client.places import Address
+from tunnel_client.places import parse_bind
 from tunnel_client.proxy.front import ProxyFront
 from tunnel_client.proxy.socks import Socks5Request
 from tunnel_client.proxy.socks_udp import Association
-from tunnel_client.settings import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.status import serve_status
 
 __all__ = ["Proxying", "add"]
@@ -59,7 +59,7 @@ def _count(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     settings = relay_settings(arguments)
-    with bind(Address(*parse_bind(arguments.address))) as sock:
+    with bind(parse_bind(arguments.address)) as sock:
         serving = partial(_serving, sock=sock, arguments=arguments)
         return run_serving(settings, serving, attach_seconds=arguments.wait)
 
@@ -100,7 +100,7 @@ class Proxying:
         self._server: asyncio.Server
         self._fronts: dict[ProxyFront, None] = {}
         self._associations: dict[ProxyFront, Association] = {}
-        self._closing: dict[asyncio.Task[None], None] = {}
+        self._closing = KeptTasks()
 
     async def __aenter__(self) -> "Proxying":
         loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class Proxying:
         for front in list(self._fronts):
             front.abort()
             self.left(front)
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.done()
 
     # what its connections ask for (Beyond)
 
@@ -131,9 +131,7 @@ class Proxying:
         self._fronts.pop(front, None)
         association = self._associations.pop(front, None)
         if association is not None:
-            task = asyncio.get_running_loop().create_task(association.close())
-            self._closing[task] = None
-            task.add_done_callback(lambda done: self._closing.pop(done, None))
+            self._closing.keep(asyncio.get_running_loop().create_task(association.close()))
 
     async def connect(self, host: str, port: int, ended: Callable[[Side, Exception | None], None]) -> TunnelSide:
         def far_ended(side: Side, error: Exception | None) -> None:

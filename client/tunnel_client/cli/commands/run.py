@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tunnel.command_line import USAGE, CommandAdder
-from tunnel_client.settings import UsageError, add_relay_options, relay_settings
+from tunnel_client.cli.options import add_relay_options, relay_settings
+from tunnel_client.errors import UsageError
 
 __all__ = ["add"]
 
