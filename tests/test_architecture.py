@@ -4,6 +4,7 @@ Each rule is shown to catch what it is for before the whole tree is checked.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.circles import LAZY, circles, imported_modules
 from tests.support.imports import import_violations, is_sans_io, module_name, project_files
 from tests.support.purity import purity_violations
 
@@ -255,3 +257,36 @@ def test_ruff_bans_the_clock_in_the_same_files() -> None:
         ]
         result = subprocess.run(command, input="import time\n", capture_output=True, text=True, cwd=ROOT, check=False)
         assert ("TID251" in result.stdout) == is_sans_io(module_name(Path(sample))), (sample, result)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    imports = {
+        module_name(path): imported_modules(ast.parse((ROOT / path).read_text()), MODULES)
+        for path in FILES
+        if module_name(path) not in LAZY
+    }
+    assert list(circles(imports)) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "found"),
+    [
+        ({"a": "import b", "b": "import c", "c": ""}, []),
+        ({"a": "import b", "b": "import a"}, [["a", "b"]]),
+        ({"a": "from p import b", "p.b": "from p.c import x", "p.c": "import a", "p": ""}, [["a", "p.b", "p.c"]]),
+        ({"a": "if TYPE_CHECKING:\n    import b", "b": "def f():\n    import a"}, [["a", "b"]]),
+        ({"a": "import a"}, [["a"]]),
+        ({"a": "import b, c", "b": "import c", "c": "import b"}, [["b", "c"]]),
+    ],
+)
+def test_a_circle_is_found(sources: dict[str, str], found: list[list[str]]) -> None:
+    imports = {module: imported_modules(ast.parse(source), sources) for module, source in sources.items()}
+    assert list(circles(imports)) == found
+
+
+GUARD = re.compile(r"^if TYPE_CHECKING:", re.MULTILINE)
+
+
+def test_only_lazy_packages_import_for_type_checkers_alone() -> None:
+    """A guard hides a circle, or a name whose module is too heavy to import: annotate with the package instead."""
+    assert {module_name(path) for path in FILES if GUARD.search((ROOT / path).read_text())} == {*LAZY}

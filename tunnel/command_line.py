@@ -1,33 +1,19 @@
-"""What all commands of tunnel share: exit codes, the log, how their help looks, and how errors reach a person."""
+"""What all commands of tunnel share: the log, how their help looks, and how errors reach a person."""
 
 import argparse
 import sys
 from collections.abc import Callable
 from typing import TextIO
 
+from tunnel.exit_codes import INTERNAL, INTERRUPTED, USAGE
+
 __all__ = [
-    "DENIED",
-    "EXIT_CODES",
-    "INTEGRITY",
-    "INTERNAL",
-    "INTERRUPTED",
     "LOG_LEVELS",
-    "LOST",
-    "NOT_AUTHENTICATED",
-    "OK",
-    "UNREACHABLE",
-    "USAGE",
     "CommandAdder",
     "configure_log",
     "exit_code_of",
 ]
 
-OK, INTERNAL, USAGE, UNREACHABLE, NOT_AUTHENTICATED, DENIED, LOST, INTEGRITY = range(8)
-INTERRUPTED = 130
-EXIT_CODES = (
-    "exit codes: 0 ok, 1 internal, 2 usage or configuration, 3 unreachable, 4 not authenticated, 5 denied by rule, "
-    "6 lost or timed out, 7 integrity, 130 interrupted"
-)
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 

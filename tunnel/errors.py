@@ -18,6 +18,7 @@ import errno
 
 from tunnel.core import Lost, LostReason, Refused
 from tunnel.core.errors import LocalProtocolError, PeerClosedError, TunnelError
+from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, UNREACHABLE
 from tunnel.wire import RejectReason
 
 __all__ = [
@@ -41,26 +42,26 @@ __all__ = [
 class UnreachableError(TunnelError, ConnectionError):
     """No relay answers at that address; the text says what did instead."""
 
-    exit_code = 3
+    exit_code = UNREACHABLE
 
 
 class NotAuthenticatedError(TunnelError, PermissionError):
     """The relay, or a proxy before it, did not accept who we say we are."""
 
-    exit_code = 4
+    exit_code = NOT_AUTHENTICATED
 
 
 class DeniedError(TunnelError, PermissionError):
     """The relay knows us, and does not allow this."""
 
-    exit_code = 5
+    exit_code = DENIED
     reason = RejectReason.DENIED
 
 
 class RefusedError(TunnelError, ConnectionRefusedError):
     """The connection was not accepted; `reason` says by whom or why."""
 
-    exit_code = 6
+    exit_code = LOST
 
     def __init__(self, text: str, reason: RejectReason = RejectReason.REFUSED) -> None:
         super().__init__(text)
@@ -71,7 +72,7 @@ class RefusedError(TunnelError, ConnectionRefusedError):
 class LostError(TunnelError, ConnectionError):
     """The connection is over, and not every byte arrived, or it is not known whether. `reason` says why."""
 
-    exit_code = 6
+    exit_code = LOST
 
     def __init__(self, text: str, reason: LostReason = LostReason.TIMEOUT) -> None:
         super().__init__(text)
@@ -89,7 +90,7 @@ class ResetError(LostError, ConnectionResetError):
 class IntegrityError(TunnelError, ConnectionError):
     """Length or digest of the stream did not match: do not use what was received."""
 
-    exit_code = 7
+    exit_code = INTEGRITY
     reason = LostReason.INTEGRITY
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from tunnel.errors import TunnelError
 from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
+from tunnel.transport import Transport
 from tunnel.wire import RejectReason, Target
-
-if TYPE_CHECKING:
-    from tunnel.transport import Transport
 
 __all__ = ["ExitHandler", "ExitRequest", "Handler", "Server", "Sink", "dial_failure", "serve_streams"]
 
 Handler: TypeAlias = Callable[[StreamReader, StreamWriter], Awaitable[None] | None]
-Sink: TypeAlias = Callable[["Transport"], None]  # takes a new connection over
+Sink: TypeAlias = Callable[[Transport], None]  # takes a new connection over
 ExitHandler: TypeAlias = Callable[["ExitRequest"], Awaitable[None]]
 
 

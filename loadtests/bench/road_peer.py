@@ -169,7 +169,7 @@ class Forwarder(asyncio.Protocol):
     """One side of a bare forwarder: what comes is written to the other side, perhaps after a delay."""
 
     def __init__(self, delay_s: float, upstream: tuple[str, int] | None) -> None:
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._delay_s = delay_s
         self._upstream = upstream
@@ -178,7 +178,7 @@ class Forwarder(asyncio.Protocol):
         self._late: deque[bytes] = deque()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         if self._upstream is not None:
             self._dialling = self._loop.create_task(self._dial(*self._upstream))
 
@@ -193,25 +193,25 @@ class Forwarder(asyncio.Protocol):
             self._late.append(data)
             self._loop.call_later(self._delay_s, self._pass)
         elif self.other is not None:
-            self.other._transport.write(data)
+            self.other.transport.write(data)
         else:
             self._late.append(data)
 
     def _pass(self) -> None:
         if self.other is not None:
-            self.other._transport.write(self._late.popleft())
+            self.other.transport.write(self._late.popleft())
 
     def pause_writing(self) -> None:
         if self.other is not None:
-            self.other._transport.pause_reading()
+            self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
         if self.other is not None:
-            self.other._transport.resume_reading()
+            self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.other is not None:
-            self.other._transport.close()
+            self.other.transport.close()
 
 
 def _ready(text: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tunnel.analysis.cli import main
-from tunnel.command_line import OK, USAGE
+from tunnel.exit_codes import OK, USAGE
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter
 

@@ -11,10 +11,8 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.fuzz.target import Target
+from tests.fuzz.target import Target
 
 __all__ = ["CRASHED", "fuzz_by_chance", "fuzz_by_coverage", "main"]
 
@@ -29,7 +27,7 @@ def fuzz_by_coverage(name: str, seconds: int, seed: int, corpus: Path, crashes: 
     import atheris
 
     # The invariants are ours to check, not to cover.
-    with atheris.instrument_imports(include=["tunnel", "servlet"], exclude=["tunnel_servlet.switch.invariants"]):
+    with atheris.instrument_imports(include=["tunnel", "tunnel_servlet"], exclude=["tunnel_servlet.switch.invariants"]):
         from tests.fuzz.registry import TARGETS
     target = TARGETS[name]
     arguments = [
@@ -48,7 +46,7 @@ def fuzz_by_coverage(name: str, seconds: int, seed: int, corpus: Path, crashes: 
     atheris.Fuzz()
 
 
-def fuzz_by_chance(target: "Target", seconds: int, crashes: Path) -> int:
+def fuzz_by_chance(target: Target, seconds: int, crashes: Path) -> int:
     """Rounds of random inputs until the time is over; the exit code."""
     from tests.fuzz.corpus import committed, random_inputs
 

@@ -7,7 +7,7 @@ import pytest
 from loadtests.experiments.outbox.__main__ import main
 from loadtests.experiments.outbox.run import Outcome, check
 from loadtests.experiments.outbox.sides import make_payload, payload_number
-from tunnel.command_line import INTEGRITY, LOST
+from tunnel.exit_codes import INTEGRITY, LOST
 from tunnel.messages import Inbox
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from tests.sim.node import Node
+from tests.sim.relay import RelayHost
 from tests.sim.violation import Violation
 from tunnel.core import Connection, State
 from tunnel.core.constants import EARLY_BYTES_MAX
 from tunnel.core.send.window import SegmentState
 from tunnel_servlet.switch import invariants as servlet_invariants
-
-if TYPE_CHECKING:
-    from tests.sim.node import Node
-    from tests.sim.relay import RelayHost
-    from tests.sim.world import World
-    from tunnel_servlet.switch.switch import Switch
+from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["check_node_step", "check_quiet", "check_relay_step", "check_routes"]
 
@@ -144,21 +141,21 @@ def check_switch(switch: Switch) -> None:
         raise Violation(f"relay: {error}") from error
 
 
-def check_quiet(world: World) -> None:
+def check_quiet(nodes: Iterable[Node], switch: Switch) -> None:
     """Long after the last stream ended nothing is left of any."""
-    for node in world.nodes:
+    for node in nodes:
         left = [connection.state for connection in node.endpoint.connections.values()]
         if left:
             states = ", ".join(sorted({state.name for state in left}))
             raise Violation(f"{node}: {len(left)} connections are left ({states})")
         if node.endpoint.budget.granted_bytes:
             raise Violation(f"{node}: {node.endpoint.budget.granted_bytes} bytes of windows were not given back")
-    check_routes(world)
+    check_routes(switch)
 
 
-def check_routes(world: World) -> None:
+def check_routes(switch: Switch) -> None:
     """The relay is right about itself, and has no route any more."""
-    check_switch(world.relay.switch)
-    routes = world.relay.switch.stats().routes
+    check_switch(switch)
+    routes = switch.stats().routes
     if routes:
         raise Violation(f"relay: {routes} routes are left")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tests.sim.clock import SECOND, Clock
 from tests.sim.faults import FaultKind, FaultPlan
 from tests.sim.path import PathShape, Strike
 from tests.sim.pipe import Pipe
 from tests.sim.randomness import between, log_between, pick
-from tunnel.exchange import LinkState
+from tunnel.exchange import Lanes, LinkState
 from tunnel.wire import Buffer, Packet, encode_packets, parse_frames, parse_packets
-
-if TYPE_CHECKING:
-    from tests.sim.node import Node
-    from tests.sim.relay import RelayHost
+from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["LinkPath"]
 
@@ -24,6 +22,48 @@ NOTSENT_BYTES = 128 * 1024  # DESIGN section 6: TCP_NOTSENT_LOWAT
 BATCH_BYTES = 64 * 1024
 DEAD_US = 20 * SECOND  # TCP's own patience with a path that is gone
 STALL_US_MAX = 10 * SECOND
+
+
+class NodeSide(Protocol):
+    """The node, as its link sees it."""
+
+    index: int
+
+    @property
+    def now_us(self) -> int: ...
+
+    @property
+    def lanes(self) -> Lanes: ...
+
+    @property
+    def user(self) -> str: ...
+
+    def later(self, delay_us: int, action: Callable[[], None]) -> object: ...
+
+    def link_opened(self, link: LinkPath) -> None: ...
+
+    def link_refused(self, link: LinkPath) -> None: ...
+
+    def link_lost(self, link: LinkPath, unreceipted: list[int]) -> None: ...
+
+    def link_receipted(self, token: int) -> None: ...
+
+    def link_packets(self, packets: list[Packet]) -> None: ...
+
+
+class RelaySide(Protocol):
+    """The relay, as a link sees it."""
+
+    switch: Switch
+
+    @property
+    def now_us(self) -> int: ...
+
+    def link_opened(self, link: LinkPath, user: str, attachment_id: bytes, epoch: int, generation: int) -> int: ...
+
+    def link_closed(self, number: int) -> None: ...
+
+    def pump(self) -> None: ...
 
 
 class LinkPath:
@@ -36,8 +76,8 @@ class LinkPath:
         plan: FaultPlan,
         random: Random,
         strike: Strike,
-        relay: RelayHost,
-        node: Node,
+        relay: RelaySide,
+        node: NodeSide,
     ) -> None:
         self.up = Pipe(clock, shape.up_us, shape.bytes_per_second, self._arrived_up, self._up_stalled_until)
         self.down = Pipe(clock, shape.down_us, shape.bytes_per_second, self._arrived_down, self._down_stalled_until)
@@ -70,7 +110,7 @@ class LinkPath:
         lanes = self._node.lanes
         if self._over:
             return
-        user, identity = self._node.spec.user, lanes.attachment_id
+        user, identity = self._node.user, lanes.attachment_id
         self._number = self._relay.link_opened(self, user, identity, lanes.epoch, lanes.generation)
         if not self._number:
             self._clock.after(self._shape.down_us, self._refuse)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from tests.sim.clock import Alarm, Clock
 from tests.sim.faults import FaultKind
-from tests.sim.invariants import check_node_step
+from tests.sim.link_path import LinkPath
 from tests.sim.path import HttpPath, PathShape
 from tests.sim.violation import Violation
+from tests.sim.workload import Party
 from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incoming, State
 from tunnel.exchange import (
     Abandoned,
@@ -24,15 +26,10 @@ from tunnel.exchange import (
     LanesChanged,
     PacketsReceived,
 )
+from tunnel.traces import TraceSink
 from tunnel.traces.exchanges import ExchangeTracer
 from tunnel.traces.record import TraceEvent, TraceRecord
 from tunnel.wire import SECRET_SIZE, Packet, attachment_id
-
-if TYPE_CHECKING:
-    from tests.sim.clock import Alarm, Clock
-    from tests.sim.link_path import LinkPath
-    from tests.sim.workload import Party
-    from tunnel.traces import TraceSink
 
 __all__ = ["Application", "Node", "NodeSpec"]
 
@@ -82,6 +79,7 @@ class Node:
         make_link: Callable[[Node], LinkPath],
         application: Application,
         trace: TraceSink | None,
+        check: Callable[[Node], None],
     ) -> None:
         self.clock = clock
         self.index = index
@@ -102,6 +100,7 @@ class Node:
         self._make_link = make_link
         self._application = application
         self._trace = trace
+        self._check = check  # after every step
         self._exchange_trace: ExchangeTracer | None = None
         self._exchanges: dict[int, int] = {}  # request id -> exchange id of the path
         self._armed_us = -1
@@ -113,6 +112,10 @@ class Node:
     @property
     def now_us(self) -> int:
         return self.clock.now_us + self.offset_us
+
+    @property
+    def user(self) -> str:
+        return self.spec.user
 
     @property
     def paused(self) -> bool:
@@ -254,7 +257,7 @@ class Node:
             if rounds > ROUNDS_MAX:
                 raise Violation(f"{self}: there is always something to do, and time does not go on")
         self._pumping = False
-        check_node_step(self)
+        self._check(self)
         self._arm()
 
     def _events(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from tests.sim.clock import Alarm, Clock
 from tests.sim.faults import FaultKind
 from tests.sim.streams import Ending, Flow, StreamSpec, content
 from tests.sim.violation import Violation
@@ -23,9 +24,6 @@ from tunnel.core import (
     Refused,
 )
 from tunnel.wire import RejectReason
-
-if TYPE_CHECKING:
-    from tests.sim.clock import Alarm, Clock
 
 __all__ = ["Host", "Outcome", "Party", "Stream"]
 

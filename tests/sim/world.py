@@ -8,7 +8,7 @@ from random import Random
 from tests.sim.clock import SECOND, Clock
 from tests.sim.coverage import Cells
 from tests.sim.faults import TRACE_FAULTS, FaultKind, Moment, Window
-from tests.sim.invariants import check_quiet, check_routes
+from tests.sim.invariants import check_node_step, check_quiet, check_relay_step, check_routes
 from tests.sim.judge import judge
 from tests.sim.link_path import LinkPath
 from tests.sim.node import Node, NodeSpec
@@ -58,7 +58,8 @@ class World:
         plan = scenario.plan
         seed = scenario.seed
         self._packet_loss = stream(seed, "packets")
-        self.relay = RelayHost(self.clock, plan, stream(seed, "relay"), self._make_switch, self.strike)
+        relay_random = stream(seed, "relay")
+        self.relay = RelayHost(self.clock, plan, relay_random, self._make_switch, self.strike, check_relay_step)
         self.nodes = [self._make_node(index, spec) for index, spec in enumerate(scenario.nodes)]
 
     # building
@@ -84,7 +85,7 @@ class World:
             plan = self.scenario.plan
             return LinkPath(self.clock, spec.shape, plan, link_random, self.strike, self.relay, node)
 
-        return Node(self.clock, index, spec, path, make_random, make_link, self, self.trace)
+        return Node(self.clock, index, spec, path, make_random, make_link, self, self.trace, check_node_step)
 
     def _authorise(self, user: str, target: Target) -> Decision:
         if target.host == DENIED_HOST:
@@ -117,9 +118,9 @@ class World:
         refused = any(each.refusals for each in self.streams.values())
         orphans = bool(self.deaths or self.relay.restarts or refused)
         if not orphans:
-            check_routes(self)
+            check_routes(self.relay.switch)
         self._settle((1 + orphans) * HEALING_US)
-        check_quiet(self)
+        check_quiet(self.nodes, self.relay.switch)
 
     def begin(self) -> None:
         """Start every node; put streams and faults on the calendar."""

@@ -5,14 +5,12 @@ import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
-from tunnel.command_line import EXIT_CODES, LOG_LEVELS, OK, CommandAdder, configure_log, exit_code_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tunnel.command_line import LOG_LEVELS, CommandAdder, configure_log, exit_code_of
+from tunnel.exit_codes import EXIT_CODES, OK
 
 __all__ = ["main"]
 
@@ -73,7 +71,8 @@ def _run(options: argparse.Namespace) -> int:
     return int(options.run(options))
 
 
-def _session(options: argparse.Namespace) -> "SparkSession":
+def _session(options: argparse.Namespace) -> Any:
+    """A SparkSession; Spark is imported only by commands that need it."""
     if find_spec("pyspark") is None:
         raise UsageError("Spark is not installed: pip install 'tunnel-transport[analysis]', and a Java of 17 or later")
     from tunnel.analysis.intake import compressed_bytes

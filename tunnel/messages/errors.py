@@ -20,6 +20,7 @@ MessageError
 """
 
 from tunnel.errors import TunnelError
+from tunnel.exit_codes import INTEGRITY, LOST
 
 __all__ = [
     "ChannelClosedError",
@@ -53,7 +54,7 @@ class MessageTooLargeError(MessageError, ValueError):
 class CorruptMessageError(MessageError):
     """What was read is not what anybody wrote. `offset` is the position of the message in its set."""
 
-    exit_code = 7
+    exit_code = INTEGRITY
 
     def __init__(self, text: str, offset: int = 0) -> None:
         super().__init__(f"{text} (at {offset})")
@@ -83,7 +84,7 @@ class DecompressError(CorruptMessageError):
 class MalformedFrameError(MessageError, ConnectionError):
     """The peer broke the framing. Nothing that follows on the connection can be trusted."""
 
-    exit_code = 7
+    exit_code = INTEGRITY
 
 
 class MessageCancelledError(MessageError):
@@ -93,7 +94,7 @@ class MessageCancelledError(MessageError):
 class ChannelClosedError(MessageError, ConnectionError):
     """The connection is gone; what was asked may or may not have happened."""
 
-    exit_code = 6
+    exit_code = LOST
 
 
 class ProducerClosedError(MessageError):

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from tunnel import __version__
-from tunnel.command_line import EXIT_CODES, LOG_LEVELS, CommandAdder, configure_log, exit_code_of
+from tunnel.command_line import LOG_LEVELS, CommandAdder, configure_log, exit_code_of
+from tunnel.exit_codes import EXIT_CODES
 from tunnel_client.errors import UsageError
 
 __all__ = ["COMMANDS", "main", "make_parser"]

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import structlog
 
 from tunnel import Attachment, LostError
-from tunnel.command_line import INTERRUPTED, OK
 from tunnel.event_loops import new_event_loop
+from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import RelaySettings
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tunnel import DeniedError, RefusedError, TunnelError
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import Prober
-from tunnel.command_line import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
+from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
 from tunnel_client.doctor.findings import Finding, Report, Verdict
 from tunnel_client.doctor.path_steps import examine_path, examine_patience
 from tunnel_client.doctor.relay_steps import examine_relay

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tunnel.command_line import OK
+from tunnel.exit_codes import OK
 
 __all__ = ["Finding", "Report", "Verdict", "render_finding", "render_summary"]
 

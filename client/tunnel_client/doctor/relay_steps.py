@@ -5,7 +5,7 @@ import time
 from email.utils import parsedate_to_datetime
 
 from tunnel.carriers.probe import ProbeError, Prober, Reply, issuer_of
-from tunnel.command_line import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
+from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
 from tunnel_client.doctor.findings import Report, Verdict
 
 __all__ = ["INTERCEPTORS", "examine_relay"]

@@ -12,7 +12,8 @@ from pathlib import Path
 from loadtests.experiments.message_loss.report import Report, side_by_side
 from loadtests.experiments.message_loss.run import Experiment, run
 from tunnel.attaching import CARRIERS
-from tunnel.command_line import USAGE, configure_log
+from tunnel.command_line import configure_log
+from tunnel.exit_codes import USAGE
 
 __all__ = ["main"]
 

@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from loadtests.experiments.outbox.run import Outcome, run
-from tunnel.command_line import INTEGRITY, LOST, OK
+from tunnel.exit_codes import INTEGRITY, LOST, OK
 
 
 def main(arguments: list[str] | None = None) -> int:

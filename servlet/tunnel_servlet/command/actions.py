@@ -15,6 +15,7 @@ import structlog
 
 from tunnel import Attachment, TraceWriter, UnreachableError, attach
 from tunnel.event_loops import new_event_loop
+from tunnel.exit_codes import DENIED, LOST, OK
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
 from tunnel_servlet.command.files import Overrides, load_config, watched_files
@@ -26,9 +27,8 @@ from tunnel_servlet.web.admin import ADMIN_HEADER
 from tunnel_servlet.web.running import open_traces, serve
 from tunnel_servlet.web.server import contexts
 
-__all__ = ["DEFAULT_FILE", "DENIED", "LOST", "UNREACHABLE", "check", "drain", "run_exit", "run_relay", "try_rule"]
+__all__ = ["DEFAULT_FILE", "check", "drain", "run_exit", "run_relay", "try_rule"]
 
-UNREACHABLE, DENIED, LOST = 3, 5, 6  # exit codes
 DEFAULT_FILE = "relay.toml"
 _LOOK_S = 1.0  # between looks whether the relay still wants this exit, or what is wrong
 _log = structlog.get_logger("exit")
@@ -44,7 +44,7 @@ def run_relay(arguments: argparse.Namespace) -> int:
     _require_safe(config, file)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve(config, load, watched_files(file, config)))
-    return 0
+    return OK
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -57,11 +57,11 @@ def check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         found = {"ok": True, "tokens": len(config.tokens), "users": config.policy.users, "without_tls": without}
         print(msgspec.json.encode(found).decode())
-        return 0
+        return OK
     print(f"ok: {len(config.tokens)} token(s), rules for {len(config.policy.users)} user(s)")
     for address in without:
         print(f"note: no TLS on {address}: put a proxy that speaks TLS before it")
-    return 0
+    return OK
 
 
 def try_rule(arguments: argparse.Namespace) -> int:
@@ -95,7 +95,7 @@ def try_rule(arguments: argparse.Namespace) -> int:
     else:
         for name, good, why in rows:
             print(f"{'allowed' if good else 'denied'}\t{name}\t{why}")
-    return 0 if allowed else DENIED
+    return OK if allowed else DENIED
 
 
 def drain(arguments: argparse.Namespace) -> int:
@@ -112,19 +112,19 @@ async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
     try:
         reader, writer = await asyncio.open_connection(address.host, address.port)
     except OSError:
-        return 0
+        return OK
     try:
         async with asyncio.timeout(None if seconds is None else seconds + _STOP_S):
             while True:
                 writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 if not await reader.read(4096):
-                    return 0
+                    return OK
                 await asyncio.sleep(0.2)
     except TimeoutError:
         print("the relay still runs", file=sys.stderr)
         return LOST
     except ConnectionError:
-        return 0
+        return OK
     finally:
         writer.close()
 
@@ -173,7 +173,7 @@ def run_exit(arguments: argparse.Namespace) -> int:
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         runner.run(_exit(arguments, config, token, trace))
-    return 0
+    return OK
 
 
 async def _exit(

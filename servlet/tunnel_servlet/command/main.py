@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Sequence
 
 from tunnel import __version__
-from tunnel.command_line import EXIT_CODES, LOG_LEVELS, CommandAdder, configure_log, exit_code_of
+from tunnel.command_line import LOG_LEVELS, CommandAdder, configure_log, exit_code_of
+from tunnel.exit_codes import EXIT_CODES
 from tunnel_servlet.command import actions, users
 from tunnel_servlet.command.actions import DEFAULT_FILE
 from tunnel_servlet.config import ConfigError

@@ -8,7 +8,8 @@ import contextlib
 from typing import Any
 
 import tunnel
-from tunnel.command_line import OK, CommandAdder
+from tunnel.command_line import CommandAdder
+from tunnel.exit_codes import OK
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.stdio import Input, Output
 from tunnel_client.places import Address, parse_target

@@ -6,7 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from tunnel.command_line import OK, CommandAdder
+from tunnel.command_line import CommandAdder
+from tunnel.exit_codes import OK
 from tunnel_client.cli.options import positive_seconds
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import USER_TIMEOUT_S, RelaySettings

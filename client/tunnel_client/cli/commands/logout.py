@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from tunnel.command_line import OK, CommandAdder
+from tunnel.command_line import CommandAdder
+from tunnel.exit_codes import OK
 
 __all__ = ["add"]
 

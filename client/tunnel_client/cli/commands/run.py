@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tunnel.command_line import USAGE, CommandAdder
+from tunnel.command_line import CommandAdder
+from tunnel.exit_codes import USAGE
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.errors import UsageError
 

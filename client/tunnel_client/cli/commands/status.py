@@ -7,7 +7,8 @@ import time
 
 import msgspec
 
-from tunnel.command_line import OK, CommandAdder
+from tunnel.command_line import CommandAdder
+from tunnel.exit_codes import OK
 from tunnel_client.cli.status_table import Rates, render
 from tunnel_client.status import running_clients
 

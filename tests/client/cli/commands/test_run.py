@@ -18,7 +18,7 @@ from loadtests.harness.tree import python_path
 from tests.client.sockets.test_patching import Hello
 from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, relay_thread
 from tests.support.imports import imported_names
-from tunnel.command_line import NOT_AUTHENTICATED, OK, USAGE
+from tunnel.exit_codes import NOT_AUTHENTICATED, OK, USAGE
 from tunnel_client.borrowed import pair
 from tunnel_client.borrowed.borrower import Borrowed
 from tunnel_client.cli.commands.run import environment

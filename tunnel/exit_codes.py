@@ -1,0 +1,29 @@
+"""The exit codes of all commands: one table, which errors and help texts quote."""
+
+__all__ = [
+    "DENIED",
+    "EXIT_CODES",
+    "INTEGRITY",
+    "INTERNAL",
+    "INTERRUPTED",
+    "LOST",
+    "NOT_AUTHENTICATED",
+    "OK",
+    "UNREACHABLE",
+    "USAGE",
+]
+
+_MEANINGS = {
+    0: "ok",
+    1: "internal",
+    2: "usage or configuration",
+    3: "unreachable",
+    4: "not authenticated",
+    5: "denied by rule",
+    6: "lost or timed out",
+    7: "integrity",
+    130: "interrupted",
+}
+OK, INTERNAL, USAGE, UNREACHABLE, NOT_AUTHENTICATED, DENIED, LOST, INTEGRITY, INTERRUPTED = _MEANINGS
+EXIT_CODES = "exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in _MEANINGS.items())
+"""The table as one line, for the end of a command's help."""
