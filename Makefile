@@ -26,12 +26,21 @@ help: ## This list
 setup: .venv/.stamp ## Make .venv with everything that development needs; does nothing when it is up to date
 	@:
 
-.venv/.stamp: pyproject.toml
+.venv/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed, as in: make setup PYTHON=python3.12"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
 	  || { rm -rf .venv; echo "venv is missing: on Debian, apt-get install python3-venv"; exit 2; }
+	@touch $@
+
+.venv/.stamp: pyproject.toml | .venv/.python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# What the demo needs and nothing else: a tenth of what development needs. A .venv with everything has it, too.
+.venv/.demo-stamp: pyproject.toml | .venv/.python
+	@test .venv/.stamp -nt pyproject.toml \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
 test: setup ## Everything: lint, unit tests, 2000 simulated runs; says at the end what was skipped
@@ -86,7 +95,7 @@ test-compiled: compiled ## The tests of the compiled parts, of carriers and scen
 bench: setup ## Measure the core
 	$(BIN)/python -m loadtests.bench.core
 
-demo: setup ## Watch a stream outlive lost requests and two dead relays: real processes, real HTTP
+demo: .venv/.demo-stamp ## Watch a stream outlive lost requests and two dead relays: real processes, real HTTP
 	@$(BIN)/python -m loadtests.demo
 
 sim-demo: setup ## The same in the simulator: one transfer on a virtual clock, drawn

@@ -1,0 +1,240 @@
+"""The wheel, as a user has it: installed into an empty environment, beside files that have the names of our folders.
+
+Nothing is fetched: the environment is given the installed files of the dependencies that the wheel declares, and of
+theirs, and nothing else.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from loadtests.harness.processes import Process, says_event
+from loadtests.harness.tree import ROOT
+from tests.support.banner import BANNER, banner_server, page_server
+
+USERS_FILE = "raise RuntimeError('this is a file of the user, which nothing of the tunnel may import')\n"
+NAMES = ("client", "servlet", "loadtests", "tests")
+PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+TYPED = """
+import asyncio
+import socket
+
+import tunnel
+import tunnel_client
+from tunnel_servlet.web.application import create_app
+
+
+async def main() -> str:
+    async with tunnel.attach("https://relay.example", token="t", proxy=None, carrier="poll") as t:
+        reader, writer = await t.open_connection("db.internal", 5432, timeout=30.0)
+        writer.write(b"question")
+        await writer.drain()
+        await writer.flush()
+        server: tunnel.Server = await t.start_server(lambda r, w: None, "reports", backlog=128)
+        server.close()
+        stats: tunnel.AttachmentStats = t.stats()
+        return stats.carrier
+
+
+def sockets() -> bytes:
+    settings = tunnel_client.configure(relay="https://relay.example", token=None, proxy=None, user_timeout=60.0)
+    runtime = tunnel_client.Runtime(settings)
+    with tunnel_client.create_connection(("db.internal", 5432), timeout=30.0, runtime=runtime) as sock:
+        plain: socket.socket = sock
+        plain.sendall(b"question")
+        with tunnel_client.patch(hosts=["*.internal"]):
+            return sock.recv(100)
+
+
+version: str = tunnel.__version__
+print(asyncio.run(main()), sockets(), version, create_app)
+"""
+UNTYPED = "import tunnel_client\n\ntunnel_client.configure(relai='x')\ntunnel_client.create_connection(5)\n"
+
+
+class Installed:
+    """An environment with the wheel, and a folder in which a user works."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.wheel = wheel
+        self.environment = folder / "environment"
+        self.work = folder / "work"
+        venv.create(self.environment, with_pip=False)
+        (packages,) = (self.environment / "lib").glob("python3*/site-packages")
+        for name in needed(wheel):
+            lend(name, packages)
+        # pip of the environment that runs the tests, for the empty one: it makes the commands, too.
+        self._pip("install", "--no-deps", "--no-index", str(wheel))
+        self.work.mkdir()
+        for name in NAMES:
+            (self.work / f"{name}.py").write_text(USERS_FILE)
+
+    def _pip(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*command, *arguments], check=True, capture_output=True, text=True)
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    def command(self, name: str) -> str:
+        return str(self.environment / "bin" / name)
+
+    def variables(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+        kept.pop("PYTHONPATH", None)
+        return {**kept, "HOME": str(self.work), "XDG_RUNTIME_DIR": str(self.work), **more}
+
+    def run(self, *command: str, **variables: str) -> str:
+        """Standard output; it must end well and quietly."""
+        done = subprocess.run(
+            command, cwd=self.work, env=self.variables(**variables), capture_output=True, text=True, timeout=120
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+
+def needed(wheel: Path) -> set[str]:
+    """The distributions that the wheel needs without any extra, and those that they need."""
+    with zipfile.ZipFile(wheel) as archive:
+        (file,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        waiting = [
+            line.partition(": ")[2] for line in archive.read(file).decode().splitlines() if "Requires-Dist" in line
+        ]
+    found: set[str] = set()
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if requirement.name not in found:
+            found.add(requirement.name)
+            waiting += metadata.requires(requirement.name) or []
+    return found
+
+
+def lend(name: str, packages: Path) -> None:
+    """The files of an installed distribution, by their names."""
+    for file in metadata.files(name) or ():
+        top = file.parts[0]
+        source = Path(str(metadata.distribution(name).locate_file(top)))
+        if top not in ("..", "__pycache__") and not (packages / top).exists():
+            (packages / top).symlink_to(source.resolve())
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py"):
+        shutil.copy(ROOT / name, source)
+    for name in ("tunnel", "servlet", "client"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        folder,
+        source,
+    ]
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
+    (wheel,) = folder.glob("*.whl")
+    return Installed(folder, wheel)
+
+
+@pytest.fixture
+def relay(installed: Installed) -> Iterator[Process]:
+    """An open relay that was started from the wheel's command."""
+    command = [installed.command("tunnel-relay"), "serve", "--open", "--listen", "127.0.0.1:0"]
+    relay = Process(command, ready=says_event("listening"), environment={"PYTHONPATH": ""}, directory=installed.work)
+    with relay:
+        yield relay
+
+
+def url_of(relay: Process) -> str:
+    found = re.search(r"http://127\.0\.0\.1:\d+", relay.ready_line)
+    assert found is not None, relay.output
+    return found[0]
+
+
+def test_the_wheel_has_the_three_packages_and_nothing_else(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        names = archive.namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {
+        "tunnel",
+        "tunnel_client",
+        "tunnel_servlet",
+    }
+    assert {f"{name}/py.typed" for name in ("tunnel", "tunnel_client", "tunnel_servlet")} <= set(names)
+    assert "tunnel_client/borrowed/site/sitecustomize.py" in names
+
+
+def test_it_is_imported_beside_files_of_the_user_with_other_peoples_names(installed: Installed) -> None:
+    code = "import tunnel, tunnel_client, tunnel_servlet; print(tunnel.__version__)"
+    assert installed.run(str(installed.python), "-c", code) == f"{metadata.version('tunnel-transport')}\n"
+
+
+def test_every_module_can_be_imported_without_an_extra(installed: Installed) -> None:
+    """But for those that say that they need one."""
+    code = """
+import importlib, pkgutil, tunnel, tunnel_client, tunnel_servlet
+for package in (tunnel, tunnel_client, tunnel_servlet):
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if "analysis" not in found.name and not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+print("all")
+"""
+    assert installed.run(str(installed.python), "-c", code) == "all\n"
+
+
+@pytest.mark.parametrize("name", ["tunnel", "tunnel-relay", "tunnel-traces"])
+def test_the_commands_say_who_they_are(installed: Installed, name: str) -> None:
+    assert installed.run(installed.command(name), "--version") == f"{name} {metadata.version('tunnel-transport')}\n"
+    assert "exit codes: 0 ok" in " ".join(installed.run(installed.command(name), "--help").split())
+
+
+def test_both_programs_of_the_readme(installed: Installed, relay: Process) -> None:
+    assert len(PROGRAMS) == 2
+    with banner_server() as port:
+        for program in PROGRAMS:
+            text = program.replace("http://127.0.0.1:8080", url_of(relay)).replace(
+                '127.0.0.1", 22', f'127.0.0.1", {port}'
+            )
+            (installed.work / "program.py").write_text(text)
+            assert installed.run(str(installed.python), "program.py") == f"{BANNER!r}\n"
+
+
+def test_a_program_that_knows_nothing_of_it(installed: Installed, relay: Process) -> None:
+    with ExitStack() as stack:
+        port = stack.enter_context(page_server())
+        shutil.copy(ROOT / "examples" / "fetch.py", installed.work)
+        command = [installed.command("tunnel"), "run", "--relay", url_of(relay), "--hosts", "localhost", "--"]
+        fetch = [str(installed.python), "fetch.py", f"http://localhost:{port}/"]
+        assert installed.run(*command, *fetch) == "status 200\nbytes 4\n"
+
+
+def test_a_users_program_is_typed_strictly(installed: Installed) -> None:
+    (installed.work / "typed.py").write_text(TYPED)
+    (installed.work / "untyped.py").write_text(UNTYPED)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed.python), "--cache-dir=cache"]
+    assert "Success" in installed.run(*mypy, "typed.py")
+    done = subprocess.run([*mypy, "untyped.py"], cwd=installed.work, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Unexpected keyword argument" in done.stdout
+    assert "incompatible type" in done.stdout
