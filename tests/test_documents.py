@@ -22,3 +22,43 @@ def test_tests_that_are_named_exist(document: Path) -> None:
     for file, test in NAMED_TEST.findall(document.read_text()):
         assert (ROOT / file).exists(), file
         assert not test or f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
+
+
+TOP = "tunnel|servlet|client|loadtests|tests|docs|deploy|examples"
+NAMED_PATH = re.compile(rf"`((?:{TOP})/[\w./-]*)`")
+NAMED_MODULE = re.compile(r"(?:-m |`)((?:tunnel|tunnel_client|tunnel_servlet|loadtests|tests)(?:\.\w+)+)\b")
+
+
+NAME = r"(?m)(?:def|class) {0}\b|^{0}\b|\"{0}\""
+
+
+def exists(module: str) -> bool:
+    """Whether it is a module of the project, or a name in one."""
+    parts = module.split(".")
+    folder = {"tunnel_client": ROOT / "client", "tunnel_servlet": ROOT / "servlet"}.get(parts[0], ROOT)
+    for length in (len(parts), len(parts) - 1, len(parts) - 2):
+        path = folder.joinpath(*parts[:length])
+        found = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()]
+        if length and (found or path.is_dir()):
+            inner = parts[length:]  # a name of the module, and perhaps one of that
+            return not inner or any(re.search(NAME.format(inner[0]), file.read_text()) for file in found)
+    return False
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_and_modules_that_are_named_exist(document: Path) -> None:
+    text = document.read_text()
+    missing = [
+        path for path in NAMED_PATH.findall(text) if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()
+    ]
+    missing += [module for module in NAMED_MODULE.findall(text) if not exists(module)]
+    assert missing == []
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    assert exists("tunnel.core.send.rtt")
+    assert exists("tunnel.attach")
+    assert exists("loadtests.experiments.killrelay")
+    assert not exists("tunnel.core.rtt.gone")
+    assert not exists("servlet.app")
+    assert not exists("tunnel_servlet.app")
