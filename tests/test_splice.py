@@ -1,4 +1,4 @@
-"""Two connections that become one: who is told what, in every order. servlet/test_exit.py has real sockets."""
+"""Two connections that become one: who is told what, in every order. tests/servlet/exit has real sockets."""
 
 import asyncio
 import errno

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_network, parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable, check_user_name
 from tunnel_servlet.switch.config import SwitchConfig
@@ -110,7 +110,7 @@ class RelayConfig:
     exit: Literal["inline", "none"] = "inline"
     tokens: TokenTable = field(default_factory=lambda: TokenTable({}))
     tokens_file: str = "tokens.toml"
-    policy: Policy = field(default_factory=Policy)
+    grants: GrantTable = field(default_factory=GrantTable)
     is_open: bool = False
     """No token is asked for."""
     tls: TlsFiles | None = None
@@ -157,7 +157,7 @@ def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None
         exit=raw.exit,
         tokens=TokenTable({user: tuple(keys) for user, keys in (users or {}).items()}),
         tokens_file=raw.tokens,
-        policy=Policy(grants, _grant(raw.everyone, file, "everyone"), resolvable=resolvable),
+        grants=GrantTable(grants, _grant(raw.everyone, file, "everyone"), resolvable=resolvable),
         tls=raw.tls,
         trace=raw.trace,
         switch=switch,
@@ -189,7 +189,7 @@ def require_safe(config: RelayConfig, file: str) -> None:
         return
     if not len(config.tokens):
         raise ConfigError(f"{config.tokens_file}: nobody has a token: run `tunnel-relay user add NAME -c {file}`")
-    if config.policy.is_empty:
+    if config.grants.is_empty:
         raise ConfigError(f'{file}: no rule allows anything: add connect = ["HOST:PORT"] under [users.NAME]')
 
 

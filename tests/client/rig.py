@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tests.servlet.rig import TOKENS, settings
-from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.web.running import RunningRelay
@@ -77,8 +77,8 @@ class Rig(Background):
 
     def __init__(self, config: RelayConfig | None = None) -> None:
         allowed = tuple(map(parse_rule, ("127.0.0.0/8:*", "localhost:*", "nowhere.invalid:*")))
-        policy = Policy({"ann": Grant(connect=allowed, services=("*",), listen=("reports",))})
-        self._config = config or settings(exit="inline", policy=policy)
+        policy = GrantTable({"ann": Grant(connect=allowed, services=("*",), listen=("reports",))})
+        self._config = config or settings(exit="inline", grants=policy)
 
     def __enter__(self) -> Self:
         super().__enter__()

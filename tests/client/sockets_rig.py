@@ -104,7 +104,7 @@ class RelayThread:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         async with rig.relay() as running:
-            dialer = Dialer(running.relay.policy.rules_of, resolve=self._resolve)
+            dialer = Dialer(running.relay.grants.rules_of, resolve=self._resolve)
             host = running.relay.host
             async with (
                 memory_attach(host, user=EXIT_USER, name="inline", exit_handler=dialer, linger=1.0),

@@ -11,7 +11,6 @@ from tunnel.wire import (
     AbortReason,
     Accepted,
     ListenState,
-    ListenStatus,
     Options,
     Packet,
     PacketType,
@@ -22,7 +21,6 @@ from tunnel.wire import (
     decode_listen_state,
     decode_rejected,
     encode_abort,
-    encode_listen_state,
 )
 
 ANN, BOB = Options(user="ann"), Options(user="bob")
@@ -54,66 +52,6 @@ def announced(solo: Solo) -> list[ListenState]:
 
 
 # services
-
-
-def test_services_are_announced_with_rising_versions() -> None:  # 2.8
-    solo = Solo()
-    solo.endpoint.listen("s", 8, solo.now)
-    solo.endpoint.listen("t", 9, solo.now)
-    solo.endpoint.listen("s", 10, solo.now)
-    solo.endpoint.unlisten("t", solo.now)
-    solo.endpoint.unlisten("t", solo.now)
-    assert announced(solo) == [
-        ListenState(1, ListenStatus.UP, 8, "s"),
-        ListenState(2, ListenStatus.UP, 9, "t"),
-        ListenState(3, ListenStatus.UP, 10, "s"),
-        ListenState(4, ListenStatus.DOWN, 0, "t"),
-    ]
-
-
-def test_a_relay_that_does_not_know_us_hears_of_every_service() -> None:
-    solo = Solo()
-    solo.endpoint.listen("s", 8, solo.now)
-    solo.out()
-    solo.endpoint.attached(False, 1 << 20, 1 << 20, solo.now)
-    assert announced(solo) == []
-    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
-    assert announced(solo) == [ListenState(2, ListenStatus.UP, 8, "s")]
-
-
-@pytest.mark.parametrize(("name", "backlog"), [("", 1), ("x" * 256, 1), ("s", 65536), ("s", -1)])
-def test_a_service_that_cannot_be_announced_is_not_opened(name: str, backlog: int) -> None:
-    solo = Solo()
-    with pytest.raises(ValueError, match=r"fit|too long|name"):
-        solo.endpoint.listen(name, backlog, solo.now)
-    solo.request(SERVICE)
-    assert rejection(solo).reason == RejectReason.NO_SUCH_SERVICE
-
-
-def test_the_relay_may_refuse_a_name() -> None:  # 2.8
-    solo = Solo()
-    acceptor = solo.endpoint.services
-
-    def hear(version: int, status: ListenStatus, name: str) -> None:
-        payload = encode_listen_state(ListenState(version, status, 0, name))
-        solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, payload))
-
-    assert not acceptor.refused("s")
-    solo.endpoint.listen("s", 8, solo.now)
-    hear(7, ListenStatus.REFUSED, "s")
-    assert not acceptor.refused("s")
-    hear(1, ListenStatus.REFUSED, "s")
-    assert acceptor.refused("s")
-    hear(1, ListenStatus.UP, "s")
-    assert not acceptor.refused("s")
-    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
-    hear(1, ListenStatus.REFUSED, "s")
-    assert not acceptor.refused("s")  # that was the answer of the relay before
-    hear(2, ListenStatus.REFUSED, "s")
-    assert acceptor.refused("s")
-    hear(1, ListenStatus.REFUSED, "other")
-    solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, b"junk"))
-    assert solo.endpoint.packets_discarded == 2
 
 
 # CONNECT
@@ -323,3 +261,11 @@ def test_a_target_is_no_service_of_the_same_name() -> None:
     assert isinstance(solo.event(ConnectRequested), ConnectRequested)
     assert solo.connection.identity.target.kind == TargetKind.TCP
     assert solo.out() == []
+
+
+def test_a_connect_that_is_repeated_is_no_stranger() -> None:  # 3.3
+    solo = Solo()
+    solo.request()
+    solo.request()
+    assert solo.endpoint.packets_discarded == 0
+    assert len(solo.endpoint.connections) == 1

@@ -2,9 +2,38 @@
 
 import pytest
 
+from tests.core.solo import KEY, PEER, SERVICE, Solo
 from tunnel.core.constants import NEVER_US, SECOND_US
 from tunnel.core.services import Announcements
-from tunnel.wire import ListenState, ListenStatus, Packet, decode_listen_state
+from tunnel.wire import (
+    ListenState,
+    ListenStatus,
+    Packet,
+    PacketType,
+    Rejected,
+    RejectReason,
+    decode_listen_state,
+    decode_rejected,
+    encode_listen_state,
+)
+
+
+def rejection(solo: Solo) -> Rejected:
+    """The one REJECTED that leaves."""
+    (packet,) = solo.out()
+    assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.REJECTED, PEER, 0, 0)
+    rejected = decode_rejected(packet.payload)
+    assert rejected is not None
+    assert rejected.route_key == KEY
+    return rejected
+
+
+def announced(solo: Solo) -> list[ListenState]:
+    packets = solo.out()
+    assert {(packet.source, packet.destination, packet.sequence) for packet in packets} <= {(0, 0, 0)}  # 2.8
+    states = [decode_listen_state(packet.payload) for packet in packets]
+    return [state for state in states if state is not None]
+
 
 UP, DOWN, REFUSED = ListenStatus.UP, ListenStatus.DOWN, ListenStatus.REFUSED
 
@@ -96,3 +125,63 @@ def test_what_cannot_be_said_is_not_remembered() -> None:
         told.announcements.announce("x" * 256, UP, 1, 0)
     assert (told.packets, told.announcements.due_us) == ([], NEVER_US)
     assert told.announcements.announce("a", UP, 1, 0) == 1
+
+
+def test_services_are_announced_with_rising_versions() -> None:  # 2.8
+    solo = Solo()
+    solo.endpoint.listen("s", 8, solo.now)
+    solo.endpoint.listen("t", 9, solo.now)
+    solo.endpoint.listen("s", 10, solo.now)
+    solo.endpoint.unlisten("t", solo.now)
+    solo.endpoint.unlisten("t", solo.now)
+    assert announced(solo) == [
+        ListenState(1, ListenStatus.UP, 8, "s"),
+        ListenState(2, ListenStatus.UP, 9, "t"),
+        ListenState(3, ListenStatus.UP, 10, "s"),
+        ListenState(4, ListenStatus.DOWN, 0, "t"),
+    ]
+
+
+def test_a_relay_that_does_not_know_us_hears_of_every_service() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 8, solo.now)
+    solo.out()
+    solo.endpoint.attached(False, 1 << 20, 1 << 20, solo.now)
+    assert announced(solo) == []
+    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
+    assert announced(solo) == [ListenState(2, ListenStatus.UP, 8, "s")]
+
+
+@pytest.mark.parametrize(("name", "backlog"), [("", 1), ("x" * 256, 1), ("s", 65536), ("s", -1)])
+def test_a_service_that_cannot_be_announced_is_not_opened(name: str, backlog: int) -> None:
+    solo = Solo()
+    with pytest.raises(ValueError, match=r"fit|too long|name"):
+        solo.endpoint.listen(name, backlog, solo.now)
+    solo.request(SERVICE)
+    assert rejection(solo).reason == RejectReason.NO_SUCH_SERVICE
+
+
+def test_the_relay_may_refuse_a_name() -> None:  # 2.8
+    solo = Solo()
+    acceptor = solo.endpoint.services
+
+    def hear(version: int, status: ListenStatus, name: str) -> None:
+        payload = encode_listen_state(ListenState(version, status, 0, name))
+        solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, payload))
+
+    assert not acceptor.refused("s")
+    solo.endpoint.listen("s", 8, solo.now)
+    hear(7, ListenStatus.REFUSED, "s")
+    assert not acceptor.refused("s")
+    hear(1, ListenStatus.REFUSED, "s")
+    assert acceptor.refused("s")
+    hear(1, ListenStatus.UP, "s")
+    assert not acceptor.refused("s")
+    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
+    hear(1, ListenStatus.REFUSED, "s")
+    assert not acceptor.refused("s")  # that was the answer of the relay before
+    hear(2, ListenStatus.REFUSED, "s")
+    assert acceptor.refused("s")
+    hear(1, ListenStatus.REFUSED, "other")
+    solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, b"junk"))
+    assert solo.endpoint.packets_discarded == 2

@@ -21,7 +21,7 @@ from tunnel.wire import (
     encode_envelope,
     encode_packets,
 )
-from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable, make_token
 from tunnel_servlet.config import ListenAddress, RelayConfig, ShellLimits
@@ -58,7 +58,7 @@ def settings(
         listen=(LOOPBACK,),
         exit="none",
         tokens=TokenTable(KEYS),
-        policy=Policy({"ann": ANYWHERE, "bob": ANYWHERE, "exits": Grant(exit=True)}),
+        grants=GrantTable({"ann": ANYWHERE, "bob": ANYWHERE, "exits": Grant(exit=True)}),
         switch=SwitchConfig(**(switch or {})),
         limits=ShellLimits(**(limits or {})),
     )

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tunnel.wire import Target, TargetKind
-from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.tokens import TokenTable, make_token
 from tunnel_servlet.config import (
     ConfigError,
@@ -62,7 +62,7 @@ def test_everything_is_read() -> None:
     assert (config.tls.certificate, config.tls.key, config.tls.client_ca) == ("c.pem", "k.pem", "")
     assert config.switch.body_bytes_max == 65536
     assert (config.limits.header_seconds, config.limits.drain_seconds) == (0.5, 7)
-    policy = config.policy
+    policy = config.grants
     assert policy.rules_of("ann").check_target("db.internal", 5432).allowed
     assert policy.may_listen("ann", "reports")
     assert policy.is_exit("b@c")
@@ -133,7 +133,7 @@ def test_loopback_is_known(text: str, is_loopback: bool) -> None:
 # --- starting
 
 TOKENS = TokenTable({"ann": [make_token(Random(1))[1]]})
-POLICY = Policy({"ann": Grant(services=("*",))})
+POLICY = GrantTable({"ann": Grant(services=("*",))})
 PUBLIC = (ListenAddress("0.0.0.0", 80),)
 
 
@@ -142,7 +142,7 @@ PUBLIC = (ListenAddress("0.0.0.0", 80),)
     [
         (RelayConfig(), "tokens.toml: nobody has a token: run `tunnel-relay user add NAME -c r.toml`"),
         (RelayConfig(tokens=TOKENS), "r.toml: no rule allows anything: add connect"),
-        (RelayConfig(policy=POLICY), "nobody has a token"),
+        (RelayConfig(grants=POLICY), "nobody has a token"),
         (RelayConfig(listen=PUBLIC, is_open=True), "--open: 0.0.0.0:80 can be reached from elsewhere"),
         (RelayConfig(listen=(ListenAddress("127.0.0.1", 1, tls=True),), is_open=True), "needs a [tls] table"),
     ],
@@ -154,7 +154,7 @@ def test_it_does_not_start_by_mistake(config: RelayConfig, message: str) -> None
 
 
 def test_it_starts_with_tokens_and_rules_or_open_on_loopback() -> None:
-    require_safe(RelayConfig(tokens=TOKENS, policy=POLICY, listen=PUBLIC), "r.toml")
+    require_safe(RelayConfig(tokens=TOKENS, grants=POLICY, listen=PUBLIC), "r.toml")
     require_safe(RelayConfig(is_open=True), "r.toml")
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import msgspec
 
 from tunnel.messages.errors import MessageError, ProducerClosedError
+from tunnel.messages.life import Startable
 from tunnel.messages.message import check_size
 from tunnel.messages.producers import SyncProducer
 
@@ -107,7 +107,7 @@ class DefaultEventHandler:
         return failed
 
 
-class AsyncProducer:
+class AsyncProducer(Startable):
     """A bounded queue and one sender task. Use it as an async context manager, or `start` and `close` it."""
 
     def __init__(
@@ -139,15 +139,6 @@ class AsyncProducer:
     def start(self) -> None:
         """Begin to send."""
         self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Take nothing more, send everything that was taken, and raise if any of it could not be sent."""

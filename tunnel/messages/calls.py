@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from tunnel.messages.errors import ChannelClosedError, MalformedFrameError, RemoteCallError
 from tunnel.messages.frames import CallHeader, FrameDecoder, FrameFlag, ResponseCode, encode_frame
+from tunnel.messages.life import Startable
 
 __all__ = ["CallChannel", "CallHandler", "Request", "Response", "serve_calls"]
 
@@ -47,7 +47,7 @@ CallHandler: TypeAlias = Callable[[Request], Awaitable[Response | None] | Respon
 """A function or coroutine function. To answer with an error of its own it raises RemoteCallError."""
 
 
-class CallChannel:
+class CallChannel(Startable):
     """One stream for requests and responses. Use it as an async context manager, or `start` and `close` it.
 
     `handlers`: by request code, for what the other side asks.
@@ -84,15 +84,6 @@ class CallChannel:
     def start(self) -> None:
         """Begin to read."""
         self._task = self._loop.create_task(self._receive())
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def is_open(self) -> bool:

@@ -12,13 +12,12 @@ import struct
 import threading
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
 from tunnel.messages.calls import CallHandler
 from tunnel.messages.errors import LogError, RemoteCallError
+from tunnel.messages.life import Closeable
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.outbox import FENCED, GAP, outbox_handlers
 from tunnel.messages.segments import write_atomically
@@ -49,7 +48,7 @@ class _Progress(msgspec.Struct):
     expected: dict[str, tuple[int, int]]
 
 
-class Inbox:
+class Inbox(Closeable):
     """A directory of delivered messages. Open it with `Inbox.open`; `handlers` is what a CallChannel needs."""
 
     def __init__(self, log: Log, progress: _Progress, checkpoint_records: int) -> None:
@@ -96,14 +95,6 @@ class Inbox:
     def close(self) -> None:
         """Flush, and let another process have it."""
         self.log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def expected(self, outbox: bytes) -> int:
         """The number of the next message from this outbox."""

@@ -18,13 +18,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import structlog
 
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError
+from tunnel.messages.life import Closeable
 from tunnel.messages.message import encode_payloads
 from tunnel.messages.segments import INDEX_BYTES, Segment, SegmentSet, recover_segments, sync_directory
 
@@ -57,7 +56,7 @@ class _Append(msgspec.Struct, gc=False):
     count: int
 
 
-class Log:
+class Log(Closeable):
     """Open it with `Log.open`, in a thread if it is large. Every method may be called from any thread; the coroutines
     from any event loop."""
 
@@ -120,14 +119,6 @@ class Log:
         if self._lock_file >= 0:
             os.close(self._lock_file)
             self._lock_file = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     # getters
 

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import structlog
@@ -23,6 +22,7 @@ import structlog
 from tunnel.errors import TunnelError
 from tunnel.messages.calls import CallChannel, Request, Response
 from tunnel.messages.errors import FencedError, LogError, OutboxError, RemoteCallError
+from tunnel.messages.life import Closeable, Startable
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
 from tunnel.messages.segments import write_atomically
@@ -68,7 +68,7 @@ class _Identity(msgspec.Struct):
     epoch: int
 
 
-class Outbox:
+class Outbox(Closeable):
     """A directory of messages to deliver. Open it with `Outbox.open`; one process at a time."""
 
     def __init__(self, log: Log, outbox_id: bytes, epoch: int) -> None:
@@ -105,14 +105,6 @@ class Outbox:
     def close(self) -> None:
         """Flush, and let another process have it."""
         self.log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def put(self, payload: bytes) -> int:
         """Accept a message; its number. When it returns the message is on disk, and will be delivered."""
@@ -151,7 +143,7 @@ class Outbox:
                 waiter.set_result(None)
 
 
-class OutboxSender:
+class OutboxSender(Startable):
     """Delivers an outbox, for as long as it runs: connects, sends what is not confirmed, tries again when that fails.
 
     `error` is set, and it stops, when only a person can help: FencedError, or OutboxError when the two sides do not
@@ -175,15 +167,6 @@ class OutboxSender:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def wait(self) -> None:
         """Return when it has stopped for good; raises `error`."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from types import TracebackType
-from typing import Self
 
 from tunnel.clock import now_us
 from tunnel.messages.assembler import AssemblerConfig, Disassembly, Packet, PacketAssembler
 from tunnel.messages.bodies import SpooledBody, ThreadSpoolWriter
 from tunnel.messages.dispatcher import Dispatcher, Handler
 from tunnel.messages.errors import ChannelClosedError, MalformedFrameError, MessageCancelledError
+from tunnel.messages.life import Startable
 from tunnel.messages.pacing import TARGET_US, TimeWindow
 from tunnel.messages.parts import (
     APPLICATION_TYPE_MIN,
@@ -58,7 +57,7 @@ class _Sending:
         self.end = -1  # of the window, when the last part has left: then the receiver must still take it
 
 
-class MessageSession:
+class MessageSession(Startable):
     """Packets over an asyncio stream, in both directions. An async context manager; or `start` and `close` it.
 
     `part_bytes`: how large parts are; None adapts them to the path. `target_us`: how long what is sent of large packets
@@ -105,15 +104,6 @@ class MessageSession:
         """Begin to read and write. Register handlers before."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._receive()), loop.create_task(self._pump())]
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def is_closed(self) -> bool:

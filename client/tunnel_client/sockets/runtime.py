@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from weakref import WeakKeyDictionary
 
 from tunnel import AttachmentStats, UnreachableError
@@ -137,9 +137,10 @@ def configure(
     then from `tunnel login`. Sockets that exist stay where they are. ValueError when a setting is wrong.
     """
     global _configured, _default
-    made = _from_environment(
-        relay=relay, token=token, proxy=proxy, ca=ca, cert=cert, carrier=carrier, user_timeout=user_timeout
-    )
+    with _in_words_of_a_library():
+        made = find_settings(
+            relay=relay, token=token, proxy=proxy, ca=ca, cert=cert, carrier=carrier, user_timeout=user_timeout
+        )
     with _lock:
         _configured = made
         _default = None
@@ -155,20 +156,11 @@ def default_runtime() -> Runtime:
         return _default
 
 
-def _from_environment(
-    *,
-    relay: str | None = None,
-    token: str | Unset | None = UNSET,
-    proxy: str | Unset | None = UNSET,
-    ca: str | None = None,
-    cert: str | None = None,
-    carrier: str | None = None,
-    user_timeout: float = USER_TIMEOUT_S,
-) -> RelaySettings:
+@contextmanager
+def _in_words_of_a_library() -> Iterator[None]:
+    """A wrong setting is a ValueError, and no relay an OSError; commands say both in another way."""
     try:
-        return find_settings(
-            relay=relay, token=token, proxy=proxy, ca=ca, cert=cert, carrier=carrier, user_timeout=user_timeout
-        )
+        yield
     except UsageError as error:
         if "no relay" in str(error):
             text = "no relay is known: call tunnel_client.configure(relay=URL), or set TUNNEL_RELAY"
@@ -176,6 +168,11 @@ def _from_environment(
             unknown_relay.errno = errno.ENETUNREACH
             raise unknown_relay from None
         raise ValueError(str(error)) from None
+
+
+def _from_environment() -> RelaySettings:
+    with _in_words_of_a_library():
+        return find_settings()
 
 
 def _close_all() -> None:

@@ -9,7 +9,7 @@ from tunnel_servlet.access.addresses import IPNetwork
 from tunnel_servlet.access.rules import UDP_RULE, Rule, Ruleset, parse_rule
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
-__all__ = ["EXIT_USER", "OPEN_USER", "Grant", "Policy"]
+__all__ = ["EXIT_USER", "OPEN_USER", "Grant", "GrantTable"]
 
 EXIT_USER = "relay:exit"  # the inline exit; no configured user can have a colon in the name
 OPEN_USER = "open"  # everybody, when the relay is open
@@ -30,7 +30,7 @@ class Grant(msgspec.Struct, frozen=True):
         return not (self.connect or self.services or self.listen or self.exit)
 
 
-class Policy:
+class GrantTable:
     """All grants. `everyone` holds for each user besides the user's own."""
 
     def __init__(
@@ -47,10 +47,10 @@ class Policy:
         self._allows_all = allows_all
         self._rulesets: dict[str, Ruleset] = {}
 
-    def widened(self, rules: Iterable[Rule], *, allows_all: bool = False) -> "Policy":
+    def widened(self, rules: Iterable[Rule], *, allows_all: bool = False) -> "GrantTable":
         """The same with more rules for everyone, or without any."""
         everyone = msgspec.structs.replace(self._everyone, connect=(*self._everyone.connect, *rules))
-        return Policy(self._users, everyone, resolvable=self._resolvable, allows_all=allows_all)
+        return GrantTable(self._users, everyone, resolvable=self._resolvable, allows_all=allows_all)
 
     @property
     def is_empty(self) -> bool:

@@ -55,10 +55,10 @@ def check(arguments: argparse.Namespace) -> int:
     contexts(config)
     without = [str(address) for address in config.listen if not address.is_loopback and not (config.tls or address.tls)]
     if arguments.json:
-        found = {"ok": True, "tokens": len(config.tokens), "users": config.policy.users, "without_tls": without}
+        found = {"ok": True, "tokens": len(config.tokens), "users": config.grants.users, "without_tls": without}
         print(msgspec.json.encode(found).decode())
         return OK
-    print(f"ok: {len(config.tokens)} token(s), rules for {len(config.policy.users)} user(s)")
+    print(f"ok: {len(config.tokens)} token(s), rules for {len(config.grants.users)} user(s)")
     for address in without:
         print(f"note: no TLS on {address}: put a proxy that speaks TLS before it")
     return OK
@@ -76,11 +76,11 @@ def try_rule(arguments: argparse.Namespace) -> int:
         target = Target(TargetKind.TCP, (UDP_TARGET if is_udp else "") + host, int(port))
     else:
         raise ConfigError(f"{arguments.target!r} is no target: write HOST:PORT, or the name of a service")
-    decision = config.policy.authorise(arguments.name, target)
+    decision = config.grants.authorise(arguments.name, target)
     allowed, text = (False, decision.text) if isinstance(decision, Deny) else (True, "allowed")
     rows = [(arguments.target, allowed, text)]
     if allowed and arguments.resolve and target.kind is TargetKind.TCP and isinstance(read_host(host), str):
-        rules = config.policy.rules_of(arguments.name)
+        rules = config.grants.rules_of(arguments.name)
         rules = rules.datagrams if is_udp else rules
         try:
             addresses = asyncio.run(resolve(host, target.port))
@@ -165,7 +165,7 @@ def _admin_address(arguments: argparse.Namespace) -> ListenAddress:
 def run_exit(arguments: argparse.Namespace) -> int:
     """Dial targets for a relay elsewhere, by the rules of this machine's file."""
     config = load_config(_config_file(arguments), Overrides(allow=tuple(arguments.allow)))
-    if config.policy.is_empty:
+    if config.grants.is_empty:
         raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
     token = _token(arguments)
     with (
@@ -181,7 +181,7 @@ async def _exit(
 ) -> None:
     limits = config.limits
     dialer = Dialer(
-        config.policy.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max
+        config.grants.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max
     )
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

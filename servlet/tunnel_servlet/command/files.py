@@ -40,7 +40,7 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     return replace(
         config,
         listen=_parse(parse_address, overrides.listen, "--listen") or config.listen,
-        policy=config.policy.widened(rules, allows_all=allows_all),
+        grants=config.grants.widened(rules, allows_all=allows_all),
         is_open=overrides.is_open,
         exit=overrides.exit or config.exit,
         admin=_parse(parse_address, (overrides.admin,), "--admin")[0] if overrides.admin else config.admin,

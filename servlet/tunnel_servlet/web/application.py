@@ -122,7 +122,7 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
 def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
     """By the rules, and by what the endpoint says of itself; older ones say nothing."""
     user = identity.user
-    is_exit = relay.policy.is_exit(user)
+    is_exit = relay.grants.is_exit(user)
     if role == "exit" and not is_exit:
         raise _Refusal(403, StatusCode.DENIED, f"{user} is no exit: exit = true is missing under [users.{user}]")
     return is_exit and role != "endpoint"

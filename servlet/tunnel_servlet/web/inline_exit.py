@@ -16,7 +16,7 @@ class InlineExit:
     def __init__(self, relay: Relay) -> None:
         limits = relay.config.limits
         self.dialer = Dialer(
-            lambda user: relay.policy.rules_of(user),
+            lambda user: relay.grants.rules_of(user),
             dial_seconds=limits.dial_seconds,
             connections_max=limits.exit_connections_max,
         )

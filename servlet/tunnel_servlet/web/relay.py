@@ -36,7 +36,7 @@ class Relay:
         self.config = config
         self.trace = trace
         self.tokens = config.tokens
-        self.policy = config.policy
+        self.grants = config.grants
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
         self.is_draining = False
         self.is_ready = False
@@ -77,23 +77,23 @@ class Relay:
     def reload(self, config: RelayConfig) -> None:
         """Use these tokens and rules from now on. What a revoked token holds open ends."""
         self.tokens = config.tokens
-        self.policy = config.policy
+        self.grants = config.grants
         for watched in list(self._watched):
             if not self.is_live(watched.identity):
                 watched.end("the token was revoked")
-        _log.info("reloaded", tokens=len(self.tokens), users=len(self.policy.users))
+        _log.info("reloaded", tokens=len(self.tokens), users=len(self.grants.users))
 
     # --- what the switch asks
 
     def _authorise(self, user: str, target: Target) -> Decision:
-        decision = self.policy.authorise(user, target)
+        decision = self.grants.authorise(user, target)
         text = decision.text if isinstance(decision, Deny) else ""
         port = f":{target.port}" if target.kind == TargetKind.TCP else ""
         _log.info("connect", user=user, target=f"{target.host}{port}", allowed=not text, text=text)
         return decision
 
     def _may_listen(self, user: str, name: str) -> bool:
-        allowed = user != EXIT_USER and self.policy.may_listen(user, name)
+        allowed = user != EXIT_USER and self.grants.may_listen(user, name)
         _log.info("listen", user=user, service=name, allowed=allowed)
         return allowed
 

@@ -21,7 +21,7 @@ from tunnel_client.forward.listening import bind
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address
 from tunnel_client.proxy.socks import encode_address, parse_address
-from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -59,7 +59,7 @@ async def peer(**options: Any) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def attached(*rules: str) -> AsyncIterator[Attachment]:
-    config = settings(exit="inline", policy=Policy({"ann": Grant(connect=tuple(map(parse_rule, rules)))}))
+    config = settings(exit="inline", grants=GrantTable({"ann": Grant(connect=tuple(map(parse_rule, rules)))}))
     async with (
         relay(config) as running,
         attach(f"http://{running.addresses[0]}", token=TOKEN, proxy=None, carrier="poll") as attachment,

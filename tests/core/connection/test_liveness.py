@@ -1,6 +1,6 @@
 """Clauses 4.15 and 4.16: keepalive and user timeout."""
 
-from tunnel.core.connection.liveness import Liveness
+from tunnel.core.connection.liveness import PONGS_MAX, Liveness
 from tunnel.core.constants import NEVER_US, SECOND_US
 from tunnel.core.timers import Timer, TimerTable
 
@@ -85,3 +85,25 @@ def test_a_timeout_that_is_hardly_shorter_is_shorter() -> None:
     liveness, timers = make()
     liveness.limit(300 * SECOND_US - 1)
     assert timers.get(Timer.USER_TIMEOUT) == 300 * SECOND_US - 1
+
+
+def test_what_is_heard_takes_back_the_ping_and_not_the_answers_to_others() -> None:
+    liveness, _ = make()
+    liveness.begin(0)
+    liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
+    liveness.owe_pong(b"one")
+    liveness.heard(61 * SECOND_US)
+    assert liveness.packet_due
+    assert liveness.take() == ([b"one"], False)
+    assert not liveness.packet_due
+    liveness.owe_pong(b"two")
+    liveness.handle_keepalive(RTO_US, 200 * SECOND_US)
+    assert liveness.take() == ([b"two"], True)
+    assert liveness.take() == ([], False)
+
+
+def test_only_so_many_answers_wait() -> None:
+    liveness, _ = make()
+    for number in range(PONGS_MAX + 3):
+        liveness.owe_pong(bytes([number]))
+    assert liveness.take() == ([bytes([number]) for number in range(PONGS_MAX)], False)

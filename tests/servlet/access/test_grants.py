@@ -3,7 +3,7 @@
 import pytest
 
 from tunnel.wire import RejectReason, Target, TargetKind
-from tunnel_servlet.access.grants import EXIT_USER, Grant, Policy
+from tunnel_servlet.access.grants import EXIT_USER, Grant, GrantTable
 from tunnel_servlet.access.rules import parse_network, parse_rule
 from tunnel_servlet.switch.decisions import Deny, Hand, HandTo
 
@@ -16,54 +16,56 @@ def connect(*rules: str) -> Grant:
 
 
 def test_by_default_nothing_is_allowed() -> None:
-    policy = Policy()
-    assert policy.is_empty
-    assert isinstance(policy.authorise("ann", DB), Deny)
-    assert isinstance(policy.authorise("ann", REPORTS), Deny)
-    assert not policy.may_listen("ann", "reports")
-    assert not policy.is_exit("ann")
+    table = GrantTable()
+    assert table.is_empty
+    assert isinstance(table.authorise("ann", DB), Deny)
+    assert isinstance(table.authorise("ann", REPORTS), Deny)
+    assert not table.may_listen("ann", "reports")
+    assert not table.is_exit("ann")
 
 
 def test_grants_are_the_users_own() -> None:
-    policy = Policy({"ann": connect("db.internal:5432"), "bob": Grant(services=("reports",), listen=("x",), exit=True)})
-    assert policy.authorise("ann", DB) == Hand(HandTo.EXIT)
-    assert policy.authorise("bob", DB) == Deny(RejectReason.DENIED, "no rule allows db.internal:5432")
-    assert policy.authorise("bob", REPORTS) == Hand(HandTo.SERVICE)
-    assert isinstance(policy.authorise("ann", REPORTS), Deny)
-    assert (policy.may_listen("bob", "x"), policy.may_listen("bob", "y"), policy.may_listen("ann", "x")) == (1, 0, 0)
-    assert (policy.is_exit("bob"), policy.is_exit("ann")) == (True, False)
-    assert policy.users == ["ann", "bob"]
-    assert not policy.is_empty
+    table = GrantTable(
+        {"ann": connect("db.internal:5432"), "bob": Grant(services=("reports",), listen=("x",), exit=True)}
+    )
+    assert table.authorise("ann", DB) == Hand(HandTo.EXIT)
+    assert table.authorise("bob", DB) == Deny(RejectReason.DENIED, "no rule allows db.internal:5432")
+    assert table.authorise("bob", REPORTS) == Hand(HandTo.SERVICE)
+    assert isinstance(table.authorise("ann", REPORTS), Deny)
+    assert (table.may_listen("bob", "x"), table.may_listen("bob", "y"), table.may_listen("ann", "x")) == (1, 0, 0)
+    assert (table.is_exit("bob"), table.is_exit("ann")) == (True, False)
+    assert table.users == ["ann", "bob"]
+    assert not table.is_empty
 
 
 def test_everyones_grants_are_added() -> None:
-    policy = Policy({"ann": connect("db.internal:5432")}, Grant(connect=(parse_rule("web:80"),), services=("*",)))
+    table = GrantTable({"ann": connect("db.internal:5432")}, Grant(connect=(parse_rule("web:80"),), services=("*",)))
     web = Target(TargetKind.TCP, "web", 80)
-    assert isinstance(policy.authorise("ann", DB), Hand)
-    assert isinstance(policy.authorise("ann", web), Hand)
-    assert isinstance(policy.authorise("stranger", web), Hand)
-    assert isinstance(policy.authorise("stranger", DB), Deny)
-    assert isinstance(policy.authorise("stranger", REPORTS), Hand)
-    assert policy.rules_of("stranger") is policy.rules_of("another")
+    assert isinstance(table.authorise("ann", DB), Hand)
+    assert isinstance(table.authorise("ann", web), Hand)
+    assert isinstance(table.authorise("stranger", web), Hand)
+    assert isinstance(table.authorise("stranger", DB), Deny)
+    assert isinstance(table.authorise("stranger", REPORTS), Hand)
+    assert table.rules_of("stranger") is table.rules_of("another")
 
 
 def test_the_inline_exit_is_an_exit_and_nothing_else() -> None:
-    policy = Policy({"ann": connect("db.internal:5432")})
-    assert policy.is_exit(EXIT_USER)
-    assert isinstance(policy.authorise(EXIT_USER, DB), Deny)
+    table = GrantTable({"ann": connect("db.internal:5432")})
+    assert table.is_exit(EXIT_USER)
+    assert isinstance(table.authorise(EXIT_USER, DB), Deny)
 
 
 def test_an_unknown_kind_of_target_is_held_against_the_rules_too() -> None:
-    assert isinstance(Policy().authorise("ann", Target(9, "x", 1)), Deny)  # type: ignore[arg-type]
+    assert isinstance(GrantTable().authorise("ann", Target(9, "x", 1)), Deny)  # type: ignore[arg-type]
 
 
 def test_the_command_line_widens_for_everyone() -> None:
-    policy = Policy({"ann": Grant()}, resolvable=[parse_network("10.0.0.0/8")]).widened(
+    table = GrantTable({"ann": Grant()}, resolvable=[parse_network("10.0.0.0/8")]).widened(
         [parse_rule("db.internal:5432")]
     )
-    assert isinstance(policy.authorise("ann", DB), Hand)
-    assert isinstance(policy.authorise("bob", DB), Hand)
-    assert not policy.may_listen("ann", "x")
+    assert isinstance(table.authorise("ann", DB), Hand)
+    assert isinstance(table.authorise("bob", DB), Hand)
+    assert not table.may_listen("ann", "x")
 
 
 REACHED = "127.0.0.1 10.0.0.1 ::1 fd00::1 1.1.1.1 example.com"
@@ -72,8 +74,8 @@ NEVER = "169.254.169.254 100.100.100.200 0.0.0.0 127.1"
 
 @pytest.mark.parametrize("host", [*REACHED.split(), *NEVER.split()])
 def test_an_open_relay_reaches_what_its_machine_does_but_no_metadata(host: str) -> None:
-    policy = Policy().widened([], allows_all=True)
-    assert not policy.is_empty
-    assert isinstance(policy.authorise("open", Target(TargetKind.TCP, host, 80)), Hand) == (host in REACHED.split())
-    assert isinstance(policy.authorise("open", REPORTS), Hand)
-    assert policy.may_listen("open", "reports")
+    table = GrantTable().widened([], allows_all=True)
+    assert not table.is_empty
+    assert isinstance(table.authorise("open", Target(TargetKind.TCP, host, 80)), Hand) == (host in REACHED.split())
+    assert isinstance(table.authorise("open", REPORTS), Hand)
+    assert table.may_listen("open", "reports")

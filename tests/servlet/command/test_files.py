@@ -50,18 +50,18 @@ def test_the_command_line_goes_before_the_file(file: Path) -> None:
     assert [str(address) for address in config.listen] == ["127.0.0.1:1"]
     assert (config.exit, str(config.admin), config.trace) == ("none", "127.0.0.1:2", "t")
     for user, host, port in (("ann", "web", 80), ("bob", "web", 80), ("ann", "db.internal", 5432)):
-        assert config.policy.rules_of(user).check_target(host, port).allowed
-    assert not config.policy.rules_of("bob").check_target("db.internal", 5432).allowed
+        assert config.grants.rules_of(user).check_target(host, port).allowed
+    assert not config.grants.rules_of("bob").check_target("db.internal", 5432).allowed
 
 
 def test_without_a_file_there_are_the_defaults() -> None:
     config = load_config("")
-    assert (config.policy.is_empty, len(config.tokens), watched_files("", config)) == (True, 0, [])
+    assert (config.grants.is_empty, len(config.tokens), watched_files("", config)) == (True, 0, [])
 
 
 def test_open_means_everything_unless_something_is_allowed() -> None:
-    assert load_config("", Overrides(is_open=True)).policy.rules_of("open").check_target("x", 1).allowed
-    policy = load_config("", Overrides(is_open=True, allow=("web:80",))).policy
+    assert load_config("", Overrides(is_open=True)).grants.rules_of("open").check_target("x", 1).allowed
+    policy = load_config("", Overrides(is_open=True, allow=("web:80",))).grants
     assert policy.rules_of("open").check_target("web", 80).allowed
     assert not policy.rules_of("open").check_target("x", 1).allowed
 

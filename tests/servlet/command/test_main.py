@@ -47,7 +47,7 @@ def test_init_makes_a_configuration_that_works(made: str, capsys: pytest.Capture
     identity = config.tokens.identify(made)
     assert identity is not None
     assert identity.user == "ann"
-    assert config.policy.rules_of("ann").check_target("example.com", 443).allowed
+    assert config.grants.rules_of("ann").check_target("example.com", 443).allowed
     assert made not in Path("relay.toml").read_text() + Path("relay.tokens.toml").read_text()
     assert main(["check"]) == 0
     assert capsys.readouterr().out == "ok: 1 token(s), rules for 1 user(s)\n"

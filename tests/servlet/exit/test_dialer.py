@@ -29,7 +29,7 @@ from tunnel import (
 )
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.addresses import IPAddress
-from tunnel_servlet.access.grants import EXIT_USER, Grant, Policy
+from tunnel_servlet.access.grants import EXIT_USER, Grant, GrantTable
 from tunnel_servlet.access.rules import Ruleset, parse_rule
 from tunnel_servlet.exit.dialer import Dialer
 from tunnel_servlet.exit.resolver import Resolve, resolve
@@ -58,7 +58,7 @@ def addresses(*texts: str) -> Resolve:
 @asynccontextmanager
 async def tunnel(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
     """A user whose rules at the exit are these; the relay itself allows everything."""
-    policy = Policy().widened([], allows_all=True)
+    policy = GrantTable().widened([], allows_all=True)
     host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     ruleset = Ruleset(map(parse_rule, rules))
     dialer = Dialer(lambda user: ruleset, **options)
@@ -325,7 +325,7 @@ async def test_the_systems_resolver_knows_localhost() -> None:
 async def test_the_inline_exit_dials_for_those_who_may() -> None:
     async with target(echo) as port:
         grant = Grant(connect=(parse_rule(f"127.0.0.1:{port}"),))
-        config = settings(exit="inline", policy=Policy({"ann": grant}))
+        config = settings(exit="inline", grants=GrantTable({"ann": grant}))
         async with relay(config) as running:
             url = f"http://{running.addresses[0]}"
             async with attach(url, token=TOKENS["ann"], proxy=None, carrier="poll") as ann:

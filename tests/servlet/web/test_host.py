@@ -7,13 +7,13 @@ import asyncio
 from tests.servlet.rig import attach_body, exchange_body, until
 from tests.support.loops import in_loop
 from tunnel.wire import Attached, StatusCode, attachment_id, decode_envelope
-from tunnel_servlet.access.grants import Policy
+from tunnel_servlet.access.grants import GrantTable
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.web.host import SwitchHost
 
 
 def make() -> SwitchHost:
-    policy = Policy().widened([], allows_all=True)
+    policy = GrantTable().widened([], allows_all=True)
     return SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
 
 

@@ -21,7 +21,7 @@ from tests.support.loops import in_loop
 from tunnel.event_loops import new_event_loop
 from tunnel.traces.jsonl import read_trace
 from tunnel.wire import Attached, PacketType, RejectReason, StatusCode, parse_packets
-from tunnel_servlet.access.grants import Policy
+from tunnel_servlet.access.grants import GrantTable
 from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
 from tunnel_servlet.web.running import RunningRelay, serve
@@ -47,7 +47,7 @@ async def test_tokens_and_rules_are_read_again() -> None:
     running = relay(config, load=lambda: current[0])
     async with running, Client(running, "ann") as ann, Client(running, "bob") as bob:
         await ann.attach()
-        current[0] = replace(config, tokens=TokenTable({"bob": KEYS["bob"]}), policy=Policy())
+        current[0] = replace(config, tokens=TokenTable({"bob": KEYS["bob"]}), grants=GrantTable())
         running.reload()
         reply = await ann.post(exchange_body(ann.epoch, 1))
         assert (reply.status, reply.message.code) == (401, StatusCode.NOT_AUTHORISED)

@@ -36,16 +36,14 @@ class Closing:
 
     # what the application asks for
 
-    def finish(self, now: int) -> bool:
-        """FINISH after everything written (5.1); False when our direction has ended already."""
+    def finish(self, now: int) -> None:
+        """FINISH after everything written (5.1), unless our direction has ended already."""
         state = self._connection.state
         if state is State.REQUESTED:
             raise LocalProtocolError("finish() before accept()")
-        if self.finished_writing or state not in LIVE or state is State.PEER_CLOSED:
-            return False
-        self.finished_writing = True
-        self._connection.sender.end(PacketType.FINISH, now)
-        return True
+        if not self.finished_writing and state in LIVE and state is not State.PEER_CLOSED:
+            self.finished_writing = True
+            self._connection.sender.end(PacketType.FINISH, now)
 
     def queue_close(self, now: int) -> None:
         """CLOSE after everything written (5.2)."""

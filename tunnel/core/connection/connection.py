@@ -135,8 +135,8 @@ class Connection(ConnectionBase):
 
     def finish(self, now: int) -> None:
         """End our direction after everything written (5.1); harmless when it has ended already."""
-        if self.closing.finish(now):
-            self._owner.touch(self)
+        self.closing.finish(now)
+        self._owner.touch(self)
 
     def close(self, now: int) -> None:
         """Deliver everything written, read nothing more (5.2). Closed or Lost follows. Harmless when it has ended."""
@@ -165,7 +165,7 @@ class Connection(ConnectionBase):
 
     # what packets bring (called by inbound.py)
 
-    def sequenced(self, packet: Packet, end: End | None, now: int) -> None:
+    def sequenced(self, packet: Packet, now: int, end: End | None = None) -> None:
         """A packet with a place in the stream; `end` is the payload of FINISH and CLOSE."""
         if len(packet.payload) + HEADER_SIZE > self._owner.config.packet_bytes_max:
             self.stats.packets_discarded += 1  # 1.3

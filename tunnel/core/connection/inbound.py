@@ -67,16 +67,12 @@ def _discard(connection: Connection) -> None:
     connection.stats.packets_discarded += 1
 
 
-def _on_data(connection: Connection, packet: Packet, now: int) -> None:
-    connection.sequenced(packet, None, now)
-
-
 def _on_end(connection: Connection, packet: Packet, now: int) -> None:
     end = decode_end(packet.payload)
     if end is None:
         _discard(connection)
     else:
-        connection.sequenced(packet, end, now)
+        connection.sequenced(packet, now, end)
 
 
 def _on_option(connection: Connection, packet: Packet, now: int) -> None:
@@ -84,7 +80,7 @@ def _on_option(connection: Connection, packet: Packet, now: int) -> None:
     if option is None:
         _discard(connection)
         return
-    connection.sequenced(packet, None, now)
+    connection.sequenced(packet, now)
     connection.handshake.option_received(option)
 
 
@@ -170,7 +166,7 @@ _Handler = Callable[[Connection, Packet, int], None]
 
 # From the peer, whose id must be the one that we know (3.8).
 _FROM_PEER: dict[int, _Handler] = {
-    PacketType.DATA: _on_data,
+    PacketType.DATA: Connection.sequenced,
     PacketType.CLOSE: _on_end,
     PacketType.FINISH: _on_end,
     PacketType.OPTION: _on_option,

@@ -70,17 +70,12 @@ class Liveness:
             self._pongs.append(payload)
             self.packet_due = True
 
-    def take_pongs(self) -> list[bytes]:
-        """The payloads of the PONGs that leave now."""
-        pongs, self._pongs = self._pongs, []
-        self.packet_due = self._ping_due
-        return pongs
-
-    def take_ping(self) -> bool:
-        """Whether a PING leaves now."""
-        due, self._ping_due = self._ping_due, False
-        self.packet_due = bool(self._pongs)
-        return due
+    def take(self) -> tuple[list[bytes], bool]:
+        """The payloads of the PONGs that leave now, and whether a PING does; nothing is due afterwards."""
+        pongs, ping_due = self._pongs, self._ping_due
+        self._pongs = []
+        self._ping_due = self.packet_due = False
+        return pongs, ping_due
 
     def limit(self, user_timeout_us: int) -> None:
         """The smaller value of both sides (4.15), from now on and for what waits already."""

@@ -43,8 +43,9 @@ class Outbound:
             packets.append(self._packet(PacketType.ACK, encode_ack(connection.receiver.take_ack(now))))
         liveness = connection.liveness
         if liveness.packet_due:
-            packets.extend(self._packet(PacketType.PONG, payload) for payload in liveness.take_pongs())
-            if liveness.take_ping():
+            pongs, ping_due = liveness.take()
+            packets.extend(self._packet(PacketType.PONG, payload) for payload in pongs)
+            if ping_due:
                 packets.append(self._packet(PacketType.PING, b""))
         if connection.sender.probe_due:
             packets.append(self.take_probe())

@@ -1,7 +1,7 @@
 """The life of a connection, as data. Nothing else in the core decides which state follows which.
 
 Two tables. OPENING is how a connection comes to be; CLOSING holds the four events of the close protocol (close()
-called, the ACK of our CLOSE, the peer's CLOSE, the reader reaching it), each row with the actions that `actions.py`
+called, the ACK of our CLOSE, the peer's CLOSE, the reader reaching it), each row with the actions that `Connection`
 carries out, in order. An input without a row changes nothing. Both sides use the same tables.
 """
 

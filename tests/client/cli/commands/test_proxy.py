@@ -25,7 +25,7 @@ from tunnel_client.cli.commands.proxy import Proxying
 from tunnel_client.cli.main import main
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.proxy.socks import encode_address
-from tunnel_servlet.access.grants import Grant, Policy
+from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -83,7 +83,7 @@ class World:
 @asynccontextmanager
 async def world(**options: Any) -> AsyncIterator[World]:
     allowed = tuple(map(parse_rule, ("127.0.0.0/8:*", "nowhere.invalid:*")))
-    config = settings(exit="inline", policy=Policy({"ann": Grant(connect=allowed)}))
+    config = settings(exit="inline", grants=GrantTable({"ann": Grant(connect=allowed)}))
     async with (
         relay(config) as running,
         attach(f"http://{running.addresses[0]}", token=TOKEN, proxy=None, carrier="poll") as attachment,
