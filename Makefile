@@ -88,7 +88,7 @@ build/compiled/.stamp: .venv/.stamp hatch_build.py $(shell find tunnel servlet c
 test-compiled: compiled ## The tests of the compiled parts, of carriers and scenarios, and 300 simulated runs, on what is compiled
 	TUNNEL_COMPILED=1 $(BIN)/python -m pytest -n 2 -q -o pythonpath='build/compiled .' tests/wire tests/core tests/exchange \
 	  tests/servlet tests/scripted tests/sim tests/carriers tests/scenarios $(wildcard tests/test_driver*.py tests/test_transport*.py) \
-	  tests/test_attachment.py tests/test_listener.py tests/test_malloc.py tests/test_splice.py tests/test_streams.py \
+	  tests/test_attachment.py tests/test_clock.py tests/test_listener.py tests/test_malloc.py tests/test_splice.py tests/test_streams.py \
 	  --deselect tests/scripted/test_scripts.py::test_the_scripts_use_every_row_of_the_state_table
 	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 300 --from 700000
 

@@ -1,7 +1,7 @@
 """Compiles what moves bytes (mypyc) when a wheel is built with HATCH_BUILD_HOOKS_ENABLE=true.
 
-The compiler wants all packages below one root and leaves its files beside the sources. Both are given to it in a
-temporary copy, where the three packages lie side by side; the working tree stays as it is.
+The compiler wants all packages below one root and leaves its files beside the sources. The hook
+compiles in a temporary copy, where the three packages lie side by side, so the working tree stays as it is.
 """
 
 import os
@@ -41,7 +41,7 @@ class CompiledHook(BuildHookInterface[Any]):
             shutil.rmtree(self._copy, ignore_errors=True)
 
     def _modules(self, copy: Path) -> list[str]:
-        """Copy the packages; the files to compile, relative to the copy."""
+        """Copy the packages, and return the files to compile, relative to the copy."""
         import pathspec
 
         included = pathspec.PathSpec.from_lines("gitignore", self.config["include"])

@@ -51,7 +51,11 @@ def test_paths_and_modules_that_are_named_exist(document: Path) -> None:
     missing = [
         path for path in NAMED_PATH.findall(text) if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()
     ]
-    missing += [module for module in NAMED_MODULE.findall(text) if not exists(module)]
+    missing += [
+        module
+        for module in NAMED_MODULE.findall(text)
+        if not exists(module) and not module.rpartition(".")[2].isupper()  # as in loadtests.experiments.NAME
+    ]
     assert missing == []
 
 

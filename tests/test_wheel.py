@@ -97,7 +97,7 @@ class Installed:
         return {**kept, "HOME": str(self.work), "XDG_RUNTIME_DIR": str(self.work), **more}
 
     def run(self, *command: str, **variables: str) -> str:
-        """Standard output; it must end well and quietly."""
+        """Return standard output; the command must exit with 0 and write nothing to standard error."""
         done = subprocess.run(
             command, cwd=self.work, env=self.variables(**variables), capture_output=True, text=True, timeout=120
         )
@@ -124,7 +124,7 @@ def needed(wheel: Path) -> set[str]:
 
 
 def lend(name: str, packages: Path) -> None:
-    """The files of an installed distribution, by their names."""
+    """Symlink the top-level files of an installed distribution into `packages`."""
     for file in metadata.files(name) or ():
         top = file.parts[0]
         source = Path(str(metadata.distribution(name).locate_file(top)))
@@ -191,7 +191,7 @@ def test_it_is_imported_beside_files_of_the_user_with_other_peoples_names(instal
 
 
 def test_every_module_can_be_imported_without_an_extra(installed: Installed) -> None:
-    """But for those that say that they need one."""
+    """Except `tunnel.analysis`, which needs one."""
     code = """
 import importlib, pkgutil, tunnel, tunnel_client, tunnel_servlet
 for package in (tunnel, tunnel_client, tunnel_servlet):

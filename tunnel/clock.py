@@ -15,8 +15,8 @@ def now_us() -> int:
 
 
 class LoopTimer:
-    """Calls `fired` when it is due, or earlier: a timer that was set too early stays, since an idle call costs less
-    than setting it anew."""
+    """A one-shot timer that may fire early: one that was set too early is kept, because an idle call costs less than
+    setting it anew."""
 
     def __init__(self, fired: Callable[[], None]) -> None:
         self._fired = fired
@@ -25,7 +25,7 @@ class LoopTimer:
         self._due_us = 0
 
     def due_by(self, due_us: int, now: int) -> None:
-        """It fires by then, at the latest."""
+        """Make sure that it fires by then, rounded up to a whole millisecond, and after 1 ms at the earliest."""
         if self._handle is not None:
             if self._due_us <= due_us:
                 return

@@ -6,7 +6,8 @@ __all__ = ["KeptTasks"]
 
 
 class KeptTasks:
-    """The event loop has weak references to tasks only: one that is not kept may vanish while it runs."""
+    """Keeps strong references to running tasks: the event loop holds only weak ones, so that a task could be collected
+    while it runs."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}

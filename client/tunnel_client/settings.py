@@ -69,13 +69,15 @@ def find_settings(
     user_timeout: float = USER_TIMEOUT_S,
     trace: tunnel.TraceWriter | None = None,
 ) -> RelaySettings:
-    """What is given comes first, then the environment, then the login. UsageError where something is missing or wrong.
+    """Arguments come first, then the environment, then the login; a proxy that was stored by the login comes before the
+    proxy variables. UsageError where something is missing or wrong.
 
-    A token of None is none, and so is a proxy of None; what is UNSET is looked for.
+    `token=None` means no token, `proxy=None` a direct connection; UNSET means that it is to be looked for.
     """
+    origin = "the carrier" if carrier else "TUNNEL_CARRIER"
     carrier = carrier or os.environ.get("TUNNEL_CARRIER", "") or "auto"
     if carrier not in CARRIERS:
-        raise UsageError(f"TUNNEL_CARRIER is {carrier!r}: choose one of {', '.join(CARRIERS)}")
+        raise UsageError(f"{origin} is {carrier!r}: choose one of {', '.join(CARRIERS)}")
     url, source = relay or "", "--relay"
     if not url:
         url, source = os.environ.get("TUNNEL_RELAY", ""), "TUNNEL_RELAY"

@@ -1,7 +1,7 @@
 """Circles of imports: modules that cannot be understood, or imported, one after the other.
 
-Every import counts, in functions and under TYPE_CHECKING, too. Left out are the three packages whose `__init__` imports
-names only when they are used: what they name for type checkers they do not import.
+Every import counts, in functions and under TYPE_CHECKING, too. `LAZY` names the packages whose `__init__` imports names
+on first use. Callers leave these out: their imports under TYPE_CHECKING never run.
 """
 
 import ast

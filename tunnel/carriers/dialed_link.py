@@ -1,4 +1,4 @@
-"""The endpoint's half of a link: it says whose link this is, then hands what comes to its owner."""
+"""The endpoint's half of a link: it sends the attachment's identity, then passes all input to its owner."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ __all__ = ["DialedLink", "LinkOwner", "hello"]
 
 _BATCH_BYTES_MAX = 16 * 1024 * 1024  # the largest packet that the format allows (1.3)
 _HELLO_BYTES_MAX = 64 * 1024
-_DEAD_PATH = {"TCP_USER_TIMEOUT": 15_000}  # ms; what is unacknowledged by TCP for so long has no path any more
+_DEAD_PATH = {"TCP_USER_TIMEOUT": 15_000}  # ms; TCP gives the path up after this long without an acknowledgement
 
 
 class LinkOwner(Protocol):
@@ -48,7 +48,7 @@ class DialedLink(LinkProtocol):
         self._closed = closed
 
     def sockets(self) -> Iterable[socket.socket]:
-        """The connection's own; once it has begun."""
+        """The socket of the connection; call it only after `begin`."""
         found: socket.socket | None = self._transport.get_extra_info("socket")
         return () if found is None else (found,)
 

@@ -26,7 +26,8 @@ _buffers = BufferPool()  # of all links in this process
 
 
 class LinkProtocol(asyncio.BufferedProtocol):
-    """Not a `Protocol`: uvloop copies for those. A subclass says what a first message, input and the end mean."""
+    """A `BufferedProtocol`, because uvloop copies received data for a plain `Protocol`. A subclass says what a first
+    message, input and the end mean."""
 
     def __init__(self, now: Callable[[], int], batch_bytes_max: int, first_bytes_max: int) -> None:
         self.state = LinkState(batch_bytes_max, _buffers)
@@ -46,7 +47,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def found(self, found: LinkInput) -> None:
-        """Batches and receipts have come. The link may be `closed` by what else has."""
+        """Handle batches and receipts that have come. Check `state.closed` afterwards: the same input may break the
+        link."""
         raise NotImplementedError
 
     def writable(self) -> None:
@@ -54,7 +56,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def refused(self) -> None:
-        """The first message is none: close."""
+        """The first message is invalid or too large: close the link."""
         raise NotImplementedError
 
     # output
@@ -95,7 +97,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
             self.take(self._greeting[:nbytes])
 
     def eof_received(self) -> None:
-        """Closes: a link has no half."""
+        """Return None, so that asyncio closes the transport: a link has no half-close."""
 
     def take(self, data: Buffer) -> None:
         """Bytes before the link is open: the first message, perhaps in portions, perhaps with batches after it."""

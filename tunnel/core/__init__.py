@@ -24,7 +24,7 @@ Where things are
       base.py         what these parts share
     send/             window (segments and their fate), rtt, loss (RACK), sender (wires the three and their timers)
     receive/          window (order, gaps, digest), acks (when an ACK leaves)
-    timers, ranges, events, config, constants, errors, stats, budget, ports: the ground; they know nothing of the above
+    timers, ranges, events, config, constants, errors, stats, budget, ports: shared basics
 
 How a byte travels
 ------------------
@@ -35,8 +35,9 @@ A *receipt* (`batch_done(ok=True)`) says that the batch is queued at the relay: 
 runs. A batch that is given up (`ok=False`) makes its segments lost at once. Data is freed only by the peer's ACK.
 
 At the peer, `receive_packets` finds the connection by its own id, `inbound` the method for the type, and the receive
-window puts the segment in order. Bytes in order are readable; an ACK leaves with the next batch, at the latest after
-25 ms. The end of a direction (FINISH or CLOSE) carries length and digest, which are compared before it is acknowledged.
+window puts the segment in order. Bytes in order are readable; an ACK travels with a batch that leaves anyway (unless
+one has just left), at the latest after 25 ms; at once when something is missing. The end of a direction (FINISH or
+CLOSE) carries length and digest, which are compared before it is acknowledged.
 
 What goes wrong
 ---------------

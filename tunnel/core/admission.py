@@ -73,7 +73,7 @@ class Admission:
         return True
 
     def _repeat(self, known: Connection, packet: Packet, connect: Connect, now: int) -> None:
-        """A CONNECT that we know: its answer again, and its route is there again (6.6)."""
+        """Answer a repeated CONNECT again; with `resume`, its route is bound again (6.6)."""
         identity = known.identity
         if packet.source != identity.peer_id or (connect.resume and packet.destination != identity.own_id):
             payload = encode_rejected(Rejected(connect.route_key, RejectReason.GONE))

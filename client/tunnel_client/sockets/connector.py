@@ -85,7 +85,7 @@ class Connector:
         self._starting: asyncio.Task[Attachment] | None = None
 
     async def attach(self) -> Attachment:
-        """Begin now; raises what a connect would."""
+        """Attach now instead of at the first connect; raises the transport's own errors."""
         return await self._attached()
 
     async def open(self, host: str, port: int | None, seconds: float | None) -> TunnelSide:
@@ -101,7 +101,7 @@ class Connector:
             raise expected(error) from None
 
     async def join(self, far: TunnelSide, near: socket.socket, skip: int = 0) -> None:
-        """From now on the two are one."""
+        """Splice the two."""
         try:
             near.setblocking(False)
             side = NearSide(near, skip, self._ended)
@@ -161,7 +161,7 @@ class Connector:
         starting = self._starting
         if starting is None or (starting.done() and not _serves(starting)):
             starting = self._starting = asyncio.get_running_loop().create_task(self._start())
-            starting.add_done_callback(_serves)  # an error that nobody waits for any more is not news
+            starting.add_done_callback(_serves)  # so that asyncio does not report an error that was never retrieved
         return await asyncio.shield(starting)
 
     async def _start(self) -> Attachment:

@@ -123,8 +123,8 @@ class NearSide(Side):
                 self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def _look(self) -> None:
-        """After the end of what it reads a loop is not told that the application has closed: ask the kernel, or the far
-        side would never learn that nothing hears it."""
+        """After the end of file the event loop does not report that the application has closed: ask the kernel, or the
+        far side would go on sending."""
         self._look_due = False
         if not self._is_lost and self.names() is None:
             self.abort_both()

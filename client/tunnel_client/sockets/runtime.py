@@ -30,7 +30,7 @@ class Runtime:
 
     def __init__(self, settings: RelaySettings | None = None, *, linger: float = LINGER_S) -> None:
         self._given = settings
-        # The function must not refer to this object, or nothing would ever forget it.
+        # The function must not refer to this object, or the weak dictionary would keep it alive.
         _connecting[self] = Connecting(lambda: settings or _from_environment(), linger)
 
     @property
@@ -132,9 +132,10 @@ def configure(
 ) -> RelaySettings:
     """Say which relay the sockets of this process use.
 
-    `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll or link. A token of None is none, a proxy of
-    None is none. What is not given comes from TUNNEL_RELAY, TUNNEL_TOKEN, TUNNEL_CARRIER and the usual proxy variables,
-    then from `tunnel login`. Sockets that exist stay where they are. ValueError when a setting is wrong.
+    `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll or link. `token=None` means no token,
+    `proxy=None` a direct connection. Settings that are not given come from TUNNEL_RELAY, TUNNEL_TOKEN and
+    TUNNEL_CARRIER, then from `tunnel login`; a proxy from the login, then from the usual variables. Existing sockets
+    keep their relay. ValueError when a setting is wrong.
     """
     global _configured, _default
     with _in_words_of_a_library():
@@ -148,7 +149,7 @@ def configure(
 
 
 def default_runtime() -> Runtime:
-    """That of sockets which name none."""
+    """The runtime of sockets that name none."""
     global _default
     with _lock:
         if _default is None:

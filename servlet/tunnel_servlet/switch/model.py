@@ -61,7 +61,7 @@ class Leg:
 
 
 class Route:
-    """A connection as the relay sees it. `acceptor` is itself the initiator while a resume is parked."""
+    """A connection as the relay sees it. While a resume is parked, `acceptor` is the initiator's leg."""
 
     __slots__ = (
         "acceptor",
@@ -122,9 +122,9 @@ class ServedAttachment:
         self.account = account
         self.name = ""
         self.claim = ""  # the name that it takes when it is heard
-        self.is_heard = False  # it made an exchange or a link: its ATTACH was no late copy of a dead endpoint's
+        self.is_heard = False  # it made an exchange or a link, so its ATTACH was not a late copy from a dead endpoint
         self.is_exit = is_exit
-        self.is_awake = False  # in the list of those who are to be given something
+        self.is_awake = False  # queued in `Attention.awake`
         self.is_gone = False
         self.last_seen_us = 0
         self.attached: Attached  # the answer to ATTACH, set by `renew`
@@ -141,9 +141,9 @@ class ServedAttachment:
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}
         self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # lanes with a held pull by its handle, oldest first
-        self.expiry: Deadline  # set by whoever makes the attachment
+        self.expiry: Deadline  # set by `lifecycle`
         self.hold: Deadline
-        self.awaited: dict[int, int] = {}  # how many routes are handed to it from this initiator's id
+        self.awaited: dict[int, int] = {}  # number of routes handed to it, by the initiator's id
         self.lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
         self._limits = ServedLimits(1)
         self._config = config
@@ -165,7 +165,7 @@ class ServedAttachment:
         self.awaited[initiator_id] = self.awaited.get(initiator_id, 0) + 1
 
     def unawait(self, initiator_id: int) -> None:
-        """The CONNECT was answered, or nobody waits for it any more."""
+        """The CONNECT was answered or withdrawn."""
         self.awaited[initiator_id] -= 1
         if not self.awaited[initiator_id]:
             del self.awaited[initiator_id]
@@ -177,7 +177,7 @@ class ServedAttachment:
     # --- lanes
 
     def renew(self, attached: Attached, body_bytes_max: int) -> list[Reply]:
-        """Start a generation: all lanes anew, what was not confirmed first in line (6.2)."""
+        """Start a generation: reset all lanes and put unconfirmed packets back at the head of the mailbox (6.2)."""
         replies = self.close_lanes()
         self.attached = attached
         config = self._config
@@ -218,7 +218,7 @@ class ServedAttachment:
     # --- links
 
     def usable_link(self) -> ServedLink | None:
-        """The link that may be given more: that on which the endpoint spoke last, or the newest."""
+        """The most recently preferred link that has room and is not distrusted; None if there is none."""
         most = self._config.unreceipted_bytes_max
         for link in reversed(self.links.values()):
             if link.unreceipted_bytes < most and not link.is_distrusted:
@@ -226,8 +226,8 @@ class ServedAttachment:
         return None
 
     def prefer(self, link: ServedLink, now: int) -> None:
-        """The endpoint speaks on this one of several links: what waits leaves on it, too. Another one that is silent
-        may be dead, though nobody was told."""
+        """The endpoint speaks on this one of several links: what waits leaves on it, too. A silent link may
+        be dead although no close was reported."""
         links = self.links
         if next(reversed(links)) != link.link:
             links[link.link] = links.pop(link.link)

@@ -72,7 +72,7 @@ def test_who_misuses_it_is_told_how(reach: State, command: Callable[[Connection]
 def test_who_writes_to_nobody_is_told_so() -> None:
     solo = Solo().opened()
     solo.connection.abort(solo.now)
-    with pytest.raises(PeerClosedError, match=r"^the connection is closed: nobody would read this$"):
+    with pytest.raises(PeerClosedError, match=r"^the connection is closed: the peer will not read further data$"):
         solo.connection.write(b"x", solo.now)
 
 

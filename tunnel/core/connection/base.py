@@ -96,7 +96,7 @@ class ConnectionBase:
         raise NotImplementedError
 
     def fail(self, reason: LostReason, tell: AbortReason | None, now: int, text: str = "") -> None:
-        """End with an error: the application learns the reason, the peer too if `tell` is given."""
+        """End with an error, as `Closing.fail` says."""
         raise NotImplementedError
 
     def all_received(self, now: int) -> None:

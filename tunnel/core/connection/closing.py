@@ -72,14 +72,14 @@ class Closing:
         if connection.state is State.DRAIN:
             connection.apply(Input.SHUTDOWN, now)
         elif connection.state is State.CLOSING:
-            self.all_received(now)  # else it would not be at its end without a CLOSE of its own
+            self.all_received(now)  # without a CLOSE of its own it can have ended only so
         elif not connection.complete:
             connection.fail(LostReason.RESET, None, now, "the peer released the route before the end")
 
     # reports
 
     def junked(self, junked_bytes: int) -> None:
-        """So many bytes of ours never reached the peer, which wants nothing more."""
+        """The peer closed before it had acknowledged this many bytes of ours: that will be reported as a loss."""
         if junked_bytes:
             self.loss = (LostReason.PEER_CLOSED, f"{junked_bytes} bytes were not acknowledged")
 
@@ -91,7 +91,8 @@ class Closing:
         self._owner.emit(Closed(connection.id) if self.loss is None else Lost(connection.id, *self.loss))
 
     def fail(self, reason: LostReason, tell: AbortReason | None, now: int, text: str) -> None:
-        """End with an error: the application learns the reason, the peer too if `tell` is given."""
+        """End with an error: the application learns the reason, the peer too if `tell` is given. When everything has
+        been received, only an abort by the application ends the connection; anything else merely stops its timers."""
         connection = self._connection
         if connection.state is State.CLOSED:
             return
@@ -113,8 +114,8 @@ class Closing:
             self._say_farewell(0, now)
 
     def _repeat_farewell(self, now: int) -> None:
-        """SHUTDOWN was not answered; or neither side has said it, since each waits for an ACK of the CLOSEs that
-        crossed, and the relay keeps the route for nothing (5.7). Without a route the peer would not hear it."""
+        """Send SHUTDOWN again: it was not answered, or the CLOSEs crossed and neither side has sent one (5.7). Without
+        a route it could not arrive."""
         if self._handshake.suspended_since_us == NEVER_US:
             self._say_farewell(self._farewells, now)
 
@@ -146,7 +147,7 @@ class Closing:
             self.drain_anew(now)
 
     def drain_anew(self, now: int) -> None:
-        """Late repeats are acknowledged until the peer says SHUTDOWN, or would have given up itself (5.7)."""
+        """Acknowledge late repeats until the peer sends SHUTDOWN or its user timeout has passed (5.7)."""
         connection = self._connection
         connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, connection.liveness.user_timeout_us))
         if self._farewells or connection.sender.window.close_sequence != NO_EDGE:
@@ -161,8 +162,8 @@ class Closing:
             self._drain_over(now)
 
     def _drain_over(self, now: int) -> None:
-        """The drain time is over. Without a route it goes on, for the user timeout: a peer that repeats cannot be
-        heard, and would end with a timeout although everything was read."""
+        """The drain time is over. Without a route, extend the drain until the user timeout: the peer's repeats cannot
+        arrive, and the peer would time out although everything was read."""
         connection, suspended_since_us = self._connection, self._handshake.suspended_since_us
         given_up_us = suspended_since_us + connection.liveness.user_timeout_us
         if suspended_since_us != NEVER_US and now < given_up_us:

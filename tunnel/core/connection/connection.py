@@ -25,7 +25,7 @@ from tunnel.wire import HEADER_SIZE, AbortReason, Ack, Buffer, End, Packet, Pack
 
 __all__ = ["Connection", "ConnectionOwner"]
 
-WRITABLE_SHARE = 4  # Writable when this part of the send buffer is free again, so that writers wake up for something
+WRITABLE_SHARE = 4  # emit Writable once a quarter of the send buffer is free, so that a woken writer has room
 
 
 class ConnectionOwner(Owner):
@@ -51,7 +51,8 @@ class ConnectionOwner(Owner):
 
 
 class Connection(ConnectionBase):
-    """A stream to or from a peer. Made by an `Endpoint`; an id is all that survives its end."""
+    """A stream to or from a peer. Made by an `Endpoint`; after its end only a tombstone remains: its id, and the answer
+    to a late CONNECT."""
 
     def __init__(self, owner: ConnectionOwner, identity: ConnectionIdentity, now: int) -> None:
         super().__init__(owner, identity, now)
@@ -101,7 +102,7 @@ class Connection(ConnectionBase):
     def write(self, data: Buffer, now: int) -> int:
         """Take bytes of the stream; how many. 0 means full: wait for Writable."""
         if self.state in (State.PEER_CLOSED, State.DRAIN, State.CLOSED):
-            raise PeerClosedError("the connection is closed: nobody would read this")
+            raise PeerClosedError("the connection is closed: the peer will not read further data")
         if self.closing.finished_writing or self.state is State.REQUESTED:
             raise LocalProtocolError("write() after finish() or close(), or before accept()")
         taken = self.sender.write(data, now)
@@ -114,8 +115,8 @@ class Connection(ConnectionBase):
         return taken
 
     def flush(self, waiting_bytes: int = 0) -> None:
-        """Somebody waits for Flushed: ask for the acknowledgement of everything written, and of `waiting_bytes` that
-        will be, when it has left (4.17). Before the peer has accepted it changes nothing."""
+        """The application waits for Flushed: ask for an ACK once everything written so far, and the next
+        `waiting_bytes`, have been sent (4.17). No effect before the peer has accepted."""
         if self.identity.peer_id and self.unacknowledged_bytes + waiting_bytes:
             self.sender.flush(self.sender.window.written_bytes + waiting_bytes)
             self._owner.touch(self)
@@ -209,7 +210,7 @@ class Connection(ConnectionBase):
         return True
 
     def _peer_closing(self, end: End, now: int) -> None:
-        """Their CLOSE, in order or not: what they had not received by then they never will (5.4)."""
+        """The peer's CLOSE, in order or not: it will take no data that it had not received by then (5.4)."""
         window = self.sender.window
         if end.received is not None:
             received = unwrap(end.received, window.oldest)
@@ -255,7 +256,8 @@ class Connection(ConnectionBase):
             self.fail(LostReason.TIMEOUT, AbortReason.USER_TIMEOUT, now)
 
     def _unanswered_since(self) -> int:
-        """Since when the oldest thing is unanswered that the user timeout watches (4.15)."""
+        """When the oldest unanswered thing that the user timeout watches began to wait (4.15); NEVER_US if nothing
+        does."""
         if self.state is State.REQUESTED or self.state is State.DRAIN:
             return NEVER_US
         gone_since_us = min(self.handshake.suspended_since_us, self._owner.carrier.absent_since_us)
@@ -288,7 +290,7 @@ class Connection(ConnectionBase):
         self.closing.junked(junked)
 
     def forget(self, now: int) -> None:
-        """Free everything but the id."""
+        """Free everything; the endpoint keeps a tombstone."""
         self.sender.stop()
         self.receiver.window.discard()
         self.timers.clear_all()

@@ -53,7 +53,7 @@ _FINAL_REFUSALS = frozenset({RejectReason.GONE, RejectReason.DENIED, RejectReaso
 
 
 class Handshake:
-    """Opens one connection, keeps its route, and says what each side told the other about itself."""
+    """Opens one connection, keeps its route, and exchanges options with the peer."""
 
     __slots__ = (
         "_answer_resumed",
@@ -117,7 +117,7 @@ class Handshake:
         return True
 
     def hold(self, packet: Packet) -> None:
-        """Before ACCEPTED what the peer sent after it may already be here: lanes overtake each other (3.7)."""
+        """Keep a packet that overtook ACCEPTED on another lane (3.7)."""
         size = len(packet.payload)
         if len(self._held) < EARLY_PACKETS_MAX and self._held_bytes + size <= HELD_BYTES_MAX:
             packet.payload = bytes(packet.payload)  # a slice would keep its whole body
@@ -127,12 +127,12 @@ class Handshake:
             self._connection.stats.packets_discarded += 1
 
     def answered(self, accepted: Accepted, packet: Packet, now: int) -> list[Packet]:
-        """ACCEPTED came: the first one opens, one after a lost route resumes, any other is a repeat. The packets that
-        were held for it, in order."""
+        """ACCEPTED came: the first opens the connection, one after a lost route resumes it, any other is a repeat.
+        Returns the held packets, in order."""
         connection = self._connection
         identity = connection.identity
         if identity.peer_id and identity.peer_id != packet.destination:
-            # A second acceptor took our CONNECT, which the first must have died for: both streams are over.
+            # A second acceptor took our CONNECT, so the first must have died: both streams are over.
             self._owner.send_abort(identity.own_id, packet.destination)
             connection.fail(LostReason.GONE, None, now, "another endpoint answered in place of the peer")
             return []
@@ -222,7 +222,7 @@ class Handshake:
         connection.timers.clear(Timer.OPEN)
         connection.liveness.begin(now)
         if connection.identity.initiator:
-            # what was sent early may be on its way: nothing is lost by that, and the edge goes on counting
+            # early data may still be in flight: it is not lost, and still counts against the edge
             sender.suspended = False
             sender.window.edge_bytes = initial_edge_bytes
             sender.rtt.progressed()  # the peer could not acknowledge what went early: that silence meant nothing
@@ -244,7 +244,7 @@ class Handshake:
         """The relay does not know our route any more: nothing flows until it is resumed (6.5)."""
         connection = self._connection
         if connection.state in (State.CONNECTING, State.CLOSED_EARLY):
-            # The silence there was is no reason to wait, and the acceptor may not be back yet (3.1, 6.5).
+            # Restart the backoff: the silence was the lost route's. The acceptor may not be back yet (3.1, 6.5).
             self._backoff = -OPENS_ANEW
             self.open_now(now)
             connection.sender.resume(min(self._owner.carrier.initial_edge_bytes, EARLY_BYTES_MAX), now)

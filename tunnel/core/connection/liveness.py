@@ -9,8 +9,8 @@ PONGS_MAX = 4  # answers that wait
 
 
 class Liveness:
-    """Both timers are lazy: they look at the facts only when they fire. The user timeout runs from birth, so that
-    nothing that waits needs to start it: whenever it began to wait, the timer fires in time to see when it is over."""
+    """Both timers are lazy: they check the state only when they fire. The user timeout runs from creation, so no wait
+    has to start it; it fires before any wait can expire, then is set again."""
 
     __slots__ = (
         "_keepalive_us",
@@ -52,7 +52,8 @@ class Liveness:
             self._timers.set(Timer.KEEPALIVE, now + self._keepalive_us)
 
     def handle_keepalive(self, rto_us: int, now: int) -> None:
-        """KEEPALIVE fired: ping if nothing came meanwhile, and again after RTO, doubling."""
+        """KEEPALIVE fired: send a PING if the connection has been silent; repeat it after RTO, with exponential
+        backoff."""
         deadline = self.heard_us + self._keepalive_us
         if deadline > now:
             self._timers.set(Timer.KEEPALIVE, deadline)
@@ -65,7 +66,7 @@ class Liveness:
         self._timers.set(Timer.KEEPALIVE, now + interval_us)
 
     def owe_pong(self, payload: bytes) -> None:
-        """A PING came. Only so many answers wait; further PINGs are answered by those."""
+        """A PING came: queue its answer, unless PONGS_MAX answers wait already."""
         if len(self._pongs) < PONGS_MAX:
             self._pongs.append(payload)
             self.packet_due = True
