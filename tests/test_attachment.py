@@ -8,7 +8,7 @@ import tunnel
 from tests.carriers.harness import echo, end, say_and_hear
 from tests.support.loops import in_loop
 from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay
-from tunnel import LostError, UnreachableError
+from tunnel import ExitRequest, LostError, RefusedError, UnreachableError
 from tunnel.exchange import Recovered
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
@@ -173,3 +173,16 @@ async def test_trouble_that_is_over_while_it_closes_is_no_error() -> None:
         await attachment.close()
         attachment.status(Recovered())  # of an answer that was on its way
         assert attachment.refusal is None
+
+
+@in_loop
+async def test_an_exit_that_is_closing_dials_no_more() -> None:
+    async def dial(request: ExitRequest) -> None:
+        raise AssertionError("it is closing")
+
+    async with MemoryTestRelay() as relay, relay.attach("exit", exit_handler=dial) as exit_, relay.attach() as client:
+        exit_._closed = True
+        with pytest.raises(RefusedError) as refused:
+            await client.open_connection("db.internal", 5432)
+        exit_._closed = False
+    assert refused.value.reason is RejectReason.SHUTTING_DOWN

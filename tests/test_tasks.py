@@ -43,3 +43,22 @@ async def test_those_that_are_cancelled_are_waited_for() -> None:
     await tasks.done()
     assert ended == ["cancelled"]
     await tasks.done()  # nothing is left
+
+
+@in_loop
+async def test_those_that_come_while_it_stops_are_cancelled_too() -> None:
+    tasks, ended = KeptTasks(), []
+
+    async def stands_still(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+            if name == "first":
+                tasks.keep(asyncio.create_task(stands_still("second")))
+
+    tasks.keep(asyncio.create_task(stands_still("first")))
+    await asyncio.sleep(0)
+    await tasks.stop()
+    assert ended[0] == "first"
+    await tasks.done()

@@ -138,7 +138,7 @@ class Attachment:
         with suppress(TimeoutError):
             async with asyncio.timeout(min(1.0, self._linger)):
                 await driver.quiet()
-        await self._tasks.done()
+        await self._tasks.stop()
         await driver.close()
         await asyncio.sleep(0)  # connection_lost is called by the loop
 
@@ -308,6 +308,9 @@ class Attachment:
     def asked(self, event: ConnectRequested) -> None:
         driver = self._driver
         assert driver is not None
+        if self._closed:
+            driver.endpoint.refuse(event.connection_id, RejectReason.SHUTTING_DOWN, "", driver.now())
+            return
         target = event.target
 
         def accept() -> Transport:

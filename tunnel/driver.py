@@ -34,6 +34,10 @@ __all__ = ["Application", "Driver", "StatusEvent"]
 StatusEvent: TypeAlias = AttachedEvent | Detached | Troubled | Recovered | AttachRefused
 
 
+# What a trace says of why the relay is not there; analyses read it.
+_TRACED: dict[type, str] = {Detached: "detached", Troubled: "troubled", AttachRefused: "refused"}
+
+
 class Application(Protocol):
     """Who is told what concerns no connection that is registered."""
 
@@ -249,7 +253,7 @@ class Driver:
             relay = self.carrier.description.partition(" ")[2]
             watch.attached(relay, fresh=isinstance(event, AttachedEvent) and event.fresh, now=now)
         else:
-            watch.detached(type(event).__name__.lower(), now)
+            watch.detached(_TRACED[type(event)], now)
 
     def _trace_carrier(self, watch: DriverWatch, lanes: int) -> None:
         carrier = self.carrier.description.partition(" ")[0]

@@ -22,6 +22,12 @@ class KeptTasks:
         for task in list(self._tasks):
             task.cancel()
 
+    async def stop(self) -> None:
+        """Cancel all of them, and those that come meanwhile; return when none is left."""
+        while self._tasks:
+            self.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def done(self) -> None:
         """Return when none is left, whatever became of them."""
         while self._tasks:

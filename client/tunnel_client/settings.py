@@ -67,7 +67,6 @@ def find_settings(
     cert: str | None = None,
     carrier: str | None = None,
     user_timeout: float = USER_TIMEOUT_S,
-    trace: tunnel.TraceWriter | None = None,
 ) -> RelaySettings:
     """Arguments come first, then the environment, then the login; a proxy that was stored by the login comes before the
     proxy variables. UsageError where something is missing or wrong.
@@ -96,11 +95,10 @@ def find_settings(
     return RelaySettings(
         url=url,
         token=token,
-        proxy=None if proxy == "none" else proxy,
+        proxy=None if proxy in ("", "none") else proxy,
         ca=ca or login.ca or None,
         carrier=carrier,
         user_timeout=user_timeout,
-        trace=trace,
         source=source,
         cert=cert or None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import math
+from dataclasses import replace
 
 import tunnel
 from tunnel_client.errors import UsageError
@@ -37,7 +38,7 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
 
 def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
     """What options, environment and login say. UsageError where something is missing or wrong."""
-    return find_settings(
+    found = find_settings(
         relay=arguments.relay,
         token_file=arguments.token_file,
         proxy=arguments.proxy or UNSET,
@@ -45,8 +46,8 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         cert=arguments.cert,
         carrier=arguments.carrier,
         user_timeout=arguments.user_timeout,
-        trace=_trace(arguments.trace, arguments.trace_level),
     )
+    return replace(found, trace=_trace(arguments.trace, arguments.trace_level))  # last: it makes a directory
 
 
 def positive_seconds(text: str) -> float:

@@ -20,10 +20,10 @@ from tunnel import (
     RejectReason,
     UnreachableError,
 )
-from tunnel.splice import Side, TunnelSide, splice
+from tunnel.splice import Side, splice
 from tunnel_client.borrowed.pair import name_of, widen
 from tunnel_client.settings import RelaySettings
-from tunnel_client.sockets.pump import NearSide
+from tunnel_client.sockets.pump import FarSide, NearSide
 
 __all__ = ["Connector", "ResolveError", "TargetTimeoutError", "errno_of"]
 
@@ -88,19 +88,19 @@ class Connector:
         """Attach now instead of at the first connect; raises the transport's own errors."""
         return await self._attached()
 
-    async def open(self, host: str, port: int | None, seconds: float | None) -> TunnelSide:
+    async def open(self, host: str, port: int | None, seconds: float | None) -> FarSide:
         """A connection through the tunnel that nobody has joined. Raises what socket code expects."""
         label = host if port is None else f"{host}:{port}"
         try:
             async with asyncio.timeout(seconds):
                 attachment = await self._attached()
-                return (await attachment.create_connection(TunnelSide, host, port))[1]
+                return (await attachment.create_connection(FarSide, host, port))[1]
         except TimeoutError:
             raise TimeoutError(f"{label}: no answer within {seconds} s{self._trouble()}") from None
         except OSError as error:
             raise expected(error) from None
 
-    async def join(self, far: TunnelSide, near: socket.socket, skip: int = 0) -> None:
+    async def join(self, far: FarSide, near: socket.socket, skip: int = 0) -> None:
         """Splice the two."""
         try:
             near.setblocking(False)

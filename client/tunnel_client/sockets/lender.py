@@ -59,8 +59,7 @@ class Lender:
         await self._status.aclose()
         if self._server is not None:
             self._server.close()
-        self._tasks.cancel()
-        await self._tasks.done()
+        await self._tasks.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
+from concurrent.futures import Future
 from types import TracebackType
 
 from tunnel_client.borrowed import pair
@@ -16,6 +18,19 @@ from tunnel_client.sockets.runtime import Runtime, connecting, default_runtime
 __all__ = ["patch"]
 
 _engine = Engine(Placeholders(), is_literal, is_inside, pair, errno_of, Late())
+
+
+class Backend:
+    """Connects sockets through a runtime, and keeps it: a patch may be active when nothing else refers to it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def connect(self, sock: socket.socket, host: str, port: int, timeout: float | None) -> None:
+        connecting(self._runtime).connect(sock, host, port, timeout)
+
+    def connect_soon(self, sock: socket.socket, host: str, port: int) -> Future[None]:
+        return connecting(self._runtime).connect_soon(sock, host, port)
 
 
 class patch:
@@ -33,7 +48,7 @@ class patch:
     def __enter__(self) -> patch:
         if self._route is not None:
             raise RuntimeError("this patch is active: make another one")
-        self._route = Route(self._hosts, connecting(self._runtime or default_runtime()))
+        self._route = Route(self._hosts, Backend(self._runtime or default_runtime()))
         _engine.add(self._route)
         return self
 

@@ -1,8 +1,9 @@
-"""Our side of the loopback pair behind a TunnelSocket, to be spliced with a connection through the tunnel.
+"""The two sides behind a TunnelSocket: our end of a loopback pair, and a connection through the tunnel.
 
-It differs from any other side of a pair in three ways. Its first bytes may have been put there only to keep the
-application from writing. A reset waits until the kernel has handed over what came before it. And once the application
-has ended its own direction, the kernel is asked whether the application is still there, for the loop is not told.
+They differ from other spliced sides, since an application must see what TCP would show it. The first bytes may have
+been put there only to keep the application from writing. A reset waits until the kernel has handed over what came
+before it. Once the application has ended its own direction, the kernel is asked whether the application is still there,
+for the loop is not told. And the answer of a peer that closed early arrives, although what was written to it is lost.
 """
 
 from __future__ import annotations
@@ -14,15 +15,32 @@ import socket
 import struct
 import termios
 
-from tunnel.splice import Ended, Side
+from tunnel.splice import Ended, Side, TunnelSide
 from tunnel_client.borrowed.pair import name_of
 
-__all__ = ["NearSide"]
+__all__ = ["FarSide", "NearSide"]
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 _OUTGOING_CHECK_S = 0.02  # between two looks whether the kernel has handed everything over
 # The application may have closed its socket for good, which looks like half-close until something is sent to it.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+
+
+class FarSide(TunnelSide):
+    """The connection through the tunnel, behind a socket."""
+
+    def eof_received(self) -> bool:
+        """The peer's end is passed on, also when it has closed with bytes of ours unread: the application reads the
+        answer first, and learns of the loss when it writes."""
+        self.is_eof = True
+        if self._other is not None:
+            self._pass_end_on(self._other)
+        return True
+
+    def other_ended(self, other: Side, *, clean: bool) -> None:
+        """When both directions had ended, this side is closing, and may still be delivering."""
+        if not (self.is_eof and other.is_eof):
+            self.abort()
 
 
 class NearSide(Side):
@@ -60,7 +78,7 @@ class NearSide(Side):
             skipped = min(self._skip, len(data))
             self._skip -= skipped
             data = data[skipped:]
-        if data:
+        if data and not self._reset_due:  # else the far side is lost: the reset that is due will tell
             super().data_received(data)
 
     def eof_received(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import http.client
 import http.server
 import select
@@ -20,6 +21,8 @@ import pytest
 from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread
 from tunnel_client import Runtime, patch
 from tunnel_client.borrowed.hosts import Hosts, Placeholders, is_literal
+from tunnel_client.sockets import patching
+from tunnel_client.sockets import runtime as runtimes
 from tunnel_client.sockets.loop_thread import new_loop
 
 TLS = Path(__file__).parents[2] / "support" / "tls"
@@ -319,3 +322,19 @@ def test_placeholders() -> None:
     assert placeholders.name("240.0.0.77") is None
     assert is_literal("::1")
     assert not is_literal("a")
+
+
+def test_a_runtime_lives_as_long_as_a_patch_needs_it(relay: RelayThread) -> None:
+    """Else a forked child and the end of the process would not know of its connections."""
+    known = len(runtimes._connecting)
+    active = patch(hosts=["*.internal"], runtime=Runtime(relay.settings))
+    active.__enter__()
+    route = active._route
+    assert route is not None
+    del active
+    gc.collect()
+    assert len(runtimes._connecting) == known + 1
+    patching._engine.remove(route)
+    del route
+    gc.collect()
+    assert len(runtimes._connecting) == known

@@ -1,13 +1,17 @@
-"""The pump behind a TunnelSocket, between a loopback socket and a connection that the test plays."""
+"""Both sides behind a TunnelSocket: a loopback socket, and a connection through the tunnel that the test plays."""
 
 import asyncio
 import socket
+import struct
+
+import pytest
 
 from tests.support.loops import in_loop
-from tunnel import ResetError
-from tunnel.splice import Side, TunnelSide, splice
+from tests.support.relays import MemoryTestRelay
+from tunnel import ResetError, StreamReader, StreamWriter
+from tunnel.splice import Side, splice
 from tunnel_client.borrowed.pair import listen_near
-from tunnel_client.sockets.pump import NearSide
+from tunnel_client.sockets.pump import FarSide, NearSide
 
 
 class Silent(asyncio.Transport):
@@ -37,7 +41,7 @@ async def test_a_reset_does_not_wait_for_an_application_that_is_gone() -> None:
         sock, _ = server.accept()
     ended: asyncio.Future[Side] = asyncio.get_running_loop().create_future()
     sock.setblocking(False)
-    far = TunnelSide()
+    far = FarSide()
     far.connection_made(Silent())
     near = NearSide(sock, 0, lambda side, error: ended.set_result(side))
     await asyncio.get_running_loop().create_connection(lambda: near, sock=sock)
@@ -52,3 +56,148 @@ async def test_a_reset_does_not_wait_for_an_application_that_is_gone() -> None:
     far.connection_lost(ResetError("reset by the peer"))
     assert await ended is near
     assert near.descriptor < 0
+
+
+class Played(asyncio.Transport):
+    """A connection through the tunnel that the test plays; what is asked of it stands in `log`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self.write_error: Exception | None = None
+
+    def pause_reading(self) -> None:
+        """The test reads nothing."""
+
+    def resume_reading(self) -> None:
+        """The test reads nothing."""
+
+    def is_closing(self) -> bool:
+        return "close" in self.log or "abort" in self.log
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.log.append("write")
+
+    def write_eof(self) -> None:
+        self.log.append("eof")
+
+    def close(self) -> None:
+        self.log.append("close")
+
+    def abort(self) -> None:
+        self.log.append("abort")
+
+
+class Spliced:
+    """An application's socket, our side of it, and the far side that the test plays."""
+
+    application: socket.socket
+    near: NearSide
+    far: FarSide
+    played: Played
+
+    async def __aenter__(self) -> "Spliced":
+        loop = asyncio.get_running_loop()
+        with listen_near() as server:
+            self.application = socket.create_connection(server.getsockname())
+            sock, _ = server.accept()
+        self.application.setblocking(False)
+        sock.setblocking(False)
+        self.ended: asyncio.Future[Side] = loop.create_future()
+        self.far, self.played = FarSide(), Played()
+        self.far.connection_made(self.played)
+        self.near = NearSide(sock, 0, lambda side, error: self.ended.set_result(side))
+        await loop.create_connection(lambda: self.near, sock=sock)
+        splice(self.near, self.far)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.application.close()
+        self.near.abort()
+        await self.ended
+
+    async def received(self) -> tuple[int, str]:
+        """What the application reads until the end, and which end that is."""
+        loop, size = asyncio.get_running_loop(), 0
+        try:
+            while data := await loop.sock_recv(self.application, 1 << 16):
+                size += len(data)
+        except ConnectionResetError:
+            return size, "reset"
+        return size, "end"
+
+
+ANSWER = bytes(16_000_000)  # more than the kernel takes at once
+
+
+@in_loop
+async def test_a_peer_that_closed_with_bytes_of_ours_unread_has_answered_all_the_same() -> None:
+    """An early 413: the answer arrives, and its end, although what we wrote is lost."""
+    async with Spliced() as pair:
+        pair.far.data_received(ANSWER)
+        pair.played.write_error = ResetError("bytes of ours were not read")
+        pair.far.eof_received()
+        assert await pair.received() == (len(ANSWER), "end")
+
+
+@in_loop
+async def test_what_is_written_after_the_far_side_was_lost_disturbs_nothing() -> None:
+    async with Spliced() as pair:
+        pair.far.data_received(ANSWER)
+        pair.played.write_error = ResetError("bytes of ours were not read")
+        pair.far.connection_lost(pair.played.write_error)
+        pair.near.data_received(b"late")
+        assert await pair.received() == (len(ANSWER), "reset")
+
+
+@in_loop
+async def test_what_is_written_to_a_peer_that_reads_no_more_is_a_reset_at_once() -> None:
+    async with Spliced() as pair:
+        pair.played.write_error = ResetError("bytes of ours were not read")
+        pair.near.data_received(b"more")
+        assert await pair.received() == (0, "reset")
+        assert pair.played.log == ["write", "abort"]
+
+
+@in_loop
+async def test_when_both_ends_were_said_a_late_reset_of_the_application_costs_nothing() -> None:
+    """The far side may still be delivering what was written before."""
+    async with Spliced() as pair:
+        pair.far.data_received(ANSWER)  # the application reads none of it
+        pair.near.eof_received()
+        pair.far.eof_received()
+        pair.application.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        pair.application.close()
+        await pair.ended
+        assert pair.played.log == ["eof", "close"]
+
+
+@pytest.mark.parametrize("size", [300, 3_000_000])
+@in_loop
+async def test_an_answer_before_the_request_is_read_arrives_whole(size: int) -> None:
+    """The same through a real switch: the service answers, and closes with most of the request unread."""
+
+    async def answer_early(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(bytes(size))
+        writer.close()
+
+    loop = asyncio.get_running_loop()
+    async with MemoryTestRelay() as relay, relay.attach("bob", linger=1) as service, relay.attach(linger=1) as client:
+        await service.start_server(answer_early, "early")
+        _, far = await client.create_connection(FarSide, "early")
+        with listen_near() as server:
+            application = socket.create_connection(server.getsockname())
+            sock, _ = server.accept()
+        with application:
+            application.setblocking(False)
+            sock.setblocking(False)
+            near = NearSide(sock, 0, lambda side, error: None)
+            await loop.create_connection(lambda: near, sock=sock)
+            splice(near, far)
+            await loop.sock_sendall(application, bytes(400_000))
+            got = 0
+            while data := await loop.sock_recv(application, 1 << 16):
+                got += len(data)
+            assert got == size
+        near.abort_both()
