@@ -255,6 +255,16 @@ def test_what_a_smaller_repeat_cannot_hold_is_first_in_line_again() -> None:
     assert names(bench.request(2, received=2)) == [2, 3, 4]
 
 
+def test_only_serials_up_to_the_newest_were_sent() -> None:
+    bench = Bench()
+    bench.give(1)
+    assert [bench.lane.has_sent(serial) for serial in (0, 1)] == [True, False]
+    bench.request(1)
+    assert [bench.lane.has_sent(serial) for serial in (0, 1, 2)] == [True, True, False]
+    bench.request(1)
+    assert bench.lane.has_sent(2)
+
+
 def test_serials_stop_at_their_end() -> None:
     bench = Bench()
     bench.lane.serial = 2**32 - 2

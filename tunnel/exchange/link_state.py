@@ -49,7 +49,7 @@ class LinkState:
     # output
 
     def send(self, packets: list[Buffer], token: int) -> list[Buffer]:
-        """What to write to send this batch; the receipt will name its token. BufferPool are not copied."""
+        """What to write to send this batch; the receipt will name its token. Buffers are not copied."""
         if self.closed:
             raise ValueError(f"the link is closed: {self.closed}")
         length = sum(map(len, packets))

@@ -123,10 +123,15 @@ class ServedLane:
         outgoing = self._outgoing.size if self._outgoing is not None else 0
         return sum(frame.size for frame in self._unconfirmed) + outgoing + self._incoming.held_bytes
 
+    def has_sent(self, serial: int) -> bool:
+        """Whether an answer of this lane had this serial, or a higher one. A request that says it received any other
+        speaks of another lane, and must confirm nothing (7.3)."""
+        return serial <= self.serial
+
     # requests
 
     def receive(self, exchange: Exchange, handle: int) -> ServedRequest:
-        """A request of this lane, envelope, attachment, epoch and generation already checked. Step 1 of 7.3."""
+        """A request of this lane: envelope, attachment, epoch, generation and serial are already checked. Step 1 of 7.3."""
         if exchange.number <= self.highest:
             self.repeats += 1
             return ServedRequest(applies=False, frames=[], replies=self._answer_again(exchange, handle))

@@ -53,6 +53,13 @@ _BAD_BODY = {
 }
 
 
+def _unsent(lane: ServedLane, serial: int) -> str:
+    return (
+        f"no answer of lane {lane.lane} had serial {serial}, the newest had {lane.serial}:"
+        " a new generation starts its serials at 1"
+    )
+
+
 def _allow_any_name(user: str, name: str) -> bool:
     return True
 
@@ -296,6 +303,11 @@ class Switch:
             return Status(StatusCode.STALE)
         if exchange.lane >= self.config.lanes_max:
             return Status(StatusCode.MALFORMED, text=f"lanes are numbered from 0 to {self.config.lanes_max - 1}")
+        lane, outbox = attachment.lane(exchange.lane)
+        if not lane.has_sent(exchange.serial_received):
+            # Not malformed: a late copy of ATTACH can revive an attachment that was forgotten, and only a new
+            # generation tells its endpoint so.
+            return Status(StatusCode.UNKNOWN, text=_unsent(lane, exchange.serial_received))
         if exchange.piece and not attachment.mailbox.budget.admits(len(exchange.data)):
             return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "no room for a part of a packet")
         attachment.last_seen_us = now
@@ -303,7 +315,6 @@ class Switch:
             self._lifecycle.heard(attachment, now)
         if exchange.pull and attachment.links:
             attachment.distrust_links(now)
-        lane, outbox = attachment.lane(exchange.lane)
         arrival = lane.receive(exchange, handle)
         for reply in arrival.replies:
             self.send(reply)

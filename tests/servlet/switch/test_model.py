@@ -46,6 +46,46 @@ def test_7_3_a_repeat_gets_the_same_under_a_new_serial() -> None:
     assert [packet.sequence for packet in client.push()] == [502]
 
 
+def test_7_3_a_serial_that_was_never_sent_confirms_nothing() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    exit_.push(data(22, 11, 501), data(22, 11, 502))
+    client.send()  # the answer is lost on its way
+    refusal = client.status(client.send(serial_received=99))
+    assert (refusal.code, refusal.text) == (
+        StatusCode.UNKNOWN,
+        "no answer of lane 0 had serial 99, the newest had 4: a new generation starts its serials at 1",
+    )
+    client.numbers[0] -= 1
+    assert [packet.sequence for packet in client.push()] == [501, 502]
+
+
+def test_7_3_the_serial_of_an_older_generation_confirms_nothing() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    for _ in range(5):
+        client.push()
+    kept = client.serials[0]
+    client.generation = 2
+    client.attached()
+    exit_.push(data(22, 11, 501))
+    client.send()  # the answer, serial 1, is lost on its way
+    assert client.status(client.send(serial_received=kept)).code == StatusCode.UNKNOWN
+    client.numbers[0] -= 1
+    assert [packet.sequence for packet in client.push()] == [501]
+
+
+def test_7_3_a_lane_of_a_forgotten_attachment_is_unknown() -> None:
+    relay = Relay(attachment_timeout_us=10 * SECOND)
+    client, _ = bound(relay)
+    client.push(lane=1)
+    relay.advance(20 * SECOND)
+    assert isinstance(client.attach(), Attached)  # a copy that a proxy kept for longer than the attachment lived
+    client.numbers = {0: 9, 1: 9}
+    client.serials = {0: 9, 1: 1}
+    assert [client.status(client.send(lane=lane)).code for lane in (0, 1)] == [StatusCode.UNKNOWN] * 2
+
+
 def test_7_3_a_smaller_answer_puts_the_rest_back() -> None:
     client, exit_ = bound(Relay())
     exit_.push(*(data(22, 11, 501 + number, bytes(1000)) for number in range(4)))
