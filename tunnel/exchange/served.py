@@ -131,7 +131,7 @@ class ServedLane:
     # requests
 
     def receive(self, exchange: Exchange, handle: int) -> ServedRequest:
-        """A request of this lane: envelope, attachment, epoch, generation and serial are already checked. Step 1 of 7.3."""
+        """A request of this lane; envelope, attachment, epoch, generation and serial are checked. Step 1 of 7.3."""
         if exchange.number <= self.highest:
             self.repeats += 1
             return ServedRequest(applies=False, frames=[], replies=self._answer_again(exchange, handle))
