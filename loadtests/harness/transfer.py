@@ -54,8 +54,8 @@ class Flow:
 
     # the reader
 
-    def took(self, data: bytes) -> None:
-        """These bytes arrived."""
+    def took(self, data: bytes) -> bool:
+        """These bytes arrived; returns whether a goal was reached."""
         self._received.update(data)
         self.received_bytes += len(data)
         self.ended_s = time.monotonic()
@@ -63,15 +63,20 @@ class Flow:
         for delivery in deliveries:
             if not delivery.done():
                 delivery.set_result(self.ended_s)
+        reached = False
         while self._goals and self.received_bytes >= self._goals[0][0]:
             goal = self._goals.pop(0)[1]
             if not goal.done():
                 goal.set_result(None)
+                reached = True
+        return reached
 
     async def read_from(self, reader: asyncio.StreamReader) -> None:
         """Read to the end of the direction."""
         while data := await reader.read(CHUNK_BYTES):
-            self.took(data)
+            if self.took(data):
+                # Whoever waits for the goal goes on first: the rest may be in the buffer and be read in this step.
+                await asyncio.sleep(0)
 
     # who watches
 

@@ -53,6 +53,25 @@ async def test_goals_and_deliveries_are_waited_for() -> None:
 
 
 @in_loop
+async def test_a_goal_is_acted_on_before_more_is_read() -> None:
+    flow = Flow(3_000_000, 1)
+    reader = asyncio.StreamReader(limit=1 << 24)
+    reader.feed_data(b"".join(moved(flow)))  # as after a recovery: everything is there at once
+    reader.feed_eof()
+
+    async def watch() -> int:
+        await flow.reach(1_000_000)
+        return flow.received_bytes
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(watch())
+        await asyncio.sleep(0)
+        group.create_task(flow.read_from(reader))
+    assert 1_000_000 <= await watching < 2_000_000
+    assert flow.is_right
+
+
+@in_loop
 async def test_streams_carry_a_flow() -> None:
     flow = Flow(3_000_000, 1)
 
