@@ -1,0 +1,3 @@
+"""Other endpoints than ours, and what the documents promise them."""
+
+__all__: list[str] = []
