@@ -1,6 +1,7 @@
 """What the documents name is there."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,18 @@ def exists(module: str) -> bool:
     return False
 
 
+def is_there(path: Path) -> bool:
+    """Whether it is a file, a module without its suffix, or a folder with a source in it: not one that was left behind
+    when its files moved."""
+    if path.is_dir():
+        return any(file.is_file() and "__pycache__" not in file.parts for file in path.rglob("*"))
+    return path.exists() or path.with_name(f"{path.name}.py").exists()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_and_modules_that_are_named_exist(document: Path) -> None:
     text = document.read_text()
-    missing = [
-        path for path in NAMED_PATH.findall(text) if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()
-    ]
+    missing = [path for path in NAMED_PATH.findall(text) if not is_there(ROOT / path)]
     missing += [
         module
         for module in NAMED_MODULE.findall(text)
@@ -66,3 +73,24 @@ def test_a_name_that_is_gone_is_found() -> None:
     assert not exists("tunnel.core.rtt.gone")
     assert not exists("servlet.app")
     assert not exists("tunnel_servlet.app")
+
+
+def test_a_folder_without_files_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "room" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "room" / "__pycache__" / "left.pyc").touch()
+    assert not is_there(tmp_path / "room")
+    (tmp_path / "room" / "module.py").touch()
+    assert is_there(tmp_path / "room")
+    assert is_there(tmp_path / "room" / "module")
+
+
+EXTRA = re.compile(r"tunnel-transport\[([\w-]+)\]")
+SOURCES = [file for top in ("tunnel", "client", "servlet", "loadtests") for file in (ROOT / top).rglob("*.py")]
+
+
+def test_extras_that_are_named_exist() -> None:
+    """In documents, and in messages that tell a user what to install."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {(path.name, extra) for path in (*DOCUMENTS, *SOURCES) for extra in EXTRA.findall(path.read_text())}
+    assert named
+    assert {(name, extra) for name, extra in named if extra not in extras} == set()

@@ -57,7 +57,7 @@ def test_a_bomb_stays_small() -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = compress(DATA, Codec.ZSTD)
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(UnknownCodecError, match=r"tunnel-transport\[messages\]"):
+    with pytest.raises(UnknownCodecError, match="pip install zstandard"):
         decompress(packed, Codec.ZSTD, len(DATA))
     with pytest.raises(UnknownCodecError):
         compress(DATA, Codec.ZSTD)

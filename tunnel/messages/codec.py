@@ -15,7 +15,10 @@ _GZIP_WBITS = 31  # zlib's way to say: with a gzip header
 _GZIP_LEVEL = 6  # zlib's own default
 _ZSTD_LEVEL = 3  # zstd's own default
 _ZSTD_WINDOW_MAX = 1 << 27  # the largest window that zstd itself decodes by default: bounds memory
-_ZSTD_MISSING = "zstd needs the package zstandard: install tunnel-transport[messages]"
+_ZSTD_MISSING = (
+    "this message needs zstd, and the package zstandard is not installed, although tunnel-transport depends on it:"
+    " pip install zstandard"
+)
 
 
 class Codec(enum.IntEnum):
