@@ -25,15 +25,30 @@ def server() -> Iterator[Server]:
         yield running
 
 
-async def connect(port: int) -> Client:
-    return await nats.connect(f"nats://{HERE}:{port}", allow_reconnect=False, connect_timeout=WAIT_S)
+async def connect(port: int, name: str) -> Client:
+    """pytest shows what is printed when a test fails: a lost subscriber is otherwise seen by the other client alone."""
+
+    async def on_error(error: Exception) -> None:
+        print(f"{name}: {error!r}")
+
+    async def on_disconnect() -> None:
+        print(f"{name}: disconnected")
+
+    return await nats.connect(
+        f"nats://{HERE}:{port}",
+        name=name,
+        allow_reconnect=False,
+        connect_timeout=WAIT_S,
+        error_cb=on_error,
+        disconnected_cb=on_disconnect,
+    )
 
 
 def test_nats(way: Way, server: Server) -> None:
     """Publisher and subscriber are both behind the tunnel. Neither connects again: nothing is lost all the same."""
 
     async def main() -> None:
-        subscriber, publisher = await connect(server.port), await connect(server.port)
+        subscriber, publisher = await connect(server.port, "subscriber"), await connect(server.port, "publisher")
         heard: list[int] = []
         done = asyncio.Event()
 
@@ -59,7 +74,7 @@ def test_nats(way: Way, server: Server) -> None:
 
 def test_nats_requests_and_answers(way: Way, server: Server) -> None:
     async def main() -> None:
-        asker, worker = await connect(server.port), await connect(server.port)
+        asker, worker = await connect(server.port, "asker"), await connect(server.port, "worker")
 
         async def double(message: Msg) -> None:
             await message.respond(message.data * 2)
