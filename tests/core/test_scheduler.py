@@ -287,6 +287,34 @@ def test_strays_are_bounded_but_what_is_up_is_always_said() -> None:
     assert types[-1] == PacketType.LISTEN_STATE
 
 
+def test_strays_that_are_given_up_are_bounded_together_with_those_that_wait() -> None:
+    solo = Solo(EndpointConfig(connections_max=1))
+    batches = []
+    for number in range(3000):
+        solo.route_key = number.to_bytes(16, "big")
+        solo.request(SERVICE)
+        if number % 1000 == 999:
+            batches.append(fill(solo, 1 << 20))  # all that wait leave, and the carrier fails
+    solo.endpoint.listen("s", 4, solo.now)
+    batches.append(fill(solo, 1 << 20))
+    for batch in batches:
+        solo.endpoint.batch_done(batch.token, False, solo.now)
+    types = solo.types()
+    assert types.count(PacketType.REJECTED) == 1024
+    assert types.count(PacketType.LISTEN_STATE) == 1
+
+
+def test_an_announcement_that_is_given_up_while_it_waits_is_said_once() -> None:
+    solo = Solo()
+    solo.endpoint.listen("s", 4, solo.now)
+    batch = fill(solo, 64 * KIB)
+    due_us = solo.endpoint.next_timeout()
+    assert due_us is not None
+    solo.endpoint.handle_timeout(due_us)  # it is due again before its batch is given up
+    solo.endpoint.batch_done(batch.token, False, solo.now)
+    assert solo.types() == [PacketType.LISTEN_STATE]
+
+
 def test_an_announcement_that_waits_is_not_said_twice() -> None:  # 2.8
     """It is repeated until it is answered, also while the carrier takes nothing."""
     solo = Solo()

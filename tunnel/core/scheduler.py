@@ -269,4 +269,6 @@ class Scheduler:
         for connection in carried.opens:
             if connection.handshake.open_again():
                 concerned[connection.id] = connection
-        self.strays.extend(packet for packet in carried.strays if packet.type != _ABORT)
+        for packet in carried.strays:
+            if packet.type != _ABORT:
+                self.add_stray(packet)  # within the same limit: batches that fail together may hold thousands
