@@ -3,7 +3,7 @@
 #   docker build -t tunnel --build-arg EXTRAS=[analysis,loadtest] --build-arg JAVA=1 .    with load tests and Spark
 FROM python:3.12-slim AS build
 ARG EXTRAS=""
-# What moves bytes is compiled (docs/DECISIONS.md, 39 and 41); the compiler stays behind in this stage.
+# The hot path is compiled (docs/DECISIONS.md, 39 and 41). The compiler is only in this stage.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ENV HATCH_BUILD_HOOKS_ENABLE=true
 WORKDIR /src

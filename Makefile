@@ -1,5 +1,5 @@
-# What there is to do here: "make help". Everything happens in .venv; nothing outside the repository is changed,
-# but for "make system-deps".
+# "make help" lists the targets. They install into .venv; only system-deps and bench-deps change anything outside the
+# repository.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -9,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SUMMARY := build/test-summary.txt
 
-# Under REQUIRE_REAL=1 a program that a test needs and that is missing is a failure instead of a skip.
+# With REQUIRE_REAL=1, a test fails instead of being skipped if a program that it needs is missing.
 export REQUIRE_REAL
 
 SEEDS ?= 2000
@@ -20,62 +20,63 @@ STRESS ?=
 
 .PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled bench demo sim-demo stress system-deps bench-deps clean
 
-help: ## This list
+help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/.stamp ## Make .venv with everything that development needs; does nothing when it is up to date
+setup: .venv/.stamp ## Create .venv with everything for development; does nothing if it is up to date
 	@:
 
 .venv/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Python 3.11 or newer is needed, as in: make setup PYTHON=python3.12"; exit 2; }
+	  || { echo "Python 3.11 or newer is needed: install it and name it, as in: make setup PYTHON=python3.12"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
-	  || { rm -rf .venv; echo "venv is missing: on Debian, apt-get install python3-venv"; exit 2; }
+	  || { rm -rf .venv; echo "$(PYTHON) -m venv failed: on Debian, run apt-get install python3-venv"; exit 2; }
 	@touch $@
 
 .venv/.stamp: pyproject.toml | .venv/.python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# What the demo needs and nothing else: a tenth of what development needs. A .venv with everything has it, too.
+# Only the packages of the demo, a tenth of those for development. A complete .venv contains them already.
 .venv/.demo-stamp: pyproject.toml | .venv/.python
 	@test .venv/.stamp -nt pyproject.toml \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
-test: setup ## Everything: lint, unit tests, 2000 simulated runs; says at the end what was skipped
+test: setup ## Run all checks: lint, unit tests, 2000 simulated runs; list the skipped tests at the end
 	@$(MAKE) lint
 	@$(MAKE) units
 	@$(MAKE) sim
 	@cat $(SUMMARY)
 	@grep -q '^skipped: ' $(SUMMARY) || echo 'skipped: nothing'
 
-units: setup ## The unit tests alone
+units: setup ## Run only the unit tests
 	@rm -f $(SUMMARY)
 	$(BIN)/python -m pytest -n 2 --summary-file $(SUMMARY)
 
-lint: setup ## ruff (rules and format) and mypy
+lint: setup ## Run ruff (rules and format), mypy, and the check of our English
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python -m tests.prose
 
-format: setup ## Rewrite the sources as "make lint" wants them
+format: setup ## Sort imports and format the sources as "make lint" requires
 	$(BIN)/ruff check --fix --select I
 	$(BIN)/ruff format
 
-coverage: setup ## The unit tests, with the lines and branches that no test reaches
+coverage: setup ## Run the unit tests; list the lines and branches that no test reaches
 	$(BIN)/python -m pytest -n 2 --cov --cov-branch
 
-sim: setup ## The simulator: SEEDS=2000 runs, the first one FROM=0
+sim: setup ## Run the simulator: SEEDS=2000 runs, starting at seed FROM=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --from $(FROM)
 
 fuzz: setup ## Fuzz every parser, SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
-mutants: setup ## Change the source in small ways and list what no test notices: all, or MODULES=core.send,exchange
+mutants: setup ## Change the source in small ways; list changes that no test notices (all, or MODULES=core.send,exchange)
 	$(BIN)/python -m tests.mutants --children 2 $(if $(MODULES),--modules $(MODULES))
 
-compiled: build/compiled/.stamp ## Compile the hot path (mypyc; a C compiler) into build/compiled; does nothing when it is up to date
+compiled: build/compiled/.stamp ## Compile the hot path (needs a C compiler) into build/compiled; does nothing if it is up to date
 	@:
 
 build/compiled/.stamp: .venv/.stamp hatch_build.py $(shell find tunnel servlet client -name '*.py')
@@ -84,39 +85,42 @@ build/compiled/.stamp: .venv/.stamp hatch_build.py $(shell find tunnel servlet c
 	  --target build/compiled .
 	@touch $@
 
-# The tests that look at what the parts do; one looks at which rows of a table are used, by watching the table.
-test-compiled: compiled ## The tests of the compiled parts, of carriers and scenarios, and 300 simulated runs, on what is compiled
+# Only tests of behaviour. One test is left out because it replaces a table to watch which of its rows are used, and one
+# file because its tests derive classes from a compiled one.
+test-compiled: compiled ## Run the tests of compiled parts, carriers and scenarios, and 300 simulated runs, on the compiled build
 	TUNNEL_COMPILED=1 $(BIN)/python -m pytest -n 2 -q -o pythonpath='build/compiled .' tests/wire tests/core tests/exchange \
 	  tests/servlet tests/scripted tests/sim tests/carriers tests/scenarios $(wildcard tests/test_driver*.py tests/test_transport*.py) \
 	  tests/test_attachment.py tests/test_clock.py tests/test_listener.py tests/test_malloc.py tests/test_splice.py tests/test_streams.py \
-	  --deselect tests/scripted/test_scripts.py::test_the_scripts_use_every_row_of_the_state_table
+	  --deselect tests/scripted/test_scripts.py::test_the_scripts_use_every_row_of_the_state_table \
+	  --ignore tests/carriers/test_link_protocol.py
 	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 300 --from 700000
 
-bench: setup ## Measure the core
+bench: setup ## Measure the speed of the core
 	$(BIN)/python -m loadtests.bench.core
 
-demo: .venv/.demo-stamp ## Watch a stream outlive lost requests and two dead relays: real processes, real HTTP
+demo: .venv/.demo-stamp ## Watch a stream survive lost requests and two kills of the relay: real processes, real HTTP
 	@$(BIN)/python -m loadtests.demo
 
-sim-demo: setup ## The same in the simulator: one transfer on a virtual clock, drawn
+sim-demo: setup ## Watch one transfer in the simulator, drawn on a virtual clock
 	@$(BIN)/python -m tests.sim.demo
 
-# What tests put in the middle and at the ends: proxies, servers, clients; Java is for Spark, the C compiler for "make
-# compiled". On Debian the interpreter's own tests are a package by themselves.
+# The proxies, servers and clients of the tests, Java for Spark, and a C compiler for "make compiled". On Debian, the
+# tests of the Python interpreter are a separate package.
 SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server redis-tools openssh-server openssh-client \
-  chromium curl git openssl default-jre-headless apache2-utils gcc libc6-dev python3-dev
+  chromium curl git openssl default-jre-headless apache2-utils gcc libc6-dev python3-dev nodejs
 SYSTEM_DEPS_IF_THERE := libpython3.11-testsuite libpython3.12-testsuite libpython3.13-testsuite
-# What the measurements compare with.
+# Peers to which the benchmarks compare the tunnel.
 BENCH_DEPS := socat httptunnel
 
-stress: setup ## Users on tunnel sockets through a relay that loses packets: gates, page, Spark's report (3 minutes)
+stress: setup ## Run users on tunnel sockets through a relay that loses packets: gates, page, Spark's report (3 minutes)
 	$(BIN)/python -m loadtests.stress --trace $(STRESS)
 
-system-deps: ## Install the real proxies, servers and clients of the tests (Debian; as root or with sudo)
-	@command -v apt-get >/dev/null || { echo "not Debian: install these yourself: $(SYSTEM_DEPS)"; exit 2; }
+system-deps: ## Install the real proxies, servers and clients for the tests (Debian; as root or with sudo)
+	@command -v apt-get >/dev/null || { echo "apt-get is missing (not Debian): install these packages yourself: $(SYSTEM_DEPS)"; exit 2; }
 	@root=; if [ "$$(id -u)" != 0 ]; then root=sudo; \
 	  command -v sudo >/dev/null || { echo "run this as root, or install sudo"; exit 2; }; fi; \
 	  packages='$(SYSTEM_DEPS) $(EXTRA_DEPS)'; \
+	  command -v npm >/dev/null || packages="$$packages npm"; \
 	  missing() { for package in $$packages; do \
 	    dpkg-query -W -f '$${db:Status-Status}' "$$package" 2>/dev/null | grep -qx installed || echo "$$package"; done; }; \
 	  [ -n "$$(missing)" ] || exit 0; \
@@ -125,10 +129,10 @@ system-deps: ## Install the real proxies, servers and clients of the tests (Debi
 	    ! apt-cache show "$$package" >/dev/null 2>&1 || packages="$$packages $$package"; done; \
 	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$(missing) >/dev/null
 
-bench-deps: ## Install the peers that the measurements compare with (Debian; as root or with sudo), and "make compiled"
+bench-deps: ## Install the peers for the benchmarks (Debian; as root or with sudo), and run "make compiled"
 	@$(MAKE) system-deps EXTRA_DEPS='$(BENCH_DEPS)'
 	@$(MAKE) compiled
 
-clean: ## Remove what was built, .venv included
+clean: ## Remove everything that was built, and .venv
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
-"""Compiles what moves bytes (mypyc) when a wheel is built with HATCH_BUILD_HOOKS_ENABLE=true.
+"""Compiles the hot path with mypyc when a wheel is built with HATCH_BUILD_HOOKS_ENABLE=true.
 
-The compiler wants all packages below one root and leaves its files beside the sources. The hook
-compiles in a temporary copy, where the three packages lie side by side, so the working tree stays as it is.
+The compiler needs all packages below one root, and puts its files next to the sources. So the hook compiles a
+temporary copy, which has the three packages side by side, and the working tree stays unchanged.
 """
 
 import os
@@ -13,14 +13,14 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# Types of what an extra installs, which the environment of a build does not have.
+# mypy configuration that ignores the types of packages in extras, since a build environment does not have them.
 _ABSENT = "[mypy]\nstrict = True\nexplicit_package_bases = True\nnamespace_packages = True\n" + "".join(
     f"[mypy-{name}.*]\nignore_missing_imports = True\n" for name in ("spnego", "nats", "pyspark")
 )
 
 
 class CompiledHook(BuildHookInterface[Any]):
-    """Adds one shared library for each module that `include` names and `exclude` does not, and one for all of them."""
+    """Adds to the wheel a shared library for each module in `include` and not in `exclude`, and one common library."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version != "standard":  # an editable install runs the sources
@@ -41,7 +41,7 @@ class CompiledHook(BuildHookInterface[Any]):
             shutil.rmtree(self._copy, ignore_errors=True)
 
     def _modules(self, copy: Path) -> list[str]:
-        """Copy the packages, and return the files to compile, relative to the copy."""
+        """Copy the packages; return the files to compile, relative to the copy."""
         import pathspec
 
         included = pathspec.PathSpec.from_lines("gitignore", self.config["include"])
@@ -57,7 +57,7 @@ class CompiledHook(BuildHookInterface[Any]):
 
 
 def _compile(copy: Path, modules: list[str]) -> list[Path]:
-    """The shared libraries, beside the modules that they are made of."""
+    """Compile the modules inside the copy; return the shared libraries, which are next to their modules."""
     from mypyc.build import mypycify
     from setuptools import Distribution
 
@@ -71,8 +71,8 @@ def _compile(copy: Path, modules: list[str]) -> list[Path]:
         command.inplace = True
         command.ensure_finalized()
         command.run()
-    except SystemExit as error:  # what mypy does when it finds errors, which it has printed
-        raise RuntimeError("the packages cannot be compiled: mypy's messages stand above") from error
+    except SystemExit as error:  # mypy exits after it has printed its errors
+        raise RuntimeError("the packages cannot be compiled: see the messages of mypy above") from error
     finally:
         os.chdir(before)
     found = sorted([*copy.glob("*.so"), *copy.glob("tunnel*/**/*.so")])

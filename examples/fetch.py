@@ -1,4 +1,4 @@
-"""Fetch a URL with the standard library alone: it knows nothing of the tunnel.
+"""Fetch a URL with the standard library alone. The program itself does not refer to the tunnel; run it as
 
 tunnel run -- python examples/fetch.py http://web.internal:8080/
 """
@@ -9,7 +9,7 @@ import urllib.request
 
 
 def main() -> int:
-    """Print the status and how much came."""
+    """Print the status and the number of bytes received."""
     if len(sys.argv) != 2:
         print("usage: fetch.py URL", file=sys.stderr)
         return 2

@@ -1,3 +1,3 @@
-"""Load tests and measurements against running systems. Not in the wheel."""
+"""Load tests and measurements against running systems. They are not in the wheel."""
 
 __all__: list[str] = []

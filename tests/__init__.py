@@ -1,3 +1,3 @@
-"""The tests mirror the source; `sim` is the deterministic simulator, `support` what several test files share."""
+"""The tests mirror the source; `sim` is the deterministic simulator, `support` holds helpers of several test files."""
 
 __all__: list[str] = []

@@ -1,9 +1,10 @@
-"""For all tests: Hypothesis without deadlines, tests that need real programs, and the count for `make test`."""
+"""For all tests: Hypothesis without deadlines, skips for missing real programs, and the summary for `make test`."""
 
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import structlog
@@ -21,30 +22,38 @@ settings.register_profile("explore", deadline=None, max_examples=1000, print_blo
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_configure() -> None:
-    refuse_the_wrong_build()
-    heed_signals()
+def pytest_configure(config: pytest.Config) -> None:
+    check_the_build()
+    restore_ignored_signals()
+    hide_the_users_login(config)
 
 
-def refuse_the_wrong_build() -> None:
-    """What is tested is what was asked for: the sources, or what is made of them."""
+def hide_the_users_login(config: pytest.Config) -> None:
+    """Let no test read, or overwrite, what the person at this machine stored with `tunnel login`."""
+    directory = TemporaryDirectory(prefix="tunnel-config-")
+    config.add_cleanup(directory.cleanup)
+    os.environ["XDG_CONFIG_HOME"] = directory.name
+
+
+def check_the_build() -> None:
+    """Fail unless this run tests the build that was asked for: the sources, or the modules compiled from them."""
     found = str(endpoint.__file__)
     if wants_compiled(os.environ) and found.endswith(".py"):
-        raise pytest.UsageError(f"not what is compiled: {found} (make test-compiled)")
+        raise pytest.UsageError(f"this run must test compiled modules, but found {found} (run make test-compiled)")
     if not wants_compiled(os.environ) and not found.endswith(".py"):
-        raise pytest.UsageError(f"compiled files are in the way of the sources: remove {found} and all like it")
+        raise pytest.UsageError(f"compiled files hide the sources: remove {found} and all others like it")
 
 
-def heed_signals() -> None:
-    """Whoever starts us in the background may have us ignore signals, and the programs that tests start would, too."""
+def restore_ignored_signals() -> None:
+    """Restore signals that our parent process ignored: the programs that tests start would ignore them, too."""
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
-def log_as_it_was() -> Iterator[None]:
-    """A command that configured the log would leave it writing to a file that its test has closed."""
+def reset_logging() -> Iterator[None]:
+    """Reset the log: a command that configured it would leave it writing to a file that its test has closed."""
     yield
     structlog.reset_defaults()
 

@@ -1,6 +1,6 @@
 """The house rules that a machine can check: borders, purity, sizes, docstrings and `__all__`.
 
-Each rule is shown to catch what it is for before the whole tree is checked.
+Each rule is shown to catch its violations before the whole tree is checked.
 """
 
 import ast
@@ -29,7 +29,7 @@ def is_module(name: str) -> bool:
 
 
 def shape_violations(tree: ast.Module, source: str, path: Path) -> Iterator[tuple[int, str]]:
-    """What is too long, and what a module lacks."""
+    """Yield the parts of a module that are too long, and what every module must have but this one lacks."""
     lines = source.count("\n")
     if lines > FILE_LINES_MAX:
         yield lines, f"file of {lines} lines, at most {FILE_LINES_MAX}"
@@ -40,7 +40,7 @@ def shape_violations(tree: ast.Module, source: str, path: Path) -> Iterator[tupl
                 yield node.lineno, f"{node.name}: {length} lines, at most {FUNCTION_LINES_MAX}"
     if not ast.get_docstring(tree):
         yield 1, "no docstring"
-    # Nobody imports from tests and from what is only run.
+    # No module imports from tests, or from modules that are only run.
     if not path.name.startswith("test_") and path.name not in ("conftest.py", "__main__.py") and not has_all(tree):
         yield 1, "no __all__"
 
@@ -56,7 +56,7 @@ def has_all(tree: ast.Module) -> bool:
 
 
 def violations(path: Path, source: str) -> list[str]:
-    """Every rule that a file breaks; its path decides which rules hold."""
+    """Every rule that a file breaks; the file's path decides which rules apply."""
     tree = ast.parse(source)
     module = module_name(path)
     found = [*shape_violations(tree, source, path), *import_violations(tree, module, is_module)]
@@ -160,7 +160,7 @@ PURE = [
 
 
 @pytest.mark.parametrize("body", IMPURE)
-def test_impurity_is_caught_in_sans_io_parts_alone(body: str) -> None:
+def test_impurity_is_caught_only_in_sans_io_parts(body: str) -> None:
     for path in ("tunnel/wire/x.py", "tunnel/core/x.py", "tunnel/exchange/x.py", SWITCH):
         assert "sans-I/O" in caught(path, body)
     for path in (
@@ -174,7 +174,7 @@ def test_impurity_is_caught_in_sans_io_parts_alone(body: str) -> None:
 
 
 @pytest.mark.parametrize("body", PURE)
-def test_purity_is_let_pass(body: str) -> None:
+def test_pure_code_passes(body: str) -> None:
     assert caught("tunnel/core/x.py", body) == ""
 
 
@@ -212,17 +212,17 @@ BY_OTHER_ORDER = [
 
 
 @pytest.mark.parametrize("body", BY_SET_ORDER)
-def test_the_order_of_a_set_is_caught(body: str) -> None:
+def test_iterating_over_a_set_is_caught(body: str) -> None:
     assert "order of the set" in caught("tunnel/core/x.py", body)
     assert caught("tunnel/driver.py", body) == ""
 
 
 @pytest.mark.parametrize("body", BY_OTHER_ORDER)
-def test_other_orders_are_let_pass(body: str) -> None:
+def test_code_without_set_order_passes(body: str) -> None:
     assert caught("tunnel/core/x.py", body) == ""
 
 
-def test_what_is_too_long_or_bare_is_caught() -> None:
+def test_long_code_and_missing_docstrings_are_caught() -> None:
     body = "\n".join(["    pass"] * FUNCTION_LINES_MAX)
     assert "f: 71 lines, at most 70" in caught("tests/x.py", f"def f():\n{body}")
     assert "at most 500" in caught("tests/x.py", "\n" * FILE_LINES_MAX)
@@ -231,7 +231,7 @@ def test_what_is_too_long_or_bare_is_caught() -> None:
 
 
 def test_ruff_bans_the_clock_in_the_same_files() -> None:
-    """The borders stand a second time in pyproject.toml, for editors; here they are compared."""
+    """pyproject.toml repeats the borders for editors; this test compares the two."""
     invented = [
         "tunnel/driver.py",
         "tunnel/carriers/x.py",
@@ -259,7 +259,7 @@ def test_ruff_bans_the_clock_in_the_same_files() -> None:
         assert ("TID251" in result.stdout) == is_sans_io(module_name(Path(sample))), (sample, result)
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
+def test_there_are_no_circular_imports() -> None:
     imports = {
         module_name(path): imported_modules(ast.parse((ROOT / path).read_text()), MODULES)
         for path in FILES
@@ -279,7 +279,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         ({"a": "import b, c", "b": "import c", "c": "import b"}, [["b", "c"]]),
     ],
 )
-def test_a_circle_is_found(sources: dict[str, str], found: list[list[str]]) -> None:
+def test_a_circular_import_is_found(sources: dict[str, str], found: list[list[str]]) -> None:
     imports = {module: imported_modules(ast.parse(source), sources) for module, source in sources.items()}
     assert list(circles(imports)) == found
 
@@ -287,6 +287,6 @@ def test_a_circle_is_found(sources: dict[str, str], found: list[list[str]]) -> N
 GUARD = re.compile(r"^if TYPE_CHECKING:", re.MULTILINE)
 
 
-def test_only_lazy_packages_import_for_type_checkers_alone() -> None:
-    """A guard hides a circle, or a name whose module is too heavy to import: annotate with the package instead."""
+def test_only_lazy_packages_guard_imports_with_type_checking() -> None:
+    """A guard hides a circular import, or a module too heavy to import: annotate with the package instead."""
     assert {module_name(path) for path in FILES if GUARD.search((ROOT / path).read_text())} == {*LAZY}

@@ -1,4 +1,4 @@
-"""The life of an attachment, and what its caller did wrong."""
+"""The life of an attachment, and errors of the application that uses it."""
 
 import asyncio
 
@@ -14,14 +14,14 @@ from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
 
 @in_loop
-async def test_it_starts_once_and_ends_once() -> None:
+async def test_an_attachment_starts_once_and_ends_once() -> None:
     async with MemoryTestRelay() as relay:
         attachment = relay.attach("ann")
         with pytest.raises(RuntimeError, match="async with"):
             attachment.stats()
         await attachment.close()
         async with attachment:
-            with pytest.raises(RuntimeError, match="starts once"):
+            with pytest.raises(RuntimeError, match="only once"):
                 await attachment.start()
         await attachment.close()
         with pytest.raises(RuntimeError, match="not open"):
@@ -29,7 +29,7 @@ async def test_it_starts_once_and_ends_once() -> None:
 
 
 @in_loop
-async def test_an_error_within_the_context_does_not_linger() -> None:
+async def test_an_error_within_the_context_closes_without_lingering() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service:
         await service.start_server(echo, "echo")
         writers = []
@@ -45,7 +45,7 @@ async def test_an_error_within_the_context_does_not_linger() -> None:
 
 
 @in_loop
-async def test_an_error_within_the_context_is_no_clean_end_for_the_peer() -> None:
+async def test_an_error_within_the_context_resets_connections_at_the_peer() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service:
         ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
@@ -75,11 +75,12 @@ async def test_a_relay_that_never_answers_is_unreachable() -> None:
     async with MemoryTestRelay() as relay:
         relay.fault = lambda message: LOSE_REQUEST
         with pytest.raises(UnreachableError, match=r"memory within 0\.01 s \(nothing answered\)"):
-            await relay.attach("ann", attach_timeout=0.01).start()
+            async with asyncio.timeout(10):
+                await relay.attach("ann", attach_timeout=0.01).start()
 
 
 @in_loop
-async def test_trouble_is_told_and_over_when_something_answers() -> None:
+async def test_listeners_learn_of_a_disconnection_and_of_the_next_answer() -> None:
     faults = [Fault(500, b"<html>down")] * 3
     told: list[str] = []
 
@@ -135,7 +136,7 @@ async def test_a_connection_to_a_service_that_has_just_closed_is_ended() -> None
 
 
 @in_loop
-async def test_what_comes_for_no_connection_is_counted() -> None:
+async def test_packets_for_an_unknown_connection_are_counted() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as client:
         client._ready().endpoint.receive_packets([Packet(PacketType.PONG, 0, 0, 0)], client._ready().now())
         assert client.stats().packets_discarded == 1
@@ -149,7 +150,7 @@ def test_the_names_of_the_package() -> None:
 
 
 @in_loop
-async def test_flushing_an_attachment_that_waits_can_be_cancelled() -> None:
+async def test_a_waiting_flush_can_be_cancelled() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
         _, writer = await say_and_hear(client)
@@ -166,17 +167,17 @@ async def test_flushing_an_attachment_that_waits_can_be_cancelled() -> None:
 
 
 @in_loop
-async def test_trouble_that_is_over_while_it_closes_is_no_error() -> None:
+async def test_recovery_after_closing_is_no_error() -> None:
     async with MemoryTestRelay() as relay:
         attachment = relay.attach("ann")
         await attachment.start()
         await attachment.close()
-        attachment.status(Recovered())  # of an answer that was on its way
+        attachment.status(Recovered())  # from an answer that was still in flight
         assert attachment.refusal is None
 
 
 @in_loop
-async def test_an_exit_that_is_closing_dials_no_more() -> None:
+async def test_a_closing_exit_dials_no_target() -> None:
     async def dial(request: ExitRequest) -> None:
         raise AssertionError("it is closing")
 

@@ -7,7 +7,7 @@ from tunnel.clock import LoopTimer, now_us
 
 
 class Pump:
-    """Counts how often it was woken."""
+    """Counts how often its timer fired."""
 
     def __init__(self) -> None:
         self.fired = asyncio.Event()
@@ -25,7 +25,7 @@ def test_the_clock_never_goes_back() -> None:
 
 
 @in_loop
-async def test_it_fires_once_and_not_before_it_is_due() -> None:
+async def test_a_timer_fires_once_and_not_before_it_is_due() -> None:
     pump = Pump()
     due_us = now_us() + 5_000
     pump.timer.due_by(due_us, now_us())
@@ -35,7 +35,7 @@ async def test_it_fires_once_and_not_before_it_is_due() -> None:
 
 
 @in_loop
-async def test_what_is_due_already_fires_soon() -> None:
+async def test_a_timer_that_is_overdue_fires_at_once() -> None:
     pump = Pump()
     now = now_us()
     pump.timer.due_by(now - 1_000_000, now)
@@ -44,7 +44,7 @@ async def test_what_is_due_already_fires_soon() -> None:
 
 
 @in_loop
-async def test_a_sooner_deadline_replaces_a_later_one_and_no_later_one_a_sooner() -> None:
+async def test_an_earlier_deadline_replaces_a_later_one_but_not_the_reverse() -> None:
     pump = Pump()
     now = now_us()
     pump.timer.due_by(now + 3_600_000_000, now)
@@ -58,7 +58,7 @@ async def test_a_sooner_deadline_replaces_a_later_one_and_no_later_one_a_sooner(
 
 
 @in_loop
-async def test_a_cancelled_timer_is_silent_and_can_be_set_again() -> None:
+async def test_a_cancelled_timer_does_not_fire_and_can_be_set_again() -> None:
     pump, other = Pump(), Pump()
     now = now_us()
     pump.timer.due_by(now + 1_000, now)

@@ -1,7 +1,7 @@
-"""What compiled code (mypyc) demands of the sources it is made of; each rule is shown to catch what it is for.
+"""Rules that mypyc, the compiler, imposes on the sources; each rule is shown to catch its violations.
 
-The compiler drops the options of a class. It checks casts when they run, and makes tuples and numbers anew wherever
-they pass to code that is not compiled, so that `is` between them is no question of which one it was.
+The compiler drops the options of a class. It checks casts at run time. It makes new tuples and numbers wherever they
+pass to code that is not compiled, so that `is` cannot compare them.
 """
 
 import ast
@@ -45,7 +45,7 @@ def objections(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast":
             wanted = ast.unparse(node.args[0]).strip("'\"").partition("[")[0]
             if wanted in CHECKED_CASTS:
-                yield f"{node.lineno}: a cast to {wanted}, which must be true"
+                yield f"{node.lineno}: a cast to {wanted}, which is checked at run time"
         elif isinstance(node, ast.Compare) and any(isinstance(one, ast.Is | ast.IsNot) for one in node.ops):
             sides = (node.left, *node.comparators)
             for side in sides:
@@ -54,11 +54,11 @@ def objections(source: str) -> Iterator[str]:
 
 
 def _names_a_constant(sides: Iterable[ast.expr]) -> bool:
-    """As in `x is None`, which asks whether there is a value."""
+    """Whether this is a comparison such as `x is None`, which asks only whether there is a value."""
     return any(isinstance(side, ast.Constant) for side in sides)
 
 
-def test_what_moves_bytes_is_compiled() -> None:
+def test_modules_that_move_bytes_are_compiled() -> None:
     names = {str(path) for path in FILES}
     assert {
         "tunnel/core/connection/connection.py",
@@ -76,8 +76,8 @@ def test_what_moves_bytes_is_compiled() -> None:
     }
 
 
-def test_who_inherits_from_a_compiled_carrier_is_compiled() -> None:
-    """Else it cannot be made."""
+def test_subclasses_of_a_compiled_carrier_are_compiled() -> None:
+    """A class of plain Python cannot inherit from a compiled one."""
     names = {str(path) for path in FILES}
     heirs = [str(path) for path in project_files(ROOT) if "(ExchangingCarrier)" in (ROOT / path).read_text()]
     assert len(heirs) >= 3
@@ -85,7 +85,7 @@ def test_who_inherits_from_a_compiled_carrier_is_compiled() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
-def test_a_compiled_module_means_the_same(path: Path) -> None:
+def test_compiling_a_module_does_not_change_its_meaning(path: Path) -> None:
     assert list(objections((ROOT / path).read_text())) == []
 
 
@@ -94,16 +94,16 @@ def test_a_compiled_module_means_the_same(path: Path) -> None:
     [
         ("class A(Struct, frozen=True): ...", "1: A has options"),
         ("@dataclass\nclass A: ...", "2: A has options"),
-        ("len(cast(bytes, x.obj))", "1: a cast to bytes, which must be true"),
-        ("cast('list[int]', x)", "1: a cast to list, which must be true"),
+        ("len(cast(bytes, x.obj))", "1: a cast to bytes, which is checked at run time"),
+        ("cast('list[int]', x)", "1: a cast to list, which is checked at run time"),
         ("nobody = 1, 'text'\nif found is nobody: ...", "2: identity of nobody, which is a value"),
         ("nobody: Refusal = 1, 'text'\nif found is not nobody: ...", "2: identity of nobody, which is a value"),
     ],
 )
-def test_what_would_mean_something_else_is_caught(source: str, objection: str) -> None:
+def test_code_that_compilation_would_change_is_caught(source: str, objection: str) -> None:
     assert list(objections(source)) == [objection]
 
 
 @pytest.mark.parametrize("source", ["class A(Struct): ...", "cast(Sized, x)", "found = 1, 2\nif found is None: ..."])
-def test_what_means_the_same_is_not(source: str) -> None:
+def test_code_that_compilation_does_not_change_passes(source: str) -> None:
     assert list(objections(source)) == []

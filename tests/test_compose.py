@@ -1,6 +1,6 @@
-"""docker-compose.yml without containers: its shape, and each service's command as it is written there.
+"""docker-compose.yml, tested without containers: its structure, and each service's command as the file has it.
 
-No container engine is asked for. Names of services become 127.0.0.1, ports become free ones, and directories of the
+No container engine is needed. Names of services become 127.0.0.1, ports become free ones, and directories of the
 containers become directories of the test; nothing else of a command is changed.
 """
 
@@ -36,15 +36,15 @@ def test_every_service_belongs_to_a_profile_and_is_watched() -> None:
     for name, service in SERVICES.items():
         assert set(service["profiles"]) <= {"demo", "stress", "analysis"}, name
         ends = service.get("restart") == "no"
-        waits_for_nobody = name in ("exit", "spark-worker")  # they listen nowhere: what they do shows at their peers
-        assert ("healthcheck" in service) == (not ends and not waits_for_nobody), name
+        listens_nowhere = name in ("exit", "spark-worker")  # no port: their peers show if they work
+        assert ("healthcheck" in service) == (not ends and not listens_nowhere), name
         for other, how in service.get("depends_on", {}).items():
             assert set(service["profiles"]) <= set(SERVICES[other]["profiles"]), (name, other)
             watched = how["condition"] == "service_healthy"
             assert not watched or "healthcheck" in SERVICES[other], (name, other)
 
 
-def test_images_of_ours_run_without_rights() -> None:
+def test_our_images_run_without_privileges() -> None:
     for name, service in SERVICES.items():
         if name != "nginx":
             assert service["cap_drop"] == ["ALL"], name
@@ -54,21 +54,21 @@ def test_images_of_ours_run_without_rights() -> None:
     assert "-slim" in dockerfile
 
 
-def test_the_image_has_what_is_compiled_and_no_compiler() -> None:
+def test_the_image_has_the_compiled_modules_and_no_compiler() -> None:
     build, image = (ROOT / "Dockerfile").read_text().split("\nFROM ")[1:]
     assert "HATCH_BUILD_HOOKS_ENABLE=true" in build
     assert "gcc" in build
     assert "gcc" not in image
 
 
-def test_only_this_machine_reaches_what_is_published() -> None:
+def test_published_ports_are_reachable_from_this_machine_only() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
 class Stage:
-    """Where the commands run instead of containers."""
+    """Runs the services' commands on this machine, where docker compose would run them in containers."""
 
     def __init__(self, directory: Path, ports: dict[int, int]) -> None:
         self.ports = ports
@@ -80,7 +80,7 @@ class Stage:
             (self._config / file.name).write_text(self.here(file.read_text()))
 
     def here(self, text: str) -> str:
-        """The same text with addresses and directories of this machine."""
+        """Replace addresses and directories of containers by those of this machine."""
         names = "|".join([*map(re.escape, SERVICES), r"0\.0\.0\.0", r"127\.0\.0\.1"])
 
         def address(match: re.Match[str]) -> str:
@@ -98,14 +98,14 @@ class Stage:
         return [{"0.0.0.0": "127.0.0.1", "spark-master": "127.0.0.1"}.get(word, word) for word in words]
 
     def start(self, name: str, ready: Callable[[str], bool] | None = None) -> Process:
-        """A service, not awaited."""
+        """Start a service; do not wait for its end."""
         environment = {key: self.here(value) for key, value in SERVICES[name].get("environment", {}).items()}
         environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "no_proxy": "*"}
         environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
         return Process(self.command(name), ready=ready, environment=environment, directory=ROOT)
 
     def open_port(self, port: int, process: Process) -> None:
-        """Wait until this service listens."""
+        """Wait until this service listens on the port."""
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
@@ -131,11 +131,11 @@ def run_to_its_end(stage: Stage, name: str) -> None:
 
 @contextlib.contextmanager
 def nginx(stage: Stage, directory: Path) -> Iterator[None]:
-    """The committed server block within the least that nginx needs around it."""
+    """Run the committed server block within the least configuration that nginx needs around it."""
     block = stage.here((ROOT / "deploy" / "nginx.conf.template").read_text())
     home = directory / "nginx"
     home.mkdir()
-    user = "user root;" if os.geteuid() == 0 else ""  # as nobody it could not write there
+    user = "user root;" if os.geteuid() == 0 else ""  # nginx's default user could not write there
     block = block.replace(f"listen {stage.ports[8081]}", f"listen 127.0.0.1:{stage.ports[8081]}")
     paths = "".join(f"{kind}_temp_path {home}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     frame = f"{user} daemon off; pid {home}/pid; error_log stderr; events {{}}"
@@ -149,7 +149,7 @@ def nginx(stage: Stage, directory: Path) -> Iterator[None]:
 @pytest.mark.real("nginx")
 def test_the_demo_and_the_stress_run_as_written(stage: Stage, tmp_path: Path) -> None:
     run_to_its_end(stage, "tokens")
-    run_to_its_end(stage, "tokens")  # a second time it leaves the tokens as they are
+    run_to_its_end(stage, "tokens")  # a second run leaves the tokens as they are
     assert (stage.data / "demo.token").stat().st_mode & 0o077 == 0
     with contextlib.ExitStack() as stack:
         for name, port in (("target", 9000), ("relay", 8080)):

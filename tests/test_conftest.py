@@ -1,5 +1,5 @@
-"""A missing program skips a test, or fails it when everything real is required; the summary says which. What went
-through real proxies is counted by their configurations."""
+"""A missing program skips a test, or fails it when real programs are required; the summary names both. Tests that ran
+through real proxies are counted by the configurations of those proxies."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def test_every_configuration_is_named(pytester: pytest.Pytester) -> None:
     assert lines[lines.index("a.conf      2 passed, 1 failed") + 1] == "b before a  1 passed"
 
 
-def test_where_no_proxy_was_started_none_is_named(pytester: pytest.Pytester) -> None:
+def test_no_configuration_is_named_without_a_proxy(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST.read_text())
     pytester.makepyfile(test_suite="def test_it(): pass")
     assert "real proxies" not in pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout.str()

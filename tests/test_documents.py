@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""Links, tests, paths, modules and extras that the documents name exist."""
 
 import re
 import tomllib
@@ -13,13 +13,13 @@ NAMED_TEST = re.compile(r"`(tests/[\w/]+\.(?:py|trace))(?:::(\w+))?`")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_linked_files_exist(document: Path) -> None:
     missing = [link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()]
     assert missing == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_tests_that_are_named_exist(document: Path) -> None:
+def test_named_tests_exist(document: Path) -> None:
     for file, test in NAMED_TEST.findall(document.read_text()):
         assert (ROOT / file).exists(), file
         assert not test or f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
@@ -34,28 +34,28 @@ NAME = r"(?m)(?:def|class) {0}\b|^{0}\b|\"{0}\""
 
 
 def exists(module: str) -> bool:
-    """Whether it is a module of the project, or a name in one."""
+    """Whether the dotted name is a module of the project, or a name within one."""
     parts = module.split(".")
     folder = {"tunnel_client": ROOT / "client", "tunnel_servlet": ROOT / "servlet"}.get(parts[0], ROOT)
     for length in (len(parts), len(parts) - 1, len(parts) - 2):
         path = folder.joinpath(*parts[:length])
         found = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()]
         if length and (found or path.is_dir()):
-            inner = parts[length:]  # a name of the module, and perhaps one of that
+            inner = parts[length:]  # a name of the module, and perhaps an attribute of that name
             return not inner or any(re.search(NAME.format(inner[0]), file.read_text()) for file in found)
     return False
 
 
 def is_there(path: Path) -> bool:
-    """Whether it is a file, a module without its suffix, or a folder with a source in it: not one that was left behind
-    when its files moved."""
+    """Whether it is a file, a module without its suffix, or a folder with a source file in it. A folder that only kept
+    a cache when its files moved does not count."""
     if path.is_dir():
         return any(file.is_file() and "__pycache__" not in file.parts for file in path.rglob("*"))
     return path.exists() or path.with_name(f"{path.name}.py").exists()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_paths_and_modules_that_are_named_exist(document: Path) -> None:
+def test_named_paths_and_modules_exist(document: Path) -> None:
     text = document.read_text()
     missing = [path for path in NAMED_PATH.findall(text) if not is_there(ROOT / path)]
     missing += [
@@ -66,7 +66,7 @@ def test_paths_and_modules_that_are_named_exist(document: Path) -> None:
     assert missing == []
 
 
-def test_a_name_that_is_gone_is_found() -> None:
+def test_the_name_of_a_removed_module_is_found() -> None:
     assert exists("tunnel.core.send.rtt")
     assert exists("tunnel.attach")
     assert exists("loadtests.experiments.killrelay")
@@ -75,7 +75,7 @@ def test_a_name_that_is_gone_is_found() -> None:
     assert not exists("tunnel_servlet.app")
 
 
-def test_a_folder_without_files_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_without_files_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "room" / "__pycache__").mkdir(parents=True)
     (tmp_path / "room" / "__pycache__" / "left.pyc").touch()
     assert not is_there(tmp_path / "room")
@@ -88,8 +88,8 @@ EXTRA = re.compile(r"tunnel-transport\[([\w-]+)\]")
 SOURCES = [file for top in ("tunnel", "client", "servlet", "loadtests") for file in (ROOT / top).rglob("*.py")]
 
 
-def test_extras_that_are_named_exist() -> None:
-    """In documents, and in messages that tell a user what to install."""
+def test_named_extras_exist() -> None:
+    """Both in documents and in messages that tell a user what to install."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {(path.name, extra) for path in (*DOCUMENTS, *SOURCES) for extra in EXTRA.findall(path.read_text())}
     assert named

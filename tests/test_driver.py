@@ -1,4 +1,4 @@
-"""The pump, its one timer, and who is told what; with a carrier that the test moves by hand."""
+"""The pump, its one timer, and who receives which events, with a carrier that the test operates by hand."""
 
 import asyncio
 from collections import deque
@@ -30,11 +30,12 @@ ATTACHED = AttachedEvent(1, True, 1 << 20, 1 << 18, 0)
 
 
 class HandCarrier:
-    """Takes batches and gives what the test puts in."""
+    """A carrier that records the batches it takes and reports the events that the test gives it."""
 
     attachment_id = bytes(16)
     description = "by hand"
     failure = ""
+    round_trip_us = 0
 
     def __init__(self) -> None:
         self.events: deque[LaneEvent] = deque()
@@ -77,7 +78,7 @@ class HandCarrier:
 
 
 class Audience:
-    """Keeps what it is told."""
+    """Records every call that it receives."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -109,7 +110,7 @@ def make(**settings: object) -> tuple[Driver, HandCarrier, Audience]:
 
 
 @in_loop
-async def test_what_is_done_in_one_round_leaves_in_one_batch() -> None:
+async def test_packets_of_one_loop_turn_leave_in_one_batch() -> None:
     driver, carrier, audience = make()
     for _ in range(3):
         driver.endpoint.connect(SERVICE, driver.now())
@@ -137,7 +138,7 @@ async def test_without_room_everything_waits_until_the_carrier_pumps() -> None:
 
 
 @in_loop
-async def test_events_go_to_who_registered_and_to_nobody_afterwards() -> None:
+async def test_events_go_to_the_registered_handler_until_it_unregisters() -> None:
     driver, carrier, _ = make()
     heard: list[Event] = []
     connections = [driver.endpoint.connect(SERVICE, driver.now()) for _ in range(2)]
@@ -152,13 +153,15 @@ async def test_events_go_to_who_registered_and_to_nobody_afterwards() -> None:
         assert connect is not None
         payload = encode_rejected(Rejected(connect.route_key, RejectReason.BUSY, "no"))
         answers.append(Packet(PacketType.REJECTED, packet.source, 0, 0, payload))
+    carrier.round_trip_us = 2_000_000
     carrier.tell(BatchDone(token, ok=True), PacketsReceived(answers, None))
+    assert driver.endpoint.carrier.round_trip_us == 2_000_000  # windows grow in proportion to it
     assert heard == [Refused(connections[0].id, RejectReason.BUSY, "no")]
     await driver.close()
 
 
 @in_loop
-async def test_4_15_absence_is_counted_while_the_relay_does_not_answer() -> None:
+async def test_4_15_the_relay_counts_as_absent_while_it_does_not_answer() -> None:
     driver, carrier, audience = make()
     view = driver.endpoint.carrier
     carrier.tell(ATTACHED, LanesChanged(3, 5000))
@@ -171,7 +174,7 @@ async def test_4_15_absence_is_counted_while_the_relay_does_not_answer() -> None
     assert view.absent_since_us == NEVER_US
     carrier.tell(Detached())
     assert not driver.attached
-    carrier.tell(Recovered())  # something answers, but does not know us yet
+    carrier.tell(Recovered())  # the relay answers, but does not know this attachment yet
     assert view.absent_since_us < NEVER_US
     carrier.tell(ATTACHED)
     assert view.absent_since_us == NEVER_US
@@ -190,7 +193,7 @@ async def test_4_15_absence_is_counted_while_the_relay_does_not_answer() -> None
 
 
 @in_loop
-async def test_the_timer_fires_for_the_carrier_and_again_when_it_is_due_sooner() -> None:
+async def test_the_timer_moves_when_the_carrier_is_due_earlier() -> None:
     driver, carrier, _ = make()
     carrier.due_us = now_us() + 60_000_000
     driver.pump()
@@ -229,7 +232,7 @@ async def test_quiet_means_that_every_batch_is_at_the_relay() -> None:
 
 
 @in_loop
-async def test_what_the_carrier_says_of_connections_is_passed_on() -> None:
+async def test_reports_of_the_carrier_are_passed_on() -> None:
     driver, carrier, audience = make()
     carrier.host.wrote(7)
     carrier.host.trouble("reset")
@@ -239,7 +242,7 @@ async def test_what_the_carrier_says_of_connections_is_passed_on() -> None:
 
 
 @in_loop
-async def test_a_handler_that_raises_does_not_stop_the_pump_for_ever() -> None:
+async def test_the_pump_goes_on_after_a_handler_raised() -> None:
     driver, carrier, _ = make()
     connection = driver.endpoint.connect(SERVICE, driver.now())
 

@@ -1,4 +1,4 @@
-"""What a real endpoint tells its trace: its relay, its carrier, every exchange, and how a node is called."""
+"""Records that a real endpoint writes to its trace: relay, carrier, every exchange, and the name of the node."""
 
 from tests.carriers.harness import echo, end, say_and_hear
 from tests.support.loops import in_loop
@@ -7,7 +7,7 @@ from tunnel.traces import TraceEvent, TraceLevel, TraceRecord
 
 
 class Sink(list[TraceRecord]):
-    """Keeps what it is given, at a level."""
+    """Keeps the records that it is given, at a level."""
 
     def __init__(self, level: TraceLevel = TraceLevel.PACKET) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ async def talk(relay: TestRelay, sink: Sink, answers_503: int = 0) -> None:
 
 
 @in_loop
-async def test_an_endpoint_tells_of_its_relay_carrier_and_exchanges() -> None:
+async def test_the_trace_records_relay_carrier_and_exchanges() -> None:
     sink = Sink()
     async with MemoryTestRelay() as relay:
         await talk(relay, sink)
     (node,) = {record.node for record in sink}
     assert node.startswith("bob-")
-    assert len(node) == len("bob-") + 8  # of the attachment's id: another life is another node
+    assert len(node) == len("bob-") + 8  # from the attachment's id: a new life of the process is a new node
     assert sink.of(TraceEvent.ATTACHED)[0].count == 1
     carriers = {record.carrier for record in sink.of(TraceEvent.PACKET_SENT)}
     assert carriers == {sink.of(TraceEvent.CARRIER_CHANGED)[0].carrier}
@@ -53,7 +53,7 @@ async def test_an_endpoint_tells_of_its_relay_carrier_and_exchanges() -> None:
 
 
 @in_loop
-async def test_at_the_level_of_connections_only_failed_exchanges_are_told() -> None:
+async def test_the_connection_level_records_only_failed_exchanges() -> None:
     sink = Sink(TraceLevel.CONNECTION)
     async with MemoryTestRelay() as relay:
         await talk(relay, sink, answers_503=6)
@@ -64,7 +64,7 @@ async def test_at_the_level_of_connections_only_failed_exchanges_are_told() -> N
 
 
 @in_loop
-async def test_without_a_trace_nothing_watches() -> None:
+async def test_the_level_off_records_nothing() -> None:
     sink = Sink(TraceLevel.OFF)
     async with MemoryTestRelay() as relay:
         await talk(relay, sink)

@@ -1,4 +1,4 @@
-"""Every refusal and every loss becomes an error that socket code knows and that says what to do next."""
+"""Every refusal and every loss becomes an error that code for sockets knows and that says what to do next."""
 
 import errno
 
@@ -30,7 +30,7 @@ def test_a_refusal_says_what_to_do(reason: RejectReason) -> None:
     assert isinstance(error, DeniedError if reason is RejectReason.DENIED else RefusedError)
 
 
-def test_refusals_have_the_number_that_a_socket_would_have() -> None:
+def test_refusals_have_the_errno_of_a_socket_error() -> None:
     numbers = {reason: RefusedError("", reason).errno for reason in RejectReason}
     assert numbers[RejectReason.REFUSED] == errno.ECONNREFUSED
     assert numbers[RejectReason.UNREACHABLE] == errno.EHOSTUNREACH
@@ -38,7 +38,7 @@ def test_refusals_have_the_number_that_a_socket_would_have() -> None:
 
 
 @pytest.mark.parametrize("reason", LostReason)
-def test_a_loss_says_why(reason: LostReason) -> None:
+def test_a_loss_states_its_cause(reason: LostReason) -> None:
     error = lost_error(Lost(1, reason, ""), "db:5432")
     assert reason.value in str(error)
     assert error.reason is reason
@@ -64,3 +64,19 @@ def test_each_kind_has_the_exit_code_of_the_contract() -> None:
     assert issubclass(ResetError, ConnectionResetError)
     assert issubclass(RefusedError, ConnectionRefusedError)
     assert set(errors.__all__) >= {kind.__name__ for kind in codes}
+
+
+def test_texts_join_the_target_the_cause_and_the_advice() -> None:
+    refused = {
+        "full": "db:5432: full; there is no room for another connection: try again later, or raise the limits",
+        "": "db:5432: there is no room for another connection: try again later, or raise the limits",
+    }
+    for said, text in refused.items():
+        assert str(refused_error(Refused(1, RejectReason.BUSY, said), "db:5432")) == text
+    gone, reset = LostReason.GONE, LostReason.RESET
+    assert str(lost_error(Lost(1, gone, "replaced"), "db:5432")) == f"db:5432: {gone.value}; replaced; connect again"
+    assert str(lost_error(Lost(1, reset, ""), "db:5432")) == f"db:5432: {reset.value}"
+
+
+def test_a_reset_has_the_errno_of_a_reset() -> None:
+    assert ResetError("").errno == errno.ECONNRESET

@@ -1,4 +1,4 @@
-"""What the packages say they export is there, and importing tunnel brings nothing that a user may not have."""
+"""The packages have every name that they export, and importing tunnel imports nothing that may not be installed."""
 
 import importlib
 import re
@@ -16,14 +16,14 @@ FILES = [
     for path in project_files(ROOT)
     if path.parts[0] in ("tunnel", "servlet", "client", "loadtests") and path.name != "__main__.py"
 ]
-# Locust puts gevent in the place of threads and sockets, for good: its modules are imported in processes of their own.
+# Locust replaces threads and sockets with gevent's, for good: its modules are imported in processes of their own.
 ALONE = re.compile(r"^(from|import) (locust|gevent|loadtests\.stress\.(users|session))\b", re.MULTILINE)
 IN_ITS_OWN = [module_name(path) for path in FILES if ALONE.search((ROOT / path).read_text())]
 MODULES = [name for name in map(module_name, FILES) if name not in IN_ITS_OWN]
 
-# What an extra installs: a module that needs one of these is skipped where it is absent.
+# Modules that an extra installs: a module that needs one of these is skipped where it is absent.
 OPTIONAL = ("locust", "nats", "prometheus_client", "pyspark", "zstandard")
-# What `import tunnel` must not bring, installed or not.
+# Modules that `import tunnel` must not import, installed or not.
 NOT_BROUGHT = ("aiohttp", "locust", "nats", "prometheus_client", "pyspark", "client", "servlet", "loadtests")
 
 
@@ -39,7 +39,7 @@ def test_every_exported_name_exists(name: str) -> None:
     assert len(set(module.__all__)) == len(module.__all__)
 
 
-def test_modules_for_a_process_of_their_own() -> None:
+def test_modules_that_need_their_own_process_export_their_names() -> None:
     assert IN_ITS_OWN == ["loadtests.stress.locustfile", "loadtests.stress.session", "loadtests.stress.users"]
     pytest.importorskip("gevent")
     code = """
@@ -53,7 +53,7 @@ for name in sys.argv[1:]:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_importing_tunnel_brings_nothing_optional() -> None:
+def test_importing_tunnel_imports_nothing_optional() -> None:
     # Blocked modules stand for modules that are not installed.
     code = f"""
 import sys

@@ -14,7 +14,7 @@ from tunnel.wire import Frame, PacketType
 
 
 @in_loop
-async def test_a_server_is_what_asyncio_calls_one() -> None:
+async def test_a_server_behaves_like_asyncio_server() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service:
         server = await service.start_server(echo, "echo")
         assert isinstance(server, asyncio.AbstractServer)
@@ -39,8 +39,8 @@ async def test_a_server_is_what_asyncio_calls_one() -> None:
             await cancelled
 
 
-def loses_the_first_announcement() -> MemoryTestRelay:
-    """As a relay does to which a packet came damaged."""
+def relay_losing_one_announcement() -> MemoryTestRelay:
+    """A relay that loses the first LISTEN_STATE, as one does that received a damaged packet."""
     announced = 0
 
     def keep(frame: Frame) -> bool:
@@ -52,16 +52,16 @@ def loses_the_first_announcement() -> MemoryTestRelay:
 
 
 @in_loop
-async def test_a_server_is_there_when_start_server_returns_whatever_was_lost() -> None:
-    async with loses_the_first_announcement() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+async def test_start_server_returns_a_reachable_server_after_a_lost_packet() -> None:
+    async with relay_losing_one_announcement() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
         _, writer = await say_and_hear(client)
         await end(writer)
 
 
 @in_loop
-async def test_a_refusal_is_told_whatever_was_lost() -> None:
-    async with loses_the_first_announcement() as relay, relay.attach("ann") as service:
+async def test_start_server_raises_a_refusal_after_a_lost_packet() -> None:
+    async with relay_losing_one_announcement() as relay, relay.attach("ann") as service:
         with pytest.raises(DeniedError, match="ask its operator"):
             await service.start_server(echo, "forbidden")
 
@@ -81,7 +81,7 @@ async def test_a_handler_may_be_a_plain_function() -> None:
         await served[0]
 
 
-def test_a_handler_that_raises_is_told_to_the_loop_and_closed() -> None:
+def test_a_handler_that_raises_is_reported_to_the_loop_and_closed() -> None:
     told: list[str] = []
 
     async def clumsy(reader: StreamReader, writer: StreamWriter) -> None:
@@ -99,7 +99,23 @@ def test_a_handler_that_raises_is_told_to_the_loop_and_closed() -> None:
     assert told == ["unhandled exception in a stream handler"]
 
 
-def test_an_exit_handler_that_raises_is_told_to_the_loop_and_refused() -> None:
+@in_loop
+async def test_the_connection_of_a_cancelled_handler_is_reset_so_that_its_peer_sees_no_clean_end() -> None:
+    async def cancelled(reader: StreamReader, writer: StreamWriter) -> None:
+        writer.write(b"half")
+        await writer.flush()
+        raise asyncio.CancelledError
+
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(cancelled, "cancelled")
+        reader, writer = await client.open_connection("cancelled")
+        assert await reader.readexactly(4) == b"half"
+        with pytest.raises(ResetError):
+            await reader.read()
+        writer.transport.abort()
+
+
+def test_an_exit_handler_that_raises_is_reported_to_the_loop_and_refused() -> None:
     told: list[str] = []
 
     async def clumsy(request: ExitRequest) -> None:
@@ -116,7 +132,7 @@ def test_an_exit_handler_that_raises_is_told_to_the_loop_and_refused() -> None:
 
 
 @in_loop
-async def test_a_request_is_answered_once() -> None:
+async def test_an_exit_request_is_answered_only_once() -> None:
     async def twice(request: ExitRequest) -> None:
         request.refuse(RejectReason.BUSY, "full")
         request.refuse(RejectReason.DENIED)
@@ -143,7 +159,7 @@ async def test_a_request_is_answered_once() -> None:
 
 
 @in_loop
-async def test_the_end_of_the_attachment_ends_its_handlers() -> None:
+async def test_closing_the_attachment_cancels_its_handlers() -> None:
     cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def stubborn(reader: StreamReader, writer: StreamWriter) -> None:
@@ -160,12 +176,12 @@ async def test_the_end_of_the_attachment_ends_its_handlers() -> None:
             assert await reader.readexactly(1) == b"1"
         await cancelled
         assert not server.is_serving()
-        assert await reader.read() == b""  # closed as a process that ends closes its sockets
+        assert await reader.read() == b""  # closed, as the kernel closes the sockets of a process that ends
         writer.transport.abort()
 
 
 @in_loop
-async def test_what_the_application_has_not_seen_is_ended_with_the_attachment() -> None:
+async def test_closing_the_attachment_ends_connections_that_await_the_application() -> None:
     async def never(request: ExitRequest) -> None:
         asked.set_result(None)
         await asyncio.get_running_loop().create_future()
@@ -186,7 +202,7 @@ async def test_what_the_application_has_not_seen_is_ended_with_the_attachment() 
         writer.transport.abort()
 
 
-def test_what_dialling_raised_becomes_a_reason() -> None:
+def test_an_error_of_dialling_becomes_a_reject_reason() -> None:
     reasons = {
         RejectReason.REFUSED: ConnectionRefusedError(),
         RejectReason.TIMED_OUT: TimeoutError(),

@@ -1,4 +1,4 @@
-"""The allocator keeps what was freed."""
+"""The allocator keeps freed memory for the next use."""
 
 import subprocess
 import sys
@@ -23,12 +23,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(prepare: str) -> int:
-    """Page faults of using large blocks, one after the other, in a new process."""
+    """Page faults of a new process that uses large blocks, one after the other."""
     command = [sys.executable, "-c", PROGRAM.format(prepare=prepare)]
     return int(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone is told")
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is configured")
 def test_freed_memory_is_used_again() -> None:
     assert faults("keep_freed_memory()") < faults("") / 2
 
@@ -49,14 +49,14 @@ print(before - resident())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone is told")
-def test_what_nobody_uses_can_be_given_back() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is configured")
+def test_unused_memory_can_be_given_back() -> None:
     command = [sys.executable, "-c", HOLDER]
     given_back = int(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
     assert given_back > 20 << 20
 
 
-def test_it_is_harmless_to_ask_twice() -> None:
+def test_calling_twice_is_harmless() -> None:
     for _ in range(2):
         keep_freed_memory()
         give_back_freed_memory()

@@ -1,4 +1,4 @@
-"""Two connections that become one: who is told what, in every order. tests/servlet/exit has real sockets."""
+"""Two connections spliced into one: an end on one side reaches the other. tests/servlet/exit has real sockets."""
 
 import asyncio
 import errno
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.loops import in_loop
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 
 
 class Wire(asyncio.Transport):
-    """A transport that remembers what it was asked for, and tells its protocol what a test wants."""
+    """A transport that records calls, and makes the calls to its protocol that a test wants."""
 
     def __init__(self, side: Side) -> None:
         self.ends = socket.socketpair()
@@ -48,7 +49,7 @@ class Wire(asyncio.Transport):
         self.asked.append("resume")
 
     def lost(self, error: Exception | None = None) -> None:
-        """The connection is no more."""
+        """Report the connection as lost to the protocol."""
         self.closing = True
         for end in self.ends:
             end.close()
@@ -63,7 +64,7 @@ class TcpSide(SocketSide):
 
 
 class Pair:
-    """Both sides with their transports; forgets what was asked before they were spliced."""
+    """Both sides with their transports; `splice` forgets the calls that were recorded before it."""
 
     def __init__(self) -> None:
         self.ended: list[tuple[Side, Exception | None]] = []
@@ -80,7 +81,7 @@ class Pair:
         return self
 
     def lose(self) -> None:
-        """At the end of a test."""
+        """Lose both connections at the end of a test."""
         for wire in (self.near, self.far):
             if wire.ends[0].fileno() >= 0:
                 wire.lost()
@@ -93,13 +94,13 @@ def pair() -> Any:
     made.lose()
 
 
-def test_nothing_is_read_before_there_are_two(pair: Pair) -> None:
+def test_reading_starts_only_after_splicing(pair: Pair) -> None:
     assert pair.near.asked == pair.far.asked == ["pause"]
     splice(pair.near.side, pair.far.side)
     assert pair.near.asked == pair.far.asked == ["pause", "resume"]
 
 
-def test_bytes_go_both_ways_and_full_buffers_stop_the_other_side(pair: Pair) -> None:
+def test_bytes_go_both_ways_and_full_buffers_pause_the_other_side(pair: Pair) -> None:
     pair.splice()
     pair.near.side.data_received(b"up")
     pair.far.side.data_received(b"down")
@@ -110,7 +111,7 @@ def test_bytes_go_both_ways_and_full_buffers_stop_the_other_side(pair: Pair) -> 
     assert pair.near.asked == ["pause", "resume"]
 
 
-def test_an_end_for_a_socket_that_was_just_reset_is_no_error(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_closing_a_socket_that_was_just_reset_is_no_error(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_connected(wire: Wire) -> None:
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
@@ -121,7 +122,7 @@ def test_an_end_for_a_socket_that_was_just_reset_is_no_error(pair: Pair, monkeyp
     assert pair.far.asked == ["abort"]
 
 
-def test_an_end_of_file_is_passed_on_alone(pair: Pair) -> None:
+def test_an_end_of_file_ends_one_direction_only(pair: Pair) -> None:
     pair.splice()
     assert pair.near.side.eof_received()
     assert (pair.near.asked, pair.far.asked) == ([], ["eof"])
@@ -134,7 +135,7 @@ def test_an_end_of_file_is_passed_on_alone(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("order", [("near", "far"), ("far", "near")])
-def test_an_error_on_one_side_is_a_reset_on_the_other(pair: Pair, order: tuple[str, str]) -> None:
+def test_an_error_on_one_side_resets_the_other(pair: Pair, order: tuple[str, str]) -> None:
     pair.splice()
     first, second = (getattr(pair, name) for name in order)
     error = ConnectionResetError()
@@ -149,10 +150,10 @@ def test_a_reset_of_a_socket_does_not_linger(pair: Pair) -> None:
     linger = pair.near.ends[0].getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
     assert struct.unpack("ii", linger) == (1, 0)
     pair.near.side.abort()
-    assert pair.near.asked == ["abort"]  # once: the descriptor may be somebody else's by then
+    assert pair.near.asked == ["abort"]  # once: the descriptor may belong to another connection by then
 
 
-def test_a_cut_after_an_end_of_file_is_a_cut(pair: Pair) -> None:
+def test_a_reset_after_an_end_of_file_resets_the_other_side(pair: Pair) -> None:
     pair.splice()
     pair.far.side.eof_received()
     pair.far.side.abort()
@@ -160,34 +161,34 @@ def test_a_cut_after_an_end_of_file_is_a_cut(pair: Pair) -> None:
     assert pair.near.asked == ["eof", "abort"]
 
 
-def test_a_connection_that_ends_without_its_end_is_a_cut(pair: Pair) -> None:
+def test_a_connection_lost_without_an_end_of_file_resets_the_other_side(pair: Pair) -> None:
     pair.splice()
     pair.far.lost()
     assert pair.near.asked == ["abort"]
 
 
-def test_a_peer_that_has_closed_ends_the_pair(pair: Pair) -> None:
+def test_a_connection_lost_after_an_end_of_file_closes_the_other_side(pair: Pair) -> None:
     pair.splice()
     pair.far.side.eof_received()
     pair.far.lost()
     assert pair.near.asked == ["eof", "close"]
 
 
-def test_what_nobody_will_read_resets_its_writer(pair: Pair) -> None:
+def test_data_that_cannot_be_delivered_resets_its_writer(pair: Pair) -> None:
     pair.splice()
     pair.far.write_error = ConnectionResetError()
     pair.near.side.data_received(b"too late")
     assert pair.near.asked == pair.far.asked == ["abort"]
 
 
-def test_an_end_of_file_after_bytes_were_thrown_away_is_no_end(pair: Pair) -> None:
+def test_an_end_of_file_after_lost_bytes_resets_both_sides(pair: Pair) -> None:
     pair.splice()
     pair.far.write_error = ConnectionResetError()
     assert pair.far.side.eof_received()
     assert pair.near.asked == pair.far.asked == ["abort"]
 
 
-def test_what_happens_before_they_meet_is_passed_on(pair: Pair) -> None:
+def test_data_and_end_before_splicing_are_passed_on(pair: Pair) -> None:
     pair.far.side.data_received(b"220 ")
     pair.far.side.data_received(b"hello")
     pair.far.side.eof_received()
@@ -197,27 +198,27 @@ def test_what_happens_before_they_meet_is_passed_on(pair: Pair) -> None:
     assert pair.near.written == b"220 hello"
 
 
-def test_two_ends_before_they_meet_close_both(pair: Pair) -> None:
+def test_two_ends_of_file_before_splicing_close_both_sides(pair: Pair) -> None:
     pair.far.side.eof_received()
     pair.near.side.eof_received()
     splice(pair.near.side, pair.far.side)
     assert pair.near.asked[1:] == pair.far.asked[1:] == ["close"]
 
 
-def test_a_side_that_has_gone_takes_the_other_with_it(pair: Pair) -> None:
+def test_splicing_to_a_lost_side_resets_the_other(pair: Pair) -> None:
     pair.near.lost(ConnectionResetError())
     splice(pair.near.side, pair.far.side)
     assert pair.far.asked == ["pause", "abort"]
     assert pair.near.asked == ["pause"]
 
 
-def test_a_side_that_closes_takes_the_other_with_it(pair: Pair) -> None:
+def test_splicing_to_a_closing_side_resets_the_other(pair: Pair) -> None:
     pair.far.side.abort()
     splice(pair.near.side, pair.far.side)
     assert pair.near.asked == ["pause", "abort"]
 
 
-def test_what_comes_for_a_closed_side_is_dropped(pair: Pair) -> None:
+def test_data_for_a_closed_side_is_dropped(pair: Pair) -> None:
     pair.splice()
     pair.far.closing = True
     pair.near.side.data_received(b"gone")
@@ -226,13 +227,13 @@ def test_what_comes_for_a_closed_side_is_dropped(pair: Pair) -> None:
     assert (pair.far.written, pair.far.asked) == (b"", [])
 
 
-def test_both_can_be_cut(pair: Pair) -> None:
+def test_both_sides_can_be_reset(pair: Pair) -> None:
     pair.splice()
     pair.near.side.abort_both()
     assert pair.near.asked == pair.far.asked == ["abort"]
 
 
-def test_who_waits_for_a_connection_is_told() -> None:
+def test_the_caller_that_waits_for_a_connection_is_called() -> None:
     made: list[Side] = []
     side = TcpSide(made.append)
     wire = Wire(side)
@@ -242,3 +243,39 @@ def test_who_waits_for_a_connection_is_told() -> None:
     side.resume_writing()
     assert wire.asked == ["pause", "abort"]
     wire.lost()
+
+
+@in_loop
+async def test_a_tcp_side_sends_small_writes_at_once_and_notices_a_dead_peer() -> None:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        address = server.sockets[0].getsockname()
+        transport, side = await asyncio.get_running_loop().create_connection(SocketSide, *address)
+        sock = transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        side.abort()
+
+
+@in_loop
+async def test_a_tcp_side_resets_its_peer_unless_it_is_closed_cleanly() -> None:
+    """SO_LINGER is set from the beginning, so that the kernel resets the connection of a process that is killed."""
+    loop = asyncio.get_running_loop()
+    accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    server = await asyncio.start_server(lambda *streams: accepted.put_nowait(streams), "127.0.0.1", 0)
+    async with server:
+        address = server.sockets[0].getsockname()
+        _, side = await loop.create_connection(SocketSide, *address)
+        reader, writer = await accepted.get()
+        side.write(bytes(5_000_000))  # more than the buffers of the kernel hold
+        side.close()
+        assert len(await reader.read()) == 5_000_000
+        writer.close()
+        transport, side = await loop.create_connection(SocketSide, *address)
+        reader, writer = await accepted.get()
+        side.write(b"half")
+        assert await reader.readexactly(4) == b"half"
+        transport.close()  # past the side, as the kernel closes it
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()

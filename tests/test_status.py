@@ -1,9 +1,9 @@
-"""Listeners are told once each way, and one that raises disturbs nobody."""
+"""Listeners are notified once of each change, and one that raises does not affect the others."""
 
 from tunnel.status import Listeners
 
 
-class Told:
+class RecordingListener:
     def __init__(self) -> None:
         self.told: list[str] = []
 
@@ -17,14 +17,14 @@ class Told:
         self.told.append(f"read closed: {text}")
 
 
-class Clumsy(Told):
+class Clumsy(RecordingListener):
     def disconnected(self, reason: str) -> None:
         raise LookupError(reason)
 
 
-def test_changes_are_told_once() -> None:
+def test_listeners_are_notified_once_of_each_change() -> None:
     listeners = Listeners(lambda message, error: None)
-    told = Told()
+    told = RecordingListener()
     listeners.connection.append(told)
     listeners.error.append(told)
     listeners.absent("not yet there")
@@ -38,10 +38,10 @@ def test_changes_are_told_once() -> None:
     assert told.told == ["disconnected: gone", "read closed: reset", "reconnected"]
 
 
-def test_a_listener_that_raises_is_reported_and_the_others_are_told() -> None:
+def test_a_listener_that_raises_is_reported_and_the_others_are_notified() -> None:
     reported: list[tuple[str, Exception]] = []
     listeners = Listeners(lambda message, error: reported.append((message, error)))
-    told = Told()
+    told = RecordingListener()
     listeners.connection += [Clumsy(), told]
     listeners.present()
     listeners.absent("gone")

@@ -11,18 +11,40 @@ from tunnel.streams import StreamProtocol
 
 
 @in_loop
-async def test_an_end_that_nobody_asks_about_is_no_mistake_of_anybody() -> None:
-    """Whatever the collector comes to first: the future is not left with an exception that was never retrieved."""
+async def test_an_error_that_the_application_does_not_retrieve_is_not_logged() -> None:
+    """Whichever object is collected first, no future is left with an exception that was never retrieved."""
     loop = asyncio.get_running_loop()
     protocol = StreamProtocol(StreamReader(loop=loop), loop=loop)
     protocol.connection_lost(ResetError("reset by the peer"))
     closed = protocol._get_close_waiter(None)  # type: ignore[attr-defined]
     del protocol._closed  # type: ignore[attr-defined]
-    del closed  # the loop hears of it at once, were it not retrieved
+    del closed  # the loop would report an exception that was not retrieved here
 
 
 @in_loop
-async def test_who_asks_learns_how_it_ended() -> None:
+async def test_drain_raises_once_the_peer_reads_no_more() -> None:
+    """Otherwise a sender that never reads would go on writing although its bytes are dropped."""
+    closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def leave(reader: StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(5)
+        writer.close()
+        closed.set_result(None)
+
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(leave, "leaver")
+        reader, writer = await client.open_connection("leaver")
+        writer.write(b"hello")
+        assert await reader.read() == b""
+        await closed
+        writer.write(b"more")
+        with pytest.raises(ResetError, match="will not read further data"):
+            await writer.drain()
+        writer.transport.abort()
+
+
+@in_loop
+async def test_reader_and_writer_raise_the_reset() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""Tasks that are kept while they run."""
+"""KeptTasks keeps references to tasks while they run."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from tunnel.tasks import KeptTasks
 
 
 @in_loop
-async def test_it_waits_for_all_of_them_whatever_becomes_of_them() -> None:
+async def test_done_waits_for_all_tasks_whether_they_fail_or_start_others() -> None:
     tasks, ended = KeptTasks(), []
 
     async def fails() -> None:
@@ -27,7 +27,7 @@ async def test_it_waits_for_all_of_them_whatever_becomes_of_them() -> None:
 
 
 @in_loop
-async def test_those_that_are_cancelled_are_waited_for() -> None:
+async def test_done_waits_for_cancelled_tasks() -> None:
     tasks, ended = KeptTasks(), []
 
     async def stands_still() -> None:
@@ -42,11 +42,11 @@ async def test_those_that_are_cancelled_are_waited_for() -> None:
     tasks.cancel()
     await tasks.done()
     assert ended == ["cancelled"]
-    await tasks.done()  # nothing is left
+    await tasks.done()  # no task is left, so that this returns at once
 
 
 @in_loop
-async def test_those_that_come_while_it_stops_are_cancelled_too() -> None:
+async def test_tasks_that_start_while_it_stops_are_cancelled_too() -> None:
     tasks, ended = KeptTasks(), []
 
     async def stands_still(name: str) -> None:

@@ -1,4 +1,4 @@
-"""How a program gets a trace."""
+"""How a program opens a trace."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def test_a_trace_is_opened_at_a_level(tmp_path: Path) -> None:
     assert (tmp_path / "x").is_dir()
 
 
-def test_off_is_no_trace_and_touches_nothing(tmp_path: Path) -> None:
+def test_the_level_off_writes_no_trace_and_creates_no_files(tmp_path: Path) -> None:
     assert open_trace(tmp_path / "x", "off") is None
     assert not (tmp_path / "x").exists()
 

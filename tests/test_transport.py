@@ -1,4 +1,4 @@
-"""A connection as a transport of asyncio: what protocols may expect of it, third-party ones and TLS included."""
+"""A connection as an asyncio transport: what protocols may expect of it, including third-party protocols and TLS."""
 
 import asyncio
 import ssl
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.carriers.harness import MIB, Counting, ask, echo, end, noise, say_and_hear
+from tests.carriers.harness import MIB, Counting, ask, echo, end, noise, say_and_hear, write_until_paused
 from tests.support.loops import in_loop, run
 from tests.support.relays import MemoryTestRelay
-from tunnel import Attachment, IntegrityError, LostError, StreamReader, StreamWriter, Transport
-from tunnel.asyncio_gaps import fill
-from tunnel.core import LostReason
+from tunnel import Attachment, IntegrityError, LostError, ResetError, StreamReader, StreamWriter, Transport
+from tunnel.asyncio_compat import fill
+from tunnel.core import LostReason, PeerClosed
 from tunnel.wire import AbortReason
 
 TLS = Path(__file__).parent / "support" / "tls"
@@ -22,13 +22,13 @@ TLS = Path(__file__).parent / "support" / "tls"
 
 @asynccontextmanager
 async def two() -> AsyncIterator[tuple[Attachment, Attachment]]:
-    """A service side and a client side, at one relay."""
+    """A service side and a client side, attached to one relay."""
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         yield service, client
 
 
 class Buffered(asyncio.BufferedProtocol):
-    """Takes what comes in buffers of its own, of a few bytes."""
+    """A BufferedProtocol whose own buffers hold a few bytes."""
 
     def __init__(self) -> None:
         self.buffer = bytearray(7)
@@ -50,7 +50,7 @@ class Buffered(asyncio.BufferedProtocol):
 
 
 @in_loop
-async def test_a_buffered_protocol() -> None:
+async def test_a_buffered_protocol_receives_the_whole_stream() -> None:
     async with two() as (service, client):
         peer: asyncio.Future[Buffered] = asyncio.get_running_loop().create_future()
 
@@ -69,7 +69,7 @@ async def test_a_buffered_protocol() -> None:
 
 
 @in_loop
-async def test_what_write_takes() -> None:
+async def test_write_takes_any_bytes_like_object_until_write_eof() -> None:
     async with two() as (service, client):
         await service.start_server(echo, "echo")
         transport, protocol = await client.create_connection(Counting, "echo")
@@ -96,7 +96,7 @@ async def test_what_write_takes() -> None:
 
 
 @in_loop
-async def test_limits_and_information() -> None:
+async def test_write_buffer_limits_and_extra_info() -> None:
     async with two() as (service, client):
         await service.start_server(echo, "echo")
         transport, protocol = await client.create_connection(Counting, "echo")
@@ -134,7 +134,7 @@ async def test_a_paused_reader_gets_nothing_until_it_resumes() -> None:
         assert protocol.size == 5
 
 
-def test_a_protocol_that_raises_is_aborted_and_told() -> None:
+def test_a_protocol_that_raises_is_reported_and_its_connection_aborted() -> None:
     class Clumsy(Counting):
         def data_received(self, data: bytes) -> None:
             raise LookupError("clumsy")
@@ -155,7 +155,7 @@ def test_a_protocol_that_raises_is_aborted_and_told() -> None:
 
 
 @in_loop
-async def test_an_empty_buffer_is_a_mistake_of_the_protocol() -> None:
+async def test_an_empty_buffer_of_the_protocol_is_an_error() -> None:
     class Empty(Buffered):
         def get_buffer(self, sizehint: int) -> bytearray:
             return bytearray()
@@ -165,7 +165,7 @@ async def test_an_empty_buffer_is_a_mistake_of_the_protocol() -> None:
 
 
 @in_loop
-async def test_no_answer_in_time_and_a_caller_who_gives_up() -> None:
+async def test_opening_a_connection_times_out_and_can_be_cancelled() -> None:
     async with MemoryTestRelay(settle_us=60_000_000) as relay, relay.attach("ann") as client:
         with pytest.raises(TimeoutError, match=r"nobody: no answer within 0\.01 s"):
             await client.open_connection("nobody", timeout=0.01)
@@ -174,13 +174,13 @@ async def test_no_answer_in_time_and_a_caller_who_gives_up() -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        with pytest.raises(ValueError, match="a port lies between"):
+        with pytest.raises(ValueError, match="port must be between"):
             await client.open_connection("host", 0)
         assert client.stats().connections == {}
 
 
 @in_loop
-async def test_the_end_of_the_attachment_ends_what_is_not_answered() -> None:
+async def test_closing_the_attachment_ends_a_connection_that_is_not_answered() -> None:
     async with MemoryTestRelay(settle_us=60_000_000) as relay:
         client = relay.attach("ann", linger=0.01)
         await client.start()
@@ -192,7 +192,7 @@ async def test_the_end_of_the_attachment_ends_what_is_not_answered() -> None:
 
 
 @in_loop
-async def test_an_integrity_error_is_shown_to_both() -> None:
+async def test_an_integrity_error_is_raised_on_both_sides() -> None:
     failed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: StreamReader, writer: StreamWriter) -> None:
@@ -216,7 +216,7 @@ async def test_an_integrity_error_is_shown_to_both() -> None:
 
 
 class Sink(Counting):
-    """Reads nothing."""
+    """Pauses reading as soon as it is connected."""
 
     made: asyncio.Future["Sink"]
 
@@ -227,7 +227,7 @@ class Sink(Counting):
 
 
 async def connected(service: Attachment, client: Attachment) -> tuple[Counting, Sink]:
-    """A protocol that counts, and its peer that does not read."""
+    """A protocol that counts bytes, and its peer, which does not read."""
 
     class Fresh(Sink):
         made: asyncio.Future[Sink] = asyncio.get_running_loop().create_future()
@@ -238,15 +238,13 @@ async def connected(service: Attachment, client: Attachment) -> tuple[Counting, 
 
 
 @pytest.mark.parametrize("ending", ["close", "abort"])
-def test_what_a_peer_does_not_read_is_an_error_to_its_writer(ending: str) -> None:
+def test_writing_fails_when_the_peer_ends_without_reading(ending: str) -> None:
     @in_loop
     async def scenario() -> None:
         async with two() as (service, client):
             protocol, peer = await connected(service, client)
             transport = protocol.transport
-            while not protocol.paused.is_set():
-                transport.write(noise(MIB))
-                await asyncio.sleep(0)
+            await write_until_paused(protocol)
             for size in (1, 2):
                 transport.write(bytes(size))
             flushing = asyncio.create_task(transport.flush())
@@ -254,7 +252,7 @@ def test_what_a_peer_does_not_read_is_an_error_to_its_writer(ending: str) -> Non
             sender = transport.get_extra_info("tunnel_connection").sender
             waiting = transport.get_write_buffer_size()
             assert waiting
-            assert sender.flush_offset == sender.window.written_bytes + waiting  # it belongs to what is waited for
+            assert sender.flush_offset == sender.window.written_bytes + waiting  # flush includes the buffer
             getattr(peer.transport, ending)()
             assert isinstance(await protocol.lost, ConnectionResetError)
             with pytest.raises(ConnectionResetError):
@@ -267,14 +265,40 @@ def test_what_a_peer_does_not_read_is_an_error_to_its_writer(ending: str) -> Non
 
 
 @in_loop
-async def test_what_waits_is_sent_before_the_end_that_was_asked_for() -> None:
+async def test_bytes_that_never_reached_the_endpoint_when_the_peer_closed_are_an_error() -> None:
+    """The peer had read all that was sent, but what waited in the transport is lost nevertheless."""
     async with two() as (service, client):
         protocol, peer = await connected(service, client)
-        size = 0
-        while not protocol.paused.is_set():
-            protocol.transport.write(noise(MIB))
-            size += MIB
-            await asyncio.sleep(0)
+        transport = protocol.transport
+        transport.write(bytes(32 * MIB))  # more than the endpoint takes at once
+        assert transport.get_write_buffer_size()
+        transport._handle(PeerClosed(transport.connection_id, junked_bytes=0))
+        assert isinstance(transport.write_error, ResetError)
+        assert transport.get_write_buffer_size() == 0
+        with pytest.raises(ResetError, match="will not read further data"):
+            await transport.flush()
+        transport.abort()
+        peer.transport.abort()
+
+
+@in_loop
+async def test_a_writer_is_paused_at_once_and_resumed_when_the_peer_reads() -> None:
+    async with two() as (service, client):
+        protocol, peer = await connected(service, client)
+        protocol.transport.write(bytes(32 * MIB))
+        assert protocol.paused.is_set()
+        assert not protocol.resumed.is_set()
+        peer.transport.resume_reading()
+        async with asyncio.timeout(10):
+            await protocol.resumed.wait()
+        protocol.transport.abort()
+
+
+@in_loop
+async def test_buffered_data_is_sent_before_the_end_of_file() -> None:
+    async with two() as (service, client):
+        protocol, peer = await connected(service, client)
+        size = await write_until_paused(protocol)
         protocol.transport.write_eof()
         peer.transport.resume_reading()
         assert await peer.lost is None
@@ -283,7 +307,7 @@ async def test_what_waits_is_sent_before_the_end_that_was_asked_for() -> None:
 
 
 @in_loop
-async def test_an_answer_to_last_words_is_an_error() -> None:
+async def test_writing_to_a_peer_that_has_closed_is_an_error() -> None:
     class Answering(Counting):
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -301,14 +325,14 @@ async def test_an_answer_to_last_words_is_an_error() -> None:
 
 
 @in_loop
-async def test_what_the_peer_wrote_can_be_read_after_it_closed_and_writing_fails() -> None:
+async def test_data_of_a_closed_peer_can_be_read_although_writing_fails() -> None:
     async with two() as (service, client):
         protocol, peer = await connected(service, client)
         transport = protocol.transport
         transport.pause_reading()
         peer.transport.write(b"good bye")
         peer.transport.close()
-        while not transport._peer_closed:  # noqa: ASYNC110 - nobody is told of it by itself
+        while not transport._peer_closed:  # noqa: ASYNC110 - nothing signals this
             await asyncio.sleep(0)
         transport.write(b"are you there?")
         transport.resume_reading()
@@ -351,7 +375,7 @@ def test_tls_inside_the_stream(new_loop: Callable[[], asyncio.AbstractEventLoop]
 
 
 @in_loop
-async def test_the_start_tls_of_asyncio_takes_it() -> None:
+async def test_asyncio_start_tls_accepts_the_transport() -> None:
     server_context, client_context = contexts()
 
     async def secure_echo(reader: StreamReader, writer: StreamWriter) -> None:
@@ -371,7 +395,7 @@ async def test_the_start_tls_of_asyncio_takes_it() -> None:
 
 
 @in_loop
-async def test_tls_with_a_stranger_fails_and_ends_the_connection() -> None:
+async def test_tls_with_an_untrusted_peer_fails_and_ends_the_connection() -> None:
     server_context, client_context = contexts()
 
     async def secure_echo(reader: StreamReader, writer: StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What happens to a connection before its protocol is there is told to the protocol when it comes."""
+"""Events of a connection before its protocol is attached reach the protocol as soon as it is."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class Ending(asyncio.Protocol):
         self._end(transport)
 
 
-class Told(asyncio.Protocol):
-    """Notes what it is told."""
+class RecordingProtocol(asyncio.Protocol):
+    """Records the calls that it receives."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -40,19 +40,19 @@ class Told(asyncio.Protocol):
         self.lost.set_result(exc)
 
 
-async def late(client: Attachment, seen: Callable[[Transport], object]) -> Told:
-    """A protocol that comes when the end has been seen."""
+async def late(client: Attachment, seen: Callable[[Transport], object]) -> RecordingProtocol:
+    """Connect, wait until `seen` holds, and only then attach a protocol."""
     transport = await client._connect("ending", None, None)
-    while not seen(transport):  # noqa: ASYNC110 - there is nobody who could be told
+    while not seen(transport):  # noqa: ASYNC110 - nothing signals this
         await asyncio.sleep(0)
-    protocol = Told()
+    protocol = RecordingProtocol()
     transport.begin(protocol)
     await protocol.lost
     return protocol
 
 
 @in_loop
-async def test_an_end_of_file_is_not_lost() -> None:
+async def test_an_end_of_file_before_the_protocol_is_not_lost() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.create_server(lambda: Ending(Transport.write_eof), "ending")
         protocol = await late(client, lambda transport: transport._peer_finished)
@@ -61,7 +61,7 @@ async def test_an_end_of_file_is_not_lost() -> None:
 
 
 @in_loop
-async def test_a_reset_is_not_lost() -> None:
+async def test_a_reset_before_the_protocol_is_not_lost() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.create_server(lambda: Ending(Transport.abort), "ending")
         protocol = await late(client, lambda transport: transport._over)

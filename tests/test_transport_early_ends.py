@@ -1,4 +1,4 @@
-"""A connection whose peer has ended it before its protocol was there: the protocol learns it all the same."""
+"""A peer may end a connection before our protocol is attached: the protocol learns of the end all the same."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tunnel import ExitRequest
 
 
 @pytest.mark.parametrize("how", ["eof", "close"])
-def test_an_end_that_comes_with_the_acceptance_is_an_end(how: str) -> None:
+def test_an_end_of_file_that_arrives_with_the_acceptance_is_delivered(how: str) -> None:
     async def accept_and_end(request: ExitRequest) -> None:
         reader, writer = request.accept_streams()
         if how == "eof":

@@ -1,7 +1,7 @@
-"""The wheel, as a user has it: installed into an empty environment, beside files that have the names of our folders.
+"""The wheel as a user has it: installed into an empty environment, beside files with the names of our folders.
 
-Nothing is fetched: the environment is given the installed files of the dependencies that the wheel declares, and of
-theirs, and nothing else.
+Nothing is downloaded: the environment gets the installed files of the dependencies that the wheel declares, of the
+dependencies of those, and nothing else.
 """
 
 import os
@@ -64,7 +64,7 @@ UNTYPED = "import tunnel_client\n\ntunnel_client.configure(relai='x')\ntunnel_cl
 
 
 class Installed:
-    """An environment with the wheel, and a folder in which a user works."""
+    """An environment with the wheel, and a working directory of a user."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self.wheel = wheel
@@ -74,7 +74,7 @@ class Installed:
         (packages,) = (self.environment / "lib").glob("python3*/site-packages")
         for name in needed(wheel):
             lend(name, packages)
-        # pip of the environment that runs the tests, for the empty one: it makes the commands, too.
+        # The pip of the environment that runs the tests installs into the empty one: it creates the commands, too.
         self._pip("install", "--no-deps", "--no-index", str(wheel))
         self.work.mkdir()
         for name in NAMES:
@@ -106,7 +106,7 @@ class Installed:
 
 
 def needed(wheel: Path) -> set[str]:
-    """The distributions that the wheel needs without any extra, and those that they need."""
+    """The distributions that the wheel needs without any extra, and those that they need in turn."""
     with zipfile.ZipFile(wheel) as archive:
         (file,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         waiting = [
@@ -160,7 +160,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture
 def relay(installed: Installed) -> Iterator[Process]:
-    """An open relay that was started from the wheel's command."""
+    """An open relay, started with the command that the wheel installed."""
     command = [installed.command("tunnel-relay"), "serve", "--open", "--listen", "127.0.0.1:0"]
     relay = Process(command, ready=says_event("listening"), environment={"PYTHONPATH": ""}, directory=installed.work)
     with relay:
@@ -185,13 +185,13 @@ def test_the_wheel_has_the_three_packages_and_nothing_else(installed: Installed)
     assert "tunnel_client/borrowed/site/sitecustomize.py" in names
 
 
-def test_it_is_imported_beside_files_of_the_user_with_other_peoples_names(installed: Installed) -> None:
+def test_the_packages_import_beside_user_files_named_like_our_folders(installed: Installed) -> None:
     code = "import tunnel, tunnel_client, tunnel_servlet; print(tunnel.__version__)"
     assert installed.run(str(installed.python), "-c", code) == f"{metadata.version('tunnel-transport')}\n"
 
 
 def test_every_module_can_be_imported_without_an_extra(installed: Installed) -> None:
-    """Except `tunnel.analysis`, which needs one."""
+    """`tunnel.analysis` is the exception: it needs an extra."""
     code = """
 import importlib, pkgutil, tunnel, tunnel_client, tunnel_servlet
 for package in (tunnel, tunnel_client, tunnel_servlet):
@@ -204,12 +204,12 @@ print("all")
 
 
 @pytest.mark.parametrize("name", ["tunnel", "tunnel-relay", "tunnel-traces"])
-def test_the_commands_say_who_they_are(installed: Installed, name: str) -> None:
+def test_the_commands_print_name_version_and_help(installed: Installed, name: str) -> None:
     assert installed.run(installed.command(name), "--version") == f"{name} {metadata.version('tunnel-transport')}\n"
     assert "exit codes: 0 ok" in " ".join(installed.run(installed.command(name), "--help").split())
 
 
-def test_both_programs_of_the_readme(installed: Installed, relay: Process) -> None:
+def test_both_programs_of_the_readme_run(installed: Installed, relay: Process) -> None:
     assert len(PROGRAMS) == 2
     with banner_server() as port:
         for program in PROGRAMS:
@@ -220,7 +220,7 @@ def test_both_programs_of_the_readme(installed: Installed, relay: Process) -> No
             assert installed.run(str(installed.python), "program.py") == f"{BANNER!r}\n"
 
 
-def test_a_program_that_knows_nothing_of_it(installed: Installed, relay: Process) -> None:
+def test_an_unmodified_program_runs_through_the_tunnel(installed: Installed, relay: Process) -> None:
     with ExitStack() as stack:
         port = stack.enter_context(page_server())
         shutil.copy(ROOT / "examples" / "fetch.py", installed.work)
@@ -229,7 +229,7 @@ def test_a_program_that_knows_nothing_of_it(installed: Installed, relay: Process
         assert installed.run(*command, *fetch) == "status 200\nbytes 4\n"
 
 
-def test_a_users_program_is_typed_strictly(installed: Installed) -> None:
+def test_a_user_program_type_checks_strictly(installed: Installed) -> None:
     (installed.work / "typed.py").write_text(TYPED)
     (installed.work / "untyped.py").write_text(UNTYPED)
     mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed.python), "--cache-dir=cache"]

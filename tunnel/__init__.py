@@ -1,6 +1,6 @@
 """TCP-like sockets over plain HTTP requests. Start with `attach`.
 
-Names are imported when they are used, so that `import tunnel` costs little and needs none of the carriers' libraries.
+A name is imported when it is first used. `import tunnel` is therefore cheap and works without the carriers' libraries.
 """
 
 import importlib
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tunnel.tracing import TraceWriter, open_trace
     from tunnel.transport import Transport
 
-__version__ = "0.1.0"  # the build reads it here
+__version__ = "0.1.0"  # the build reads the version from this line
 
 __all__ = [
     "Attachment",

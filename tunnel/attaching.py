@@ -1,4 +1,4 @@
-"""How to get an attachment: over HTTP from anywhere, or in memory beside the relay."""
+"""The functions that create an attachment: over HTTP, or in memory to a relay in the same process."""
 
 from collections.abc import Sequence
 from random import Random
@@ -15,7 +15,7 @@ __all__ = ["CARRIERS", "attach", "memory_attach"]
 
 CARRIERS = ("auto", "poll", "link")
 _SECOND_US = 1_000_000
-_LINKS_MAX = 4  # what a relay takes of one attachment, unless it is configured otherwise
+_LINKS_MAX = 4  # the default limit of a relay for one attachment
 
 
 def attach(
@@ -35,24 +35,30 @@ def attach(
     links: int = 1,
     trace: TraceSink | None = None,
 ) -> Attachment:
-    """Attach to the relay at `url`: `async with attach(...) as t`.
+    """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`.
 
-    `proxy`: "env" for the usual variables, None for none, or a URL, with user and password if need be: they are told
-    only when it asks. `ca`: a file of certificates to trust instead of those that the operating system trusts. `cert`:
-    a PEM file with certificate and key, or a pair of files.
-    `carrier`: "poll" for plain exchanges alone; "auto" and "link" also try an upgraded connection, "link" more often.
-    `links`: so many links are kept open, from 1 to 4: one carries everything, and when it is lost another takes over at
-    once. Several URLs are ways to the same relay, its ports for example: links use them in turn, exchanges the first.
-    `name`: replaces an older attachment of this user and name. `user_timeout`: seconds without an answer after which a
-    connection is lost. ValueError when an argument is wrong.
+    `url`: one URL, or several that lead to the same relay, for example through different ports. Links use them in turn,
+    exchanges use the first. `proxy`: "env" for the usual environment variables, None for no proxy, or a URL, which may
+    hold user and password; they are sent only after the proxy has asked for them. `ca`: a PEM file, or a directory of
+    them, with the authorities to trust instead of those that the operating system trusts. `cert`: a PEM file with
+    certificate and key, or a pair of files.
+
+    `carrier`: "poll" uses exchanges only. "auto" and "link" also try a link; "link" waits for the first try and repeats
+    it more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it is lost, a
+    spare one takes over at once.
+
+    `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
+    seconds without an answer after which a connection is lost. Raise ValueError when an argument is wrong.
     """
     if carrier not in CARRIERS:
         raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
-    from tunnel.carriers.dialing import Dialing  # aiohttp: imported by those who need it
+    from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
 
     urls = [url] if isinstance(url, str) else list(url)
     if not 1 <= links <= _LINKS_MAX or not urls:
-        raise ValueError(f"an attachment has from 1 to {_LINKS_MAX} links, and at least one URL")
+        raise ValueError(
+            f"an attachment has from 1 to {_LINKS_MAX} links and at least one URL, not {links} links, {len(urls)} URLs"
+        )
     dialing, *others = (
         Dialing(one, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=exit_handler is not None) for one in urls
     )
@@ -85,17 +91,23 @@ def memory_attach(
     user: str,
     user_timeout: float = 300.0,
     name: str = "",
+    identity: bytes | None = None,
     exit_handler: ExitHandler | None = None,
     attach_timeout: float | None = ATTACH_TIMEOUT_S,
     linger: float = LINGER_S,
     lanes: LaneConfig | None = None,
     trace: TraceSink | None = None,
 ) -> Attachment:
-    """Attach to a relay in this process and event loop; with an `exit_handler`, as its exit."""
+    """Return an attachment to a relay in this process and event loop. With an `exit_handler` it is the relay's exit.
+
+    `identity` is the attachment id (16 bytes); by default a random secret determines it.
+    """
 
     def make(secret: bytes, random: Random) -> Carrier:
         is_exit = exit_handler is not None
-        return MemoryCarrier(relay, secret, random, user=user, name=name, is_exit=is_exit, config=lanes)
+        return MemoryCarrier(
+            relay, secret, random, user=user, name=name, is_exit=is_exit, identity=identity, config=lanes
+        )
 
     config = _endpoint_config(user_timeout, exit_handler)
     return Attachment(

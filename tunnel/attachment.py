@@ -1,4 +1,4 @@
-"""The way in: attach to a relay, then open connections through it and offer services behind it."""
+"""An endpoint's attachment to a relay: it opens connections through the relay and offers services."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tunnel.wire import SECRET_SIZE, RejectReason, StatusCode, Target, TargetKin
 __all__ = ["Attachment", "CarrierMaker"]
 
 ATTACH_TIMEOUT_S = 30.0
-ANNOUNCE_TIMEOUT_S = 2.0  # for the relay to know a service
-LINGER_S = 10.0  # after leaving the context, for what was written to arrive
+ANNOUNCE_TIMEOUT_S = 2.0  # how long start_server waits for the relay to confirm a service
+LINGER_S = 10.0  # how long close() waits for written bytes to arrive
 
-CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # of the attachment's secret
+CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # called with the attachment's secret
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
 
 _DENIALS = frozenset({403, 415})
-_PROXY_ASKS = 407
-_IDENTITIES = frozenset({401, _PROXY_ASKS})
+_PROXY_AUTH_REQUIRED = 407
+_IDENTITIES = frozenset({401, _PROXY_AUTH_REQUIRED})
 
 
 class Attachment:
@@ -69,7 +69,7 @@ class Attachment:
         self._driver: Driver | None = None
         self._closed = False
 
-    # life
+    # lifecycle
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -79,17 +79,19 @@ class Attachment:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
-            # What was being written is cut short: the peers must not take that for a clean end.
+            # The exception interrupted writing, so the peers must not see a clean end of stream.
             for transport in list(self._transports):
                 transport.abort()
             self._linger = min(self._linger, 1.0)
         await self.close()
 
     async def start(self) -> None:
-        """Attach; return when the relay has answered. UnreachableError, NotAuthenticatedError or DeniedError if it
-        does not let us in."""
+        """Attach, and return when the relay has answered.
+
+        Raise UnreachableError when no relay answers, NotAuthenticatedError or DeniedError when it refuses.
+        """
         if self._driver is not None:
-            raise RuntimeError("an attachment starts once: make another one")
+            raise RuntimeError("an attachment can be started only once: create another one")
         loop = asyncio.get_running_loop()
         self._attached = loop.create_future()
         self._empty = asyncio.Event()
@@ -114,11 +116,11 @@ class Attachment:
         last = self._trouble or self._driver.carrier.failure or "nothing answered"
         return (
             f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
-            "check the URL, the proxy, the relay; `tunnel doctor` finds out which"
+            "check the URL, the proxy, the relay; `tunnel doctor` finds out which is at fault"
         )
 
     async def close(self) -> None:
-        """Take no more connections, let what was written arrive (for `linger` seconds at most), then end everything."""
+        """Stop accepting connections, wait up to `linger` seconds for written bytes to arrive, then end everything."""
         driver = self._driver
         if driver is None or self._closed:
             return
@@ -140,7 +142,7 @@ class Attachment:
                 await driver.quiet()
         await self._tasks.stop()
         await driver.close()
-        await asyncio.sleep(0)  # connection_lost is called by the loop
+        await asyncio.sleep(0)  # the loop calls connection_lost in its next round
 
     # connections
 
@@ -152,8 +154,10 @@ class Attachment:
         timeout: float | None = None,  # noqa: ASYNC109
         limit: int = LIMIT_BYTES,
     ) -> tuple[StreamReader, StreamWriter]:
-        """Connect to a TCP target, or with no port to the service called `host`. RefusedError or DeniedError say why
-        not; TimeoutError after `timeout` seconds."""
+        """Connect to a TCP target; without a port, to the service called `host`.
+
+        Raise RefusedError or DeniedError when the connection is refused, and TimeoutError after `timeout` seconds.
+        """
         return open_streams(await self._connect(host, port, timeout), limit=limit)
 
     async def create_connection(
@@ -164,7 +168,7 @@ class Attachment:
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> tuple[Transport, _P]:
-        """As `open_connection`, for a protocol of asyncio."""
+        """Connect as `open_connection` does, but attach the connection to an asyncio protocol."""
         transport = await self._connect(host, port, timeout)
         protocol = protocol_factory()
         transport.begin(protocol)
@@ -175,7 +179,7 @@ class Attachment:
         if self._refusal is not None:
             raise self._refusal
         if port is not None and not 0 < port < 65536:
-            raise ValueError(f"a port lies between 1 and 65535, not {port}; leave it out for a service")
+            raise ValueError(f"port must be between 1 and 65535, not {port}: leave it out to reach a service")
         target = Target(TargetKind.SERVICE, host) if port is None else Target(TargetKind.TCP, host, port)
         connection = driver.endpoint.connect(target, driver.now())
         label = host if port is None else f"{host}:{port}"
@@ -218,25 +222,29 @@ class Attachment:
     async def start_server(
         self, handler: Handler, name: str, *, backlog: int = 128, limit: int = LIMIT_BYTES
     ) -> Server:
-        """Offer a service: `handler(reader, writer)` for each connection. DeniedError if the relay does not allow the
-        name."""
+        """Offer a service: call `handler(reader, writer)` for each connection.
+
+        Raise DeniedError if the relay does not allow the name. Without an answer from the relay, return after 2 s; the
+        service is announced again until the relay answers.
+        """
         return await self._serve(serve_streams(handler, limit, self._tasks.keep), name, backlog)
 
     async def create_server(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], name: str, *, backlog: int = 128
     ) -> Server:
-        """As `start_server`, for protocols of asyncio."""
+        """Offer a service as `start_server` does, with an asyncio protocol for each connection."""
         return await self._serve(lambda transport: transport.begin(protocol_factory()), name, backlog)
 
     async def _serve(self, take: Sink, name: str, backlog: int) -> Server:
         driver = self._ready()
         if name in self._servers:
-            raise ValueError(f"there is a server for {name!r} already: close it first")
+            raise ValueError(f"this attachment already has a server for {name!r}: close that one first")
+        Target(TargetKind.SERVICE, name)  # raises ValueError for a name that does not fit on the wire
         acceptor = driver.endpoint.services
         driver.endpoint.listen(name, backlog, driver.now())
         server = self._servers[name] = Server(name, self._unlisten, take)
         driver.wake()
-        with suppress(TimeoutError):  # a relay that cannot be reached now hears of it when it can
+        with suppress(TimeoutError):  # the endpoint repeats the announcement until the relay answers
             async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
                 await driver.until(lambda: acceptor.announcements.is_answered(name))
         if acceptor.refused(name):
@@ -250,20 +258,20 @@ class Attachment:
         driver.endpoint.unlisten(name, driver.now())
         driver.wake()
 
-    # how it fares
+    # status
 
     @property
     def is_attached(self) -> bool:
-        """Whether the relay knows us and answers, as far as we know."""
+        """Whether, by our latest information, the relay knows this attachment and answers."""
         return self._listeners.is_connected
 
     @property
     def refusal(self) -> TunnelError | None:
-        """Why the relay wants no more of us: set for good when it does, and everything has ended then."""
+        """The error with which the relay refused this attachment for good, or None. It ends every connection."""
         return self._refusal
 
     def stats(self) -> AttachmentStats:
-        """How everything is now."""
+        """Return a snapshot of the attachment and its connections."""
         driver = self._ready()
         connections = driver.endpoint.connections.items()
         return AttachmentStats(
@@ -277,18 +285,18 @@ class Attachment:
         )
 
     def add_connection_listener(self, listener: ConnectionListener) -> None:
-        """Tell it when the relay is lost and found."""
+        """Notify `listener` when the relay becomes unreachable, and when it is reachable again."""
         self._listeners.connection.append(listener)
 
     def add_error_listener(self, listener: ErrorListener) -> None:
-        """Tell it of each connection to the relay that fails."""
+        """Notify `listener` of each HTTP connection to the relay that fails."""
         self._listeners.error.append(listener)
 
     def set_statistics_collector(self, collector: StatisticsCollector | None) -> None:
-        """Let it count what is buffered and written."""
+        """Report bytes buffered and bytes written to `collector`; None stops it."""
         self._listeners.statistics = collector
 
-    # what the driver tells (Application)
+    # Application: called by the driver
 
     def incoming(self, event: Incoming) -> None:
         driver = self._driver
@@ -296,7 +304,7 @@ class Attachment:
         server = self._servers.get(event.service)
         connection = driver.endpoint.connections.get(event.connection_id)
         if connection is None:
-            return  # it ended before its turn
+            return  # it ended before this event was handled
         if server is None or self._closed:
             connection.abort(driver.now())
             return
@@ -327,9 +335,9 @@ class Attachment:
         self._tasks.keep(asyncio.get_running_loop().create_task(self._dial(request)))
 
     async def _dial(self, request: ExitRequest) -> None:
-        """An exit handler that ends without an answer has refused."""
+        """Run the exit handler. If it ends without an answer, refuse the request."""
         try:
-            assert self._exit_handler is not None  # else the core refuses by itself
+            assert self._exit_handler is not None  # without a handler, the core refuses the request
             await self._exit_handler(request)
         except OSError as error:
             request.refuse(dial_failure(error), str(error))
@@ -342,7 +350,7 @@ class Attachment:
         match event:
             case AttachedEvent() | Recovered():
                 self._trouble = ""
-                if self._driver is not None and self._driver.attached:  # it may be on its way out
+                if self._driver is not None and self._driver.attached:  # a Recovered may find it detached
                     self._listeners.present()
                     if not self._attached.done():
                         self._attached.set_result(None)
@@ -350,7 +358,7 @@ class Attachment:
                 self._trouble = last
                 self._listeners.absent(last)
             case Detached():
-                self._listeners.absent("the relay does not know us any more")
+                self._listeners.absent("the relay no longer knows this attachment")
             case AttachRefused():
                 self._refused(event)
 
@@ -358,7 +366,9 @@ class Attachment:
         self._trouble = text
         self._listeners.failed(text)
         if final and not self._attached.done():
-            self._attached.set_exception(UnreachableError(text))
+            assert self._driver is not None
+            where = self._driver.carrier.description
+            self._attached.set_exception(UnreachableError(f"no relay answers at {where}: {text}"))
 
     def buffered(self, size_bytes: int) -> None:
         if self._listeners.statistics is not None:
@@ -368,18 +378,20 @@ class Attachment:
         if self._listeners.statistics is not None:
             self._listeners.statistics.register_write(size_bytes)
 
-    # inside
+    # internals
 
     def _refused(self, event: AttachRefused) -> None:
-        """The relay wants no more of us: everything ends."""
+        """Record the relay's final refusal, and end every connection and server with it."""
         if event.status in _IDENTITIES or event.code == StatusCode.NOT_AUTHORISED:
-            # The carrier says what a proxy wants; a relay does not say what is wrong with a token.
-            advice = "" if event.status == _PROXY_ASKS else ": check the token"
+            # The text of a 407 already says what to do; a relay does not say what is wrong with a token.
+            advice = "" if event.status == _PROXY_AUTH_REQUIRED else ": check the token"
             self._refusal = NotAuthenticatedError(f"{event.text}{advice}")
         elif event.status in _DENIALS or event.code == StatusCode.DENIED:
-            self._refusal = DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy before it")
+            self._refusal = DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy in front of it")
+        elif event.status:
+            self._refusal = UnreachableError(f"{event.text}: check that the URL belongs to a tunnel relay")
         else:
-            self._refusal = UnreachableError(f"{event.text}: check that the URL is that of a tunnel relay")
+            self._refusal = UnreachableError(event.text)  # the lanes found this out themselves, and say what to do
         self._trouble = str(self._refusal)
         self._listeners.absent(self._trouble)
         if not self._attached.done():

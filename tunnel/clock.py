@@ -1,4 +1,4 @@
-"""The clock of a process, and the one timer that a pump needs on its event loop."""
+"""The clock of the process, and a timer for a pump that runs on an event loop."""
 
 import asyncio
 import time
@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 __all__ = ["LoopTimer", "now_us"]
 
-_STEP_US = 1_000  # timers are set to whole milliseconds, later rather than earlier: uvloop has no finer ones
+_STEP_US = 1_000  # uvloop timers count whole milliseconds, so delays are rounded up to them
 
 
 def now_us() -> int:
-    """Microseconds, never going back. Every part of a process has this clock, and so have traces."""
+    """Return the monotonic time in microseconds. Every part of the process uses this clock, and traces do, too."""
     return time.monotonic_ns() // 1000
 
 
 class LoopTimer:
-    """A one-shot timer that may fire early: one that was set too early is kept, because an idle call costs less than
-    setting it anew."""
+    """A one-shot timer that may fire early. Moving the due time to a later one keeps the timer that is set, because a
+    needless call of `fired` costs less than setting a new timer."""
 
     def __init__(self, fired: Callable[[], None]) -> None:
         self._fired = fired
@@ -25,7 +25,7 @@ class LoopTimer:
         self._due_us = 0
 
     def due_by(self, due_us: int, now: int) -> None:
-        """Make sure that it fires by then, rounded up to a whole millisecond, and after 1 ms at the earliest."""
+        """Make the timer fire by `due_us`, rounded up to a whole millisecond, and after 1 ms at the earliest."""
         if self._handle is not None:
             if self._due_us <= due_us:
                 return
@@ -37,7 +37,7 @@ class LoopTimer:
         self._due_us = due_us
 
     def cancel(self) -> None:
-        """It does not fire any more, unless it is set again."""
+        """Stop the timer; `due_by` sets it again."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -1,11 +1,11 @@
-"""Datagrams over a connection of their own: each with its length before it, so that their boundaries are kept.
+"""Datagrams over a tunnel connection: a length before each datagram keeps the boundaries.
 
     near = DatagramSide(deliver=lambda datagram: transport.sendto(datagram))
     splice(near, far)        # far: the TunnelSide of a connection to UDP_PREFIX + host
     near.offer(datagram)
 
-A datagram that cannot leave at once waits in a queue; when that is full the oldest one is dropped, as on any network.
-What a datagram carries is worth little later, so nobody is made to wait.
+A datagram that cannot leave at once waits in a queue. When the queue is full, the oldest datagram is dropped, as on any
+network: a late datagram is worth little, so the sender is never made to wait.
 """
 
 import asyncio
@@ -16,28 +16,28 @@ from tunnel.splice import Ended, Side
 
 __all__ = ["DATAGRAM_BYTES_MAX", "UDP_PREFIX", "DatagramSide", "Deframer", "frame_datagram"]
 
-UDP_PREFIX = "udp:"  # before the host of a target: no name and no address begins so, hence older relays refuse it
-DATAGRAM_BYTES_MAX = 65_535  # what the length can say; UDP over IPv4 carries 28 bytes less
+UDP_PREFIX = "udp:"  # before the host of a target; no host begins with it, so older relays refuse the target
+DATAGRAM_BYTES_MAX = 65_535  # the largest value of the length field; UDP over IPv4 carries 28 bytes less
 _LENGTH_BYTES = 2
 _QUEUE_DATAGRAMS = 256
 _QUEUE_BYTES = 512 * 1024
 
 
 def frame_datagram(datagram: bytes) -> bytes:
-    """As it travels. ValueError if it is too long."""
+    """Return the datagram with its length before it. Raise ValueError if it is too long."""
     if len(datagram) > DATAGRAM_BYTES_MAX:
         raise ValueError(f"a datagram has at most {DATAGRAM_BYTES_MAX} bytes, not {len(datagram)}")
     return len(datagram).to_bytes(_LENGTH_BYTES, "big") + datagram
 
 
 class Deframer:
-    """From the stream back to datagrams. Keeps less than one of them."""
+    """Turns the stream back into datagrams. It buffers less than one datagram."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The datagrams that are whole now."""
+        """Add bytes of the stream and yield the datagrams that are complete."""
         self._data += data
         start = 0
         while len(self._data) >= start + _LENGTH_BYTES:
@@ -51,9 +51,9 @@ class Deframer:
 
 
 class DatagramSide(Side):
-    """The side of a pair that speaks datagrams. `deliver` gets those that come through the tunnel.
+    """The datagram side of a pair of spliced connections. `deliver` is called with each datagram from the tunnel.
 
-    It ends, and the pair with it, when none passed for `idle_seconds`.
+    The pair ends when no datagram has passed for `idle_seconds`.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class DatagramSide(Side):
         self._deframer = Deframer()
         self._queue: deque[bytes] = deque()
         self._queue_bytes = 0
-        self._is_paused = True  # until there is another side
+        self._is_paused = True  # until the tunnel side is spliced to it
         self._idle_seconds = idle_seconds
         self._loop = asyncio.get_running_loop()
         self._used_s = self._loop.time()
         self._timer = self._loop.call_later(idle_seconds, self._look)
 
     def offer(self, datagram: bytes) -> None:
-        """Send it through the tunnel, now or when there is room, if it is not too old by then."""
+        """Send a datagram through the tunnel, or queue it until there is room. A full queue drops the oldest ones."""
         if self._is_lost or len(datagram) > DATAGRAM_BYTES_MAX:
             self.dropped += 1
             return
@@ -86,7 +86,7 @@ class DatagramSide(Side):
             self._queue_bytes -= len(self._queue.popleft())
             self.dropped += 1
 
-    # what the other side asks for (Side)
+    # Side: called by the other side
 
     @property
     def is_over(self) -> bool:
@@ -109,7 +109,7 @@ class DatagramSide(Side):
             self._other.write(frame_datagram(datagram))
 
     def end_writing(self) -> None:
-        self.close()  # there is no half of a datagram socket
+        self.close()  # a datagram socket has no half-close
 
     def close(self) -> None:
         self.is_eof = True

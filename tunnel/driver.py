@@ -1,7 +1,8 @@
 """The only place where the clock, the core and a carrier meet.
 
-The driver is dumb: it moves events, batches and timeouts between an endpoint and its carrier until nothing moves, then
-sets one timer. What events mean is for those who registered; what is repeated when is for the core and the lanes.
+The driver makes no decisions. It moves events, batches and timeouts between an endpoint and its carrier until nothing
+moves, then sets one timer. Registered handlers interpret the events; the core and the lanes decide what to repeat and
+when.
 """
 
 import asyncio
@@ -34,34 +35,35 @@ __all__ = ["Application", "Driver", "StatusEvent"]
 StatusEvent: TypeAlias = AttachedEvent | Detached | Troubled | Recovered | AttachRefused
 
 
-# What a trace says of why the relay is not there; analyses read it.
+# The text of a trace's `detached` record, by event; analyses read it.
 _TRACED: dict[type, str] = {Detached: "detached", Troubled: "troubled", AttachRefused: "refused"}
 
 
 class Application(Protocol):
-    """Who is told what concerns no connection that is registered."""
+    """Receives the events that belong to no registered connection."""
 
     def incoming(self, event: Incoming) -> None:
-        """A connection to a service. Register for it at once, or it is never heard of again."""
+        """Handle a new connection to a service. Register a handler before returning: later events without one are
+        dropped."""
 
     def asked(self, event: ConnectRequested) -> None:
-        """A CONNECT to a TCP target: accept or refuse it, at some time."""
+        """Handle a CONNECT to a TCP target: accept or refuse it, now or later."""
 
     def status(self, event: StatusEvent) -> None:
-        """The attachment came, went or is in trouble."""
+        """Handle a change of the attachment: attached, detached, troubled, recovered or refused."""
 
     def trouble(self, text: str, *, final: bool) -> None:
-        """A connection to the relay failed."""
+        """Handle the failure of an HTTP connection to the relay; `text` and `final` as in `Host.trouble`."""
 
     def buffered(self, size_bytes: int) -> None:
-        """A batch was filled."""
+        """Count the bytes of a batch that was filled."""
 
     def wrote(self, size_bytes: int) -> None:
-        """Batches were handed to a connection."""
+        """Count the bytes of batches that were handed to a connection to the relay."""
 
 
 class Driver:
-    """One endpoint, one carrier, one timer. Everything happens in one event loop; nothing here blocks."""
+    """Connects one endpoint, one carrier and one timer. Everything runs in one event loop; no method blocks."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Driver:
         name: str = "",
         trace: TraceSink | None = None,
     ) -> None:
-        # in traces: a name alone may come back with another life
+        # for traces; a later process may have the same endpoint name, but not the same id
         node = f"{name or 'endpoint'}-{carrier.attachment_id.hex()[:8]}"
         self.endpoint = Endpoint(config, random, endpoint_id=carrier.attachment_id, name=node, trace=trace)
         self.carrier = carrier
@@ -94,17 +96,17 @@ class Driver:
             if exchanging is not None:
                 exchanging.exchange_trace = ExchangeTracer(trace, node)
 
-    # life
+    # lifecycle
 
     def start(self) -> None:
-        """Begin to attach."""
+        """Start the carrier, which begins to attach."""
         self.carrier.start(self)
         if self._watch is not None:
             self._watch.start()
         self.pump()
 
     async def close(self) -> None:
-        """Stop at once: what is still on its way is forgotten."""
+        """Stop at once and give up the batches that are not receipted."""
         self._closed = True
         self._timer.cancel()
         if self._scheduled is not None:
@@ -116,30 +118,30 @@ class Driver:
 
     @property
     def attached(self) -> bool:
-        """Whether a relay knows us, as far as we know."""
+        """Whether, by our latest information, the relay knows this attachment."""
         return self._attached is not None
 
-    # for those who use the endpoint
+    # for callers that use the endpoint
 
     def now(self) -> int:
-        """The time, to be handed to every call of the endpoint."""
+        """Return the time, which callers pass to the methods of the endpoint."""
         return now_us()
 
     def register(self, connection_id: int, handler: Callable[[Event], None]) -> None:
-        """Give the events of this connection to `handler`, from now on."""
+        """Pass the events of this connection to `handler` from now on."""
         self._handlers[connection_id] = handler
 
     def unregister(self, connection_id: int) -> None:
-        """The events of this connection matter to nobody any more."""
+        """Drop the events of this connection from now on."""
         self._handlers.pop(connection_id, None)
 
     def wake(self) -> None:
-        """The endpoint was used: pump soon, once for everything that happens in this round of the loop."""
+        """Schedule a pump, after using the endpoint. Several calls in one round of the loop cause one pump."""
         if self._scheduled is None and not self._pumping and not self._closed:
             self._scheduled = self._loop.call_soon(self._run)
 
     def abort_all(self) -> None:
-        """Let no peer wait: end every connection, those included that the application has not seen."""
+        """End every connection, so that no peer waits; also those that the application has not seen yet."""
         now = self.now()
         for connection in list(self.endpoint.connections.values()):
             if connection.state is State.REQUESTED:
@@ -149,20 +151,20 @@ class Driver:
         self.wake()
 
     async def quiet(self) -> None:
-        """Return when nothing waits to leave and every batch is at the relay, or the driver is closed."""
+        """Return when no packet waits to be sent and every batch is receipted, or when the driver is closed."""
         await self.until(lambda: not self.unreceipted and not self.endpoint.wants_batch())
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Return when `reached` says so, asked after every pump, or the driver is closed."""
+        """Return when `reached()` is true, which is checked now and after every pump, or when the driver is closed."""
         while not self._closed and not reached():
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
 
-    # for the carrier (Host)
+    # Host: called by the carrier
 
     def pump(self) -> None:
-        """Move everything that can move; afterwards nothing is due."""
+        """Move everything that can move, then set the timer. Afterwards nothing is due."""
         if self._pumping or self._closed:
             return
         self._pumping = True
@@ -171,7 +173,7 @@ class Driver:
             while True:
                 moved = self._events(now)
                 if moved:
-                    now = now_us()  # it was the applications' turn
+                    now = now_us()  # event handlers ran, which takes time
                 if self._batches(now):
                     moved = True
                 due_us = self._due_us()
@@ -218,6 +220,7 @@ class Driver:
     def _carrier_event(self, event: LaneEvent, now: int) -> None:
         match event:
             case PacketsReceived(packets=packets):
+                self.endpoint.carrier.round_trip_us = self.carrier.round_trip_us
                 self.endpoint.receive_packets(packets, now)
             case BatchDone(token=token, ok=ok):
                 self.unreceipted -= 1
@@ -230,7 +233,7 @@ class Driver:
                 self._status(event)
 
     def _status(self, event: StatusEvent) -> None:
-        """The user timeout runs while the relay does not know us or cannot be reached (4.15)."""
+        """Pass the change on. The user timeout runs while the relay does not know us or cannot be reached (4.15)."""
         match event:
             case AttachedEvent():
                 self._attached = event

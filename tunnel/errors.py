@@ -1,17 +1,18 @@
-"""What can go wrong for a user of a tunnel, and what to do next.
+"""The errors that a user of tunnel may get, and what to do about each.
 
 TunnelError
 ├── LocalProtocolError            a method was called that the connection's state does not allow
-├── PeerClosedError               the peer has closed: nothing can be written any more
+├── PeerClosedError               the peer has closed, so no more data can be written
 ├── UnreachableError              no relay answers                                (exit code 3)
-├── NotAuthenticatedError         the relay, or a proxy, does not know us         (4)
-├── DeniedError                   known, but no rule allows it                    (5)
-├── RefusedError                  the target or the service did not take us       (6)
-├── LostError                     a connection ended without its clean end        (6)
-│   └── ResetError                because the other side, or its endpoint, went away
-└── IntegrityError                bytes came that were not those written          (7)
+├── NotAuthenticatedError         the relay or a proxy rejected the credentials   (4)
+├── DeniedError                   the user is known, but no rule allows it        (5)
+├── RefusedError                  the target or the service refused               (6)
+├── LostError                     a connection ended without a clean end          (6)
+│   └── ResetError                because the peer or its endpoint ended it or was lost
+└── IntegrityError                received bytes differ from the bytes written    (7)
 
-Those of connections are also the built-in errors that socket code expects (ConnectionError and its kin).
+All but LocalProtocolError and PeerClosedError are also built-in errors that socket code expects: ConnectionError, one
+of its subclasses, or PermissionError.
 """
 
 import errno
@@ -40,26 +41,26 @@ __all__ = [
 
 
 class UnreachableError(TunnelError, ConnectionError):
-    """No relay answers at that address; the text says what did instead."""
+    """No relay answers at that address; the text says what happened instead."""
 
     exit_code = UNREACHABLE
 
 
 class NotAuthenticatedError(TunnelError, PermissionError):
-    """The relay, or a proxy before it, did not accept who we say we are."""
+    """The relay, or a proxy in front of it, did not accept our credentials."""
 
     exit_code = NOT_AUTHENTICATED
 
 
 class DeniedError(TunnelError, PermissionError):
-    """The relay knows us, and does not allow this."""
+    """The relay knows the user, but does not allow this."""
 
     exit_code = DENIED
     reason = RejectReason.DENIED
 
 
 class RefusedError(TunnelError, ConnectionRefusedError):
-    """The connection was not accepted; `reason` says by whom or why."""
+    """The connection was refused; `reason` says why."""
 
     exit_code = LOST
 
@@ -70,7 +71,7 @@ class RefusedError(TunnelError, ConnectionRefusedError):
 
 
 class LostError(TunnelError, ConnectionError):
-    """The connection is over, and not every byte arrived, or it is not known whether. `reason` says why."""
+    """The connection ended, and some bytes did not arrive or may not have arrived. `reason` says why it ended."""
 
     exit_code = LOST
 
@@ -80,7 +81,7 @@ class LostError(TunnelError, ConnectionError):
 
 
 class ResetError(LostError, ConnectionResetError):
-    """The other side closed before it had read everything, aborted, or is gone."""
+    """The peer closed before it had read everything, aborted, or was lost."""
 
     def __init__(self, text: str, reason: LostReason = LostReason.RESET) -> None:
         super().__init__(text, reason)
@@ -88,7 +89,7 @@ class ResetError(LostError, ConnectionResetError):
 
 
 class IntegrityError(TunnelError, ConnectionError):
-    """Length or digest of the stream did not match: do not use what was received."""
+    """The length or the digest of the stream did not match: do not use the received data."""
 
     exit_code = INTEGRITY
     reason = LostReason.INTEGRITY
@@ -99,33 +100,33 @@ _ERRNO = {
     RejectReason.TIMED_OUT: errno.ETIMEDOUT,
 }
 
-# What a person may do about a refusal; the relay's own text comes first.
+# Each says what happened and what to do about it. The text that came with the refusal is printed before.
 _REFUSALS = {
-    RejectReason.DENIED: "no rule of the relay allows it: ask its operator for a rule with this host and port",
+    RejectReason.DENIED: "ask the operator of the relay for a rule that allows this target",
     RejectReason.REFUSED: "the target refused the connection: check that it listens there",
     RejectReason.UNREACHABLE: "the exit cannot reach the target: check its network",
     RejectReason.NAME_NOT_RESOLVED: "the exit cannot resolve the name: check it as seen from the exit",
-    RejectReason.TIMED_OUT: "the target did not answer in time: check a firewall before it",
-    RejectReason.NO_SUCH_SERVICE: "nobody listens under this name: start the service, or check its name",
-    RejectReason.GONE: "the endpoint that had the connection is gone: connect again",
-    RejectReason.BUSY: "no room for another connection: try again later, or raise the limits",
+    RejectReason.TIMED_OUT: "the target did not answer in time: check for a firewall in front of it",
+    RejectReason.NO_SUCH_SERVICE: "no endpoint listens under this name: start the service, or check its name",
+    RejectReason.GONE: "the endpoint that held the connection was lost or replaced: connect again",
+    RejectReason.BUSY: "there is no room for another connection: try again later, or raise the limits",
     RejectReason.VERSION: "the other side speaks another version: update the older one",
-    RejectReason.ID_IN_USE: "the relay already has a connection of this id: connect again",
+    RejectReason.ID_IN_USE: "the relay already has a connection with this id: connect again",
     RejectReason.SHUTTING_DOWN: "the other side is shutting down: try again later",
     RejectReason.MALFORMED: "the request was not understood: update the older side",
-    RejectReason.FINISHED: "the connection had come to its end: connect again",
+    RejectReason.FINISHED: "the connection has already ended: connect again",
 }
 
 _LOSSES = {
     LostReason.TIMEOUT: "check the path to the relay (tunnel doctor), or raise user_timeout",
-    LostReason.INTEGRITY: "do not use what was received; something between the endpoints alters data",
+    LostReason.INTEGRITY: "do not use the received data; a device between the endpoints alters it",
     LostReason.GONE: "connect again",
     LostReason.UNKNOWN: "connect again",
 }
 
 
 def refused_error(event: Refused, target: str) -> RefusedError | DeniedError:
-    """The error for a CONNECT that was refused."""
+    """Return the error for a CONNECT that was refused."""
     text = f"{target}: {event.text + '; ' if event.text else ''}{_REFUSALS[event.reason]}"
     if event.reason is RejectReason.DENIED:
         return DeniedError(text)
@@ -133,7 +134,7 @@ def refused_error(event: Refused, target: str) -> RefusedError | DeniedError:
 
 
 def lost_error(event: Lost, target: str) -> LostError | IntegrityError:
-    """The error for a connection that ended without its clean end."""
+    """Return the error for a connection that did not end cleanly."""
     text = "; ".join(part for part in (event.reason.value, event.text, _LOSSES.get(event.reason, "")) if part)
     if event.reason is LostReason.INTEGRITY:
         return IntegrityError(f"{target}: {text}")

@@ -1,4 +1,4 @@
-"""The event loop of a command."""
+"""The event loop that commands run in."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ __all__ = ["new_event_loop"]
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it exists, in a process that moves bytes from now on."""
+    """Return a new uvloop event loop, or asyncio's where uvloop is missing, and tune malloc for moving bytes."""
     keep_freed_memory()
     try:
         import uvloop

@@ -1,4 +1,4 @@
-"""The exit codes of all commands: one table, which errors and help texts quote."""
+"""The exit codes of all commands, in one table for errors and help texts."""
 
 __all__ = [
     "DENIED",
@@ -26,4 +26,4 @@ _MEANINGS = {
 }
 OK, INTERNAL, USAGE, UNREACHABLE, NOT_AUTHENTICATED, DENIED, LOST, INTEGRITY, INTERRUPTED = _MEANINGS
 EXIT_CODES = "exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in _MEANINGS.items())
-"""The table as one line, for the end of a command's help."""
+"""The table on one line, for the end of a command's help."""

@@ -1,4 +1,4 @@
-"""Connections that come in: services that an endpoint offers, and targets that an exit dials."""
+"""Incoming connections: services that an endpoint offers, and targets that an exit dials."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tunnel.wire import RejectReason, Target
 __all__ = ["ExitHandler", "ExitRequest", "Handler", "Server", "Sink", "dial_failure", "serve_streams"]
 
 Handler: TypeAlias = Callable[[StreamReader, StreamWriter], Awaitable[None] | None]
-Sink: TypeAlias = Callable[[Transport], None]  # takes a new connection over
+Sink: TypeAlias = Callable[[Transport], None]  # called with each new connection, which it then owns
 ExitHandler: TypeAlias = Callable[["ExitRequest"], Awaitable[None]]
 
 
 class Server(asyncio.AbstractServer):
-    """A service name that is listened for. Closing it leaves the connections that exist alone."""
+    """A service name under which the endpoint listens. Closing the server does not end its connections."""
 
     def __init__(self, name: str, stop: Callable[[str], None], take: Sink) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Server(asyncio.AbstractServer):
 
     @property
     def sockets(self) -> tuple[()]:
-        """None: a service has no socket."""
+        """An empty tuple: a service has no socket."""
         return ()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -45,33 +45,33 @@ class Server(asyncio.AbstractServer):
         return self._serving
 
     async def start_serving(self) -> None:
-        """It serves from the beginning."""
+        """Do nothing: the server serves from the start."""
 
     async def serve_forever(self) -> None:
-        """Return when the server was closed; cancelling closes it."""
+        """Return when the server is closed and its connections have ended. Cancelling closes the server."""
         try:
             await asyncio.shield(self._closed)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Take no further connections."""
+        """Stop accepting connections."""
         if self._serving:
             self._serving = False
             self._stop(self.name)
             self._settle()
 
     async def wait_closed(self) -> None:
-        """Return when it is closed and its connections have ended."""
+        """Return when the server is closed and its connections have ended."""
         await asyncio.shield(self._closed)
 
     def add(self, transport: Transport) -> None:
-        """A connection came."""
+        """Take over a new connection."""
         self._transports[transport] = None
         self.take(transport)
 
     def remove(self, transport: Transport) -> None:
-        """A connection, perhaps of this server, ended."""
+        """Forget a connection that has ended."""
         self._transports.pop(transport, None)
         self._settle()
 
@@ -81,7 +81,7 @@ class Server(asyncio.AbstractServer):
 
 
 class ExitRequest:
-    """Somebody wants to reach a TCP target. Answer once, with `accept` or `refuse`."""
+    """A request to connect to a TCP target. Answer it once: with `accept`, `accept_streams` or `refuse`."""
 
     def __init__(
         self,
@@ -97,30 +97,30 @@ class ExitRequest:
         self._refuse = refuse
 
     def accept(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> Transport:
-        """The target was reached: the connection goes to a protocol."""
+        """Accept, because the target was reached, and attach the connection to a protocol."""
         transport = self._answer()
         transport.begin(protocol_factory())
         return transport
 
     def accept_streams(self, *, limit: int = LIMIT_BYTES) -> tuple[StreamReader, StreamWriter]:
-        """The target was reached: the connection as streams."""
+        """Accept, because the target was reached, and return the connection as streams."""
         return open_streams(self._answer(), limit=limit, server_side=True)
 
     def refuse(self, reason: RejectReason, text: str = "") -> None:
-        """The target was not reached. Harmless when it was answered, or the other side has given up."""
+        """Refuse, because the target was not reached. No effect after an answer, or when the peer has given up."""
         if not self.answered:
             self.answered = True
             self._refuse(reason, text)
 
     def _answer(self) -> Transport:
         if self.answered:
-            raise RuntimeError("this request is answered")
+            raise RuntimeError("this request was already answered: call accept, accept_streams or refuse only once")
         self.answered = True
         return self._accept()
 
 
 def dial_failure(error: OSError) -> RejectReason:
-    """The reason to give for an error that dialling raised."""
+    """Return the reason to refuse with after dialling raised `error`."""
     match error:
         case ConnectionRefusedError():
             return RejectReason.REFUSED
@@ -132,7 +132,10 @@ def dial_failure(error: OSError) -> RejectReason:
 
 
 def serve_streams(handler: Handler, limit: int, keep: Callable[[asyncio.Task[None]], None]) -> Sink:
-    """Give each connection to `handler` as streams, in a task of its own if it is a coroutine function."""
+    """Return a sink that calls `handler` with the streams of each connection.
+
+    If the handler returns an awaitable, it runs in a task of its own, which is passed to `keep`.
+    """
 
     def take(transport: Transport) -> None:
         reader, writer = open_streams(transport, limit=limit, server_side=True)
@@ -144,7 +147,7 @@ def serve_streams(handler: Handler, limit: int, keep: Callable[[asyncio.Task[Non
 
 
 async def _run(handling: Awaitable[None], writer: StreamWriter) -> None:
-    """A handler that raises has its connection closed, and the loop is told, unless it is only the connection's end."""
+    """Run a handler. If it raises, close its connection; report the error to the loop unless it is a TunnelError."""
     try:
         await handling
     except asyncio.CancelledError:

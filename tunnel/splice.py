@@ -1,12 +1,13 @@
-"""Two connections become one: a socket and a connection through the tunnel. What exits, forwards and services do.
+"""Splicing: joins a TCP connection and a connection through the tunnel. Exits, forwards and services use it.
 
     near = SocketSide(made)                                       # the protocol of a TCP connection
-    _, far = await attachment.create_connection(TunnelSide, ...)  # the one of a connection through the tunnel
+    _, far = await attachment.create_connection(TunnelSide, ...)  # the protocol of a tunnel connection
     splice(near, far)
 
-Neither side is read from before `splice`. What comes from one is written to the other, as it comes; a full buffer stops
-the reading on the other side; an end of file is passed on alone; anything else that ends one side ends the other as
-well, as a reset unless it was clean: a cut never looks like an end.
+Reading starts with `splice`; data that comes earlier (uvloop reads once) is kept and passed on then. Data from one side
+is written to the other as it arrives. A full buffer pauses reading on the other side. An end of file is passed on and
+leaves the other direction open. Anything else that ends one side also ends the other: cleanly after a clean end,
+otherwise with a reset, so that a cut never looks like an end.
 """
 
 import asyncio
@@ -21,21 +22,24 @@ from tunnel.core import Connection, ConnectionStats
 __all__ = ["Ended", "Side", "SocketSide", "TunnelSide", "splice"]
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
+_DELIVER = struct.pack("ii", 0, 0)  # SO_LINGER: closing delivers what was written, then sends the end
 
 Made: TypeAlias = Callable[["Side"], None]
 Ended: TypeAlias = Callable[["Side", Exception | None], None]
 
 
 class Side(asyncio.Protocol):
-    """One end of a pair. `made` is told when its connection is there, `ended` when it has ended, with the error or
-    None."""
+    """One side of a pair of spliced connections.
+
+    `made` is called when the connection exists, `ended` when it has ended, with the error or None.
+    """
 
     def __init__(self, made: Made | None = None, ended: Ended | None = None) -> None:
         self._transport: asyncio.Transport
         self._other: Side | None = None
         self._made = made
         self._ended = ended
-        self._early: list[bytes] = []  # uvloop reads once before it heeds a pause that was asked for at the beginning
+        self._early: list[bytes] = []  # uvloop reads once although connection_made pauses it
         self.is_eof = False
         self._is_cut = False
         self._is_lost = False
@@ -43,16 +47,16 @@ class Side(asyncio.Protocol):
     # the pair
 
     def meet(self, other: "Side") -> None:
-        """From now on what happens here happens there. `splice` calls it for both."""
+        """Pass everything on to `other` from now on. `splice` calls this on both sides."""
         self._other = other
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether the connection has ended or is closing."""
         return self._is_lost or self._transport.is_closing()
 
     def catch_up(self) -> None:
-        """What came before there was another side."""
+        """Pass on the data and the end of file that arrived before there was another side."""
         early, self._early = self._early, []
         for data in early:
             self.data_received(data)
@@ -60,59 +64,59 @@ class Side(asyncio.Protocol):
             self._pass_end_on(self._other)
 
     def abort(self) -> None:
-        """End this side at once, with a reset. The other one follows."""
+        """End this side at once with a reset. The other side follows."""
         if not self._is_lost and not self._is_cut:
             self._is_cut = True
             self._transport.abort()
 
     def abort_both(self) -> None:
-        """End both sides at once, with a reset."""
+        """End both sides at once with a reset."""
         self.abort()
         if self._other is not None:
             self._other.abort()
 
-    # what the other side asks for
+    # called by the other side
 
     def write(self, data: bytes) -> bool:
-        """False: nobody will read it any more."""
+        """Write data. Return False when the peer will never read it."""
         if not self.is_over:
             self._transport.write(data)
         return not self._is_junked()
 
     def end_writing(self) -> None:
-        """Nothing more will be written."""
+        """Pass an end of file on; reading continues."""
         if not self.is_over:
-            with suppress(OSError):  # it was reset a moment ago: that is told next
+            with suppress(OSError):  # a reset came just before; connection_lost follows
                 self._transport.write_eof()
 
     def close(self) -> None:
-        """Let what was written arrive; nothing more comes."""
+        """Read nothing more; end this side when the written bytes have been sent."""
         if not self.is_over:
             self._transport.close()
 
     def other_ended(self, other: "Side", *, clean: bool) -> None:
-        """The connection of the other side is no more. A peer that has closed reads no more either, so a clean end is
-        that of the pair."""
+        """End this side, because the other one has ended. A clean end closes the pair: a peer that has closed does not
+        read either."""
         if clean:
             self.close()
         else:
             self.abort()
 
     def pause_reading(self) -> None:
-        """Let it wait."""
+        """Stop reading until `resume_reading`."""
         if not self.is_over:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, if there is anything to read."""
+        """Continue reading, unless this side is over."""
         if not self.is_over:
             self._transport.resume_reading()
 
-    # what the transport tells
+    # called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.pause_reading()  # until there is somebody to write to
+        self._transport.pause_reading()  # until there is another side to write to
         if self._made is not None:
             self._made(self)
 
@@ -121,7 +125,7 @@ class Side(asyncio.Protocol):
             self._early.append(data)
             self.pause_reading()
         elif not self._other.write(data):
-            self.abort_both()  # whoever writes learns it as from TCP
+            self.abort_both()  # the writer gets a reset, as from TCP
 
     def eof_received(self) -> bool:
         self.is_eof = True
@@ -155,31 +159,43 @@ class Side(asyncio.Protocol):
             self._ended(self, exc)
 
     def _is_junked(self) -> bool:
-        """Whether bytes were written here that the peer has not read and never will."""
+        """Whether bytes were written to this side that the peer will never read."""
         return False
 
 
 class SocketSide(Side):
-    """A TCP connection."""
+    """The side that is a TCP connection.
+
+    Unless it is closed cleanly, its peer sees a reset. This also holds when the process is killed: the kernel then
+    closes the socket, and without SO_LINGER the peer would see an end of stream.
+    """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         super().connection_made(transport)
+
+    def close(self) -> None:
+        if not self.is_over:
+            self._linger(_DELIVER)
+        super().close()
 
     def abort(self) -> None:
         if not self._is_lost and not self._is_cut:
-            sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self._linger(_RESET)
         super().abort()
+
+    def _linger(self, value: bytes) -> None:
+        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, value)
 
 
 class TunnelSide(Side):
-    """A connection through the tunnel."""
+    """The side that is a connection through the tunnel."""
 
     def stats(self) -> ConnectionStats:
-        """How it fares, or fared."""
+        """Return the statistics of the connection, also after its end."""
         connection: Connection = self._transport.get_extra_info("tunnel_connection")
         return connection.snapshot()
 
@@ -188,7 +204,7 @@ class TunnelSide(Side):
 
 
 def splice(first: Side, second: Side) -> None:
-    """Make one of two, both of which have their connections. Harmless when one has ended: the other is reset."""
+    """Join two sides, both of which have their connections. If one has already ended, reset the other."""
     first.meet(second)
     second.meet(first)
     if first.is_over or second.is_over:

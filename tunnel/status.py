@@ -1,4 +1,4 @@
-"""Who wants to know how the attachment fares: listeners, and a collector of what was buffered and written."""
+"""The status of an attachment: listeners for changes, a collector of byte counts, and a snapshot."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,7 +11,7 @@ __all__ = ["AttachmentStats", "ConnectionListener", "ErrorListener", "Listeners"
 
 
 class ConnectionListener(Protocol):
-    """Told when the relay cannot be reached any more, and when it can again. Streams live on meanwhile."""
+    """Is notified when the relay becomes unreachable, and when it is reachable again. Streams survive in between."""
 
     def disconnected(self, reason: str) -> None: ...
 
@@ -19,14 +19,16 @@ class ConnectionListener(Protocol):
 
 
 class ErrorListener(Protocol):
-    """Told of each connection to the relay that failed beneath the tunnel; `text` says how."""
+    """Is notified of each HTTP connection to the relay that failed; `text` says how."""
 
     def read_closed(self, text: str) -> None: ...
 
 
 class StatisticsCollector(Protocol):
-    """Counts batches: bytes that were moved from streams into a batch, then the write that carried them (and perhaps
-    what repeats and headers add). What was incremented and not registered has not left the process."""
+    """Counts the bytes of batches: first when a batch is filled, then when it is written to a connection.
+
+    Writes include repeats and headers. Bytes that were counted as out but not as written have not left the process.
+    """
 
     def increment_out_bytes(self, size_bytes: int) -> None: ...
 
@@ -34,7 +36,7 @@ class StatisticsCollector(Protocol):
 
 
 class AttachmentStats(msgspec.Struct):
-    """How an attachment is at one moment; `connections` by id, and of those that are in use, whither they lead."""
+    """A snapshot of an attachment. `connections` and `targets` are by connection id; `targets` has those in use."""
 
     attached: bool
     carrier: str
@@ -46,7 +48,7 @@ class AttachmentStats(msgspec.Struct):
 
 
 class Listeners:
-    """Calls them; one that raises is told to the loop and does not disturb the others."""
+    """The listeners of an attachment. An exception that one raises is reported and does not disturb the others."""
 
     def __init__(self, report: Callable[[str, Exception], None]) -> None:
         self.connection: list[ConnectionListener] = []
@@ -57,7 +59,7 @@ class Listeners:
         self._report = report
 
     def present(self) -> None:
-        """The relay knows us."""
+        """Record that the relay knows the attachment; notify the connection listeners if it was absent."""
         if self.is_connected:
             return
         self.is_connected = True
@@ -67,14 +69,14 @@ class Listeners:
         self._was_connected = True
 
     def absent(self, reason: str) -> None:
-        """The relay forgot us, or does not answer."""
+        """Record that the relay does not know the attachment or does not answer; notify the connection listeners."""
         if self.is_connected:
             self.is_connected = False
             for listener in list(self.connection):
                 self._call(listener.disconnected, reason)
 
     def failed(self, text: str) -> None:
-        """A connection to the relay failed."""
+        """Notify the error listeners that a connection to the relay failed."""
         for listener in list(self.error):
             self._call(listener.read_closed, text)
 

@@ -1,38 +1,43 @@
-"""A connection as a pair of asyncio streams. The writer can also `flush`: wait until the peer has every byte."""
+"""A connection as a pair of asyncio streams. The writer can also `flush`: wait until the peer endpoint has it all."""
 
 import asyncio
 from ssl import SSLContext
 from typing import cast
 
-from tunnel.asyncio_gaps import start_tls
+from tunnel.asyncio_compat import start_tls
 from tunnel.transport import Transport
 
 __all__ = ["LIMIT_BYTES", "StreamReader", "StreamWriter", "open_streams"]
 
-LIMIT_BYTES = 256 * 1024  # of the reader's buffer, unless told otherwise: the largest packet
+LIMIT_BYTES = 256 * 1024  # the default size of the reader's buffer: the largest packet
 
 StreamReader = asyncio.StreamReader
 
 
 class StreamProtocol(asyncio.StreamReaderProtocol):
-    """Feeds the reader; after TLS was put on top it stands above that."""
+    """Feeds the reader; after `start_tls` it sits above TLS."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever wants to know how it ended asks `wait_closed()`: that nobody did is no mistake. asyncio sees to that
-        in `__del__`, but a collection of cycles may come to the future first."""
+        """End the stream, and mark its error as retrieved, since calling `wait_closed()` is optional.
+
+        asyncio does the same in `__del__`, but garbage collection may finalise the future first, which logs the error.
+        """
         super().connection_lost(exc)
         closed = cast("asyncio.Future[None]", self._get_close_waiter(None))  # type: ignore[attr-defined]
         if not closed.cancelled():
             closed.exception()
 
     def use(self, transport: asyncio.Transport) -> None:
-        """From now on this is what the writer writes to."""
+        """Switch to another transport, as after `start_tls`."""
         self._transport = transport
         self._over_ssl = transport.get_extra_info("sslcontext") is not None
 
 
 class StreamWriter(asyncio.StreamWriter):
-    """`drain()` waits for buffer space, `flush()` until everything is acknowledged, `wait_closed()` for the end."""
+    """Writes to a connection.
+
+    `drain()` waits for buffer space, `flush()` until everything is acknowledged, `wait_closed()` for the end.
+    """
 
     def __init__(
         self,
@@ -49,7 +54,7 @@ class StreamWriter(asyncio.StreamWriter):
         self._server_side = server_side
 
     async def drain(self) -> None:
-        """Wait until there is room. Raises when bytes were written that the peer will not read."""
+        """Wait until there is buffer space. Raise ResetError when the peer will not read bytes that were written."""
         if self._tunnel.write_error is not None:
             raise self._tunnel.write_error
         await super().drain()
@@ -57,7 +62,7 @@ class StreamWriter(asyncio.StreamWriter):
     async def flush(self) -> None:
         """Wait until the peer's endpoint has acknowledged every byte written so far; raise if it never will.
 
-        Acknowledged means in the peer's receive buffer, as in TCP: it says nothing of its application.
+        Acknowledged bytes are in the peer's receive buffer, as in TCP; its application may not have read them.
         """
         await self._tunnel.flush()
 
@@ -69,7 +74,7 @@ class StreamWriter(asyncio.StreamWriter):
         ssl_handshake_timeout: float | None = None,
         ssl_shutdown_timeout: float | None = None,
     ) -> None:
-        """Speak TLS from now on, end to end: the relay sees none of it."""
+        """Start TLS with the peer application. The relay sees only encrypted bytes."""
         await self.drain()
         upgraded = await start_tls(
             cast(asyncio.Transport, self.transport),
@@ -87,7 +92,7 @@ class StreamWriter(asyncio.StreamWriter):
 def open_streams(
     transport: Transport, *, limit: int = LIMIT_BYTES, server_side: bool = False
 ) -> tuple[StreamReader, StreamWriter]:
-    """Streams over a transport that nobody else uses."""
+    """Return streams over a transport; the caller must not use the transport directly."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit, loop=loop)
     protocol = StreamProtocol(reader, loop=loop)

@@ -1,4 +1,4 @@
-"""Tasks that nothing else refers to: kept while they run, and waited for at the end."""
+"""A container for background tasks: it keeps them referenced while they run and can wait for their end."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ __all__ = ["KeptTasks"]
 
 
 class KeptTasks:
-    """Keeps strong references to running tasks: the event loop holds only weak ones, so that a task could be collected
-    while it runs."""
+    """Keeps strong references to running tasks. The event loop holds only weak ones, so a task could otherwise be
+    garbage-collected while it runs."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -18,17 +18,17 @@ class KeptTasks:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def cancel(self) -> None:
-        """Cancel all of them."""
+        """Cancel all tasks."""
         for task in list(self._tasks):
             task.cancel()
 
     async def stop(self) -> None:
-        """Cancel all of them, and those that come meanwhile; return when none is left."""
+        """Cancel all tasks, including those added meanwhile; return when none is left."""
         while self._tasks:
             self.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def done(self) -> None:
-        """Return when none is left, whatever became of them."""
+        """Return when all tasks are done, whatever their outcome."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)

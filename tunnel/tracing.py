@@ -1,4 +1,4 @@
-"""How a program gets a trace: open one, hand it to `attach`, close it at the end."""
+"""Opens a trace for a program, which passes it to `attach` and closes it at the end."""
 
 from pathlib import Path
 
@@ -7,13 +7,16 @@ from tunnel.traces.writer import TraceWriter
 
 __all__ = ["LEVELS", "TraceWriter", "open_trace"]
 
-LEVELS = tuple(level.name.lower() for level in TraceLevel)  # what open_trace and --trace-level take
+LEVELS = tuple(level.name.lower() for level in TraceLevel)  # the values of open_trace's `level` and of --trace-level
 
 
 def open_trace(directory: str | Path, level: str = "packet", *, name: str = "") -> TraceWriter | None:
-    """A trace below `directory`, which is made when it does not exist: `with open_trace("traces") as trace:
-    attach(..., trace=trace)`. `level` is "packet" for everything, "connection" for little, "off" for None: no trace.
-    `name` goes into the names of its files. OSError when the directory cannot be written."""
+    """Open a trace in `directory`, which is created if it does not exist.
+
+    Use it as `with open_trace("traces") as trace: attach(..., trace=trace)`. `level`: "packet" records everything,
+    "connection" little; "off" returns None, which means no trace. `name` becomes part of the file names. Raise OSError
+    when the directory cannot be written.
+    """
     chosen = TraceLevel[level.upper()] if level in LEVELS else None
     if chosen is None:
         raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")

@@ -1,7 +1,7 @@
-"""A connection as an asyncio transport: for any protocol, with flow control both ways, and for TLS on top.
+"""A connection as an asyncio transport: for any protocol, with flow control in both directions, and with TLS on top.
 
-`connection_lost` comes when the peer's endpoint has acknowledged everything, not when the bytes have left: after
-`close()` it says whether they arrived.
+After `close()`, `connection_lost` is called when the peer's endpoint has acknowledged every byte, not when the bytes
+have left. Its argument therefore says whether they arrived.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from tunnel.asyncio_gaps import fill
+from tunnel.asyncio_compat import fill
 from tunnel.core import (
     Closed,
     Connected,
@@ -31,15 +31,15 @@ from tunnel.wire import Buffer
 
 __all__ = ["Transport"]
 
-_READ_BYTES = 256 * 1024  # of one data_received: the largest packet
-_HIGH_BYTES = 64 * 1024  # asyncio's own default; the endpoint buffers more beneath
+_READ_BYTES = 256 * 1024  # the most that one data_received gets: the largest payload that we send (4.13)
+_HIGH_BYTES = 64 * 1024  # asyncio's default; the endpoint has a buffer of its own below
 _END = "closed"
 
 
 class Transport(asyncio.Transport):
-    """Made by `Attachment`. Owns the connection's events until `connection_lost`."""
+    """A connection as an asyncio transport, created by `Attachment`. It owns the connection's events until the end."""
 
-    _start_tls_compatible = True  # asyncio's start_tls asks for it
+    _start_tls_compatible = True  # asyncio's start_tls requires it
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Transport(asyncio.Transport):
         ended: Callable[["Transport"], None],
     ) -> None:
         super().__init__({**extra, "tunnel_connection": connection})
-        self.write_error: ConnectionError | None = None  # bytes were written that nobody will read
+        self.write_error: ConnectionError | None = None  # set when bytes were written that the peer will never read
         self._driver = driver
         self._connection = connection
         self._target = target
@@ -66,10 +66,10 @@ class Transport(asyncio.Transport):
         self._reading = True
         self._eof_written = False
         self._peer_closed = False
-        self._peer_finished = False  # before there was a protocol to be told
+        self._peer_finished = False  # also set while there is no protocol to call
         self._closing = False
         self._over: BaseException | str | None = None
-        self._shown_error: BaseException | None = None  # of that, to the protocol
+        self._shown_error: BaseException | None = None  # the argument of connection_lost
         self._flushes: list[asyncio.Future[None]] = []
         driver.register(connection.id, self._handle)
 
@@ -78,18 +78,18 @@ class Transport(asyncio.Transport):
 
     @property
     def connection_id(self) -> int:
-        """The endpoint's number of it."""
+        """The id that the endpoint gave the connection."""
         return self._connection.id
 
     @property
     def target(self) -> str:
-        """Whither it leads, for a person."""
+        """The target, in a form for people."""
         return self._target
 
     # opening
 
     async def opened(self) -> None:
-        """Return when the peer has accepted; the error if it did not. Cancelling ends the connection."""
+        """Return when the peer has accepted; raise the error if it did not. Cancelling ends the connection."""
         self._opened = self._loop.create_future()
         self._driver.wake()
         try:
@@ -99,12 +99,15 @@ class Transport(asyncio.Transport):
             raise
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hand the connection to its protocol. What came before is read at once, unless the protocol pauses; an end
-        that came before follows, too."""
+        """Attach the connection to its protocol.
+
+        Data that arrived before is delivered at once, unless the protocol pauses reading or the connection is over.
+        An end that came before is reported after that data.
+        """
         self._protocol = protocol
         protocol.connection_made(self)
         self._loop.call_soon(self._read)
-        # What came while nobody was there to be told.
+        # These events may have arrived before there was a protocol.
         if self._peer_finished:
             self._loop.call_soon(self._end_reading)
         if self._over is not None:
@@ -113,7 +116,7 @@ class Transport(asyncio.Transport):
     # writing
 
     def write(self, data: Buffer) -> None:
-        """Send these bytes; never blocks. When the peer has closed they go nowhere, and `write_error` tells."""
+        """Send these bytes without blocking. If the peer has closed, drop them and set `write_error`."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
         if self._eof_written:
@@ -138,7 +141,7 @@ class Transport(asyncio.Transport):
             self.write(data)
 
     def _take(self, data: Buffer) -> int:
-        """How much of it the endpoint takes now."""
+        """Write to the endpoint; return the number of bytes that it took."""
         if not self._peer_closed:
             try:
                 return self._connection.write(data, self._driver.now())
@@ -150,7 +153,7 @@ class Transport(asyncio.Transport):
     def _fail_writing(self) -> None:
         if self.write_error is None:
             self.write_error = ResetError(
-                f"{self._target}: the peer has closed and reads no more", LostReason.PEER_CLOSED
+                f"{self._target}: the peer has closed and will not read further data", LostReason.PEER_CLOSED
             )
         self._drop_backlog()
 
@@ -160,7 +163,7 @@ class Transport(asyncio.Transport):
         self._maybe_resume_protocol()
 
     def _move_backlog(self) -> None:
-        """The endpoint takes bytes again."""
+        """Write the backlog, because the endpoint takes bytes again."""
         while self._backlog:
             data = self._backlog[0]
             taken = self._take(data)
@@ -176,7 +179,7 @@ class Transport(asyncio.Transport):
             self._end_writing()
 
     def _end_writing(self) -> None:
-        """Everything written has been taken: what was asked for after it may follow."""
+        """Pass on a close or an end of file that was requested, because no byte waits any more."""
         if self._closing:
             self._connection.close(self._driver.now())
         elif self._eof_written:
@@ -186,7 +189,7 @@ class Transport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """End this direction after everything written; the other one goes on."""
+        """End this direction after the written bytes; the other direction continues."""
         if self._eof_written or self._closing or self._over is not None:
             return
         self._eof_written = True
@@ -221,7 +224,7 @@ class Transport(asyncio.Transport):
             else:
                 waiter.set_exception(error)
 
-    # flow control towards the protocol
+    # flow control of the protocol
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if high is None:
@@ -229,7 +232,7 @@ class Transport(asyncio.Transport):
         if low is None:
             low = high // 4
         if not high >= low >= 0:
-            raise ValueError(f"high ({high}) must be >= low ({low}) must be >= 0")
+            raise ValueError(f"high ({high}) must be at least low ({low}), and low at least 0")
         self._high_bytes, self._low_bytes = high, low
         self._maybe_pause_protocol()
 
@@ -237,7 +240,7 @@ class Transport(asyncio.Transport):
         return self._low_bytes, self._high_bytes
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that even the endpoint's send buffer has no room for."""
+        """Return the number of bytes for which the endpoint's send buffer has no room."""
         return self._backlog_bytes
 
     def _maybe_pause_protocol(self) -> None:
@@ -256,7 +259,7 @@ class Transport(asyncio.Transport):
         return self._reading and not self._closing and self._over is None
 
     def pause_reading(self) -> None:
-        """Deliver nothing until `resume_reading`: what comes waits, and then the peer does."""
+        """Deliver nothing until `resume_reading`. Arriving data is buffered; the peer waits when the buffer is full."""
         self._reading = False
 
     def resume_reading(self) -> None:
@@ -288,7 +291,7 @@ class Transport(asyncio.Transport):
         return self._closing or self._over is not None
 
     def close(self) -> None:
-        """Deliver everything written, read nothing more; `connection_lost` follows when the peer has it all."""
+        """Read nothing more, deliver the written bytes; `connection_lost` follows when the peer endpoint has them."""
         if self._closing or self._over is not None:
             return
         self._closing = True
@@ -297,7 +300,7 @@ class Transport(asyncio.Transport):
         self._driver.wake()
 
     def abort(self) -> None:
-        """End at once; what is unacknowledged is lost, and the peer gets an error."""
+        """End at once. Unacknowledged bytes are lost, and the peer gets an error."""
         if self._over is not None:
             return
         self._closing = True
@@ -306,17 +309,17 @@ class Transport(asyncio.Transport):
         self._driver.wake()
 
     def fail(self, error: BaseException) -> None:
-        """End at once with this error, which is the attachment's."""
+        """End at once with this error of the attachment."""
         if self._over is None:
             self._connection.abort(self._driver.now())
             self._finish(error)
 
     def _force_close(self, error: BaseException | None) -> None:
-        """What asyncio's TLS calls when it gives up."""
+        """Abort. asyncio's TLS calls this when it gives up."""
         self.abort()
 
     def _fatal(self, error: BaseException) -> None:
-        """The protocol raised: as asyncio does, tell and abort."""
+        """Report an error that the protocol raised, and abort, as asyncio's transports do."""
         context = {"message": "a protocol raised", "exception": error, "transport": self, "protocol": self._protocol}
         self._loop.call_exception_handler(context)
         self.abort()
@@ -379,7 +382,7 @@ class Transport(asyncio.Transport):
         self._end_writing()
 
     def _finish(self, error: BaseException | None, *, shown: bool = True) -> None:
-        """Nothing follows. `shown`: the protocol is told of the error."""
+        """End the transport. `shown`: pass the error to the protocol's `connection_lost`."""
         if error is None:
             error = self.write_error
         self._over = error or _END

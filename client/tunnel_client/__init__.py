@@ -1,6 +1,7 @@
-"""The socket shim and the command `tunnel`: what runs behind the firewall. Start with `create_connection`, or `patch`.
+"""The part of tunnel that runs behind the firewall: the socket shim and the command `tunnel`.
 
-Names are imported when they are used: gevent may replace sockets before that.
+Start with `create_connection` or `patch`. Names are imported on first use, so that gevent can replace the sockets of
+the standard library before that.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""The error of a command that cannot work as it was called."""
+"""The error for a command that cannot work with its arguments, settings or files."""
 
 __all__ = ["UsageError"]
 
 
 class UsageError(Exception):
-    """The command was not called in a way that can work: exit code 2. The text says what to do."""
+    """A command cannot work with its arguments, settings or files (exit code 2). The text says what to do."""

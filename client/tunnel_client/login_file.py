@@ -1,4 +1,4 @@
-"""What `tunnel login` stores: one relay, and what is needed to reach it, in a file that only its owner reads."""
+"""The file in which `tunnel login` stores one relay and what is needed to reach it. Only its owner may read it."""
 
 import contextlib
 import os
@@ -15,23 +15,26 @@ _FILE_BYTES_MAX = 64 * 1024
 
 
 class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The relay that commands use when they are not told another. The token belongs to it and goes nowhere else."""
+    """The relay that commands use unless another is named. Its token must not be sent to any other relay."""
 
     relay: str
     token: str = ""
-    proxy: str = ""  # empty: from the environment
+    proxy: str = ""  # empty: the proxy variables of the environment decide
     ca: str = ""
 
 
 def login_path() -> Path:
-    """Where it is kept."""
+    """Return the path of the login file."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     directory = Path(base) if base.startswith("/") else Path.home() / ".config"
     return directory / "tunnel" / "login.json"
 
 
 def read_login() -> Login | None:
-    """None when nobody has logged in. UsageError when the file is not one to be trusted."""
+    """Return the stored login, or None if there is none.
+
+    Raises UsageError if the file is malformed, or if its owner or its mode make it unsafe.
+    """
     path = login_path()
     try:
         text = read_private(path)
@@ -40,13 +43,15 @@ def read_login() -> Login | None:
     try:
         return msgspec.json.decode(text, type=Login)
     except msgspec.DecodeError as error:
-        raise UsageError(f"{path}: {error}: log in anew with `tunnel login`") from None
+        raise UsageError(f"{path} is damaged ({error}): log in again with `tunnel login`") from None
 
 
 def login_for(url: str, *, has_token: bool) -> Login:
-    """What was stored, if it is of this relay (or if none is named): its token goes to no other one, and neither do its
-    certificates. A file that cannot be used is no matter to a command that needs nothing of it: with relay and token
-    known, it is not read."""
+    """Return the stored login if it is for this relay or if `url` is empty; otherwise return an empty login.
+
+    The stored token and certificates are never used with another relay. If both relay and token are known, the file is
+    not read, so that a damaged file does not stop a command that does not need it.
+    """
     nothing = Login("")
     if url and has_token:
         return nothing
@@ -57,7 +62,7 @@ def login_for(url: str, *, has_token: bool) -> Login:
 
 
 def write_login(login: Login) -> Path:
-    """Replace it, all or nothing; where it is. The directory is made if need be."""
+    """Replace the login file atomically and return its path. Creates the directory if necessary."""
     path = login_path()
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -71,35 +76,41 @@ def write_login(login: Login) -> Path:
             os.fsync(descriptor)
         os.replace(new, path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}: set XDG_CONFIG_HOME to another place") from None
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}: set XDG_CONFIG_HOME to a directory that you can write"
+        ) from None
     return path
 
 
 def remove_login() -> bool:
-    """Whether there was one."""
+    """Remove the login file. Return whether there was one."""
     try:
         login_path().unlink()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise UsageError(f"{login_path()} cannot be removed: {error.strerror}") from None
+        raise UsageError(f"{login_path()} cannot be removed: {error.strerror}: check its directory") from None
     return True
 
 
 def read_private(path: Path) -> bytes:
-    """The content of a file with a secret. FileNotFoundError if it is not there, UsageError if others may read it."""
+    """Return the content of a file that holds a secret.
+
+    Raises FileNotFoundError if the file does not exist. Raises UsageError if other users can read it, if it belongs to
+    another user (except root), or if it cannot be read.
+    """
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
                 raise UsageError(
-                    f"{path} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}): run `chmod 600 {path}`, "
-                    "and ask for a new token if somebody may have seen this one"
+                    f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): run `chmod 600 {path}`, "
+                    "and ask for a new token if another user may have seen this one"
                 )
             if found.st_uid not in (os.geteuid(), 0):
-                raise UsageError(f"{path} belongs to somebody else: use a file of your own")
+                raise UsageError(f"{path} belongs to another user: use a file of your own")
             return file.read(_FILE_BYTES_MAX)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}: check the path and its permissions") from None

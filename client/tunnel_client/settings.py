@@ -1,4 +1,4 @@
-"""Which relay, and who we are there: what is given, then the environment, then what `tunnel login` stored."""
+"""The relay to use and our credentials there: from arguments, then the environment, then the stored login."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tunnel_client.errors import UsageError
 
 __all__ = ["CARRIERS", "UNSET", "USER_TIMEOUT_S", "RelaySettings", "Unset", "find_settings", "read_token"]
 
-CARRIERS = ("auto", "poll", "link")  # those of tunnel.attaching, which takes long to import
+CARRIERS = ("auto", "poll", "link")  # as in tunnel.attaching, which takes long to import
 USER_TIMEOUT_S = 300.0
 
 
 class Unset(enum.Enum):
-    """Stands for a setting that was not given, where None means something."""
+    """The type of UNSET, which marks a setting that was not given where None already has a meaning."""
 
     UNSET = "not given"
 
@@ -27,7 +27,7 @@ UNSET = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """Where the relay is and who we are."""
+    """The URL of a relay, our credentials there, and how to reach it."""
 
     url: str
     token: str | None
@@ -36,11 +36,11 @@ class RelaySettings:
     carrier: str
     user_timeout: float
     trace: tunnel.TraceWriter | None = None
-    source: str = ""  # where the URL was found, for a person
+    source: str = ""  # where the URL came from, in the words of the user
     cert: str | None = None
 
     def attach(self, **more: object) -> tunnel.Attachment:
-        """An attachment to that relay, not yet started. UsageError where a setting cannot be used."""
+        """Create an attachment to the relay without starting it. Raises UsageError if a setting cannot be used."""
         more.setdefault("trace", self.trace)
         try:
             return tunnel.attach(
@@ -68,10 +68,10 @@ def find_settings(
     carrier: str | None = None,
     user_timeout: float = USER_TIMEOUT_S,
 ) -> RelaySettings:
-    """Arguments come first, then the environment, then the login; a proxy that was stored by the login comes before the
-    proxy variables. UsageError where something is missing or wrong.
+    """Collect the settings from the arguments, then from the environment, then from the stored login.
 
-    `token=None` means no token, `proxy=None` a direct connection; UNSET means that it is to be looked for.
+    A proxy stored by the login takes precedence over the proxy variables. `token=None` means no token, `proxy=None` a
+    direct connection; UNSET means that the setting is looked up. Raises UsageError if a setting is missing or wrong.
     """
     origin = "the carrier" if carrier else "TUNNEL_CARRIER"
     carrier = carrier or os.environ.get("TUNNEL_CARRIER", "") or "auto"
@@ -80,7 +80,7 @@ def find_settings(
     url, source = relay or "", "--relay"
     if not url:
         url, source = os.environ.get("TUNNEL_RELAY", ""), "TUNNEL_RELAY"
-    from tunnel_client.login_file import login_for  # msgspec: a third of the start of `tunnel connect`
+    from tunnel_client.login_file import login_for  # here: msgspec is a third of the start of `tunnel connect`
 
     has_token = bool(token_file or os.environ.get("TUNNEL_TOKEN"))
     login = login_for(url, has_token=has_token)
@@ -105,11 +105,11 @@ def find_settings(
 
 
 def read_token(path: Path) -> str:
-    """The token in a file; UsageError when there is none."""
+    """Return the token in a file. Raises UsageError if there is none."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {path}: {error}") from error
+        raise UsageError(f"--token-file {path} cannot be read ({error}): name a file that holds the token") from error
     if not token:
         raise UsageError(f"--token-file {path} is empty: it must hold the token, on one line")
     return token

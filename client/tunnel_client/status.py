@@ -1,9 +1,9 @@
-"""How a running client tells how it fares: a Unix socket for its owner alone, which gives a report to who connects.
+"""Status reports of running clients, each served on a Unix socket that only its owner can open.
 
     async with serve_status(attachment, "forward 5432:db.internal:5432"):
         ...
 
-`running_clients` asks all that run.
+`running_clients` collects the reports of all running clients.
 """
 
 import asyncio
@@ -24,31 +24,31 @@ from tunnel_client.errors import UsageError
 
 __all__ = ["ClientReport", "ConnectionReport", "running_clients", "serve_status", "status_directory"]
 
-ANSWER_S = 2.0  # of a client that is asked
+ANSWER_S = 2.0  # how long to wait for the report of a client
 _REPORT_BYTES_MAX = 64 << 20
 _SUFFIX = ".sock"
 _log = structlog.get_logger("tunnel")
 
 
 class ConnectionReport(msgspec.Struct):
-    """One connection through the tunnel. Bytes are those of the application."""
+    """The state of one connection through the tunnel. Byte counts are bytes of the application."""
 
     id: int
     target: str
-    bytes_up: int  # that the far end has acknowledged
-    bytes_down: int  # that were delivered here
+    bytes_up: int  # acknowledged by the far end
+    bytes_down: int  # delivered to the application here
     srtt_us: int
     rto_us: int
     packets_sent: int
     packets_resent: int
     packets_in_flight: int
-    bytes_queued: int  # written here, not carried yet
-    bytes_unread: int  # received, not read here
+    bytes_queued: int  # written here, but not yet taken by a carrier
+    bytes_unread: int  # received, but not yet read here
     peer_window_bytes: int
 
 
 class ClientReport(msgspec.Struct):
-    """One running client."""
+    """The state of one running client."""
 
     pid: int
     command: str
@@ -61,15 +61,18 @@ class ClientReport(msgspec.Struct):
 
 
 def status_directory() -> Path:
-    """Where the sockets are: below XDG_RUNTIME_DIR, else in a directory of our own in /tmp."""
+    """Return the directory of the sockets: below XDG_RUNTIME_DIR, or else a directory of this user in /tmp."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     return Path(base) / "tunnel" if base.startswith("/") else Path(f"/tmp/tunnel-{os.geteuid()}")
 
 
 @asynccontextmanager
 async def serve_status(attachment: Attachment, command: str) -> AsyncIterator[None]:
-    """Answer while the context lasts. `command` is shown: no secret may be in it. A client that cannot tell how it
-    fares works all the same."""
+    """Serve the client's reports while the context lasts.
+
+    `command` is part of the report, so it must not contain a secret. If the socket cannot be created, that is logged
+    and the client runs without it.
+    """
     started_s = time.time()
     try:
         path, server = await _listen(lambda: msgspec.json.encode(_report(attachment, command, started_s)))
@@ -86,13 +89,19 @@ async def serve_status(attachment: Attachment, command: str) -> AsyncIterator[No
 
 
 def running_clients() -> list[ClientReport]:
-    """All that answer, by process id. Sockets that nobody listens at any more are removed."""
+    """Return the reports of all clients that answer, sorted by process id.
+
+    Removes the sockets that no client listens on any more.
+    """
     directory = status_directory()
     try:
         _require_private(directory)
         paths = sorted(directory.glob(f"*{_SUFFIX}"))
     except FileNotFoundError:
         return []
+    except OSError as error:
+        text = f"{directory} cannot be read: {error.strerror}: set XDG_RUNTIME_DIR to a directory of yours, or unset it"
+        raise UsageError(text) from None
     reports = [report for path in paths for report in _ask(path)]
     return sorted(reports, key=lambda report: (report.pid, report.command))
 
@@ -105,7 +114,7 @@ async def _listen(report: Callable[[], bytes]) -> tuple[Path, asyncio.Server]:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(str(path))
-        path.chmod(0o600)  # nobody can connect before it listens
+        path.chmod(0o600)  # early enough: no process can connect before the socket listens
 
         def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(report())
@@ -120,10 +129,10 @@ async def _listen(report: Callable[[], bytes]) -> tuple[Path, asyncio.Server]:
 
 
 def _require_private(directory: Path) -> None:
-    """UsageError unless it is ours alone: in /tmp somebody else may have made it."""
+    """Raise UsageError unless only this user can use the directory: in /tmp another user may have created it."""
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise UsageError(f"{directory} is not a directory of yours alone: remove it, or set XDG_RUNTIME_DIR")
+        raise UsageError(f"{directory} is not a directory that only you can use: remove it, or set XDG_RUNTIME_DIR")
 
 
 def _report(attachment: Attachment, command: str, started_s: float) -> ClientReport:
@@ -158,7 +167,7 @@ def _report(attachment: Attachment, command: str, started_s: float) -> ClientRep
 
 
 def _ask(path: Path) -> Iterator[ClientReport]:
-    """Its report; nothing if it is gone, or does not answer."""
+    """Yield the report of one client, or nothing if the client has ended or does not answer."""
     answer = bytearray()
     try:
         with socket.socket(socket.AF_UNIX) as sock:

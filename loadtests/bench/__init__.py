@@ -1,3 +1,3 @@
-"""Benchmarks: each prints its hardware, its topology and its sizes."""
+"""Benchmarks. Each prints the hardware, the topology and the sizes that it used."""
 
 __all__: list[str] = []

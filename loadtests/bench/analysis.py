@@ -1,8 +1,7 @@
-"""`python -m loadtests.bench.analysis`: from trace files to a finished report, for 1, 5 and 20 million events.
+"""The time from trace files to a finished report, for 1, 5 and 20 million events: `python -m loadtests.bench.analysis`.
 
-A simulated run with losses is repeated, shifted in time and with other ids, until there are as many events as were
-asked for. Then the command does what a user would have it do; wall time, processor time and memory are those of it and
-of its Java.
+A simulated run with losses is repeated, shifted in time and with other ids, until it has the wanted number of events.
+Then `tunnel-traces report` runs as a user would run it. Wall time, processor time and memory include its Java process.
 """
 
 import argparse
@@ -31,7 +30,7 @@ SAMPLE_S = 0.5
 
 
 def repeat(records: list[TraceRecord], directory: Path, count: int) -> int:
-    """Write about `count` records; how many."""
+    """Write at least `count` records; return their number."""
     directory.mkdir(parents=True, exist_ok=True)
     encoder, compressor = msgspec.json.Encoder(), zstandard.ZstdCompressor(level=1)
     written, files = 0, 0
@@ -60,7 +59,7 @@ def repeat(records: list[TraceRecord], directory: Path, count: int) -> int:
 
 
 def _shifted(record: TraceRecord, round_: int, number: int) -> TraceRecord:
-    """The same in another minute, between other ends."""
+    """Return the record at a later time, with other nodes and ids."""
     change = (round_ * 0x9E3779B1) & 0xFFFFFFFF
     return msgspec.structs.replace(
         record,
@@ -75,7 +74,7 @@ def _shifted(record: TraceRecord, round_: int, number: int) -> TraceRecord:
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and what it started."""
+    """Return the ids of a process and of all processes that it started."""
     found = [pid]
     for parent in found:
         children = Path(f"/proc/{parent}/task/{parent}/children")
@@ -85,20 +84,20 @@ def _tree(pid: int) -> list[int]:
 
 
 def _usage(pids: list[int]) -> tuple[float, int]:
-    """Processor seconds and resident bytes."""
+    """Return the processor seconds and the resident bytes of these processes together."""
     cpu_s, size = 0.0, 0
     for pid in pids:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         cpu_s += (int(fields[11]) + int(fields[12])) / 100
         size += int(fields[21]) * 4096
     return cpu_s, size
 
 
 def measure(traces: Path, master: str, limit_s: float) -> dict[str, Any]:
-    """Run the command on the directory."""
+    """Run the report on a directory; return its exit code, times and peak memory. Stop it after `limit_s`."""
     command = [sys.executable, "-m", "tunnel.analysis", "report", str(traces), "-o", str(traces / "report.html")]
     started = time.monotonic()
     with (traces / "_log").open("wb") as log:
@@ -122,11 +121,20 @@ def measure(traces: Path, master: str, limit_s: float) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a table, or JSON; 1 when a run failed."""
+    """Run the benchmark, and print the table or JSON. Return 1 if a run failed."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.bench.analysis", description=__doc__)
-    parser.add_argument("--millions", type=float, nargs="+", default=[1, 5, 20], metavar="M", help="(default: 1 5 20)")
-    parser.add_argument("--master", default="local[2]", metavar="URL", help="of Spark (default: local[2])")
-    parser.add_argument("--limit", type=float, default=900.0, metavar="S", help="stop a run after so long (900)")
+    parser.add_argument(
+        "--millions",
+        type=float,
+        nargs="+",
+        default=[1, 5, 20],
+        metavar="M",
+        help="millions of events (default: 1 5 20)",
+    )
+    parser.add_argument("--master", default="local[2]", metavar="URL", help="master of Spark (default: local[2])")
+    parser.add_argument(
+        "--limit", type=float, default=900.0, metavar="S", help="stop a run after S seconds (default: 900)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory:
@@ -141,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
                 row = results[-1]
                 print(
                     f"{events:12,} events  {row['wall_s']:7.1f} s  {row['cpu_s']:7.1f} s of CPU  "
-                    f"{row['peak_gib']:.2f} GiB  {row['cpu_s'] / events * 1e6:.1f} µs of CPU an event",
+                    f"{row['peak_gib']:.2f} GiB  {row['cpu_s'] / events * 1e6:.1f} µs of CPU per event",
                     flush=True,
                 )
     if options.json:

@@ -1,8 +1,8 @@
-"""How fast is the core alone? Two endpoints in one process, without faults: `python -m loadtests.bench.core`.
+"""The speed of the core alone: two endpoints in one process, without faults: `python -m loadtests.bench.core`.
 
-Checksums and stream digests are on: every packet is encoded, and verified on the other side. "handed on" passes buffers
-as a link can (nothing is copied between the two); "joined" copies each batch into one body, as HTTP does. Times are CPU
-seconds of this process, medians of several interleaved runs.
+Checksums and stream digests are on: every packet is encoded, and verified by the receiver. "handed on" passes buffers
+without a copy, as a link can; "joined" copies each batch into one body, as HTTP does. Times are CPU seconds of this
+process, medians of several interleaved runs.
 """
 
 import argparse
@@ -27,11 +27,11 @@ BULK_BATCH_BYTES = 2 * 1024 * 1024 + 16 * HEADER_SIZE  # eight packets of 256 Ki
 SMALL_BATCH_BYTES = 64 * 1024
 WRITE_BYTES = 1024 * 1024
 SMALL_BYTES = 64
-STEP_US = 100  # virtual time between two steps
+STEP_US = 100  # virtual time per step
 
 
 class Row(msgspec.Struct):
-    """One figure: what was done, how much of it per second, and how long one took."""
+    """One figure: the case, its rate, and the time per item."""
 
     name: str
     per_second: float
@@ -40,7 +40,7 @@ class Row(msgspec.Struct):
 
 
 class _Pair:
-    """A connection between two endpoints that only a function call separates."""
+    """A connection between two endpoints in this process, whose batches are passed by a function call."""
 
     def __init__(self, *, joined: bool) -> None:
         self.now = 0
@@ -53,7 +53,7 @@ class _Pair:
         self.reader: Connection = next(iter(self.far.connections.values()))
 
     def move(self, source: Endpoint, destination: Endpoint, batch_bytes: int) -> None:
-        """Carry everything that wants to leave."""
+        """Move all waiting batches from one endpoint to the other."""
         while source.wants_batch():
             batch = source.next_batch(batch_bytes, self.now)
             if batch is None:
@@ -69,7 +69,7 @@ class _Pair:
             destination.receive_packets(packets, self.now)
 
     def exchange(self, batch_bytes: int) -> None:
-        """Both directions, timers and events."""
+        """Advance the time by one step: move batches in both directions, handle timers, drop events."""
         self.now += STEP_US
         self.move(self.near, self.far, batch_bytes)
         self.move(self.far, self.near, batch_bytes)
@@ -82,7 +82,7 @@ class _Pair:
 
 
 def _verify(packet: Packet) -> None:
-    """What parsing does to a packet, but for the copy: the checksum over header and payload."""
+    """Compute the checksum over header and payload: the cost of parsing a packet, without the copy."""
     checksum(bytes(HEADER_SIZE), packet.payload)
 
 
@@ -126,7 +126,7 @@ def _echo(count: int) -> float:
 
 
 def _crowded(count: int) -> float:
-    """As `_one_way`, with many small writes in each batch: what a packet costs when the batch is shared."""
+    """Like `_one_way`, with small writes of many connections in each batch; returns the seconds per packet."""
     pair = _Pair(joined=True)
     others = [pair.near.connect(Target(TargetKind.SERVICE, "bench"), pair.now) for _ in range(63)]
     for _ in range(64):
@@ -146,12 +146,12 @@ def _crowded(count: int) -> float:
 
 
 def measure(bulk_bytes: int, count: int, runs: int) -> Iterator[Row]:
-    """Every case, interleaved, as medians."""
+    """Run all cases, interleaved; yield the median of each."""
     cases: dict[str, Callable[[], float]] = {
         "bulk, 256 KiB packets, handed on": lambda: _bulk(bulk_bytes, joined=False),
         "bulk, 256 KiB packets, joined": lambda: _bulk(bulk_bytes, joined=True),
-        "64-byte writes, one a batch": lambda: _one_way(count),
-        "64-byte writes, many connections a batch": lambda: _crowded(count),
+        "64-byte writes, one per batch": lambda: _one_way(count),
+        "64-byte writes, many connections per batch": lambda: _crowded(count),
         "64-byte echo": lambda: _echo(count),
     }
     figures: dict[str, list[float]] = {name: [] for name in cases}
@@ -167,7 +167,7 @@ def measure(bulk_bytes: int, count: int, runs: int) -> Iterator[Row]:
 
 
 def stages(count: int) -> Iterator[Row]:
-    """Where the time of a small packet goes: each stage of a 64-byte write, by itself."""
+    """Measure each stage of a 64-byte write separately; yield the median of each."""
     pair = _Pair(joined=True)
     message = bytes(SMALL_BYTES)
     spent: dict[str, list[int]] = {}
@@ -201,14 +201,14 @@ def _processor() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table, or JSON."""
+    """Run the benchmark, and print the table or JSON."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.core", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bulk-mib", type=int, default=512, help="payload of a bulk run (default 512)")
-    parser.add_argument("--count", type=int, default=20_000, help="small packets of a run (default 20000)")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each case; the median counts (default 5)")
-    parser.add_argument("--stages", action="store_true", help="say where the time of a small packet goes instead")
+    parser.add_argument("--bulk-mib", type=int, default=512, help="payload of a bulk run, in MiB (default 512)")
+    parser.add_argument("--count", type=int, default=20_000, help="small packets per run (default 20000)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each case; the results are medians (default 5)")
+    parser.add_argument("--stages", action="store_true", help="measure the stages of a small packet instead")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args(arguments)
     if options.stages:
@@ -219,7 +219,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps([msgspec.to_builtins(row) for row in rows]))
         return 0
     print(f"{_processor()}, Python {platform.python_version()}; two endpoints in one process, CPU time")
-    print(f"{options.bulk_mib} MiB or {options.count} packets a run, medians of {options.runs} interleaved runs\n")
+    print(f"{options.bulk_mib} MiB or {options.count} packets per run, medians of {options.runs} interleaved runs\n")
     for row in rows:
         print(f"{row.name:<44}{row.per_second:>10,.0f} {row.unit:<10}{row.each_us:>9.1f} us each")
     return 0

@@ -1,4 +1,4 @@
-"""Programs that others have written, to compare with: found, started, and listening."""
+"""Finds and starts third-party programs to compare with."""
 
 import time
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from loadtests.harness.processes import Process
 
 __all__ = ["MissingPeerError", "find_peer", "start_peer", "wait_listening"]
 
-_LISTENS_S = 30.0  # all of them start in less than one
+_LISTENS_S = 30.0  # each of them starts in less than 1 s
 
 
 class MissingPeerError(RuntimeError):
@@ -18,7 +18,7 @@ class MissingPeerError(RuntimeError):
 
 
 def find_peer(name: str, install: str) -> str:
-    """The program; MissingPeerError, with how to get it, when it is not there."""
+    """Return the path of a program. If it is not installed, raise MissingPeerError with `install` as the remedy."""
     found = which(name)
     if found is None:
         raise MissingPeerError(f"{name} is not installed: {install}")
@@ -26,14 +26,18 @@ def find_peer(name: str, install: str) -> str:
 
 
 def start_peer(stack: ExitStack, command: Sequence[str], port: int) -> Process:
-    """Start it; return when it listens at `port`."""
+    """Start a program, and return when it listens at `port`."""
     process = stack.enter_context(Process(command))
     wait_listening(process, port)
     return process
 
 
 def wait_listening(process: Process, port: int) -> None:
-    """Programs do not say when they listen. One connection is not to be wasted on asking: hts serves a single one."""
+    """Wait until a process listens at `port`, according to the kernel's tables.
+
+    Most programs do not announce it, and a test connection is not possible because hts serves only one connection.
+    Raise MissingPeerError if the process ends or does not listen in time.
+    """
     wanted = f":{port:04X}"
     until = time.monotonic() + _LISTENS_S
     while process.is_running and time.monotonic() < until:

@@ -1,9 +1,9 @@
-"""How fast is the road? Bytes and echoes between real processes: `python -m loadtests.bench.road`.
+"""The speed of the tunnel and of its peers between real processes: `python -m loadtests.bench.road`.
 
-Every way is started as a user would start it, a client moves bytes up, then down, then sends echoes of 64 bytes one
-after the other; runs are interleaved, medians count. Beside ours stand a bare forwarder of one and of two hops (what
-the machine gives), socat and GNU httptunnel. A peer that is not installed is an error, not a blank, and so is a build
-that is missing (make compiled): what is called compiled runs it, all else runs the sources.
+Every path is started as a user would start it. A client moves bytes up, then down, then sends echoes of 64 bytes one
+after the other. Runs of all paths are interleaved; the results are medians. For comparison there are bare forwarders
+of one and of two hops (the limit of the machine), socat and GNU httptunnel. Paths named "compiled" run the compiled
+build (make compiled), all others run the sources. A missing peer or build is an error.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from loadtests.harness.processes import NotReadyError, Process, python_command
 
 __all__ = ["Row", "machine", "main", "measure", "render"]
 
-CLIENT_S = 300.0  # no run takes longer
+CLIENT_S = 300.0  # limit for one run
 _MB = 1e6
 
 
 class Row(msgspec.Struct):
-    """One way: medians over the runs, and what the bare chain of as many hops does, divided by it."""
+    """One path: medians over the runs, and their ratio to the bare path with the same number of hops."""
 
     name: str
     topology: str
@@ -47,7 +47,7 @@ class Row(msgspec.Struct):
 
 
 class _Run(msgspec.Struct):
-    """What a client printed: bytes per second, the seconds of each echo, and those that its own processor spent."""
+    """The output of a client: bytes per second, the seconds of each echo, and its seconds of processor time."""
 
     up: float
     down: float
@@ -56,7 +56,7 @@ class _Run(msgspec.Struct):
 
 
 def measure(roads: Iterable[Road], size: int, echoes: int, runs: int) -> list[Row]:
-    """Start every way, run the clients in turns, take medians."""
+    """Start every path, run the clients in turns, and return the medians."""
     found: dict[str, list[_Run]] = {}
     with ExitStack() as stack:
         started = [(road, road.start(stack)) for road in roads]
@@ -112,7 +112,7 @@ def _compare(rows: list[Row]) -> None:
 
 
 def machine() -> str:
-    """What it ran on."""
+    """Describe processor, system and Python of this machine."""
     processor = platform.processor() or "unknown processor"
     cpuinfo = Path("/proc/cpuinfo")
     for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
@@ -128,9 +128,9 @@ def _share(value: float | None, *, times: bool = False) -> str:
 
 
 def render(rows: list[Row], head: list[str]) -> str:
-    """The table for a person."""
+    """Return the table as text for people."""
     lines = [*head, ""]
-    columns = f"{'way':<15}{'up MB/s':>9}{'of bare':>9}{'down MB/s':>11}{'of bare':>9}"
+    columns = f"{'path':<15}{'up MB/s':>9}{'of bare':>9}{'down MB/s':>11}{'of bare':>9}"
     lines.append(columns + f"{'echo p50 us':>13}{'of bare':>9}{'p99 us':>9}  topology")
     for row in rows:
         lines.append(
@@ -142,8 +142,11 @@ def render(rows: list[Row], head: list[str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table, or JSON. 0: measured; 2: usage, or a peer is missing; 3: a process did not start or did not
-    end."""
+    """Measure, and print the table or JSON.
+
+    Return 0 if all was measured, 2 if a peer or the compiled build is missing, and 3 if a process did not start or a
+    client did not end. A usage error exits with 2.
+    """
     names = [road.name for road in ROADS]
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.road",
@@ -151,15 +154,17 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="example: python -m loadtests.bench.road --size 64MiB --only bare-1,link-service",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--size", default="256MiB", help="bytes each way and run (default 256MiB); slow ways move less")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each way; the median counts (default 3)")
-    parser.add_argument("--echoes", type=int, default=1000, help="echoes of each run (default 1000)")
-    parser.add_argument("--only", default="", metavar="NAMES", help=f"some of {','.join(names)}")
+    parser.add_argument(
+        "--size", default="256MiB", help="bytes per direction and run (default 256MiB); slow paths move less"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="runs of each path; the results are medians (default 3)")
+    parser.add_argument("--echoes", type=int, default=1000, help="echoes per run (default 1000)")
+    parser.add_argument("--only", default="", metavar="NAMES", help=f"measure only these, of {','.join(names)}")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",") if options.only else names
     if unknown := set(wanted) - set(names):
-        parser.error(f"no way is called {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
+        parser.error(f"there is no path named {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     try:
         size = parse_size_bytes(options.size)
     except ValueError as error:
@@ -179,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({**found, "rows": [msgspec.to_builtins(row) for row in rows]}))
         return 0
     sizes = (
-        f"{options.size} each way, {options.echoes} echoes (slow ways less of both), "
+        f"{options.size} each way, {options.echoes} echoes (slow paths less of both), "
         f"medians of {options.runs} interleaved runs"
     )
     head = [machine(), sizes, f"one direction at a time, on loopback; load average before: {load_before:.2f}"]

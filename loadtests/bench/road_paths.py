@@ -1,4 +1,4 @@
-"""The ways that the road's measurement compares: which processes stand between a client and its target."""
+"""The paths that `loadtests.bench.road` compares: the processes between a client and its target."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -31,7 +31,7 @@ exit = true
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How a client reaches the target: these arguments of `road_peer client`, and this token."""
+    """How a client reaches the target: arguments of `road_peer client`, a token, and environment variables."""
 
     arguments: tuple[str, ...]
     token: str = ""
@@ -39,36 +39,39 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Road(msgspec.Struct, frozen=True):
-    """`start` starts its processes, which end with the stack. `hops` is how many processes forward bytes."""
+    """A path to measure. `start` starts its processes, which end with the stack.
+
+    `hops` selects the bare path for the comparison: it has this number of forwarders.
+    """
 
     name: str
     topology: str
     hops: int
     start: Callable[[ExitStack], Way]
-    share: int = 1  # of the size that is moved: the slow ones move less
-    echo_share: int = 1  # of the echoes: with a round trip of 100 ms a thousand take minutes
+    share: int = 1  # divides the size, so that slow paths move less
+    echo_share: int = 1  # divides the echoes: with a round trip of 100 ms, a thousand take minutes
 
 
 def _peer(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Start a role; what it said when it was ready."""
+    """Start a role; return the address that it announced when it was ready."""
     command = python_command(_PEER, *arguments)
     process = Process(command, ready=lambda line: line.startswith("ready "), environment=environment)
     return stack.enter_context(process).ready_line.split()[1]
 
 
 def _program(stack: ExitStack, name: str, *arguments: str, port: int) -> None:
-    """Start a program that others have written and that listens at `port`."""
+    """Start a third-party program, and wait until it listens at `port`."""
     found = find_peer(name, "apt-get install socat httptunnel")
     start_peer(stack, [found, *arguments], port)
 
 
 def start_target(stack: ExitStack) -> str:
-    """What the clients talk to; its port."""
+    """Start the target of the clients; return its port."""
     return _peer(stack, "target")
 
 
 def bare(hops: int) -> Callable[[ExitStack], Way]:
-    """What the machine gives: so many forwarders that do nothing else."""
+    """Return a path with this number of bare forwarders: the limit of the machine."""
 
     def start(stack: ExitStack) -> Way:
         port = _peer(stack, "target")
@@ -96,7 +99,7 @@ def _httptunnel(stack: ExitStack) -> Way:
 
 
 def _relay(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """A relay as a user starts it; its URL."""
+    """Start a relay as a user would; return its URL."""
     command = relay_command("serve", *arguments)
     process = stack.enter_context(Process(command, ready=says_event("listening"), environment=environment))
     return str(msgspec.json.decode(process.ready_line)["url"])
@@ -120,7 +123,7 @@ def _service(
 
 
 def _tokens(file: Path, *users: str) -> dict[str, str]:
-    """A new token for each user; the relay's file of them is written."""
+    """Create a token for each user, and write the relay's file of tokens."""
     made: dict[str, tuple[str, Key]] = {user: make_token(SystemRandom()) for user in users}
     write_users(file, {user: (key,) for user, (_, key) in made.items()})
     return {user: token for user, (token, _) in made.items()}
@@ -149,7 +152,7 @@ ROADS: tuple[Road, ...] = (
     Road("socat", "client - socat - target", 1, _socat),
     Road("httptunnel", "client - htc - hts - target", 2, _httptunnel),
     Road("link-service", "client =link= relay =link= service", 1, _service("link")),
-    Road("link-traced", "the same, and each of the three traces every packet", 1, _service("link", traced=True)),
+    Road("link-traced", "the same, with all three processes tracing every packet", 1, _service("link", traced=True)),
     Road("link-compiled", "client =link= relay =link= service, all compiled", 1, _service("link", compiled=True)),
     Road("link-exit", "client =link= relay =link= exit - target", 2, _exit("link")),
     Road("poll-service", "client =poll= relay =link= service", 1, _service("poll")),

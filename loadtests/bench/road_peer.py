@@ -1,8 +1,8 @@
-"""The processes of the road's measurements: `python -m loadtests.bench.road_peer ROLE ...`.
+"""The processes that `loadtests.bench.road` starts: `python -m loadtests.bench.road_peer ROLE ...`.
 
 A client and a target speak a small protocol on any stream: a command of 16 bytes, then bytes up, bytes down, or echoes.
-In between stands what is measured. Each role says `ready ADDRESS` on a line when it serves; the client prints its
-figures as JSON and ends.
+The measured path is between them. Each serving role prints a line `ready ADDRESS` when it is ready. The client prints
+its figures as JSON and ends.
 """
 
 import argparse
@@ -25,23 +25,23 @@ from tunnel.event_loops import new_event_loop
 __all__ = ["SERVICE", "main"]
 
 SERVICE = "bench"
-MESSAGE = bytes(range(64))  # an echo
-_COMMAND = struct.Struct("!8sQ")  # what, how many bytes
+MESSAGE = bytes(range(64))  # of an echo
+_COMMAND = struct.Struct("!8sQ")  # command, number of bytes
 _UP, _DOWN, _ECHO = b"up", b"down", b"echo"
 _BLOCK = bytes(256 * 1024)
 _CONNECT_S = 30.0
-_WARM_S = 60.0  # a way that has not moved an eighth by then is broken
+_WARM_S = 60.0  # a path that has not moved an eighth of the bytes by then is broken
 _MEASURE_S = 240.0
 
 
 class Target(asyncio.Protocol):
-    """Counts what comes up, sends what goes down, echoes."""
+    """The target of one connection: counts bytes up, sends bytes down, or echoes."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
         self._head = b""
         self._echoing = False
-        self._left = 0  # to be received
+        self._left = 0  # bytes still to be received
         self._unsent = 0
         self._paused = False
 
@@ -69,7 +69,7 @@ class Target(asyncio.Protocol):
             self._unsent = size
             self._send()
         else:
-            self._echoing = True  # until the end: the last command of a connection
+            self._echoing = True  # the last command of a connection: lasts until its end
         if rest:
             self.data_received(rest)
 
@@ -88,7 +88,7 @@ class Target(asyncio.Protocol):
 
 
 class Client(asyncio.Protocol):
-    """One command at a time: `up`, `down` and `echo` return seconds."""
+    """The client of one connection: runs one command at a time; `up`, `down` and `echo` return seconds."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
@@ -129,16 +129,16 @@ class Client(asyncio.Protocol):
         self._send()
 
     async def up(self, size: int) -> float:
-        """Seconds until the target has them all."""
+        """Send `size` bytes; return the seconds until the target has them all."""
         self._unsent = size
         return await self._run(_UP, size, _COMMAND.size, self._send)
 
     async def down(self, size: int) -> float:
-        """Seconds until they are all here."""
+        """Request `size` bytes; return the seconds until all have arrived."""
         return await self._run(_DOWN, size, size, lambda: None)
 
     async def echo(self, count: int) -> list[float]:
-        """Seconds of each echo, one after the other."""
+        """Send `count` echoes one after the other; return the seconds of each."""
         self._echoes = count
         self._echo_ns = []
         await self._run(_ECHO, 0, 0, self._send_echo)
@@ -166,7 +166,7 @@ class Client(asyncio.Protocol):
 
 
 class Forwarder(asyncio.Protocol):
-    """One side of a bare forwarder: what comes is written to the other side, perhaps after a delay."""
+    """One side of a bare forwarder: writes the bytes that it receives to the other side, perhaps after a delay."""
 
     def __init__(self, delay_s: float, upstream: tuple[str, int] | None) -> None:
         self.transport: asyncio.Transport
@@ -185,7 +185,7 @@ class Forwarder(asyncio.Protocol):
     async def _dial(self, host: str, port: int) -> None:
         _, other = await self._loop.create_connection(lambda: Forwarder(self._delay_s, None), host, port)
         self.other, other.other = other, self
-        while self._late and not self._delay_s:  # what came before there was anybody to write to
+        while self._late and not self._delay_s:  # bytes that arrived before the upstream connection
             self._pass()
 
     def data_received(self, data: bytes) -> None:
@@ -234,7 +234,7 @@ async def _forward(arguments: argparse.Namespace) -> None:
 
 
 def _trace(arguments: argparse.Namespace) -> tunnel.TraceWriter | None:
-    """At the level of packets; it ends with the process."""
+    """Open a trace at the level of packets, if one is wanted. It stays open until the process ends."""
     return tunnel.open_trace(arguments.trace, name=arguments.role) if arguments.trace else None
 
 
@@ -249,7 +249,7 @@ async def _service(arguments: argparse.Namespace) -> None:
 async def _client(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     if not arguments.relay:
-        # Some peers say nothing when they are ready: they are when they take a connection that leads to the target.
+        # Some peers do not announce that they are ready. The first transfer, before the measurement, waits for them.
         transport, client = await loop.create_connection(Client, "127.0.0.1", arguments.port)
         await _measure(client, arguments)
         transport.close()
@@ -270,7 +270,9 @@ async def _measure(client: Client, arguments: argparse.Namespace) -> None:
     wanted = arguments.what.split(",")
     figures: dict[str, Any] = {}
     async with asyncio.timeout(_WARM_S):
-        await client.up(max(1, size // 8))  # everything that is learned is learned before
+        await client.up(
+            max(1, size // 8)
+        )  # warm up, so that limits which the carrier learns are learned before the measurement
         await client.down(max(1, size // 8))
     cpu_s = time.process_time()
     async with asyncio.timeout(_MEASURE_S):
@@ -293,7 +295,7 @@ _ROLES: dict[str, Callable[[argparse.Namespace], Awaitable[None]]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play one role, until killed; the client ends by itself."""
+    """Run one role until SIGTERM; the client ends after its measurement."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.road_peer",
         description=__doc__,
@@ -301,15 +303,19 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("role", choices=sorted(_ROLES))
-    parser.add_argument("--port", type=int, default=0, help="where forwarders and clients connect")
+    parser.add_argument("--port", type=int, default=0, help="port to which forwarders and clients connect")
     parser.add_argument("--relay", default="", metavar="URL", help="reach the target through this relay")
     parser.add_argument("--carrier", default="link", choices=("auto", "poll", "link"))
-    parser.add_argument("--trace", default="", metavar="DIR", help="of a client or a service: trace every packet")
-    parser.add_argument("--delay-ms", type=float, default=0, help="of a forwarder, each way")
-    parser.add_argument("--size", type=int, default=64 * 1024 * 1024, help="bytes each way")
+    parser.add_argument(
+        "--trace", default="", metavar="DIR", help="trace every packet of a client or a service to this directory"
+    )
+    parser.add_argument("--delay-ms", type=float, default=0, help="delay of a forwarder, in each direction")
+    parser.add_argument("--size", type=int, default=64 * 1024 * 1024, help="bytes in each direction")
     parser.add_argument("--echoes", type=int, default=1000)
-    parser.add_argument("--what", default="up,down,echo", help="what a client does (default all: up,down,echo)")
-    parser.add_argument("--profile", default="", metavar="FILE", help="write a profile (cProfile) there at the end")
+    parser.add_argument("--what", default="up,down,echo", help="commands of a client (default: up,down,echo)")
+    parser.add_argument(
+        "--profile", default="", metavar="FILE", help="write a profile (cProfile) to this file at the end"
+    )
     options = parser.parse_args(arguments)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         if not options.profile:
@@ -322,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _until_told(role: Awaitable[None]) -> None:
-    """End well with SIGTERM, so that a profile is written."""
+    """Run a role, and end it cleanly at SIGTERM, so that a profile is written."""
     task = asyncio.ensure_future(role)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:

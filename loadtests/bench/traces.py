@@ -1,7 +1,7 @@
-"""`python -m loadtests.bench.traces`: what tracing costs the one who traces, and how fast traces are written.
+"""The cost of tracing for the traced process, and the speed of the writer: `python -m loadtests.bench.traces`.
 
-Emit is measured in processor time of the calling thread, so that other work on the machine does not count; written
-records a second are wall time, with the writer's own thread on the same cores.
+The cost of an emit is processor time of the calling thread, so that other work on the machine does not count. The rate
+of written records is measured in wall time, with the writer's own thread on the same cores.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from tunnel.traces.writer import TraceWriter
 __all__ = ["main"]
 
 ROUNDS = 5
-QUEUE = 10_000_000  # nothing is dropped: emit is measured with everything that it does
+QUEUE = 10_000_000  # large enough that nothing is dropped, so that each emit does all of its work
 
 
 def sample(number: int) -> TraceRecord:
-    """A record as packets make them: the largest that there is."""
+    """Return a record of a sent packet, which is the largest kind."""
     return TraceRecord(
         time_us=number * 7,
         node="client-1234abcd",
@@ -43,7 +43,7 @@ def sample(number: int) -> TraceRecord:
 
 
 def _each_us(count: int, run: Callable[[], None]) -> float:
-    """Processor time of this thread for each of `count`, the best of some rounds."""
+    """Return the microseconds of this thread's processor time per item, the best of several rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
         before = time.thread_time_ns()
@@ -53,7 +53,7 @@ def _each_us(count: int, run: Callable[[], None]) -> float:
 
 
 def measure(count: int) -> dict[str, Any]:
-    """Cost and rate for so many records."""
+    """Measure cost and rate for `count` records."""
     records = [sample(number) for number in range(count)]
 
     def make() -> None:
@@ -92,20 +92,20 @@ def measure(count: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a table, or JSON."""
+    """Run the benchmark, and print the table or JSON."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.bench.traces", description=__doc__)
-    parser.add_argument("--records", type=int, default=200_000, metavar="N", help="(default: 200000)")
+    parser.add_argument("--records", type=int, default=200_000, metavar="N", help="number of records (default: 200000)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     result = measure(options.records)
     if options.json:
         print(json.dumps(result))
         return 0
-    print(f"tracing off          {result['off_us']:8.3f} µs an event")
-    print(f"making a record      {result['make_us']:8.3f} µs")
-    print(f"emit                 {result['emit_us']:8.3f} µs")
-    print(f"written              {result['written_per_s']:8,} a second, {result['bytes_each']} bytes each")
-    print(f"                     {result['written_per_cpu_s']:8,} a second of one core, both threads together")
+    print(f"tracing off          {result['off_us']:8.3f} µs per event")
+    print(f"create a record      {result['make_us']:8.3f} µs")
+    print(f"emit a record        {result['emit_us']:8.3f} µs")
+    print(f"written              {result['written_per_s']:8,} per second, {result['bytes_each']} bytes each")
+    print(f"                     {result['written_per_cpu_s']:8,} per second of processor time of both threads")
     return 0
 
 

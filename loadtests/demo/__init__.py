@@ -1,7 +1,7 @@
-"""`make demo`: one stream through a proxy that loses requests and responses, and through two deaths of the relay.
+"""`make demo`: one stream through a proxy that loses requests and responses, while the relay is killed twice.
 
-`stage` starts the processes, `play` moves the bytes and kills the relay, `show` draws it while it runs, `report` says
-what came of it.
+`stage` starts the processes, `play` moves the bytes and kills the relay, `show` displays the progress, and `report`
+has the figures and the verdict.
 """
 
 __all__: list[str] = []

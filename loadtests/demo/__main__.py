@@ -1,4 +1,4 @@
-"""`python -m loadtests.demo --help`."""
+"""The command of the demo: `python -m loadtests.demo --help`."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ EXIT_OK, EXIT_WRONG, EXIT_INTERRUPTED = 0, 1, 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 only if every byte was right."""
+    """Run the demo; return 0 only if every byte was right."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.demo",
         description="Moves a stream up and down through a proxy that loses requests and responses, and kills the relay "
@@ -24,9 +24,9 @@ def main(argv: list[str] | None = None) -> int:
         epilog="example: make demo. Exit code 0 only if every byte was right.",
         allow_abbrev=False,
     )
-    parser.add_argument("--size", default="128MiB", metavar="SIZE", help="of each direction (default: 128MiB)")
-    parser.add_argument("--seed", type=int, default=7, metavar="N", help="of the faults (default: 7)")
-    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    parser.add_argument("--size", default="128MiB", metavar="SIZE", help="bytes in each direction (default: 128MiB)")
+    parser.add_argument("--seed", type=int, default=7, metavar="N", help="seed of the faults (default: 7)")
+    parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
     try:
         size_bytes = parse_size_bytes(options.size)
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_perform(size_bytes, options.seed, as_json=options.json))
     except NotReadyError as error:
-        print(f"the demo could not begin: {error}", file=sys.stderr)
+        print(f"the demo could not start: {error}", file=sys.stderr)
         return EXIT_WRONG
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -1,4 +1,4 @@
-"""The play: a stream up, the same stream down, and a relay that dies in the middle of each."""
+"""The transfer of the demo: an upload, then a download, with the relay killed in the middle of each."""
 
 import asyncio
 import time
@@ -11,19 +11,20 @@ from loadtests.harness.transfer import Flow
 
 __all__ = ["Act", "Play"]
 
-LIMIT_S = 300.0  # it takes 20 s on two idle cores
+LIMIT_S = 300.0  # the demo takes 20 s on two idle cores
+_LEAD = 0.12  # share of the transfer that may be written beyond the point of the kill; 0.55 + 0.12 is below 0.7
 
 
 class Act:
-    """One direction, as it goes."""
+    """One direction of the transfer, and the point at which the relay is killed."""
 
     def __init__(self, name: str, size_bytes: int, random: Random) -> None:
         self.name = name
         self.flow = Flow(size_bytes, random.getrandbits(32))
-        self.kill_at = random.uniform(0.4, 0.55)  # between 30 and 70 % in the end: some more arrives meanwhile
+        self.kill_at = random.uniform(0.4, 0.55)  # the report wants it between 30 and 70 %; more bytes arrive meanwhile
 
     def way(self) -> Way:
-        """Its figures."""
+        """Return the figures of this direction."""
         flow = self.flow
         written, received = flow.digests
         seconds = max(0.0, flow.ended_s - flow.began_s)
@@ -31,7 +32,7 @@ class Act:
 
 
 class Play:
-    """`perform` it once. `acts` and `events` may be watched meanwhile."""
+    """The whole transfer; perform() runs it, once. Meanwhile `acts` and `stage` show its progress."""
 
     def __init__(self, size_bytes: int, seed: int, said: Callable[[str], None]) -> None:
         random = Random(seed)
@@ -43,12 +44,13 @@ class Play:
         self._target: asyncio.Task[None] | None = None
 
     async def perform(self) -> Report:
-        """Start everything, move the bytes, stop everything. What goes wrong is in the report."""
+        """Start all processes, move the bytes, and stop everything. Errors of the transfer are noted in the report."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         async with server:
             self._said("starting a relay, an exit, a fault proxy and a forward")
             port: int = server.sockets[0].getsockname()[1]
-            # The children die with the thread that starts them: that of the loop's executor lives as long as the loop.
+            # Children are killed when the thread that started them ends. A thread of the executor lives as long as the
+            # event loop.
             with await asyncio.to_thread(Stage(port, self._seed).__enter__) as stage:
                 self.stage = stage
                 began = time.monotonic()
@@ -56,7 +58,7 @@ class Play:
                     async with asyncio.timeout(LIMIT_S):
                         await self._move(stage)
                 except TimeoutError:
-                    self.report.failure = f"it did not end within {LIMIT_S:.0f} s"
+                    self.report.failure = f"the transfer did not end within {LIMIT_S:.0f} s"
                 except OSError as error:
                     self.report.failure = f"the connection broke: {error}"
                 self.report.seconds = time.monotonic() - began
@@ -66,13 +68,13 @@ class Play:
         return self.report
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The target: reads to the end, then answers."""
+        """Serve as the target: read the upload to its end, then send the download."""
         up, down = (act.flow for act in self.acts)
         try:
             await up.read_from(reader)
             await down.write_to(writer)
         except ConnectionError:
-            pass  # the application sees it, too
+            pass  # the application gets the error, too
         finally:
             writer.close()
 
@@ -93,14 +95,18 @@ class Play:
     async def _kill(self, stage: Stage) -> None:
         for act in self.acts:
             flow = act.flow
+            # However late this task sees the goal reached, bytes must be left for the kill.
+            flow.hold(int(flow.size_bytes * (act.kill_at + _LEAD)))
             await flow.reach(int(flow.size_bytes * act.kill_at))
-            share, in_flight_bytes = flow.received_bytes / flow.size_bytes, flow.in_flight_bytes
+            in_flight_bytes = await flow.put_in_flight()
+            share = flow.received_bytes / flow.size_bytes
             self._said(
                 f"kill -9 of the relay at {share:.0%} of the {act.name}, {in_flight_bytes // 1024} KiB in flight"
             )
+            flow.hold(flow.size_bytes)
             killed = time.monotonic()
             await stage.relay.replace()
-            self._said(f"a new relay listens after {stage.relay.startup_s:.2f} s; it knows nothing of the stream")
+            self._said(f"a new relay listens after {stage.relay.startup_s:.2f} s; it has no state of the stream")
             recovery_s = await flow.delivery() - killed
             self._said(f"the {act.name} goes on after {recovery_s:.2f} s")
             self.report.kills.append(Kill(act.name, share, in_flight_bytes, stage.relay.startup_s, recovery_s))

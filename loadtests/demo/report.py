@@ -1,4 +1,4 @@
-"""What came of the demo: the figures, their verdict, and how they are printed."""
+"""The report of the demo: figures, verdict, and their text."""
 
 import msgspec
 
@@ -8,17 +8,20 @@ _MIB = 1024 * 1024
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """One `kill -9` of the relay. `recovery_s`: until the first byte was delivered once the new one listened."""
+    """One `kill -9` of the relay.
+
+    `recovery_s` is the time from the kill to the first byte delivered once the new relay listened.
+    """
 
     way: str
-    share: float  # of that direction that had arrived
+    share: float  # share of this direction that had arrived
     in_flight_bytes: int
     startup_s: float
     recovery_s: float
 
 
 class Way(msgspec.Struct):
-    """One direction."""
+    """The figures of one direction."""
 
     name: str
     size_bytes: int
@@ -29,17 +32,17 @@ class Way(msgspec.Struct):
 
     @property
     def is_right(self) -> bool:
-        """Whether exactly what was written has arrived."""
+        """Whether exactly the bytes written have arrived."""
         return self.received_bytes == self.size_bytes and self.written_digest == self.received_digest
 
     @property
     def bytes_per_second(self) -> float:
-        """From the first byte written to the last one that arrived, the relay's deaths included."""
+        """The rate from the first byte written to the last one that arrived, with the outage of the relay."""
         return self.received_bytes / max(self.seconds, 1e-9)
 
 
 class Report(msgspec.Struct):
-    """Everything. `failure`: why the verdict is bad; empty if it is good."""
+    """All figures of the demo. `failure` is the reason of a bad verdict, or empty if it is good."""
 
     ways: list[Way] = []
     kills: list[Kill] = []
@@ -54,22 +57,22 @@ class Report(msgspec.Struct):
     failure: str = ""
 
     def judge(self) -> None:
-        """Find what is wrong, if anything is."""
+        """Set `failure` if bytes were wrong, or if the run was too easy to prove anything."""
         if self.failure:
             return
         wrong = [way.name for way in self.ways if not way.is_right]
         if wrong:
-            self.failure = f"{' and '.join(wrong)}: what arrived is not what was written"
+            self.failure = f"{' and '.join(wrong)}: the bytes that arrived are not those that were written"
         elif not self.faults:
-            self.failure = "the proxy injected no fault: this shows nothing"
+            self.failure = "the proxy injected no fault, so the run proves nothing; use a larger --size"
         elif not self.repeats and not self.resent:
-            self.failure = "nothing had to be repeated: this shows nothing"
+            self.failure = "nothing had to be repeated, so the run proves nothing; use a larger --size"
         elif not all(kill.in_flight_bytes > 0 and 0.3 <= kill.share <= 0.7 for kill in self.kills):
-            self.failure = "the relay was not killed in the middle of things: this shows nothing"
+            self.failure = "the relay was not killed in the middle of each transfer, so the run proves nothing"
 
     @property
     def verdict(self) -> str:
-        """One line."""
+        """The verdict in one line."""
         if self.failure:
             return f"FAILED: {self.failure}"
         moved = pretty_bytes(sum(way.received_bytes for way in self.ways))
@@ -79,7 +82,7 @@ class Report(msgspec.Struct):
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """Name and figures."""
+        """Return the table: rows of name and figures."""
         rows = []
         for way in self.ways:
             moved, rate = pretty_bytes(way.received_bytes), way.bytes_per_second / _MIB
@@ -100,7 +103,7 @@ class Report(msgspec.Struct):
 
 
 def _counts(counts: dict[str, int]) -> str:
-    """The total, then the most frequent first."""
+    """Format counts: the total, then each kind, the most frequent first."""
     if not counts:
         return "none"
     parts = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -108,5 +111,5 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def pretty_bytes(count: float) -> str:
-    """In MiB, or in KiB where that says more."""
+    """Format a number of bytes in MiB, or in KiB if there are fewer than 10 MiB."""
     return f"{count / _MIB:.0f} MiB" if count >= 10 * _MIB else f"{count / 1024:.0f} KiB"

@@ -1,4 +1,4 @@
-"""How the demo is watched: drawn on a terminal, told line by line elsewhere, or not at all."""
+"""The displays of the demo: drawn on a terminal, printed line by line elsewhere, or silent."""
 
 import asyncio
 import time
@@ -26,26 +26,26 @@ _MIB = 1024 * 1024
 
 
 class Show:
-    """Somebody who watches a play."""
+    """A display of a play."""
 
     def said(self, text: str) -> None:
-        """Something happened."""
+        """Show an event."""
 
     @asynccontextmanager
     async def watching(self, play: Play) -> AsyncIterator[None]:
-        """For as long as the play is performed."""
+        """Show the progress of the play until the end of the `async with` block."""
         yield
 
     def conclude(self, report: Report) -> None:
-        """What came of it."""
+        """Show the report at the end."""
 
 
 class SilentShow(Show):
-    """Watches, and says nothing."""
+    """Shows nothing."""
 
 
 class PlainShow(Show):
-    """A line for each event, and one now and then for the progress."""
+    """Prints a line for each event, and one per second for the progress."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
@@ -77,7 +77,7 @@ class PlainShow(Show):
 
 
 class LiveShow(Show):
-    """Bars that move, the endpoint's own figures beneath, and what happened last."""
+    """Draws progress bars, the figures of the client's endpoint, and the latest events."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -105,7 +105,7 @@ class LiveShow(Show):
             live.update(self.draw(play), refresh=True)
 
     def draw(self, play: Play) -> RenderableType:
-        """One frame."""
+        """Return one frame of the display."""
         bars = Table.grid(padding=(0, 2))
         for act in play.acts:
             bars.add_row(*self._bar(act))
@@ -153,13 +153,13 @@ class LiveShow(Show):
 
 
 class _Rate:
-    """Bytes per second over the last second or so."""
+    """The rate in bytes per second, over about the last second."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque(maxlen=round(1.0 / _FRAME_S) + 1)
 
     def of(self, count: int) -> float:
-        """The rate, now that there are so many."""
+        """Note the current number of bytes, and return the rate."""
         self._samples.append((time.monotonic(), count))
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         return (last - first) / max(last_s - first_s, _FRAME_S)

@@ -1,4 +1,4 @@
-"""The processes of the demo, as a user would start them; everything on this machine, ports and tokens made up."""
+"""The processes of the demo, started as a user would start them, on this machine with free ports and new tokens."""
 
 import json
 from contextlib import ExitStack
@@ -23,12 +23,12 @@ _is_traffic = says_event("traffic")
 
 
 class Stage:
-    """`with` it, and everything runs but the target, which is at `target_port` of this machine."""
+    """The processes of the demo, which run inside the `with` block. The caller serves the target at `target_port`."""
 
     def __init__(self, target_port: int, seed: int) -> None:
         self.relay = RelayProcess()
-        self.local_port = 0  # of the forward
-        self.faults: dict[str, int] = {}  # by kind, once the proxy was stopped
+        self.local_port = 0  # at which the forward listens
+        self.faults: dict[str, int] = {}  # number of each kind; set by finish()
         self.exchanges = 0
         self._target_port = target_port
         self._seed = seed
@@ -63,14 +63,14 @@ class Stage:
         return Process(command, ready=says_event("listening"), environment=environment)
 
     def traffic(self) -> TrafficReport:
-        """What the forward said last."""
+        """Return the latest figures that the forward has logged."""
         for line in reversed(self._forward.output.splitlines()):
             if _is_traffic(line):
                 return msgspec.json.decode(line, type=TrafficReport)
         return TrafficReport()
 
     def finish(self) -> None:
-        """Let the forward and the proxy give their account, and end."""
+        """Stop the forward and the proxy, and read the proxy's counters."""
         self._forward.stop()
         self._proxy.stop()
         lines = self._proxy.output.splitlines()

@@ -1,3 +1,3 @@
-"""Experiments with one question each: `python -m loadtests.experiments.NAME --help`."""
+"""Experiments, each of which answers one question: `python -m loadtests.experiments.NAME --help`."""
 
 __all__: list[str] = []

@@ -1,5 +1,8 @@
-"""`python -m loadtests.experiments.crowd`: many connections at once through one `tunnel forward`, alone and
-beside one that stands still; and how long a forward takes from its start to the first byte."""
+"""Many connections at once through one `tunnel forward`: `python -m loadtests.experiments.crowd`.
+
+The crowd is measured alone, and next to a stalled connection. The time from the start of a forward to its first byte
+is measured, too.
+"""
 
 import argparse
 import asyncio
@@ -22,39 +25,39 @@ __all__ = ["Report", "main", "measure", "summary"]
 
 HERE = "127.0.0.1"
 START_GOAL_S = 1.0
-SLOWER_GOAL = 1.5  # p99 beside one that stands still, as a multiple of p99 alone
+SLOWER_GOAL = 1.5  # p99 next to a stalled connection, as a multiple of p99 alone
 STARTS = 3
-LIMIT_S = 120.0  # for one connection of a crowd
-_STILL_BYTES = 64 << 20  # more than all buffers on the way hold
+LIMIT_S = 120.0  # for one connection of a crowd, and for a forward to listen
+_STILL_BYTES = 64 << 20  # more than all buffers on the path can hold
 _STEP_BYTES = 4099
 _KIB, _MIB = 1 << 10, 1 << 20
 
 
 class Report(msgspec.Struct):
-    """Times are from connecting to the end of what came back."""
+    """The results of a run. Times are from the connect to the last byte of the echo."""
 
     connections: int
     size_kib: int
     rounds: int
     carrier: str
     starts_s: list[float] = []
-    moved_bytes: int = 0  # both ways
+    moved_bytes: int = 0  # in both directions
     seconds: float = 0.0
     alone_p50_s: float = 0.0
     alone_p99_s: float = 0.0
     beside_p50_s: float = 0.0
     beside_p99_s: float = 0.0
     wrong: int = 0  # connections whose digest differed, or that broke
-    failure: str = ""  # of the first of these
+    failure: str = ""  # the error of the first of these
 
     @property
     def slower(self) -> float:
-        """What the one that stands still costs the others."""
+        """How many times longer p99 is next to a stalled connection."""
         return self.beside_p99_s / max(self.alone_p99_s, 1e-9)
 
 
 class Crowd:
-    """Connections that each send bytes of their own through an echo."""
+    """Connections that each send different bytes through an echo server, and check the echo."""
 
     def __init__(self, port: int, report: Report) -> None:
         self._port = port
@@ -63,7 +66,7 @@ class Crowd:
         self._block = Random(1).randbytes(self._size_bytes + report.connections * _STEP_BYTES)
 
     async def round(self, count: int) -> list[float]:
-        """So many at once; how long each took."""
+        """Run `count` connections at once; return the seconds that each took."""
         return await asyncio.gather(*(self._one(number) for number in range(count)))
 
     async def _one(self, number: int) -> float:
@@ -73,11 +76,11 @@ class Crowd:
         try:
             async with asyncio.timeout(LIMIT_S):
                 heard = await self._echoed(payload)
-        except OSError as error:  # a TimeoutError is one, too
+        except OSError as error:  # TimeoutError is an OSError, too
             self._wrong(f"{type(error).__name__}: {error}")
         else:
             if xxh3_128_digest(heard) != xxh3_128_digest(payload):
-                self._wrong(f"{len(heard)} bytes came back, and they are not those that were sent")
+                self._wrong(f"{len(heard)} bytes came back, but not the {len(payload)} bytes that were sent")
         self._report.moved_bytes += 2 * len(payload)
         return time.monotonic() - began
 
@@ -97,9 +100,9 @@ class Crowd:
 
 @asynccontextmanager
 async def standing_still(port: int) -> AsyncIterator[None]:
-    """A connection that sends as much as it can, and never reads."""
+    """Hold a connection that sends as much as it can and never reads."""
     _, writer = await asyncio.open_connection(HERE, port)
-    writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket, it can
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # transports of sockets have it
     writer.write(bytes(_STILL_BYTES))
     try:
         yield
@@ -108,7 +111,7 @@ async def standing_still(port: int) -> AsyncIterator[None]:
 
 
 async def measure(report: Report) -> None:
-    """Fill the report in. Everything runs in processes of its own but the crowd."""
+    """Fill in the report. All but the crowd runs in separate processes."""
     with ExitStack() as stack:
         echo = stack.enter_context(
             Process(python_command("loadtests.harness.echo"), ready=lambda line: line.startswith("echo"))
@@ -140,7 +143,7 @@ async def measure(report: Report) -> None:
 
 
 async def _first_byte(port: int) -> float:
-    """When the first byte comes back through a forward that is being started."""
+    """Wait for the first byte through a forward that is being started; return that moment."""
     ends = time.monotonic() + LIMIT_S
     while time.monotonic() < ends:
         try:
@@ -152,12 +155,12 @@ async def _first_byte(port: int) -> float:
         await reader.readexactly(1)
         writer.close()
         return time.monotonic()
-    raise TimeoutError(f"the forward does not listen at port {port}")
+    raise TimeoutError(f"the forward did not listen at port {port} within {LIMIT_S:.0f} s")
 
 
 async def _crowds(crowd: Crowd, port: int, report: Report) -> None:
-    """Alone and beside one that stands still by turns, so that a machine that gets slower does so for both."""
-    await crowd.round(min(20, report.connections))  # warm
+    """Measure crowds, alternately alone and next to a stalled connection, so that load on the machine affects both."""
+    await crowd.round(min(20, report.connections))  # warm up
     report.moved_bytes = 0
     times: dict[bool, list[float]] = {False: [], True: []}
     began = time.monotonic()
@@ -173,7 +176,7 @@ async def _crowds(crowd: Crowd, port: int, report: Report) -> None:
 
 
 def summary(report: Report) -> str:
-    """For a person."""
+    """Return the report as text for people."""
     start = percentile(report.starts_s, 0.5)
     rate = report.moved_bytes / _MIB / max(report.seconds, 1e-9)
     total = 2 * report.rounds * report.connections
@@ -181,8 +184,8 @@ def summary(report: Report) -> str:
         f"start to first byte   p50 of {len(report.starts_s)}: {start:.2f} s{_goal(start, START_GOAL_S, ' s')}",
         f"crowd                 {report.connections} at once, {report.size_kib} KiB each way, carrier {report.carrier}",
         f"alone                 p50 {report.alone_p50_s:.2f} s, p99 {report.alone_p99_s:.2f} s",
-        f"beside one that stops p50 {report.beside_p50_s:.2f} s, p99 {report.beside_p99_s:.2f} s",
-        f"p99 beside / alone    {report.slower:.2f}{_goal(report.slower, SLOWER_GOAL, '')}",
+        f"next to a stalled one p50 {report.beside_p50_s:.2f} s, p99 {report.beside_p99_s:.2f} s",
+        f"ratio of the two p99  {report.slower:.2f}{_goal(report.slower, SLOWER_GOAL, '')}",
         f"moved                 {report.moved_bytes / _MIB:.0f} MiB in {report.seconds:.1f} s, {rate:.0f} MiB/s",
         f"OK: {total} connections, every digest right"
         if not report.wrong
@@ -196,25 +199,35 @@ def _goal(value: float, goal: float, unit: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 if every digest was right, 1 if not; how long it took decides nothing."""
+    """Return 0 if every digest was right, 1 if not. The times do not affect the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.crowd",
         description=__doc__,
         epilog="example: python -m loadtests.experiments.crowd --connections 500 --size-kib 1024 --rounds 2",
         allow_abbrev=False,
     )
-    parser.add_argument("--connections", type=int, default=500, metavar="N", help="at once (default: 500)")
-    parser.add_argument("--size-kib", type=int, default=1024, metavar="N", help="of each, each way (default: 1024)")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="of each kind (default: 2)")
-    parser.add_argument("--carrier", choices=("auto", "poll", "link"), default="auto", help="default: auto")
-    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    parser.add_argument("--connections", type=int, default=500, metavar="N", help="connections at once (default: 500)")
+    parser.add_argument(
+        "--size-kib", type=int, default=1024, metavar="N", help="size per connection and direction (default: 1024)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=2,
+        metavar="N",
+        help="rounds alone, and as many next to a stalled connection (default: 2)",
+    )
+    parser.add_argument(
+        "--carrier", choices=("auto", "poll", "link"), default="auto", help="carrier of the forward (default: auto)"
+    )
+    parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
     report = Report(options.connections, options.size_kib, options.rounds, options.carrier)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(measure(report))
     except (OSError, EOFError, NotReadyError) as error:
-        print(f"the crowd could not begin: {error}", file=sys.stderr)
+        print(f"the run could not start: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

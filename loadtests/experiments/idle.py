@@ -1,8 +1,8 @@
-"""What many connections cost: `python -m loadtests.experiments.idle --connections 1000`.
+"""The cost of many connections: `python -m loadtests.experiments.idle --connections 1000`.
 
-First all of them are idle, over one attachment on plain exchanges: they must cost one held request. Then the process
-with all readers is stopped (SIGSTOP), and the writers go on until nothing moves any more: what the relay keeps must
-stay within its caps. Prints the held requests, what the relay says that it holds, and its resident memory.
+First all connections are idle, over one attachment on carrier poll: they must cost one held request. Then the process
+with all readers is stopped (SIGSTOP), and the writers continue until nothing moves any more: the bytes that the relay
+keeps must stay within its limits. Prints the held requests, the bytes that the relay reports, and its resident memory.
 """
 
 import argparse
@@ -26,14 +26,18 @@ from tunnel_servlet.switch.config import SwitchConfig
 __all__ = ["Figures", "main", "measure"]
 
 _BLOCK = bytes(64 * 1024)
-_WRITTEN_BYTES = 8 * 1024 * 1024  # by each writer, at most: far more than a stream may have under way
+_WRITTEN_BYTES = 8 * 1024 * 1024  # limit per writer: far more than a stream may have in flight
 _LOOK_S = 0.25
-_QUIET_LOOKS = 12  # so many looks at which nothing has changed: nothing moves any more
+_QUIET_LOOKS = 12  # after this many looks without a change, nothing moves any more
 _SETTLE_S = 120.0
 
 
 class Figures(msgspec.Struct):
-    """`held_requests` while all are idle; the rest when all readers have stopped. The cap is that of one mailbox."""
+    """The results of a run.
+
+    `held_requests` and `relay_idle_rss_bytes` are taken while all connections are idle, `relay_stopped_rss_bytes` and
+    `relay_held_bytes` when all readers are stopped. `cap_bytes` is the limit of one mailbox.
+    """
 
     connections: int
     held_requests: int
@@ -44,12 +48,12 @@ class Figures(msgspec.Struct):
 
     @property
     def is_good(self) -> bool:
-        """One held request, and what is held is within the cap."""
+        """Whether there is one held request, and the relay holds no more than the cap."""
         return self.held_requests == 1 and self.relay_held_bytes <= self.cap_bytes
 
 
 class _Writer(asyncio.Protocol):
-    """Writes as much as it is let."""
+    """Writes as much as the transport takes."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
@@ -68,7 +72,7 @@ class _Writer(asyncio.Protocol):
         self.write(self._left)
 
     def write(self, size: int) -> None:
-        """Begin, or go on."""
+        """Write up to `size` bytes; when the transport pauses, the rest follows after it resumes."""
         self._left = size
         while self._left > 0 and not self._is_paused:
             self._left -= len(_BLOCK)
@@ -79,7 +83,7 @@ class _Writer(asyncio.Protocol):
 
 
 class _Relay:
-    """A relay with an admin listener, in its own process."""
+    """A relay with an admin listener, in another process."""
 
     def __init__(self) -> None:
         self._found: list[dict[str, Any]] = []
@@ -106,7 +110,7 @@ class _Relay:
 
 
 async def measure(connections: int) -> Figures:
-    """Start everything, look, end everything."""
+    """Start all processes, measure both states, and stop everything."""
     relay = _Relay()
     async with relay.process:
         service = python_command("loadtests.bench.road_peer", "service", "--relay", relay.url)
@@ -129,7 +133,7 @@ async def measure(connections: int) -> Figures:
 
 
 async def _settled(relay: _Relay) -> dict[str, int]:
-    """The relay's state when nothing changes any more; what it is after a while in any case."""
+    """Wait until the relay's state no longer changes, and return it. Raise TimeoutError after _SETTLE_S."""
     state: dict[str, int] = {}
     async with asyncio.timeout(_SETTLE_S):
         same = 0
@@ -144,18 +148,20 @@ async def _settled(relay: _Relay) -> dict[str, int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the figures. 0: within the bounds; 1: not; 3: the relay did not start."""
+    """Print the figures. Return 0 if they are within the limits, 1 if not, and 3 if a process did not start."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.idle",
         description=__doc__,
         epilog="example: python -m loadtests.experiments.idle --connections 100 --json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--connections", type=int, default=1000, help="at most 1024: what one attachment may open")
+    parser.add_argument(
+        "--connections", type=int, default=1000, help="at most 1024, the limit of one attachment (default: 1000)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if not 1 <= options.connections <= SwitchConfig().routes_per_attachment_max:
-        parser.error(f"--connections: from 1 to {SwitchConfig().routes_per_attachment_max}")
+        parser.error(f"--connections must be from 1 to {SwitchConfig().routes_per_attachment_max}")
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             figures = runner.run(measure(options.connections))
@@ -167,9 +173,9 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         mib = 1024 * 1024
         print(f"{figures.connections} idle connections over one attachment: {figures.held_requests} held request(s)")
-        print(f"the relay's resident memory then: {figures.relay_idle_rss_bytes / mib:.0f} MiB")
+        print(f"resident memory of the relay: {figures.relay_idle_rss_bytes / mib:.0f} MiB")
         print(
-            f"all readers stopped: it holds {figures.relay_held_bytes / mib:.0f} MiB of at most "
+            f"all readers stopped: the relay holds {figures.relay_held_bytes / mib:.0f} MiB of at most "
             f"{figures.cap_bytes / mib:.0f}; resident memory {figures.relay_stopped_rss_bytes / mib:.0f} MiB"
         )
     return 0 if figures.is_good else 1

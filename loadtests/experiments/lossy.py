@@ -1,8 +1,9 @@
-"""Bytes both ways through hard weather: `python -m loadtests.experiments.lossy --size 256MiB`.
+"""The goodput over a very bad network, in both directions: `python -m loadtests.experiments.lossy --size 256MiB`.
 
-A client on plain exchanges, the fault proxy, a relay and a service on a link. Bytes go up, then down; both digests must
-be right. First over the proxy without faults, then with 5 % dropped requests, 5 % dropped responses, 2 % duplicates and
-1 % flipped bits: what is left of the rate is the goodput. Then the same with drops in silence, behind 50 ms each way.
+A client on carrier poll sends through the fault proxy and a relay to a service on a link. Bytes go up, then down; both
+digests must be right. The first case has no faults. The second has 5 % dropped requests, 5 % dropped responses, 2 %
+duplicates and 1 % bodies with flipped bits; the share of the rate that remains is printed. Two more cases repeat both
+with a delay of 50 ms in each direction and silent drops.
 """
 
 import argparse
@@ -25,19 +26,19 @@ from tunnel.event_loops import new_event_loop
 
 __all__ = ["CASES", "Case", "Outcome", "main", "run_case"]
 
-GOAL = 0.4  # of the rate without faults
+GOAL = 0.4  # share of the rate without faults
 _SERVICE = "lossy"
 _BLOCK_BYTES = 256 * 1024
-_LATE_SHARE = 16  # the cases with a delay move so much less
+_LATE_SHARE = 16  # the cases with a delay move this fraction of the bytes
 _FAULTS = ("--duplicate", "0.02", "--flip", "0.01")
 
 
 class Case(msgspec.Struct, frozen=True):
-    """What the proxy does."""
+    """One case: the options of the fault proxy."""
 
     name: str
     options: tuple[str, ...]
-    share: int = 1  # of the size
+    share: int = 1  # divides the size
     compared_with: str = ""
 
 
@@ -55,7 +56,10 @@ CASES = (
 
 
 class Outcome(msgspec.Struct):
-    """Of one case. `kept`: the share of the rate without faults, of both directions together."""
+    """The result of one case.
+
+    `kept` is the rate of both directions together, as a share of that of the case without faults.
+    """
 
     name: str
     size_bytes: int
@@ -67,12 +71,12 @@ class Outcome(msgspec.Struct):
 
     @property
     def seconds_per_byte(self) -> float:
-        """Up and down."""
+        """Seconds per byte, of both directions added."""
         return 1e-6 / self.up_mb_s + 1e-6 / self.down_mb_s
 
 
 def _blocks(size: int, seed: int) -> Iterator[bytes]:
-    """So many bytes that no fault turns into each other: every block begins with its number."""
+    """Yield `size` bytes in blocks. Each begins with its number, so that a swap of blocks changes the digest."""
     body = Random(seed).randbytes(_BLOCK_BYTES - 8)
     for number in range(-(-size // _BLOCK_BYTES)):
         yield (number.to_bytes(8, "big") + body)[: size - number * _BLOCK_BYTES]
@@ -99,7 +103,7 @@ async def _receive(reader: tunnel.StreamReader, size: int) -> bytes:
 
 
 async def _serve(reader: tunnel.StreamReader, writer: tunnel.StreamWriter) -> None:
-    """Take what comes up and say its digest, then send as much down."""
+    """Read the bytes that come up and answer with their digest, then send the same number of bytes down."""
     head = await reader.readexactly(16)
     size, seed = int.from_bytes(head[:8], "big"), int.from_bytes(head[8:], "big")
     writer.write(await _receive(reader, size))
@@ -110,7 +114,7 @@ async def _serve(reader: tunnel.StreamReader, writer: tunnel.StreamWriter) -> No
 
 
 async def _move(url: str, token: str, size: int, seed: int) -> tuple[float, float, bool]:
-    """Seconds up and down, and whether both digests were right."""
+    """Transfer in both directions; return the seconds up and down, and whether both digests were right."""
     async with tunnel.attach(url, token=token, proxy=None, carrier="poll") as client:
         reader, writer = await client.open_connection(_SERVICE, timeout=60.0)
         began = time.perf_counter()
@@ -129,7 +133,7 @@ async def _move(url: str, token: str, size: int, seed: int) -> tuple[float, floa
 
 
 async def run_case(case: Case, relay: RelayProcess, size: int, seed: int) -> Outcome:
-    """Start the proxy and a service, move the bytes."""
+    """Start the proxy and a service, and run one case."""
     size //= case.share
     command = python_command(
         "loadtests.faultproxy", "--listen", "127.0.0.1:0", "--upstream", relay.url, "--seed", str(seed), "--json",
@@ -147,7 +151,7 @@ async def run_case(case: Case, relay: RelayProcess, size: int, seed: int) -> Out
 
 
 def _counted(output: str) -> dict[str, int]:
-    """The faults that the proxy says it injected: the last line of its output is JSON."""
+    """Return the proxy's counters that are not 0, except those of single faults, from the last JSON that it printed."""
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             found = json.loads(line)
@@ -166,7 +170,10 @@ async def _run(size: int, seed: int) -> list[Outcome]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a line for each case, or JSON. 0: every byte was right; 3: no process started; 7: a wrong digest."""
+    """Print a line for each case, or JSON.
+
+    Return 0 if every byte was right, 3 if a process did not start, and 7 if a digest was wrong.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.lossy",
         description=__doc__,
@@ -174,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--size", default="256MiB", help="bytes each way (default 256MiB; the late cases a sixteenth)")
-    parser.add_argument("--seed", type=int, default=1, help="of faults and bytes (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and the bytes (default 1)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
@@ -193,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         print(f"{options.size} each way (late cases 1/{_LATE_SHARE}); load average before: {load:.2f}")
         for outcome in outcomes:
-            kept = "" if outcome.kept is None else f"{outcome.kept:6.0%} kept (goal {GOAL:.0%})"
+            kept = "" if outcome.kept is None else f"{outcome.kept:6.0%} of the rate without faults (goal {GOAL:.0%})"
             right = "digests equal" if outcome.digests_equal else "DIGESTS DIFFER"
             print(f"{outcome.name:<20}{outcome.up_mb_s:>8.1f} up{outcome.down_mb_s:>8.1f} down MB/s  {right} {kept}")
     return 0 if all(outcome.digests_equal for outcome in outcomes) else 7

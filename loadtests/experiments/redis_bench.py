@@ -1,7 +1,7 @@
-"""`python -m loadtests.experiments.redis_bench`: redis-benchmark on a Redis of our own, directly and through
-`tunnel forward`.
+"""redis-benchmark directly and through `tunnel forward`: `python -m loadtests.experiments.redis_bench`.
 
-The way is client, nginx with its defaults, relay, exit in its own process, Redis; all on this machine.
+The path is redis-benchmark, forward, nginx with its default settings, relay, exit in its own process, Redis. All of it
+runs on this machine.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from loadtests.harness.relays import RelayProcess, exit_process
 __all__ = ["Figures", "Report", "main", "measure", "parse_figures", "summary"]
 
 HERE = "127.0.0.1"
-LIMIT_S = 1200.0  # for one run of redis-benchmark, all of its tests
+LIMIT_S = 1200.0  # for one run of redis-benchmark with all of its tests
 _HEADINGS = f"{'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8}"
 _PROGRAMS = ("redis-server", "redis-benchmark", "nginx")
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Of one test of redis-benchmark."""
+    """The figures of one test of redis-benchmark."""
 
     requests_per_s: float
     p50_ms: float
@@ -36,7 +36,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What redis-benchmark said, by the names of its tests."""
+    """The results of redis-benchmark, by the names of its tests."""
 
     requests: int
     clients: int
@@ -48,7 +48,7 @@ class Report(msgspec.Struct):
 
 
 def measure(report: Report) -> None:
-    """Fill the report in: first directly, then through the tunnel. NotReadyError where something did not start."""
+    """Fill in the report, first directly, then through the tunnel. Raise NotReadyError if a process did not start."""
     with ExitStack() as stack:
         redis_port = stack.enter_context(hold_port())
         server = ["redis-server", "--bind", HERE, "--port", str(redis_port), "--save", ""]
@@ -81,7 +81,7 @@ def _run(port: int, report: Report) -> dict[str, Figures]:
 
 
 def parse_figures(text: str) -> dict[str, Figures]:
-    """From `redis-benchmark --csv`, whose first line names the columns."""
+    """Parse the output of `redis-benchmark --csv`, whose first line names the columns."""
     rows = csv.DictReader(io.StringIO(text))
     return {
         row["test"]: Figures(float(row["rps"]), float(row["p50_latency_ms"]), float(row["p99_latency_ms"]))
@@ -90,7 +90,7 @@ def parse_figures(text: str) -> dict[str, Figures]:
 
 
 def summary(report: Report) -> str:
-    """For a person: the direct run and the tunnel's side by side."""
+    """Return the results as text for people, direct run and tunnel side by side."""
     width = max(map(len, report.direct), default=4)
     lines = [
         f"redis-benchmark -n {report.requests} -c {report.clients}: direct | tunnel forward, carrier {report.carrier}",
@@ -109,7 +109,7 @@ def _columns(figures: Figures) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 if redis-benchmark ended well both times, 1 if not; the figures decide nothing."""
+    """Return 0 if redis-benchmark ended without an error both times, 1 if not. The figures do not matter."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.redis_bench",
         description=__doc__,
@@ -117,22 +117,24 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("-n", type=int, default=20000, metavar="N", help="requests of each test (default: 20000)")
+    parser.add_argument("-n", type=int, default=20000, metavar="N", help="requests per test (default: 20000)")
     parser.add_argument("-c", type=int, default=20, metavar="N", help="connections (default: 20)")
     parser.add_argument(
-        "-t", default="", metavar="TESTS", help="as redis-benchmark has it (default: all, which is long)"
+        "-t", default="", metavar="TESTS", help="tests, as for redis-benchmark -t (default: all, which takes long)"
     )
-    parser.add_argument("--carrier", choices=("auto", "poll", "link"), default="poll", help="default: poll")
-    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    parser.add_argument(
+        "--carrier", choices=("auto", "poll", "link"), default="poll", help="carrier of the forward (default: poll)"
+    )
+    parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing:
-        parser.error(f"not on this machine: {', '.join(missing)} (make system-deps)")
+        parser.error(f"not installed: {', '.join(missing)}; run make system-deps")
     report = Report(options.n, options.c, options.t, options.carrier)
     try:
         measure(report)
     except NotReadyError as error:
-        print(f"the run could not begin: {error}", file=sys.stderr)
+        print(f"the run could not start: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -1,7 +1,8 @@
-"""A real HTTP/1.1 proxy that hurts exchanges on purpose, by a seeded plan: `python -m loadtests.faultproxy --help`.
+"""A real HTTP/1.1 proxy that damages exchanges on purpose, by a seeded plan: `python -m loadtests.faultproxy --help`.
 
-`faults` plans, `mangle` and `gate` hurt, `exchange` and what it uses carry, `proxy` is the whole. Messages end where
-HTTP says; a client that ends its direction of the connection before it was answered has left.
+`faults` makes the plan; `mangle` damages bodies and `gate` blocks all traffic; `exchange` and its helpers forward
+messages; `proxy` ties them together. The end of a message is found by HTTP's framing rules. A client that ends its
+direction of the connection before it gets an answer is treated as having left.
 """
 
 from loadtests.faultproxy.options import (

@@ -1,4 +1,4 @@
-"""`python -m loadtests.faultproxy --help`."""
+"""The command that runs the fault proxy: `python -m loadtests.faultproxy --help`."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ EXIT_USAGE = 2
 
 
 async def serve(arguments: Arguments, writer: JsonLinesWriter | None) -> Counts:
-    """Run until SIGINT or SIGTERM. Raise OSError when the address cannot be used."""
+    """Run the proxy until SIGINT or SIGTERM, and return its counters. Raise OSError if it cannot use the address."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -32,7 +32,7 @@ async def serve(arguments: Arguments, writer: JsonLinesWriter | None) -> Counts:
 
 
 def report(counts: Counts, *, as_json: bool) -> str:
-    """The counters, for people or programs."""
+    """Format the counters as text for people, or as JSON for programs."""
     fields = dataclasses.asdict(counts)
     if as_json:
         return json.dumps(fields)
@@ -42,7 +42,7 @@ def report(counts: Counts, *, as_json: bool) -> str:
 
 
 def runner() -> Callable[[Coroutine[Any, Any, Counts]], Counts]:
-    """uvloop's where it is installed, else asyncio's."""
+    """Return the `run` function of uvloop if uvloop is installed, else that of asyncio."""
     try:
         run: Callable[[Coroutine[Any, Any, Counts]], Counts] = importlib.import_module("uvloop").run
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the proxy answers itself."""
+"""Answers that the proxy makes itself, without upstream."""
 
 import h11
 
@@ -16,7 +16,7 @@ ELSEWHERE = b"http://elsewhere.invalid/"  # another origin, which exists nowhere
 
 
 async def send_answer(client: HttpSide, method: bytes, answer: Status | Html) -> int:
-    """Send what was planned; return its status."""
+    """Send the planned answer; return its status."""
     if isinstance(answer, Html):
         await _send(client, method, 200, [(b"Content-Type", b"text/html; charset=utf-8")], PAGE)
         return 200
@@ -35,7 +35,8 @@ async def send_status(client: HttpSide, method: bytes, code: int, text: str) -> 
 
 
 async def _send(client: HttpSide, method: bytes, code: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    # What the client has not sent yet would be taken for the next request: it is not asked for, so the connection ends.
+    # The proxy does not read the rest of an unfinished request; on this connection it would be taken for the next
+    # request. So the connection must end.
     closing = [(b"Connection", b"close")] if client.h11.their_state in (h11.SEND_BODY, h11.ERROR) else []
     length = (b"Content-Length", b"%d" % len(body))
     await client.send(h11.Response(status_code=code, headers=[*headers, length, *closing]))

@@ -1,4 +1,4 @@
-"""The command line: arguments to options."""
+"""The fault proxy's command line, and its translation into options."""
 
 import argparse
 import dataclasses
@@ -26,20 +26,20 @@ __all__ = ["Arguments", "parse_arguments", "trace_path"]
 TRACE_FILE = "faultproxy.jsonl"
 
 EPILOG = """
-Probabilities are from 0 to 1; durations have a unit (50ms, 1.5s, 2min), sizes may have one (64KiB, 1MiB). Words behind
-a colon are optional. The same seed and the same order of exchanges give the same faults.
+Probabilities range from 0 to 1. Durations need a unit (50ms, 1.5s, 2min); for sizes it is optional (64KiB, 1MiB).
+Words after a colon are optional. The same seed and the same order of exchanges give the same faults.
 
-An exchange meets at most one of these, the earlier the stronger: --status and --html, --drop-request, --status and
---html with :after, --drop-response. The other faults come on top. Tunnels of CONNECT and Upgrade are delayed, cut,
-flipped, idle and black as bodies are.
+At most one of these faults is applied to an exchange, and the first in this list wins: --status and --html,
+--drop-request, --status and --html with :after, --drop-response. All other faults are applied in addition. In tunnels
+(CONNECT and Upgrade), --delay, --truncate, --flip, --idle-cut and --blackhole work as they do on bodies.
 
-example, hard weather for a relay on port 8080:
+example: a very bad network in front of a relay on port 8080
   python -m loadtests.faultproxy --listen 127.0.0.1:3128 --upstream http://127.0.0.1:8080 --seed 7 \\
     --drop-request 0.05 --drop-response 0.05:silent --duplicate 0.02 --late-duplicate 0.01:60s --delay 50ms±20ms \\
     --truncate 0.01 --flip 0.01:bits=8 --status 503:0.02:retry=1s --html 0.01 --limit 1MiB --idle-cut 20s \\
     --blackhole 30s@60s --trace traces/ --json
 
-exit codes: 0 ended by SIGINT or SIGTERM; 2 usage, or the address or the trace file cannot be used
+exit codes: 0 ended by SIGINT or SIGTERM; 2 wrong usage, or the address or the trace file cannot be used
 """
 
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the command was asked for."""
+    """The parsed command line."""
 
     options: FaultProxyOptions
     trace: Path | None
@@ -55,7 +55,7 @@ class Arguments:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """Exit with 2 and a message about what was expected, when there is an error."""
+    """Parse the command line. On an error, print what was expected and exit with code 2."""
     given = vars(_parser().parse_args(arguments))
     trace, json = given.pop("trace"), given.pop("json")
     given["statuses"] = tuple(given.pop("status"))
@@ -63,7 +63,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
 
 
 def trace_path(trace: Path) -> Path:
-    """The file to write: in a directory, the file has our name. A path without a suffix is a directory; it is made."""
+    """Return the trace file to write. In a directory it is `TRACE_FILE`; a path without a suffix is created as one."""
     if trace.is_dir() or not trace.suffix:
         trace.mkdir(parents=True, exist_ok=True)
         return trace / TRACE_FILE
@@ -73,7 +73,7 @@ def trace_path(trace: Path) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.faultproxy",
-        description="An HTTP/1.1 proxy, reverse and forward, that hurts exchanges on purpose.",
+        description="An HTTP/1.1 proxy, reverse and forward, that damages exchanges on purpose.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -86,67 +86,76 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("who and where")
+    group = parser.add_argument_group("addresses and records")
     group.add_argument(
         "--listen",
         type=_checked(parse_address),
         required=True,
         metavar="HOST:PORT",
-        help="port 0: any. Whoever reaches it may use the forward proxy",
+        help="address to listen on; port 0 picks a free port. Every client that can reach it may use the forward proxy",
     )
     group.add_argument(
         "--upstream",
         type=_checked(parse_upstream),
         metavar="URL",
-        help="where requests for a path go; requests for absolute URLs, and CONNECT, go where they say",
+        help="server for requests that name only a path; CONNECT and absolute URLs go to the host that they name",
     )
-    group.add_argument("--seed", type=int, metavar="N", help="default 0")
-    group.add_argument("--node", metavar="NAME", help="the name in traces; default faultproxy")
+    group.add_argument("--seed", type=int, metavar="N", help="seed of all random faults; default 0")
+    group.add_argument("--node", metavar="NAME", help="the name of this proxy in traces; default faultproxy")
     group.add_argument(
         "--trace",
         type=Path,
         default=None,
         metavar="DIR/FILE",
-        help=f"write a record for each fault; into {TRACE_FILE} if it is a directory",
+        help=f"write a record for each fault to this file, or to {TRACE_FILE} in this directory",
     )
     group.add_argument("--json", action="store_true", default=False, help="print the counters as JSON at the end")
 
 
 def _add_faults(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("faults by chance")
+    group = parser.add_argument_group("random faults")
     drop = _checked(Drop.parse)
     group.add_argument(
         "--drop-request",
         type=drop,
         metavar="P[:silent]",
-        help="upstream never sees it; the client's connection is closed, or stays open and nothing comes",
+        help="drop the request before it reaches upstream, and close the client's connection, or (silent) leave it "
+        "open without an answer",
     )
     group.add_argument(
-        "--drop-response", type=drop, metavar="P[:silent]", help="upstream has answered; nobody learns it"
+        "--drop-response",
+        type=drop,
+        metavar="P[:silent]",
+        help="drop the answer after upstream has sent it; the client's connection is treated as above",
     )
     group.add_argument(
-        "--duplicate", type=_checked(parse_probability), metavar="P", help="upstream gets the request twice, at once"
+        "--duplicate", type=_checked(parse_probability), metavar="P", help="send the request upstream twice, at once"
     )
     group.add_argument(
-        "--late-duplicate", type=_checked(LateDuplicate.parse), metavar="P:DURATION", help="once more, so much later"
+        "--late-duplicate",
+        type=_checked(LateDuplicate.parse),
+        metavar="P:DURATION",
+        help="send the request upstream again, this much later",
     )
     group.add_argument(
         "--delay",
         type=_checked(Delay.parse),
         metavar="D[±J]",
-        help="each way: every message waits D, give or take up to J (also +-); tunnels and chunked bodies flow as late",
+        help="delay every request and every answer by D, plus or minus up to J (+- works, too); tunnels and chunked "
+        "bodies keep flowing, with that delay",
     )
     group.add_argument(
         "--truncate",
         type=_checked(Truncate.parse),
         metavar="P[:request|:response][:short|:cut]",
-        help="bodies end early: with a length that fits (short) or with the connection (cut); else either by chance",
+        help="end bodies early: with a matching Content-Length (short), by breaking the connection (cut), or with a "
+        "random choice of the two",
     )
     group.add_argument(
         "--flip",
         type=_checked(Flip.parse),
         metavar="P[:request|:response][:bits=N]",
-        help="from one to N bits of a body flip; N is 1, or up to 64",
+        help="flip from one to N bits of a body; N is 1 unless given, and at most 64",
     )
     group.add_argument(
         "--status",
@@ -154,44 +163,48 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CODE:P[:after][:retry=DURATION]",
-        help="answer so instead of asking upstream, or after it has answered; may be repeated",
+        help="answer with this status instead of asking upstream, or (after) instead of upstream's answer; may be "
+        "repeated",
     )
-    group.add_argument("--html", type=_checked(Html.parse), metavar="P[:after]", help="the same with a login page, 200")
+    group.add_argument(
+        "--html", type=_checked(Html.parse), metavar="P[:after]", help="the same with status 200 and a login page"
+    )
 
 
 def _add_behaviour(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what the proxy is like")
+    group = parser.add_argument_group("behaviour of the proxy")
     group.add_argument(
         "--limit",
         dest="limit_bytes",
         type=_checked(parse_size_bytes),
         metavar="SIZE",
-        help="413 for larger request bodies",
+        help="answer larger request bodies with 413",
     )
-    group.add_argument("--buffer", action="store_true", help="collect whole bodies, both ways, before passing them on")
-    group.add_argument("--no-upgrade", action="store_true", help="strip Upgrade from requests")
+    group.add_argument("--buffer", action="store_true", help="collect whole bodies, both ways, before forwarding them")
+    group.add_argument("--no-upgrade", action="store_true", help="remove Upgrade from requests")
     group.add_argument(
         "--idle-cut",
         type=_checked(IdleCut.parse),
         metavar="DURATION[:silent]",
-        help="reset client connections on which no byte moved for so long; silent: let them lead nowhere",
+        help="reset client connections on which no byte has moved for this long; silent: leave them open, but discard "
+        "everything",
     )
     group.add_argument(
         "--blackhole",
         type=_checked(Blackhole.parse),
         metavar="LASTS@EVERY[:once][:request|:response]",
-        help="30s@60s: 60 s after the start, and every 60 s from then on, nothing passes for 30 s, on both sides or "
-        "one, and nothing is closed; what waited passes at the end",
+        help="let nothing pass for a time, in both directions or one, and close nothing; all that waited passes "
+        "afterwards. 30s@60s: for 30 s, first 60 s after the start and then every 60 s",
     )
     group.add_argument(
         "--one-connection",
         action="store_true",
-        help="while one client connection is open, others are reset",
+        help="while one client connection is open, reset all others",
     )
 
 
 def _checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """For argparse, which shows the text of its own kind of error alone."""
+    """Make `parse` raise ArgumentTypeError, the only kind of error whose text argparse shows."""
 
     def checked(text: str) -> _T:
         try:

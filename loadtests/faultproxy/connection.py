@@ -1,4 +1,4 @@
-"""A client's connection: its exchanges one after the other, and its end."""
+"""Serve one client connection: its exchanges one after the other, and its end."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ __all__ = ["serve_connection"]
 
 
 async def serve_connection(context: Context, stream: Stream) -> None:
-    """Serve it until it ends; close it then."""
+    """Serve a client's connection until it ends, then close it."""
     context.counts.connections += 1
     client, upstream = HttpSide(stream, h11.SERVER), Upstream(context)
     idle = None if context.options.idle_cut is None else _IdleWatch(context, stream, context.options.idle_cut)
@@ -31,7 +31,7 @@ async def serve_connection(context: Context, stream: Stream) -> None:
         if error.status and client.h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             context.counts.bad_requests += 1
             with contextlib.suppress(ClientError):
-                await send_status(client, b"GET", error.status, "not understood")
+                await send_status(client, b"GET", error.status, "the proxy cannot parse the request")
     finally:
         if idle is not None:
             idle.stop()
@@ -54,7 +54,10 @@ async def _serve(context: Context, client: HttpSide, upstream: Upstream) -> None
 
 
 class _IdleWatch:
-    """Cut the connection when no byte moved for too long. While the gate is shut nothing is cut: it would be seen."""
+    """Cuts the connection when no byte has moved for too long.
+
+    While the gate is shut, a cut waits until it opens, because the client would notice a cut during a blackhole.
+    """
 
     def __init__(self, context: Context, stream: Stream, option: IdleCut) -> None:
         self._context = context
@@ -84,6 +87,6 @@ class _IdleWatch:
             self._stream.reset()
 
     def stop(self) -> None:
-        """The connection is closed by somebody else."""
+        """Stop watching, because the connection is being closed for another reason."""
         self._is_over = True
         self._timer.cancel()

@@ -1,4 +1,4 @@
-"""What all connections of one proxy share, and the connections upstream."""
+"""State that all connections of one proxy share, and the connections to upstream servers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,7 +14,7 @@ from loadtests.faultproxy.stream import Stream
 
 __all__ = ["Context", "Upstream"]
 
-# Of all bodies kept for late duplicates; what would exceed it is not duplicated.
+# Limit for all bodies kept for duplicates together; a request whose body would exceed it is not duplicated.
 COPIES_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -31,12 +31,12 @@ class Context:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def next_exchange(self) -> int:
-        """The number of an exchange whose head has just come: from 1, over all connections."""
+        """Return the number of an exchange whose head has just arrived, counted from 1 over all connections."""
         self.counts.exchanges += 1
         return self.counts.exchanges
 
     def new_stream(self, gate: Gate, on_made: Callable[[Stream], None] | None = None) -> Stream:
-        """A stream that close() closes."""
+        """Return a new stream, which close() will close. `on_made` is called when its connection is open."""
 
         def made(stream: Stream) -> None:
             self._streams[stream] = None
@@ -47,13 +47,13 @@ class Context:
         return Stream(gate, made)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it until close()."""
+        """Run `work` as a task; close() cancels it if it still runs."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
     async def dial(self, target: Target) -> Stream:
-        """A new connection upstream. Raise OSError, and count it, when there is none to be had."""
+        """Open a new connection upstream. If that fails, count the error and raise OSError."""
         try:
             _, stream = await asyncio.get_running_loop().create_connection(
                 lambda: self.new_stream(self.gates.response), *target
@@ -64,8 +64,8 @@ class Context:
         return stream
 
     async def close(self) -> None:
-        """End every task and connection, and wait until they are gone."""
-        while self._tasks or self._streams:  # one that was just accepted comes late
+        """End every task and connection, and wait until all have ended."""
+        while self._tasks or self._streams:  # a connection that was just accepted may be added during the loop
             tasks, streams = list(self._tasks), list(self._streams)
             for task in tasks:
                 task.cancel()
@@ -77,9 +77,10 @@ class Context:
 
 
 class Upstream:
-    """The connection upstream that belongs to one client connection: one for each target, the last one is kept.
+    """The upstream connection of one client connection; it is kept until a request names another target.
 
-    It is not shared: then a request can meet a connection that is just being closed exactly when it would without us.
+    It is not shared between clients: a request then meets a closing upstream connection exactly when it would without
+    the proxy.
     """
 
     def __init__(self, context: Context) -> None:
@@ -88,7 +89,7 @@ class Upstream:
         self._side: HttpSide | None = None
 
     async def get(self, target: Target) -> HttpSide:
-        """A side that is ready for a request. Raise OSError when there is no connection to be had."""
+        """Return a connection to `target` that is ready for a request. Raise OSError if none can be opened."""
         if self._side is not None and self._side.can_go_on and self._target == target:
             self._side.h11.start_next_cycle()
             return self._side
@@ -98,7 +99,7 @@ class Upstream:
         return self._side
 
     def close(self) -> None:
-        """Close what there is."""
+        """Close the connection, if there is one."""
         if self._side is not None:
             self._side.stream.close()
             self._side = None

@@ -1,4 +1,4 @@
-"""Sending a request a second time, at once or late."""
+"""Sending a request upstream a second time, at once or later."""
 
 import asyncio
 
@@ -15,10 +15,10 @@ _NO_BODY: list[bytes] = []
 
 
 class Duplicator:
-    """Keep a request as it was sent, if its plan wants it again; send it again when it is complete.
+    """Keeps a copy of a request whose plan has duplicates, and sends these once the request is complete.
 
-    Each duplicate has a connection of its own, and its answer is thrown away. Upgrades are not duplicated, nor what
-    is too large to be kept.
+    Each duplicate gets its own connection, and its answer is discarded. Upgrades are not duplicated, nor are requests
+    that are too large to be kept.
     """
 
     def __init__(self, context: Context, target: Target, head: h11.Request, plan: ExchangePlan) -> None:
@@ -32,7 +32,7 @@ class Duplicator:
         self._size = 0
 
     def keep(self, piece: bytes) -> None:
-        """The next piece of the body."""
+        """Keep the next piece of the body."""
         if self._planned:
             self._pieces.append(piece)
             self._size += len(piece)
@@ -40,7 +40,7 @@ class Duplicator:
                 self._planned, self._pieces = (), _NO_BODY
 
     def send(self) -> None:
-        """The request is complete: send what is planned, now or later."""
+        """Start the planned duplicates, now that the request is complete; each is sent when it is due."""
         for kind, after_us in self._planned:
             self._context.copies_room_bytes -= self._size
             self._context.spawn(self._duplicate(kind, after_us))

@@ -1,4 +1,4 @@
-"""One request and what becomes of it."""
+"""The handling of one request according to its plan."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ __all__ = ["Exchange"]
 
 
 class Exchange:
-    """Do with one request what its plan says. The request's head has been read, its body has not."""
+    """Handles one request according to its plan. The head of the request has been read, its body has not."""
 
     def __init__(
         self, context: Context, client: HttpSide, upstream: Upstream, request: h11.Request, plan: ExchangePlan
@@ -41,7 +41,10 @@ class Exchange:
         self._responder = Responder(context, client, request.method, plan)
 
     async def run(self) -> None:
-        """Return when the connection may go on, or is muted. Raise ConnectionOver or ClientError when it is over."""
+        """Handle the request. Return if the client's connection may carry another one, or is muted.
+
+        Raise ConnectionOver or ClientError if the connection must be closed.
+        """
         if self._plan.fate is Fate.ANSWERED:
             await self._discard()
             await self._responder.replace()
@@ -52,7 +55,7 @@ class Exchange:
             await self._forward()
 
     async def _discard(self) -> None:
-        # A client that waits to be told to continue has sent nothing.
+        # A client that waits for "100 Continue" has sent no body.
         if not self._client.h11.they_are_waiting_for_100_continue:
             await self._client.discard()
 
@@ -69,14 +72,14 @@ class Exchange:
         target, path = request_target(self._request, self._context.options.upstream)
         if target is None:
             self._context.counts.bad_requests += 1
-            await self._refuse(400, "no such upstream")
+            await self._refuse(400, "the proxy cannot tell where to forward this request")
         elif self._request.method == b"CONNECT":
             await self._connect(target)
         else:
             await self._exchange(target, path)
 
     async def _connect(self, target: Target) -> None:
-        """Answer CONNECT with a tunnel."""
+        """Answer CONNECT, and move the bytes of its tunnel until it ends."""
         await self._client.discard()
         await self._delay_request()
         try:
@@ -96,7 +99,7 @@ class Exchange:
         raise ConnectionOver
 
     async def _exchange(self, target: Target, path: bytes) -> None:
-        """Pass the request on, and the answer back."""
+        """Forward the request upstream and the answer back to the client."""
         options, length, body = self._context.options, body_length(self._request.headers.raw_items()), None
         if options.limit_bytes is not None and length is not None and length > options.limit_bytes:
             mark_limit(self._context.recorder, length, self._plan.number)
@@ -123,7 +126,7 @@ class Exchange:
         await self._converse(side, upload, upgrade)
 
     async def _collect(self) -> bytes | None:
-        """The whole body; None when it was too large, which the client was told."""
+        """Return the whole body, or None after answering 413 because the body was too large."""
         limit_bytes = self._context.options.limit_bytes
         if self._client.h11.they_are_waiting_for_100_continue:
             await self._client.send(h11.InformationalResponse(status_code=100, headers=[]))
@@ -135,7 +138,7 @@ class Exchange:
         return body
 
     async def _converse(self, side: HttpSide, upload: Upload, upgrade: bool) -> None:
-        """Upload and answer at the same time: an answer may come before the request has ended."""
+        """Send the request and forward the answer at once, because an answer may come before the request has ended."""
         task = asyncio.ensure_future(upload.run())
         try:
             await self._responder.pass_on(side, upgrade=upgrade, request_done=lambda: upload.finish(task))
@@ -147,7 +150,7 @@ class Exchange:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _fail(self, side: HttpSide, upload: Upload, task: "asyncio.Future[None]", error: UpstreamError) -> None:
-        """Upstream gave no whole answer: by a plan, by the client or by itself."""
+        """Handle the lack of a complete answer, whether the plan, the client or upstream caused it."""
         if upload.is_over:
             raise ConnectionOver from error
         self._context.counts.upstream_errors += not upload.is_too_large

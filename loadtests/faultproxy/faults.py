@@ -1,7 +1,7 @@
-"""The seeded plan: which faults an exchange meets, as data.
+"""The seeded plan of an exchange: the faults that it will meet, as data.
 
-A plan depends on seed, options and the exchange's number alone. Each kind of fault draws from its own generator,
-`Random("seed/kind/number")`, so that one more option changes no draw of another.
+A plan depends only on the seed, the options and the number of the exchange. Each kind of fault draws from its own
+generator, `Random("seed/kind/number")`, so that turning on one fault does not change the draws of another.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ __all__ = ["NO_HARM", "BodyPlan", "ExchangePlan", "Fate", "FaultKind", "Side", "
 
 
 class Side(enum.StrEnum):
-    """Which of the two messages of an exchange; also the direction of its bytes."""
+    """One of the two messages of an exchange, and thereby the direction of its bytes."""
 
     REQUEST = "request"
     RESPONSE = "response"
 
 
 class FaultKind(enum.StrEnum):
-    """What is counted: the options' names."""
+    """The kinds of faults that are counted; the values are the names of the options."""
 
     DROP_REQUEST = "drop_request"
     DROP_RESPONSE = "drop_response"
@@ -40,22 +40,22 @@ class FaultKind(enum.StrEnum):
 
 
 class Fate(enum.Enum):
-    """What becomes of an exchange as a whole. Only one fate is met; the earlier in the list, the stronger."""
+    """The outcome planned for an exchange as a whole. If several apply, the first in this list wins."""
 
-    ANSWERED = "answered"  # by the proxy; upstream never sees the request
+    ANSWERED = "answered"  # the proxy answers itself; upstream never sees the request
     REQUEST_DROPPED = "request_dropped"
-    ANSWER_REPLACED = "answer_replaced"  # upstream has answered, the client gets something else
+    ANSWER_REPLACED = "answer_replaced"  # upstream answers, but the client gets another answer
     RESPONSE_DROPPED = "response_dropped"
     PASSED = "passed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BodyPlan:
-    """What happens to one direction of an exchange. Places are fractions of the body's length."""
+    """The faults planned for one direction of an exchange. Places are fractions of the body's length."""
 
     delay_us: int = 0
     cut_at: float | None = None
-    is_short: bool = False  # cut so that HTTP looks complete
+    is_short: bool = False  # cut so that the message looks complete
     flips: tuple[tuple[float, int], ...] = ()  # place, bit
 
 
@@ -64,19 +64,22 @@ NO_HARM = BodyPlan()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """Everything that is going to happen to an exchange."""
+    """All faults planned for one exchange."""
 
     number: int
     fate: Fate
-    silent: bool = False  # of a drop
-    answer: Status | Html | None = None  # of ANSWERED and ANSWER_REPLACED
+    silent: bool = False  # for drops: leave the client's connection open
+    answer: Status | Html | None = None  # for ANSWERED and ANSWER_REPLACED
     duplicates_after_us: tuple[tuple[FaultKind, int], ...] = ()
     request: BodyPlan = NO_HARM
     response: BodyPlan = NO_HARM
 
 
 def plan_exchange(options: FaultProxyOptions, number: int) -> ExchangePlan:
-    """The plan of the exchange with this number: the same for the same seed and options, whatever happened before."""
+    """Return the plan of the exchange with this number.
+
+    It is the same for the same seed and options, whatever happened in earlier exchanges.
+    """
     fate, silent, answer = _fate(options, number)
     return ExchangePlan(
         number=number,
@@ -90,7 +93,7 @@ def plan_exchange(options: FaultProxyOptions, number: int) -> ExchangePlan:
 
 
 def _random(options: FaultProxyOptions, kind: str, number: int) -> Random:
-    return Random(f"{options.seed}/{kind}/{number}")  # a string is hashed with SHA-512: the same in every process
+    return Random(f"{options.seed}/{kind}/{number}")  # Random hashes a string with SHA-512, the same in every process
 
 
 def _hits(options: FaultProxyOptions, kind: str, number: int, probability: float) -> bool:

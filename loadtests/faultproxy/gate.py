@@ -1,4 +1,4 @@
-"""Blackholes: gates that let nothing pass while they are shut."""
+"""Blackholes: periods during which gates let nothing pass."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,10 @@ __all__ = ["Gate", "Gates"]
 
 
 class Gate:
-    """One direction. What waits at it passes in order when it opens. It may be shut several times over."""
+    """A gate for one direction. All that waits at it passes in order when it opens.
+
+    Each shut() needs its own open(): the gate opens with the last one.
+    """
 
     def __init__(self) -> None:
         self._shut = 0
@@ -39,12 +42,12 @@ class Gate:
                 callback()
 
     async def passed(self) -> None:
-        """Wait until it is open."""
+        """Wait until the gate is open."""
         while not self.is_open:
             await self._opened.wait()
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Call it now, or when the gate opens."""
+        """Run the callback now if the gate is open, else when it opens."""
         if self.is_open:
             callback()
         else:
@@ -52,7 +55,7 @@ class Gate:
 
 
 class Gates:
-    """Both directions, and the blackholes that shut them."""
+    """The gates of both directions, and the blackholes that shut them."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.request = Gate()
@@ -61,7 +64,7 @@ class Gates:
 
     @contextlib.contextmanager
     def blackhole(self, side: str = "") -> Iterator[None]:
-        """From now until the end of the block nothing passes on this side; by default on both."""
+        """Let nothing pass in this direction until the end of the `with` block; by default in both directions."""
         sides = {Side.REQUEST: self.request, Side.RESPONSE: self.response}
         gates = [gate for name, gate in sides.items() if side in ("", name)]
         self._recorder.fault(FaultKind.BLACKHOLE, TraceFault.BLACKHOLE, text=side or "both")
@@ -75,7 +78,7 @@ class Gates:
                 gate.open()
 
     async def run(self, option: Blackhole) -> None:
-        """Do as the option says, until cancelled."""
+        """Produce the blackholes that the option describes, until the last one or until cancelled."""
         await asyncio.sleep(option.every_us / 1e6)
         while True:
             with self.blackhole(option.side):

@@ -1,4 +1,4 @@
-"""The values of the command line: probabilities, durations, sizes, and the words behind them.
+"""Parsers for the option values: probabilities, durations, sizes, addresses, and the words after a value.
 
 A value and its words are separated by colons, as in `0.05:silent`. Every error is a ValueError that says what was
 expected.
@@ -17,7 +17,7 @@ _PORT_MAX = 65_535
 
 
 def parse_probability(text: str) -> float:
-    """A number from 0 to 1."""
+    """Parse a number from 0 to 1."""
     try:
         value = float(text)
     except ValueError:
@@ -28,12 +28,12 @@ def parse_probability(text: str) -> float:
 
 
 def parse_duration_us(text: str) -> int:
-    """Microseconds of `60s`, `50ms`, `1.5s`, `2min`. The unit is not optional."""
+    """Parse a duration such as `60s`, `50ms`, `1.5s` or `2min`; return microseconds. The unit is required."""
     return _scaled(text, _DURATION_US, "a duration with its unit, such as 50ms, 1.5s or 2min")
 
 
 def parse_size_bytes(text: str) -> int:
-    """Bytes of `1MiB`, `64KiB`, `1000`."""
+    """Parse a size such as `1MiB`, `64KiB` or `1000`; return bytes."""
     return _scaled(text, _SIZE_BYTES, "a size, such as 65536, 64KiB or 1MiB")
 
 
@@ -45,7 +45,7 @@ def _scaled(text: str, units: dict[str, int], expected: str) -> int:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[IPV6]:PORT`."""
+    """Parse `HOST:PORT` or `[IPV6]:PORT`; return host and port."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     bracketed = len(host) == len(bare) + 2
@@ -56,27 +56,28 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def split_words(text: str, *, values: int, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The first `values` parts, which must be there, and the words behind them: each at most once, in any order.
+    """Split `text` at colons; return the first `values` parts, which are required, and the words after them.
 
-    A word that ends in "=" stands for all words that begin so.
+    Each word may occur at most once, in any order. In `words`, an entry that ends in "=" allows all words that begin
+    with it.
     """
     parts = text.split(":")
     found, rest = parts[:values], parts[values:]
     if len(found) < values or not all(found):
-        raise ValueError(f"{text!r} has too few parts")
+        raise ValueError(f"{text!r} has too few parts, or an empty one: it needs {values} or more, separated by colons")
     names = [word.partition("=")[0] + ("=" if "=" in word else "") for word in rest]
     for word, name in zip(rest, names, strict=True):
         if name not in words:
             expected = ", ".join(words) if words else "nothing"
-            raise ValueError(f"{word!r} in {text!r} is not known; behind the value may stand: {expected}")
+            raise ValueError(f"{word!r} in {text!r} is not known; expected after the value: {expected}")
     if len(set(names)) < len(names):
-        raise ValueError(f"{text!r} says something twice")
+        raise ValueError(f"{text!r} has a word twice; give each at most once")
     return found, rest
 
 
 def one_of(text: str, found: Sequence[str], choices: Sequence[str]) -> str:
-    """The only one of `choices` among the words found, or "". They exclude each other."""
+    """Return the one word in `found` that is among `choices`, or "". Raise ValueError if there are several."""
     chosen = [word for word in found if word in choices]
     if len(chosen) > 1:
-        raise ValueError(f"{text!r}: only one of {', '.join(choices)}")
+        raise ValueError(f"{text!r}: only one of these may be given: {', '.join(choices)}")
     return chosen[0] if chosen else ""

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a stream: h11 for the syntax, and what a proxy does to heads (RFC 9110, 7.6)."""
+"""HTTP/1.1 on a stream: h11 for the syntax, and the changes that a proxy makes to heads (RFC 9110, 7.6)."""
 
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
@@ -29,14 +29,18 @@ HTTP_PORT = 80
 Header = tuple[bytes, bytes]
 Target = tuple[str, int]
 
-# Of one hop alone, besides what Connection names. Transfer-Encoding goes as well: bodies are framed anew.
+# Headers for a single hop, besides those that Connection lists. Transfer-Encoding is among them because the proxy
+# frames bodies again.
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization te trailer transfer-encoding upgrade".split()
 )
 
 
 class SideError(Exception):
-    """A side of the proxy broke: its connection, or its HTTP. `status` is the answer to what was no HTTP, else 0."""
+    """A side of the proxy failed: its connection broke, or it sent invalid HTTP.
+
+    `status` is the status to answer invalid HTTP with; 0 if the connection broke.
+    """
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -44,15 +48,18 @@ class SideError(Exception):
 
 
 class ClientError(SideError):
-    """The client did it."""
+    """The client's side failed."""
 
 
 class UpstreamError(SideError):
-    """Upstream did it."""
+    """The upstream side failed."""
 
 
 class HttpSide:
-    """One of the two sides of the proxy: server to the client, or client to upstream. Raises its own errors alone."""
+    """One of the two sides of the proxy: server to the client, or client to upstream.
+
+    Failures are raised as ClientError or UpstreamError, according to the side.
+    """
 
     def __init__(self, stream: Stream, role: "type[h11.CLIENT] | type[h11.SERVER]") -> None:
         self.stream = stream
@@ -60,7 +67,7 @@ class HttpSide:
         self._error = UpstreamError if role is h11.CLIENT else ClientError
 
     async def next_event(self) -> h11.Event | type[h11.PAUSED]:
-        """What comes next. `PAUSED`: nothing may come before the next cycle."""
+        """Return the next HTTP event; `PAUSED` if none may come before the next request."""
         try:
             while True:
                 event = self.h11.next_event()
@@ -73,7 +80,7 @@ class HttpSide:
             raise self._error(str(error), error.error_status_hint) from error
 
     async def send(self, event: h11.Event) -> None:
-        """Send it, and wait until there is room for more."""
+        """Send an event, and wait until there is room for more."""
         for data in self.h11.send_with_data_passthrough(event) or ():
             self.stream.write(data)
         try:
@@ -82,15 +89,15 @@ class HttpSide:
             raise self._error(str(error)) from error
 
     async def next_piece(self) -> bytes | None:
-        """The next piece of the body of the message whose head was read; None at its end."""
+        """Return the next piece of the body whose head was read last; None at its end."""
         event = await self.next_event()
         if isinstance(event, h11.Data):
             return event.data
-        assert isinstance(event, h11.EndOfMessage)  # a message without an end is an error to h11
+        assert isinstance(event, h11.EndOfMessage)  # h11 raises an error for a message that breaks off
         return None
 
     async def collect(self, size_max: int) -> bytes | None:
-        """The whole body; None, and all of it discarded, when it is too large to be kept."""
+        """Read and return the whole body; return None, with all of it discarded, if it is larger than `size_max`."""
         pieces: list[bytes] = []
         size = 0
         while (piece := await self.next_piece()) is not None:
@@ -100,27 +107,27 @@ class HttpSide:
         return b"".join(pieces) if size <= size_max else None
 
     async def discard(self) -> None:
-        """Read the body, or what is left of it, to its end."""
+        """Read and discard the rest of the body."""
         while self.h11.their_state is h11.SEND_BODY and await self.next_piece() is not None:
             pass
 
     @property
     def can_go_on(self) -> bool:
-        """Both messages are complete, and the connection may carry the next two."""
+        """Whether both messages are complete and the connection may carry the next exchange."""
         return self.h11.our_state is h11.DONE and self.h11.their_state is h11.DONE and not self.stream.has_ended
 
     def leave_http(self) -> None:
-        """The protocol was switched: give what was read too early back to the stream."""
+        """After a switch of protocols, give bytes that h11 read ahead back to the stream."""
         self.stream.unread(self.h11.trailing_data[0])
 
 
 def _values(headers: Iterable[Header], name: bytes) -> list[bytes]:
-    """The elements of a header that is a list, in lower case."""
+    """Return the elements of a header whose value is a list, in lower case."""
     return [part.strip().lower() for key, value in headers if key.lower() == name for part in value.split(b",")]
 
 
 def end_to_end(headers: Iterable[Header]) -> list[Header]:
-    """The headers to pass on. Content-Length goes where Transfer-Encoding overrides it."""
+    """Return the headers to forward, without Content-Length if Transfer-Encoding overrides it."""
     kept = list(headers)
     dropped = _HOP_BY_HOP.union(_values(kept, b"connection"))
     if _values(kept, b"transfer-encoding"):
@@ -129,16 +136,16 @@ def end_to_end(headers: Iterable[Header]) -> list[Header]:
 
 
 def with_length(headers: Iterable[Header], length: int | None) -> list[Header]:
-    """The headers of a message whose body is that long, or chunked."""
+    """Return the headers with the framing for a body of this length, or of a chunked body for None."""
     others = [(name, value) for name, value in headers if name.lower() != b"content-length"]
     framing = (b"Transfer-Encoding", b"chunked") if length is None else (b"Content-Length", b"%d" % length)
     return [*others, framing]
 
 
 def body_length(headers: Sequence[Header]) -> int | None:
-    """What the head says: Content-Length; None if the body is chunked; 0 if it says nothing.
+    """Return the length that the head declares: Content-Length; None if the body is chunked; 0 without either.
 
-    A response that says nothing may have a body that ends with the connection: its caller has to know.
+    A response that declares no length may have a body that ends with the connection; the caller must handle that.
     """
     if _values(headers, b"transfer-encoding"):
         return None
@@ -146,13 +153,13 @@ def body_length(headers: Sequence[Header]) -> int | None:
 
 
 def wants_upgrade(request: h11.Request) -> bool:
-    """The client asks to switch protocols."""
+    """Whether the client asks to switch protocols."""
     headers = request.headers.raw_items()
     return b"upgrade" in _values(headers, b"connection") and bool(_values(headers, b"upgrade"))
 
 
 def request_target(request: h11.Request, upstream: Target | None) -> tuple[Target | None, bytes]:
-    """Where the request goes, None if nowhere, and the target that it has there.
+    """Return the server for the request (None if there is none), and the request target to send to it.
 
     An absolute URL is a request to a forward proxy; a path is one to a reverse proxy. CONNECT names host and port.
     """
@@ -174,7 +181,7 @@ def request_target(request: h11.Request, upstream: Target | None) -> tuple[Targe
 def forwarded_request(
     request: h11.Request, target: Target, path: bytes, *, length: int | None, upgrade: bool, expect: bool
 ) -> h11.Request:
-    """The head to send upstream, of a body that is that long, or chunked."""
+    """Return the head to send upstream, for a body of this length, or for a chunked body if `length` is None."""
     raw = request.headers.raw_items()
     headers = end_to_end(raw)
     if not expect:
@@ -191,6 +198,6 @@ def forwarded_request(
 
 
 def authority(target: Target) -> str:
-    """Host and port as in a URL."""
+    """Return host and port as in a URL, without the port if it is 80."""
     host = f"[{target[0]}]" if ":" in target[0] else target[0]
     return host if target[1] == HTTP_PORT else f"{host}:{target[1]}"

@@ -1,19 +1,19 @@
-"""Truncating and flipping a body while it passes."""
+"""Truncates a body and flips bits in it while it passes."""
 
 from loadtests.faultproxy.faults import BodyPlan
 
 __all__ = ["UNKNOWN_LENGTH_BITS", "Mangler"]
 
-# Of a body whose length is not known, a place is drawn among its first 2**20 bytes, each power of two as often as the
-# others: short ones are hit too. One that ends before the place stays whole.
+# In a body of unknown length, the place is drawn among its first 2**20 bytes. Each power of two is equally likely, so
+# that short bodies are hit, too. A body that ends before the place stays unchanged.
 UNKNOWN_LENGTH_BITS = 20
 
 
 class Mangler:
-    """One body. Feed it the pieces in order; pass on what it returns until `ended`."""
+    """Mangles one body. The caller feeds the pieces in order, and forwards the results until `ended`."""
 
     def __init__(self, plan: BodyPlan, length: int | None) -> None:
-        """Take the length of the body if it is known."""
+        """`length` is the length of the body, or None if it is not known."""
         self._offset = 0
         self._end = None if plan.cut_at is None or length == 0 else _place(plan.cut_at, length)
         # Two flips of the same bit would cancel each other.
@@ -27,26 +27,26 @@ class Mangler:
 
     @property
     def ended(self) -> bool:
-        """Nothing more may be passed on: the rest of the body is lost."""
+        """Whether the body was cut here: nothing after this point may be forwarded."""
         return self._end is not None and self._offset >= self._end
 
     @property
     def breaks(self) -> bool:
-        """The connection must break here."""
+        """Whether the connection must break here."""
         return self.ended and not self._is_short
 
     @property
     def passed_bytes(self) -> int:
-        """How much was returned so far."""
+        """Number of bytes that feed() has returned so far."""
         return self._offset
 
     def take_first_flip(self) -> bool:
-        """True once, after the first piece in which bits were flipped."""
+        """Return True once, after the first piece in which bits were flipped."""
         is_new, self._flip_is_new = self._flip_is_new, False
         return is_new
 
     def feed(self, piece: bytes) -> bytes:
-        """What to pass on of this piece, which is not empty; never call it when `ended`."""
+        """Return the bytes to forward for this piece. It must not be empty, and `ended` must be false."""
         start, end = self._offset, self._offset + len(piece)
         if self._end is not None and end > self._end:
             end = self._end

@@ -1,4 +1,4 @@
-"""The records of what a mangler has done to a body."""
+"""Trace records of delays, refusals, truncations and bit flips."""
 
 from loadtests.faultproxy.faults import FaultKind, Side
 from loadtests.faultproxy.mangle import Mangler
@@ -15,22 +15,22 @@ _CORRUPTED = {Side.REQUEST: TraceFault.REQUEST_CORRUPTED, Side.RESPONSE: TraceFa
 
 
 def mark_delay(recorder: Recorder, delay_us: int, number: int, side: Side) -> None:
-    """A message is going to wait."""
+    """Record that a message is about to be delayed."""
     recorder.fault(FaultKind.DELAY, _DELAYED[side], number, latency_us=delay_us, text=side)
 
 
 def mark_limit(recorder: Recorder, size_bytes: int, number: int) -> None:
-    """A request is too large, at least by so much, and is going to be refused."""
+    """Record that a request of at least `size_bytes` is about to be refused as too large."""
     recorder.fault(FaultKind.LIMIT, TraceFault.ANSWER_REPLACED, number, size_bytes=size_bytes, status=TOO_LARGE)
 
 
 def mark_truncation(recorder: Recorder, mangler: Mangler, number: int, side: Side) -> None:
-    """The body was cut here."""
+    """Record that the body was cut after the bytes passed so far."""
     how = f"{side} {'cut' if mangler.breaks else 'short'}"
     recorder.fault(FaultKind.TRUNCATE, _TRUNCATED[side], number, size_bytes=mangler.passed_bytes, text=how)
 
 
 def mark_flips(recorder: Recorder, mangler: Mangler, number: int, side: Side) -> None:
-    """Bits of the piece that was fed last may have been flipped: one record for the first piece in which some were."""
+    """Record the bit flips of a body, once. Call this after each piece: any one may be the first with a flip."""
     if mangler.take_first_flip():
         recorder.fault(FaultKind.FLIP, _CORRUPTED[side], number, count=mangler.planned_bits, text=side)

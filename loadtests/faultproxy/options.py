@@ -1,6 +1,7 @@
-"""What the proxy shall do: options as values, each with the grammar of its command line form.
+"""The options of the fault proxy: one class per fault, each with a parser for its command line form.
 
-Every class of a fault has a `parse` that raises ValueError with what was expected.
+Given text that it cannot parse, every `parse` raises a ValueError that says what was expected. The docstring of
+`parse` is the grammar.
 """
 
 import dataclasses
@@ -34,7 +35,7 @@ _SIDES = ("request", "response")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drop:
-    """Lose a message: close the client's connection, or leave it open and say nothing more (silent)."""
+    """Drop a message, and close the client's connection, or (silent) leave it open without an answer."""
 
     probability: float
     silent: bool = False
@@ -48,7 +49,7 @@ class Drop:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LateDuplicate:
-    """Send the request a second time, so much later."""
+    """Send the request upstream a second time, `after_us` later."""
 
     probability: float
     after_us: int
@@ -62,7 +63,7 @@ class LateDuplicate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Delay:
-    """Each way, between base - jitter and base + jitter, uniformly."""
+    """Delay each message by a time drawn uniformly between base - jitter and base + jitter, in each direction."""
 
     base_us: int
     jitter_us: int = 0
@@ -79,11 +80,11 @@ class Delay:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Truncate:
-    """End a body early. Short: HTTP looks complete, Content-Length says the new length. Cut: the connection breaks."""
+    """End a body early. Short: the message looks complete, with the new Content-Length. Cut: the connection breaks."""
 
     probability: float
-    side: str = ""  # request, response or, if empty, each on its own
-    how: str = ""  # short, cut or, if empty, one of them by chance
+    side: str = ""  # request, response or, if empty, both, each with its own draw
+    how: str = ""  # short, cut or, if empty, a random choice of the two
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -112,7 +113,7 @@ class Flip:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Status:
-    """Answer with a status instead of asking upstream, or (after) instead of passing upstream's answer on."""
+    """Answer with a status instead of asking upstream, or (after) instead of forwarding upstream's answer."""
 
     code: int
     probability: float
@@ -132,7 +133,7 @@ class Status:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Html:
-    """Answer with a page of HTML and status 200, as a login or a virus scanner does."""
+    """Answer with a page of HTML and status 200, as a captive portal or a virus scanner does."""
 
     probability: float
     after: bool = False
@@ -146,7 +147,10 @@ class Html:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class IdleCut:
-    """Reset a client's connection on which no byte moved for so long, or (silent) let it lead nowhere from then on."""
+    """Reset a client's connection on which no byte has moved for `after_us`.
+
+    If `silent`, leave it open instead, but discard everything from then on.
+    """
 
     after_us: int
     silent: bool = False
@@ -157,19 +161,22 @@ class IdleCut:
         (after,), words = split_words(text, values=1, words=["silent"])
         after_us = parse_duration_us(after)
         if after_us == 0:
-            raise ValueError(f"{text!r}: nothing lives for 0 seconds")
+            raise ValueError(f"{text!r}: an idle time of 0 would cut every connection at once; write 20s, for example")
         return cls(after_us, silent="silent" in words)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Blackhole:
-    """For `lasts_us` no byte passes and nothing is closed. The first begins `every_us` after the start of the proxy;
-    the next ones every `every_us`, from start to start, unless only one is wanted (once)."""
+    """A period of `lasts_us` during which no byte passes and no connection is closed.
+
+    The first period begins `every_us` after the start of the proxy. Unless `once` is set, the next ones follow every
+    `every_us`, counted from start to start.
+    """
 
     lasts_us: int
     every_us: int
     once: bool = False
-    side: str = ""  # what vanishes: request, response or, if empty, both
+    side: str = ""  # the blocked direction: request, response or, if empty, both
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -182,13 +189,16 @@ class Blackhole:
             parse_duration_us(lasts), parse_duration_us(every), "once" in words, one_of(text, words, _SIDES)
         )
         if blackhole.lasts_us == 0 or (blackhole.lasts_us >= blackhole.every_us and not blackhole.once):
-            raise ValueError(f"{text!r}: a blackhole must last longer than nothing and end before the next one begins")
+            raise ValueError(f"{text!r}: a blackhole must last longer than 0 and end before the next one begins")
         return blackhole
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FaultProxyOptions:
-    """All options; the defaults do no harm. `upstream` is host and port, or None for a forward proxy alone."""
+    """All options of the proxy; the defaults inject no fault.
+
+    `upstream` is host and port, or None for a proxy that is a forward proxy only.
+    """
 
     listen: tuple[str, int] = ("127.0.0.1", 0)
     upstream: tuple[str, int] | None = None
@@ -212,14 +222,17 @@ class FaultProxyOptions:
 
 
 def parse_upstream(text: str) -> tuple[str, int]:
-    """Host and port of a URL like http://127.0.0.1:8080. What clients ask for is passed on as it is, so no path."""
+    """Return host and port of a URL like http://127.0.0.1:8080.
+
+    The URL must have no path, because the paths of requests are forwarded unchanged.
+    """
     try:
         url = urlsplit(text)
         port = url.port
     except ValueError as error:
         raise ValueError(f"{text!r} is not a URL: {error}") from error
     if url.scheme != "http" or not url.hostname:
-        raise ValueError(f"{text!r} is not a URL like http://127.0.0.1:8080 (for TLS let clients use CONNECT)")
+        raise ValueError(f"{text!r} is not a URL like http://127.0.0.1:8080 (for TLS, let clients use CONNECT)")
     if url.path not in ("", "/") or url.query or url.fragment or url.username is not None:
         raise ValueError(f"{text!r}: only scheme, host and port are allowed")
     return url.hostname, 80 if port is None else port

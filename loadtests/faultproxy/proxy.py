@@ -1,4 +1,4 @@
-"""The proxy: a listener, its connections, its blackholes."""
+"""The fault proxy itself: a listener, its connections and its blackholes."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ from tunnel.traces.record import TraceFault, TraceSink
 
 __all__ = ["FaultProxy"]
 
-# So long a new connection may wait for the end of the old one to be seen, under one_connection: a client that closes
-# one and opens another at once does both before the proxy looks.
+# Under one_connection, how long a new connection waits for the old one to end. A client that closes one connection and
+# opens another at once does both before the proxy notices the close.
 ONE_CONNECTION_GRACE_S = 0.1
 
 
@@ -29,32 +29,32 @@ class FaultProxy:
         self._recorder = Recorder(options.node, trace)
         self._context: Context | None = None
         self._server: asyncio.Server | None = None
-        self._alone = asyncio.Lock()  # held by the client's connection, under one_connection
+        self._alone = asyncio.Lock()  # under one_connection, held by the open client connection
 
     @property
     def counts(self) -> Counts:
-        """What was seen and done so far; also after the end."""
+        """The counters so far; they stay readable after the proxy has closed."""
         return self._recorder.counts
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that it listens on."""
+        """The host and port that the proxy listens on."""
         assert self._server is not None, "the proxy is not running"
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
     @property
     def url(self) -> str:
-        """What clients take for the origin, or for their proxy."""
+        """The URL that clients use as the origin server, or as their proxy."""
         return f"http://{authority(self.address)}"
 
     def blackhole(self, side: str = "") -> "contextlib.AbstractContextManager[None]":
-        """For the length of a `with` block, no byte passes: of requests, of responses or, by default, of both."""
+        """Let no byte of requests, of responses or, by default, of both pass until the end of the `with` block."""
         assert self._context is not None, "the proxy is not running"
         return self._context.gates.blackhole(side)
 
     async def __aenter__(self) -> Self:
-        """Listen. Raise OSError when that is not possible."""
+        """Start to listen. Raise OSError if the address cannot be used."""
         self._context = Context(self._options, self._recorder)
         host, port = self._options.listen
         self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
@@ -65,7 +65,7 @@ class FaultProxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close every connection, at once; duplicates that are due later are not sent."""
+        """Close every connection at once. Duplicates that are not yet due are never sent."""
         assert self._server is not None
         assert self._context is not None
         self._server.close()

@@ -1,4 +1,4 @@
-"""Counting and tracing what was done to whom."""
+"""Counts and traces the injected faults."""
 
 import dataclasses
 
@@ -11,20 +11,20 @@ __all__ = ["Counts", "Recorder"]
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """What a proxy has seen and done since its start."""
+    """The counters of a proxy since its start."""
 
     connections: int = 0  # from clients
-    exchanges: int = 0  # requests, CONNECT and Upgrade too
-    tunnels: int = 0  # of CONNECT and Upgrade
-    request_bytes: int = 0  # of bodies and tunnels, as clients sent them
-    response_bytes: int = 0  # of bodies and tunnels, as upstream sent them
-    upstream_errors: int = 0  # could not be reached, or failed within an exchange
-    bad_requests: int = 0  # what was no HTTP
+    exchanges: int = 0  # requests, with CONNECT and Upgrade
+    tunnels: int = 0  # by CONNECT and Upgrade
+    request_bytes: int = 0  # in bodies and tunnels, as clients sent them
+    response_bytes: int = 0  # in bodies and tunnels, as upstream sent them
+    upstream_errors: int = 0  # connections that failed, at the start or within an exchange
+    bad_requests: int = 0  # not valid HTTP, or for no known server
     faults: dict[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(map(str, FaultKind), 0))
 
 
 class Recorder:
-    """Writes one record for each fault, with the time of the monotonic clock, and counts it."""
+    """Counts each fault and writes one record for it, with the time of the monotonic clock."""
 
     def __init__(self, node: str, trace: TraceSink | None) -> None:
         self.counts = Counts()
@@ -42,7 +42,7 @@ class Recorder:
         count: int = 0,
         text: str = "",
     ) -> None:
-        """A fault was injected. `exchange` is the number of the exchange at this proxy; 0: it concerns none."""
+        """Record an injected fault. `exchange` is the number of the exchange at this proxy; 0 if there is none."""
         self.counts.faults[kind] += 1
         if self._trace is not None:
             self._trace.tell(
@@ -58,6 +58,6 @@ class Recorder:
             )
 
     def healed(self, text: str) -> None:
-        """A fault that lasts is over."""
+        """Record the end of a fault that lasted for a time."""
         if self._trace is not None:
             self._trace.tell(TraceEvent.FAULTS_HEALED, now_us(), text=text)

@@ -1,4 +1,4 @@
-"""The answer's way down: passed on, replaced or lost."""
+"""The answer to a client: forwarded, replaced or dropped."""
 
 import asyncio
 import contextlib
@@ -19,36 +19,36 @@ from tunnel.traces.record import TraceFault
 
 __all__ = ["COLLECTED_BYTES_MAX", "ConnectionOver", "Responder"]
 
-COLLECTED_BYTES_MAX = 64 * 1024 * 1024  # of a body under --buffer: what is larger is refused
+COLLECTED_BYTES_MAX = 64 * 1024 * 1024  # limit for a body under --buffer; larger ones are refused
 SWITCHING = 101
 BODILESS = (204, 304)
 
 
 class ConnectionOver(Exception):
-    """The client's connection is to be closed."""
+    """The client's connection must be closed."""
 
 
 class Responder:
-    """Answer one request of one client."""
+    """Answers one request of one client."""
 
     def __init__(self, context: Context, client: HttpSide, method: bytes, plan: ExchangePlan) -> None:
         self._context = context
         self._client = client
         self._method = method
         self._plan = plan
-        self.has_begun = False  # the head of an answer was sent
+        self.has_begun = False  # whether the head of an answer was sent
 
     def lose(self, kind: FaultKind, cause: TraceFault) -> None:
-        """Never answer. Raise ConnectionOver unless it is done silently: then the client's connection is muted."""
+        """Drop the exchange without an answer: mute the client's connection if silent, else raise ConnectionOver."""
         self._context.recorder.fault(kind, cause, self._plan.number, text="silent" if self._plan.silent else "")
         if not self._plan.silent:
             raise ConnectionOver
         self._client.stream.mute()
 
     async def replace(self) -> None:
-        """Answer as planned."""
+        """Send the planned answer instead of upstream's."""
         answer = self._plan.answer
-        assert answer is not None  # that is what these fates have
+        assert answer is not None  # the plan has an answer for ANSWERED and ANSWER_REPLACED
         kind, status = (FaultKind.HTML, 200) if isinstance(answer, Html) else (FaultKind.STATUS, answer.code)
         self._context.recorder.fault(
             kind, TraceFault.ANSWER_REPLACED, self._plan.number, status=status, text="after" if answer.after else ""
@@ -56,13 +56,13 @@ class Responder:
         await send_answer(self._client, self._method, answer)
 
     async def delay(self) -> None:
-        """Wait as planned, before an answer."""
+        """Wait for the planned delay of the answer."""
         if delay_us := self._plan.response.delay_us:
             mark_delay(self._context.recorder, delay_us, self._plan.number, Side.RESPONSE)
             await asyncio.sleep(delay_us / 1e6)
 
     async def is_met(self) -> bool:
-        """Upstream has answered: whether the plan has another end for this. Raises as lose() does."""
+        """Drop or replace upstream's answer if the plan says so; return whether it did. Raises as lose() does."""
         if self._plan.fate is Fate.RESPONSE_DROPPED:
             self.lose(FaultKind.DROP_RESPONSE, TraceFault.RESPONSE_LOST)
         elif self._plan.fate is Fate.ANSWER_REPLACED:
@@ -72,7 +72,10 @@ class Responder:
         return True
 
     async def pass_on(self, side: HttpSide, *, upgrade: bool, request_done: Callable[[], Awaitable[None]]) -> None:
-        """Read upstream's answer and do as planned. Raise UpstreamError when it gives none, or not all of it."""
+        """Read upstream's answer and forward, replace or drop it as planned.
+
+        Raise UpstreamError if the answer is missing or incomplete.
+        """
         response = await self._head(side)
         if self._plan.fate is not Fate.PASSED:
             if isinstance(response, h11.Response):
@@ -88,12 +91,13 @@ class Responder:
             await self._switch(side, response)
 
     async def _head(self, side: HttpSide) -> h11.Response | h11.InformationalResponse:
-        """The final head, or that of 101. Other informational ones are passed on."""
+        """Return the head of the final answer, or of a 101. Forward other informational answers."""
         while True:
             event = await side.next_event()
             if isinstance(event, h11.Response):
                 return event
-            assert isinstance(event, h11.InformationalResponse)  # an end without an answer is an error to h11
+            # h11 raises an error if the connection ends without an answer.
+            assert isinstance(event, h11.InformationalResponse)
             if event.status_code == SWITCHING:
                 return event
             if self._wants(event.status_code):
@@ -103,13 +107,14 @@ class Responder:
                 )
 
     def _wants(self, status: int) -> bool:
-        """Whether the client gets this informational answer (RFC 9110, 15.2)."""
-        is_planned = self._plan.fate is Fate.PASSED or status == 100  # without 100 its body would never come
+        """Whether to forward this informational answer to the client (RFC 9110, 15.2)."""
+        # Without a 100 the client would never send its body.
+        is_planned = self._plan.fate is Fate.PASSED or status == 100
         return is_planned and self._client.h11.their_http_version != b"1.0"
 
     async def _switch(self, side: HttpSide, response: h11.InformationalResponse) -> None:
-        """Both sides leave HTTP."""
-        self._client.stream.on_end = None  # from now on it may end one direction alone
+        """Forward the 101 and move the bytes of the new protocol until it ends."""
+        self._client.stream.on_end = None  # the new protocol may end one direction alone
         await self.delay()
         raw = response.headers.raw_items()
         protocol = [(name, value) for name, value in raw if name.lower() == b"upgrade"]
@@ -134,7 +139,7 @@ class Responder:
             if self._context.options.buffer and length != 0:
                 body = await side.collect(COLLECTED_BYTES_MAX)
                 if body is None:
-                    raise UpstreamError("too large to be buffered")
+                    raise UpstreamError("upstream's answer is too large to be buffered")
                 source, length = collected(body), len(body)
                 headers = with_length(headers, length)
             elif length is None and self._plan.response.delay_us:
@@ -143,7 +148,8 @@ class Responder:
             mangler = Mangler(self._plan.response, length)
             if mangler.length != length:
                 headers = with_length(headers, mangler.length)
-            # It was not told to continue, and is not told now: what it may send cannot be told from a next request.
+            # The client never got "100 Continue" and does not get it now. If it sent the body nevertheless, the proxy
+            # could not tell the body from a next request. So the connection must end.
             closing = self._client.h11.they_are_waiting_for_100_continue
             if closing:
                 headers.append((b"Connection", b"close"))
@@ -157,7 +163,7 @@ class Responder:
         await request_done()
 
     async def _move(self, source: Source, side: HttpSide, mangler: Mangler) -> None:
-        """The body, as far as the plan lets it pass."""
+        """Forward the body, mangled as planned."""
         number, recorder = self._plan.number, self._context.recorder
         while not mangler.ended and (piece := await source()) is not None:
             self._context.counts.response_bytes += len(piece)
@@ -167,13 +173,13 @@ class Responder:
             await self._client.send(h11.Data(data=piece))
         if mangler.ended:
             mark_truncation(recorder, mangler, number, Side.RESPONSE)
-            side.stream.close()  # it may never end
+            side.stream.close()  # the rest of the body may never end
             if mangler.breaks:
                 raise ConnectionOver
         await self._client.send(h11.EndOfMessage())
 
 
 def _response_length(headers: list[tuple[bytes, bytes]]) -> int | None:
-    """None when the body is chunked or ends with the connection."""
+    """Return the length of the body, or None if it is chunked or ends with the connection."""
     names = [name.lower() for name, _ in headers]
     return body_length(headers) if b"content-length" in names or b"transfer-encoding" in names else None

@@ -1,4 +1,4 @@
-"""Where the pieces of a body come from, besides HTTP: what was collected, and a line that delays."""
+"""Sources of body pieces besides HTTP: a body collected beforehand, and a line that delays another source."""
 
 import asyncio
 from collections import deque
@@ -10,12 +10,12 @@ __all__ = ["DelayLine", "Source", "collected"]
 
 Source = Callable[[], Awaitable[bytes | None]]  # the next piece; None at the end
 
-# What may be on its way in a line; at most this in each delay, so 80 MB/s at 50 ms.
+# Limit for the bytes inside a line. It also limits the rate to this much per delay: 80 MB/s at 50 ms.
 LINE_BYTES_MAX = 4 * 1024 * 1024
 
 
 def collected(body: bytes) -> Source:
-    """One piece that is there already."""
+    """Return a source that yields `body` as one piece."""
     pieces = [body] if body else []
 
     async def next_piece() -> bytes | None:
@@ -25,7 +25,10 @@ def collected(body: bytes) -> Source:
 
 
 class DelayLine:
-    """Every piece comes out in order, so long after it came in. Use it in an `async with`; it is a Source."""
+    """A Source that returns the pieces of another one in order, each `delay_us` after it was read.
+
+    It must be used in an `async with` block.
+    """
 
     def __init__(self, source: Source, delay_us: int) -> None:
         self._source = source
@@ -48,7 +51,7 @@ class DelayLine:
         await asyncio.gather(self._filling, return_exceptions=True)
 
     async def __call__(self) -> bytes | None:
-        """The next piece, when it is due; an error of the source is raised when it is due."""
+        """Return the next piece when it is due. An error of the source is delayed likewise, then raised."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._line)
             due, piece = self._line[0]

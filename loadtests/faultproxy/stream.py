@@ -1,4 +1,4 @@
-"""One TCP connection: pieces in, pieces out, with bounded buffers both ways."""
+"""One TCP connection with bounded buffers in both directions."""
 
 import asyncio
 import socket
@@ -11,27 +11,27 @@ from loadtests.faultproxy.gate import Gate
 
 __all__ = ["BUFFER_BYTES", "Stream"]
 
-# Reading pauses above this, and so does who writes: what a connection holds is at most this much each way, plus one
-# read of the event loop (256 KiB in asyncio and uvloop).
+# Above this, the stream stops reading and drain() waits. In each direction, a connection thus holds at most this much
+# plus one read of the event loop (256 KiB in asyncio and uvloop).
 BUFFER_BYTES = 256 * 1024
 
-SMALL_BYTES = 16 * 1024  # a system call costs more than to copy this much
+SMALL_BYTES = 16 * 1024  # a system call costs more than copying this much
 
 _LINGER_RESET = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds: close() sends RST
 
 
 class Stream(asyncio.Protocol):
-    """Whoever reads waits at the gate: what is behind a shut gate has not happened yet."""
+    """One connection, read through a gate: while the gate is shut, the reader sees neither bytes nor the end."""
 
     def __init__(self, gate: Gate, on_made: "Callable[[Stream], None]") -> None:
         self.gate = gate
         self.is_muted = False
-        # Set by when_ended(); None again takes it back.
+        # Set by when_ended(). The owner may set it to None to cancel the callback.
         self.on_end: Callable[[], None] | None = None
         self.on_closed: Callable[[], object] | None = None
         self._on_made = on_made
         self._loop = asyncio.get_running_loop()
-        self.moved_at = self._loop.time()  # the last byte, either way
+        self.moved_at = self._loop.time()  # when the last byte moved, in either direction
         self._transport: asyncio.Transport | None = None
         self._pieces: deque[bytes] = deque()
         self._size = 0
@@ -44,7 +44,7 @@ class Stream(asyncio.Protocol):
         self._writer: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
 
-    # What the event loop calls
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -99,21 +99,24 @@ class Stream(asyncio.Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """The peer has ended its direction, or the connection is gone."""
+        """Whether the peer has ended its direction, or the connection has closed."""
         return self._ended
 
     @property
     def is_closed(self) -> bool:
-        """The event loop has let go of it."""
+        """Whether the event loop has closed the connection."""
         return self._closed.done()
 
     @property
     def buffered_bytes(self) -> int:
-        """What was read from the network and not yet from here."""
+        """Number of bytes that have arrived and wait for read()."""
         return self._size
 
     async def read(self) -> bytes:
-        """The next piece; empty at the end. Raise ConnectionError when the connection broke. One reader at a time."""
+        """Return the next piece, or b"" at the end. Raise ConnectionError if the connection broke.
+
+        Only one reader may wait at a time.
+        """
         while not self._pieces and not self._ended:
             self._reader = self._loop.create_future()
             try:
@@ -134,14 +137,14 @@ class Stream(asyncio.Protocol):
         return b""
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call it once, through the gate, when the peer has ended its direction or broken the connection."""
+        """Run the callback once, through the gate, when the peer has ended its direction or broken the connection."""
         if self._ended:
             self.gate.call(callback)
         else:
             self.on_end = callback
 
     def unread(self, data: bytes) -> None:
-        """Put back what was read too early."""
+        """Put back bytes that were read ahead."""
         if data:
             self._pieces.appendleft(data)
             self._size += len(data)
@@ -154,7 +157,10 @@ class Stream(asyncio.Protocol):
     # Writing
 
     def write(self, data: bytes | bytearray) -> None:
-        """Queue it; await drain() before the next one. Small ones leave together, in the next turn of the loop."""
+        """Queue bytes to send. Await drain() before the next call.
+
+        Small writes are coalesced and leave in the next turn of the event loop.
+        """
         if not data or self._transport is None or self.is_muted:
             return
         self.moved_at = self._loop.time()
@@ -169,12 +175,12 @@ class Stream(asyncio.Protocol):
     def _flush(self) -> None:
         if self._small:
             small, self._small = self._small, []
-            # It may have been muted, closed or broken since.
+            # The connection may have been muted, closed or broken since.
             if self._transport is not None and not self._transport.is_closing() and not self.is_muted:
                 self._transport.write(b"".join(small))
 
     async def drain(self) -> None:
-        """Wait until the peer takes bytes. Raise ConnectionError when the connection is gone."""
+        """Wait until there is room to write. Raise ConnectionError if the connection has closed."""
         while self._writing_paused and self._transport is not None and not self.is_muted:
             self._writer = self._loop.create_future()
             try:
@@ -182,16 +188,16 @@ class Stream(asyncio.Protocol):
             finally:
                 self._writer = None
         if self._transport is None:
-            raise ConnectionResetError("the connection is gone")
+            raise ConnectionResetError("the connection has closed")
 
     def finish(self) -> None:
-        """End our direction, after what was written."""
+        """End our direction after everything written so far."""
         self._flush()
         if self._transport is not None and not self.is_muted and self._transport.can_write_eof():
             self._transport.write_eof()
 
     def mute(self) -> None:
-        """The connection leads nowhere from now on; the peer is not told. What comes, or is written, is discarded."""
+        """Discard everything that arrives or is written from now on, without the peer noticing."""
         self.is_muted = True
         self._pieces.clear()
         self._size = 0
@@ -203,23 +209,23 @@ class Stream(asyncio.Protocol):
     # Ending
 
     def close(self) -> None:
-        """Close, after what was written has left."""
+        """Close after everything written so far has been sent."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; what was written and has not left is lost."""
+        """Close at once; bytes that have not been sent yet are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def reset(self) -> None:
-        """Close at once, with RST."""
+        """Close at once with a TCP reset (RST)."""
         if self._transport is not None:
             connection = cast("socket.socket", self._transport.get_extra_info("socket"))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             self._transport.abort()
 
     async def wait_closed(self) -> None:
-        """Wait until the event loop has let go of it; call close(), abort() or reset() before."""
+        """Wait until the event loop has closed the connection. Call close(), abort() or reset() first."""
         await asyncio.shield(self._closed)

@@ -1,4 +1,4 @@
-"""Raw bytes both ways, after CONNECT or an Upgrade."""
+"""Moves raw bytes in both directions, after CONNECT or an Upgrade."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,14 @@ __all__ = ["run_tunnel"]
 
 
 class _CutError(Exception):
-    """The plan says that the tunnel ends here."""
+    """The plan cuts the tunnel here."""
 
 
 async def run_tunnel(context: Context, client: Stream, upstream: Stream, plan: ExchangePlan) -> None:
-    """Move bytes until both sides have ended. Each end is passed on alone; a broken side breaks the other one."""
+    """Move bytes until both directions have ended.
+
+    The end of one direction is forwarded without ending the other; if one connection breaks, both are reset.
+    """
     context.counts.tunnels += 1
     pumps = [
         asyncio.ensure_future(_pump(context, client, upstream, plan, Side.REQUEST)),
@@ -56,7 +59,8 @@ def _ending(stream: Stream) -> Source:
 
 
 async def _move(context: Context, read: Source, destination: Stream, number: int, plan: BodyPlan, side: Side) -> None:
-    mangler = Mangler(dataclasses.replace(plan, is_short=False), None)  # no length could look complete
+    # A tunnel declares no length, so a shortened one could not look complete.
+    mangler = Mangler(dataclasses.replace(plan, is_short=False), None)
     while (piece := await read()) is not None:
         if side is Side.REQUEST:
             context.counts.request_bytes += len(piece)

@@ -1,4 +1,4 @@
-"""The request's way up: its body, its limit, its duplicates."""
+"""Forwards a request upstream: its body, its size limit and its duplicates."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ __all__ = ["Upload"]
 
 
 class Upload:
-    """Move one request upstream. What upstream does not take is read from the client all the same, and discarded."""
+    """Moves one request upstream. If upstream stops taking it, the rest is still read from the client and discarded."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class Upload:
         self._mangler = mangler
         self._plan = plan
         self._limit_bytes = context.options.limit_bytes
-        self._is_deaf = False  # upstream takes no more
+        self._is_deaf = False  # upstream takes no more of the request
         self._duplicator = Duplicator(context, target, head, plan)
-        self.is_over = False  # the client left, or the plan broke the connection: nobody is to be answered
-        self.is_too_large = False  # as was seen while it came
+        self.is_over = False  # the client left, or the plan broke the connection: send no answer
+        self.is_too_large = False  # found while the body arrived
 
     async def run(self) -> None:
-        """Until the whole request has been read. Raise ClientError when it has no end."""
+        """Move the whole request. Raise ClientError if the client breaks off before its end."""
         try:
             await self._send(self._head)
             if self._mangler.length is None and self._plan.request.delay_us:
@@ -59,19 +59,19 @@ class Upload:
             self._client.stream.when_ended(self._leave)
 
     async def finish(self, task: "asyncio.Future[None]") -> None:
-        """Let the rest of the request go nowhere, and wait for its end, if the client is going to send it."""
+        """Discard the rest of the request, and wait for its end unless the client waits for "100 Continue"."""
         self._is_deaf = True
         if not self._client.h11.they_are_waiting_for_100_continue:
             await task
 
     def _leave(self) -> None:
-        # What was sent still arrives: a client's end takes back nothing.
+        # close(), not abort(): bytes that the client sent before it left must still reach upstream.
         self.is_over = True
         self._side.stream.close()
 
     async def _send(self, event: h11.Event) -> None:
         if not self._is_deaf:
-            with contextlib.suppress(UpstreamError):  # its answer, if there is one, says more
+            with contextlib.suppress(UpstreamError):  # upstream's answer, if there is one, tells more than this error
                 await self._side.send(event)
                 return
             self._is_deaf = True

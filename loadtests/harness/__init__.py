@@ -1,3 +1,3 @@
-"""What every load test needs: processes, ports, relays, bytes to move, packets to lose."""
+"""Building blocks of the load tests: processes, ports, relays, transfers to check, packet loss."""
 
 __all__: list[str] = []

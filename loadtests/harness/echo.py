@@ -1,4 +1,7 @@
-"""`python -m loadtests.harness.echo`: a TCP server on loopback that says everything back, until it is killed."""
+"""A TCP echo server on loopback that runs until it is killed: `python -m loadtests.harness.echo`.
+
+It prints `echo PORT` when it listens.
+"""
 
 import asyncio
 import sys
@@ -10,7 +13,7 @@ __all__ = ["Echo", "main"]
 
 
 class Echo(asyncio.Protocol):
-    """Reads no faster than it is read."""
+    """Echoes one connection; stops reading while the client does not read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -30,14 +33,14 @@ class Echo(asyncio.Protocol):
 
 
 async def serve() -> None:
-    """Say where it listens, and stay there."""
+    """Listen at a free port, print `echo PORT`, and serve forever."""
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0, backlog=1024)
     print(f"echo {server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 def main() -> int:
-    """Never returns by itself."""
+    """Run the server; it ends only when the process is killed."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve())
     return 0

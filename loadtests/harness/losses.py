@@ -1,8 +1,9 @@
-"""Random loss of single packets inside accepted bodies: the filters for the relay's one seam, `packet_filter`.
+"""Random loss of single packets inside accepted bodies: filters for the relay's `packet_filter`.
 
-Bernoulli loss has no memory. Gilbert's model has two states: in the good one nothing is lost, in the bad one
-everything; it enters the bad one with probability p and leaves it with r, each packet one step. The share that is lost
-is p / (p + r), a burst has 1 / r packets on average. Elliott's addition: loss in the good and mercy in the bad state.
+Bernoulli loss is independent for each packet. Gilbert's model has two states: in the good state nothing is lost, in
+the bad state everything. With each packet it enters the bad state with probability p, or leaves it with probability r.
+The share of lost packets is p / (p + r), and a burst has 1 / r packets on average. Elliott's extension gives each of
+the two states its own loss probability.
 """
 
 from collections.abc import Callable
@@ -18,23 +19,23 @@ __all__ = ["Bernoulli", "GilbertElliott", "LossModel", "LossyFilter", "parse_mod
 
 @dataclass(frozen=True, slots=True)
 class Bernoulli:
-    """Each packet alone."""
+    """Loss that is independent for each packet."""
 
     loss: float
 
     def draw(self, random: Random, is_bad: bool) -> tuple[bool, bool]:
-        """Whether this packet is lost, and the state for the next one."""
+        """Return whether this packet is lost, and whether the state is bad for the next one."""
         return random.random() < self.loss, False
 
     @property
     def share(self) -> float:
-        """Lost, of all packets, in the long run."""
+        """The share of packets that is lost in the long run."""
         return self.loss
 
 
 @dataclass(frozen=True, slots=True)
 class GilbertElliott:
-    """Bursts."""
+    """Loss in bursts: the model of Gilbert and Elliott."""
 
     p: float  # good to bad
     r: float  # bad to good
@@ -42,14 +43,14 @@ class GilbertElliott:
     loss_bad: float = 1.0
 
     def draw(self, random: Random, is_bad: bool) -> tuple[bool, bool]:
-        """Whether this packet is lost, and the state for the next one."""
+        """Return whether this packet is lost, and whether the state is bad for the next one."""
         lost = random.random() < (self.loss_bad if is_bad else self.loss_good)
         moved = random.random() < (self.r if is_bad else self.p)
         return lost, is_bad != moved
 
     @property
     def share(self) -> float:
-        """Lost, of all packets, in the long run."""
+        """The share of packets that is lost in the long run."""
         bad = self.p / (self.p + self.r) if self.p else 0.0
         return bad * self.loss_bad + (1 - bad) * self.loss_good
 
@@ -58,7 +59,7 @@ LossModel = Bernoulli | GilbertElliott
 
 
 def parse_model(text: str) -> LossModel:
-    """`0.05`, or `gilbert:P:R[:GOOD:BAD]`. ValueError for what is neither, or no probability."""
+    """Parse `0.05` or `gilbert:P:R[:GOOD:BAD]`. Raise ValueError for other forms, and for values outside 0 to 1."""
     name, *values = text.split(":")
     try:
         if name == "gilbert" and len(values) in (2, 4):
@@ -73,15 +74,17 @@ def parse_model(text: str) -> LossModel:
             raise ValueError
     except ValueError:
         raise ValueError(
-            f"{text!r} is no loss: write a probability, as 0.05, or gilbert:P:R[:GOOD:BAD], as gilbert:0.01:0.25"
+            f"{text!r} is not a loss: write a probability such as 0.05, or gilbert:P:R[:GOOD:BAD], "
+            "such as gilbert:0.01:0.25"
         ) from None
     return model
 
 
 class LossyFilter:
-    """A `packet_filter` that loses by a model, seeded. `model` may be replaced at any time.
+    """A seeded `packet_filter` that drops packets by a loss model. `model` may be replaced at any time.
 
-    One state for all packets of the relay, in the order of their coming: a burst hits whoever is there.
+    All packets of the relay, in the order of their arrival, share one state: a burst hits all connections that are
+    active.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class LossyFilter:
         self._now_us = now_us
 
     def __call__(self, frame: Frame) -> bool:
-        """Whether it passes."""
+        """Decide about one packet; return whether it passes."""
         lost, self._is_bad = self.model.draw(self._random, self._is_bad)
         if not lost:
             self.passed += 1

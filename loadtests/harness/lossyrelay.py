@@ -1,8 +1,8 @@
-"""A relay that loses single packets on purpose: `python -m loadtests.harness.lossyrelay`. Its loss may change while it
-runs.
+"""A relay that loses single packets on purpose: `python -m loadtests.harness.lossyrelay`.
 
-Send a line with a loss to its control port, and it answers with a line of JSON: the loss, what passed, what was lost.
-An empty line changes nothing.
+The loss can be changed while it runs: send a line with the new loss to the control port. The answer is a line of JSON
+with the share of packets lost in the long run, and the numbers of packets passed and lost so far. An empty line changes
+nothing.
 """
 
 import argparse
@@ -31,13 +31,13 @@ _TRACE_FILE = "lossyrelay.jsonl"
 
 
 class Control:
-    """Takes losses from whoever connects on loopback."""
+    """The control port: changes the loss on request."""
 
     def __init__(self, lossy: LossyFilter) -> None:
         self._lossy = lossy
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A line in, a line out, until the end."""
+        """Answer each line of a control connection until it ends."""
         try:
             while line := (await reader.readline()).decode("ascii", "replace"):
                 writer.write(self.answer(line.strip()).encode() + b"\n")
@@ -48,7 +48,7 @@ class Control:
             writer.close()
 
     def answer(self, text: str) -> str:
-        """Change the loss, and say how it is."""
+        """Set the loss if `text` is not empty; return the answer as JSON, with `error` if `text` is not a loss."""
         found: dict[str, object] = {}
         if text:
             try:
@@ -62,7 +62,7 @@ class Control:
 
 
 async def ask_loss(port: int, loss: str = "") -> dict[str, float]:
-    """What a control port answers to a loss."""
+    """Send a loss to a control port, and return its answer. An empty `loss` only asks for the counters."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"{loss}\n".encode())
@@ -87,7 +87,7 @@ async def _run(config: RelayConfig, lossy: LossyFilter, control_port: int) -> No
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop."""
+    """Run the relay until SIGTERM or SIGINT; return the exit code."""
     arguments = _parser().parse_args(argv)
     configure_log("info")
     trace = None
@@ -123,15 +123,25 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: python -m loadtests.harness.lossyrelay --listen 127.0.0.1:8080 --allow '127.0.0.1:*' "
         "--loss 0.05",
     )
-    parser.add_argument("-c", "--config", default="", metavar="FILE", help="configuration of the relay, for its limits")
+    parser.add_argument("-c", "--config", default="", metavar="FILE", help="the relay's configuration, for its limits")
     parser.add_argument("--listen", action="append", required=True, metavar="H:P")
-    parser.add_argument("--allow", action="append", default=[], metavar="H:P", help="a target that everybody may reach")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="H:P", help="a target that every user may reach"
+    )
     parser.add_argument("--exit", choices=("inline", "none"), default="inline")
-    parser.add_argument("--admin", default="", metavar="H:P", help="the admin listener")
+    parser.add_argument("--admin", default="", metavar="H:P", help="address of the admin listener")
     parser.add_argument("--loss", default="0", help="a probability, or gilbert:P:R[:GOOD:BAD] (default: 0)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--control", type=int, default=0, metavar="PORT", help="on loopback; takes losses, a line each")
-    parser.add_argument("--trace", default="", metavar="DIR", help="write traces there, a record for each lost packet")
+    parser.add_argument(
+        "--control",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="port on loopback that takes new losses, one per line (default: a free port)",
+    )
+    parser.add_argument(
+        "--trace", default="", metavar="DIR", help="write traces to this directory, with a record for each lost packet"
+    )
     return parser
 
 

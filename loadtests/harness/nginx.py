@@ -1,4 +1,4 @@
-"""nginx with its defaults before a relay, as a process of this user: only paths, ports and the upstream are set."""
+"""nginx with its default settings in front of a relay, run as this user: only paths, port and upstream are set."""
 
 import os
 import shutil
@@ -34,7 +34,10 @@ http {{
 
 
 class Nginx:
-    """`with Nginx(upstream) as proxy: ... proxy.url`. Bodies up to 1 MiB, buffering on, HTTP/1.0 upstream."""
+    """A running nginx: `with Nginx(upstream) as proxy: ... proxy.url`.
+
+    By default nginx accepts bodies up to 1 MiB, buffers them, and speaks HTTP/1.0 upstream.
+    """
 
     def __init__(self, upstream: str) -> None:
         self._upstream = upstream
@@ -43,11 +46,11 @@ class Nginx:
     def __enter__(self) -> Self:
         program = shutil.which("nginx")
         if program is None:
-            raise FileNotFoundError("nginx is not installed: make system-deps")
+            raise FileNotFoundError("nginx is not installed: run make system-deps")
         with self._stack as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="tunnel-nginx-")))
             self.port = stack.enter_context(hold_port())
-            # Workers of root would run as somebody who cannot read this directory.
+            # If nginx starts as root, its workers would by default run as a user who cannot read this directory.
             user = "user root;\n" if os.geteuid() == 0 else ""
             config = _CONFIG.format(user=user, directory=directory, port=self.port, upstream=self._upstream)
             (directory / "nginx.conf").write_text(config, encoding="utf-8")
@@ -64,5 +67,5 @@ class Nginx:
 
     @property
     def url(self) -> str:
-        """Where it listens, soon after the start."""
+        """The URL at which nginx listens, shortly after its start."""
         return f"http://127.0.0.1:{self.port}"

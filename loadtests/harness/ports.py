@@ -1,4 +1,4 @@
-"""Ports that stay ours: nobody else gets a number between the moment that it is chosen and its use, or after it."""
+"""Reserved ports: no other process can be given the number between its choice and its use, or later."""
 
 import socket
 from collections.abc import Iterator
@@ -9,11 +9,10 @@ __all__ = ["hold_port"]
 
 @contextmanager
 def hold_port(host: str = "127.0.0.1") -> Iterator[int]:
-    """A port at which nobody listens, until a process that is told its number does: it may come and go.
+    """Reserve a free port for a server that may start, stop and start again inside the `with` block.
 
-    A socket that is bound and does not listen keeps the kernel from giving the number to anybody who asks for a free
-    one, and refuses who connects. A server that reuses addresses, as those of asyncio do, may still bind the number by
-    name.
+    A socket that is bound but does not listen keeps the kernel from handing out the number as a free port, and refuses
+    connections. A server that sets SO_REUSEADDR, as those of asyncio do, can still bind that number explicitly.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as holder:

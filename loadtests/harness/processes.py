@@ -1,4 +1,7 @@
-"""Child processes as a user would start them: ready when they say so, killed with their parent, their output kept."""
+"""Child processes, started as a user would start them.
+
+A process is ready when its output says so. It is killed when its parent dies, and its last lines of output are kept.
+"""
 
 import asyncio
 import ctypes
@@ -19,28 +22,28 @@ from loadtests.harness.tree import ROOT, python_path
 
 __all__ = ["NotReadyError", "Process", "python_command", "relay_command", "says_event"]
 
-READY_S = 60.0  # a start takes 1 s; on a machine that does ten other things, more
+READY_S = 60.0  # a start takes 1 s, but longer on a busy machine
 STOP_S = 20.0
 KEPT_LINES = 200
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class NotReadyError(RuntimeError):
-    """The process ended, or said nothing, before it was ready; the text has its last lines."""
+    """The process ended before it was ready, or was not ready in time; the text has its last lines."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """`python -m MODULE ...`, with the Python that runs us."""
+    """Return the command `python -m MODULE ...`, with the running Python."""
     return [sys.executable, "-m", module, *arguments]
 
 
 def relay_command(*arguments: str) -> list[str]:
-    """`tunnel-relay ...`."""
+    """Return the command `tunnel-relay ...`."""
     return python_command("tunnel_servlet", *arguments)
 
 
 def says_event(name: str) -> Callable[[str], bool]:
-    """Ready with the first line of a JSON log that has this event."""
+    """Return a `ready` function that accepts a line of a JSON log with this event."""
 
     def is_it(line: str) -> bool:
         try:
@@ -53,10 +56,11 @@ def says_event(name: str) -> Callable[[str], bool]:
 
 
 class Process:
-    """A child process; its standard output and error are one stream of lines. `with`, or `async with`, and it is gone.
+    """A child process whose standard output and error are one stream of lines.
 
-    `ready` is asked about each line; the first that it likes is `ready_line`. Without it the process is ready at once.
-    With TUNNEL_COMPILED=1 in the environment it runs the compiled build (`make compiled`).
+    At the end of a `with` or `async with` block the process is killed. `ready` is called for each line; the first line
+    that it accepts becomes `ready_line`. Without `ready` the process is ready at once. With TUNNEL_COMPILED=1 in its
+    environment it runs the compiled build (`make compiled`).
     """
 
     def __init__(
@@ -75,15 +79,15 @@ class Process:
             self._environment |= compiled_environment(ROOT)
         self._directory = directory
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._settled = threading.Event()  # ready, or over
+        self._settled = threading.Event()  # ready, or ended
         self._child: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
-    # life
+    # Start and end
 
     def start(self) -> Self:
-        """Start it; do not wait. A process that was killed may be started again."""
-        assert self._child is None or self._child.poll() is not None, "it still runs"
+        """Start the process without waiting. A process that has ended may be started again."""
+        assert self._child is None or self._child.poll() is not None, "the process is still running"
         self._settled.clear()
         self.ready_line = ""
         self._child = subprocess.Popen(
@@ -103,26 +107,26 @@ class Process:
         return self
 
     def wait_ready(self, seconds: float = READY_S) -> Self:
-        """Return when it is ready. NotReadyError when it is not to be."""
+        """Wait until the process is ready. Raise NotReadyError if it ends before, or after `seconds`."""
         if self._ready is None:
             return self
         is_settled = self._settled.wait(seconds)
         if not self.ready_line:
-            state = "ended" if is_settled else f"said nothing of it within {seconds:.0f} s"
+            state = "ended before it was ready" if is_settled else f"was not ready within {seconds:.0f} s"
             raise NotReadyError(f"{' '.join(self.command)}: {state}\n{self.output}")
         return self
 
     async def ready(self, seconds: float = READY_S) -> Self:
-        """As `wait_ready`, while the event loop goes on."""
+        """Like `wait_ready`, without blocking the event loop."""
         return await asyncio.to_thread(self.wait_ready, seconds)
 
     def kill(self) -> None:
-        """kill -9; return when it is gone."""
+        """Send SIGKILL and wait until the process has ended."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def stop(self) -> int:
-        """SIGTERM, and SIGKILL to one that does not obey; its exit code."""
+        """Send SIGTERM, then SIGKILL if the process has not ended after STOP_S; return its exit code."""
         self.signal(signal.SIGTERM)
         try:
             return self.wait(STOP_S)
@@ -131,34 +135,37 @@ class Process:
             return self.wait()
 
     def signal(self, number: int) -> None:
-        """Send a signal to it, if it still runs."""
+        """Send a signal to the process if it is still running."""
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
 
     def wait(self, seconds: float | None = None) -> int:
-        """Return its exit code when it has ended and all that it said was read."""
+        """Wait until the process has ended and its output was read; return its exit code.
+
+        Raise subprocess.TimeoutExpired after `seconds`.
+        """
         assert self._child is not None
         assert self._reader is not None
         code = self._child.wait(seconds)
         self._reader.join(STOP_S)  # a grandchild may hold the pipe open for longer
         return code
 
-    # how it fares
+    # State
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         assert self._child is not None
         return self._child.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the process was started and has not ended."""
         return self._child is not None and self._child.poll() is None
 
     @property
     def output(self) -> str:
-        """Its last lines."""
+        """The last lines of output, at most KEPT_LINES."""
         return "".join(self._lines)
 
     def __enter__(self) -> Self:
@@ -207,6 +214,9 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _die_with_parent() -> None:
-    """In the child, before it becomes the program: no test that is killed leaves a server behind."""
+    """Make the kernel kill this child when its parent dies, so that a killed test leaves no server running.
+
+    Runs in the child before the program starts.
+    """
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

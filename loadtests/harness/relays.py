@@ -1,4 +1,4 @@
-"""A relay as its operator runs it: a configuration with users and rules, a port of its own, and an exit beside it."""
+"""A relay as an operator runs it: with users and rules, its own port, and an exit in another process."""
 
 import time
 from contextlib import ExitStack
@@ -33,13 +33,14 @@ exit = true
 
 
 class RelayProcess:
-    """A relay that may be killed and started again at the same port. `with` it; it is ready then.
+    """A relay that may be killed and started again at the same port. In its `with` block it is ready.
 
-    The user "client" may reach every port of this machine and every service, "exit" dials, "nobody" may do nothing.
+    It has three users: "client" may reach every port of this machine and every service, "exit" may attach as an exit,
+    and `nobody` has no rights.
     """
 
     def __init__(self, *, inline_exit: bool = False) -> None:
-        self.startup_s = 0.0  # of its latest start, until it listened
+        self.startup_s = 0.0  # from the latest start until the relay listened
         self.tokens: dict[str, str] = {}
         self._exit = "inline" if inline_exit else "none"
         self._stack = ExitStack()
@@ -63,11 +64,11 @@ class RelayProcess:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which the relay listens."""
         return f"http://127.0.0.1:{self.port}"
 
     async def replace(self) -> None:
-        """kill -9, and a new one at once; return when it listens."""
+        """Kill the relay with SIGKILL, start a new one at once, and return when that listens."""
         began = time.monotonic()
         self.process.kill()
         self.process.start()
@@ -82,7 +83,7 @@ class RelayProcess:
 
 
 def exit_process(relay: RelayProcess) -> Process:
-    """`tunnel-relay exit` for that relay, not started: it reaches every port of this machine."""
+    """Return `tunnel-relay exit` for this relay, not yet started. It may dial every port of this machine."""
     command = relay_command("exit", "--relay", relay.url, "--allow", "127.0.0.1:*", "--proxy", "")
     environment = {"TUNNEL_TOKEN": relay.tokens["exit"]}
     return Process(command, ready=lambda line: line.startswith("attached"), environment=environment)

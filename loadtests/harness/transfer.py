@@ -1,4 +1,4 @@
-"""Bytes to move and the watching of them: what was written, what has arrived, when, and whether it is the same."""
+"""A checked transfer: which bytes were written, which have arrived, when, and whether they are the same."""
 
 import asyncio
 import time
@@ -7,32 +7,34 @@ from random import Random
 
 from xxhash import xxh3_128
 
-__all__ = ["Flow", "percentile"]
+__all__ = ["CHUNK_BYTES", "Flow", "percentile"]
 
 CHUNK_BYTES = 256 * 1024
 _BLOCK_BYTES = 1024 * 1024
-_STEP_BYTES = 4099  # a prime: no two chunks within 1 GiB are alike, so that one in another's place is noticed
+_STEP_BYTES = 4099  # a prime: no two chunks within 1 GiB are equal, so that swapped chunks are noticed
 
 
 class Flow:
-    """One direction of one transfer."""
+    """One direction of a checked transfer."""
 
     def __init__(self, size_bytes: int, seed: int) -> None:
         self.size_bytes = size_bytes
         self.written_bytes = 0
         self.received_bytes = 0
-        self.began_s = 0.0  # monotonic; 0: not yet
+        self.began_s = 0.0  # monotonic; 0 before the start
         self.ended_s = 0.0
         self._block = Random(seed).randbytes(_BLOCK_BYTES + CHUNK_BYTES)
         self._sent = xxh3_128()
         self._received = xxh3_128()
         self._goals: list[tuple[int, asyncio.Future[None]]] = []
         self._deliveries: list[asyncio.Future[float]] = []
+        self._hold_bytes = size_bytes
+        self._hold_moved = asyncio.Event()
 
-    # the writer
+    # For the writer
 
     def chunks(self) -> Iterator[memoryview]:
-        """Everything to write, in pieces."""
+        """Yield everything to write, in chunks, and count each as written."""
         self.began_s = time.monotonic()
         block = memoryview(self._block)
         number = 0
@@ -46,16 +48,19 @@ class Flow:
             number += 1
 
     async def write_to(self, writer: asyncio.StreamWriter) -> None:
-        """Write everything, as fast as it is taken, and end the direction."""
+        """Write everything as fast as the stream and `hold` permit, then end the direction."""
         for chunk in self.chunks():
             writer.write(chunk)
             await writer.drain()
+            while self._hold_bytes <= self.written_bytes < self.size_bytes:
+                self._hold_moved.clear()
+                await self._hold_moved.wait()
         writer.write_eof()
 
-    # the reader
+    # For the reader
 
     def took(self, data: bytes) -> bool:
-        """These bytes arrived; returns whether a goal was reached."""
+        """Count and hash bytes that have arrived; return whether a waiter of reach() was woken."""
         self._received.update(data)
         self.received_bytes += len(data)
         self.ended_s = time.monotonic()
@@ -72,36 +77,51 @@ class Flow:
         return reached
 
     async def read_from(self, reader: asyncio.StreamReader) -> None:
-        """Read to the end of the direction."""
+        """Read until the end of the direction."""
         while data := await reader.read(CHUNK_BYTES):
             if self.took(data):
-                # Whoever waits for the goal goes on first: the rest may be in the buffer and be read in this step.
+                # Let the waiter of reach() run first. Otherwise this loop might read the whole buffered rest before it.
                 await asyncio.sleep(0)
 
-    # who watches
+    # For observers
+
+    def hold(self, size_bytes: int) -> None:
+        """Let `write_to` pause, from now on, when it has written `size_bytes` or up to a chunk more."""
+        self._hold_bytes = size_bytes
+        self._hold_moved.set()
+
+    async def put_in_flight(self) -> int:
+        """Wait until bytes are in flight, and let the writer continue for that; return how many.
+
+        Return 0 if everything has arrived.
+        """
+        while not self.in_flight_bytes and self.received_bytes < self.size_bytes:
+            self.hold(max(self._hold_bytes, self.written_bytes + 1))
+            await asyncio.sleep(0)  # to the writer; there is no event to wait for
+        return self.in_flight_bytes
 
     @property
     def in_flight_bytes(self) -> int:
-        """Written, not arrived."""
+        """Number of bytes that were written and have not arrived."""
         return self.written_bytes - self.received_bytes
 
     @property
     def is_right(self) -> bool:
-        """Whether exactly what was to be written has arrived."""
+        """Whether exactly the bytes that were to be written have arrived."""
         return self.received_bytes == self.size_bytes and self._sent.digest() == self._received.digest()
 
     @property
     def digests(self) -> tuple[str, str]:
-        """Of what was written, and of what arrived (XXH3-128)."""
+        """The XXH3-128 digests of the bytes written, and of those that arrived."""
         return self._sent.hexdigest(), self._received.hexdigest()
 
     @property
     def bytes_per_second(self) -> float:
-        """From the first byte written to the last one that arrived."""
+        """The rate between the first byte written and the last one that arrived."""
         return self.received_bytes / max(self.ended_s - self.began_s, 1e-9)
 
     async def reach(self, size_bytes: int) -> None:
-        """Return when so many bytes have arrived."""
+        """Wait until `size_bytes` have arrived."""
         if self.received_bytes < size_bytes:
             goal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._goals.append((size_bytes, goal))
@@ -109,7 +129,7 @@ class Flow:
             await goal
 
     async def delivery(self) -> float:
-        """Return when bytes arrive, from now on; that moment."""
+        """Wait until more bytes arrive; return that moment, or that of the last byte if all have arrived."""
         if self.received_bytes >= self.size_bytes:
             return self.ended_s
         delivery: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -118,7 +138,7 @@ class Flow:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest value that `share` of them do not exceed; NaN without values."""
+    """Return the smallest value that `share` of all values do not exceed; NaN if there are none."""
     if not values:
         return float("nan")
     ordered = sorted(values)

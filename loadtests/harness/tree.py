@@ -1,4 +1,4 @@
-"""Where the project's packages lie in a checkout, and the PYTHONPATH under which a child process imports them."""
+"""The places of the project's packages in a checkout, and the PYTHONPATH with which a child imports them."""
 
 import os
 from pathlib import Path
@@ -11,5 +11,5 @@ PACKAGES = ("tunnel", "servlet/tunnel_servlet", "client/tunnel_client")
 
 
 def python_path(root: Path = ROOT) -> str:
-    """A PYTHONPATH with the packages of this checkout, its load tests and its tests."""
+    """Return a PYTHONPATH with the packages of this checkout, its load tests and its tests."""
     return os.pathsep.join(map(str, dict.fromkeys([root, *((root / package).parent for package in PACKAGES)])))

@@ -1,3 +1,3 @@
-"""The stress suite: users on tunnel sockets, bad weather that gets worse, measures each second, gates at the end."""
+"""The stress suite: users on tunnel sockets over a network that gets worse, measures each second, gates at the end."""
 
 __all__: list[str] = []

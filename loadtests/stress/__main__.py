@@ -1,4 +1,4 @@
-"""`python -m loadtests.stress`: a run under Locust, then gates, a page, and Spark's report of the traces."""
+"""The stress run: `python -m loadtests.stress`. Locust, then the gates, a page, and Spark's report of the traces."""
 
 import argparse
 import json
@@ -21,11 +21,11 @@ from loadtests.stress.shapes import SHAPES, make_plan
 __all__ = ["main"]
 
 BROKEN, USAGE = 1, 2
-_END_S = 60.0  # for the users to close what they hold
+_END_S = 60.0  # for the users to close their connections
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when every gate held, 1 when one broke, 2 when the run could not be made."""
+    """Return 0 if every gate held, 1 if one broke, and 2 if the run could not be carried out."""
     arguments = _parser().parse_args(argv)
     losses = [loss for loss in arguments.losses.split(",") if loss]
     try:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     environment = os.environ | ({"STRESS_CROWD": str(arguments.each)} if arguments.each else {})
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if code:
-        print(f"stress: locust ended with {code}", file=sys.stderr)
+        print(f"stress: locust ended with exit code {code}", file=sys.stderr)
         return USAGE
     _wait_for_users(directory)
     try:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _wait_for_users(directory: Path) -> None:
-    """Of several processes the first one ends before the others have closed their connections."""
+    """Wait for the summary of every process: the first one ends before the others have closed their connections."""
     deadline = time.monotonic() + _END_S
     while without_summary(directory) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -100,7 +100,7 @@ def _tell(outcome: Outcome, findings: Sequence[Finding], page: Path, *, as_json:
     for error in outcome.summary["errors"]:
         print(f"  error: {error}")
     if outcome.summary["descriptors_left"]:
-        print("descriptors that are open, and were not before:")
+        print("descriptors that were opened in the run and are still open:")
         for what in outcome.summary["new_descriptors"]:
             print(f"  {what}")
     print("gates")
@@ -110,7 +110,7 @@ def _tell(outcome: Outcome, findings: Sequence[Finding], page: Path, *, as_json:
 
 
 def _report(directory: Path) -> int:
-    """Spark's report of what relay and proxy wrote."""
+    """Run Spark's report of the traces of relay and proxy; return its exit code."""
     report = directory / "traces.html"
     command = [
         str(Path(sys.executable).parent / "tunnel-traces"),
@@ -126,30 +126,42 @@ def _report(directory: Path) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.stress",
-        description="Users on tunnel sockets through weather that gets worse; gates decide the exit code.",
+        description="Users on tunnel sockets over a network that gets worse; gates decide the exit code.",
         epilog="example: python -m loadtests.stress --crowd 200 --seconds 600 --losses 0,0.01,0.05,0.1,0.2 --trace. "
-        "Exit codes: 0 every gate held, 1 one broke, 2 the run could not be made.",
+        "Exit codes: 0 every gate held, 1 one broke, 2 the run could not be carried out.",
         allow_abbrev=False,
     )
-    parser.add_argument("--shape", choices=list(SHAPES), default="steps", help="default: steps in loss")
-    parser.add_argument("--crowd", type=int, default=50, help="users (default: 50)")
-    parser.add_argument("--seconds", type=float, default=150.0, help="how long (default: 150)")
-    parser.add_argument("--losses", default="0,0.01,0.05,0.1,0.2", help="of single packets at the relay, in turn")
+    parser.add_argument(
+        "--shape", choices=list(SHAPES), default="steps", help="course of users and loss (default: steps)"
+    )
+    parser.add_argument("--crowd", type=int, default=50, help="number of users (default: 50)")
+    parser.add_argument("--seconds", type=float, default=150.0, help="duration of the run (default: 150)")
+    parser.add_argument(
+        "--losses", default="0,0.01,0.05,0.1,0.2", help="losses of single packets at the relay, in turn"
+    )
     parser.add_argument("--weather", default="--drop-response 0.01", help="options of the fault proxy")
-    parser.add_argument("--seed", type=int, default=1, help="of the faults (default: 1)")
-    parser.add_argument("--processes", type=int, default=1, help="of users; -1: one for each processor (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults (default: 1)")
+    parser.add_argument("--processes", type=int, default=1, help="user processes; -1: one per processor (default: 1)")
     parser.add_argument(
-        "--measures", type=Path, default=Path("build/stress"), metavar="DIR", help="replaced by each run"
+        "--measures",
+        type=Path,
+        default=Path("build/stress"),
+        metavar="DIR",
+        help="directory for the measures, which each run replaces",
     )
-    parser.add_argument("--max-failures", type=int, default=0, help="of user actions (default: 0)")
-    parser.add_argument("--max-slope", type=float, default=1.0, help="of memory, percent a minute (default: 1)")
+    parser.add_argument("--max-failures", type=int, default=0, help="failed user actions allowed (default: 0)")
     parser.add_argument(
-        "--only", default="", metavar="NAMES", help="of the users, as in EchoUser,BulkUser (default: all)"
+        "--max-slope", type=float, default=1.0, help="growth of memory allowed, in percent per minute (default: 1)"
     )
-    parser.add_argument("--each", type=int, default=0, help="connections of one IdleCrowd user (default: 20)")
-    parser.add_argument("--min-connections", type=int, default=0, help="so many are to be open at once")
-    parser.add_argument("--relay-config", default="", metavar="FILE", help="of the relay, for its limits")
-    parser.add_argument("--trace", action="store_true", help="write traces, and end with Spark's report of them")
+    parser.add_argument(
+        "--only", default="", metavar="NAMES", help="classes of users, as in EchoUser,BulkUser (default: all)"
+    )
+    parser.add_argument("--each", type=int, default=0, help="connections per IdleCrowd user (default: 20)")
+    parser.add_argument(
+        "--min-connections", type=int, default=0, help="connections that must be open at once (default: 0)"
+    )
+    parser.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")
+    parser.add_argument("--trace", action="store_true", help="write traces, and make Spark's report of them at the end")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -1,4 +1,4 @@
-"""The gates: thresholds on what was measured, which decide the exit code."""
+"""The gates: limits on the measures of a run, which decide the exit code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,29 +12,29 @@ Points: TypeAlias = Sequence[tuple[float, float]]
 
 _MIB = 1 << 20
 _MINUTE_S = 60.0
-_FEW = 4  # points: too few for a slope
-_SHORT_S = 200.0  # of memory measured: below this a slope is that of the load
-_SETTLED_S = 30.0  # after a change of the loss; who transfers then has waited out most of its retransmissions
-_WINDOW_S = 10.0  # a transfer lasts a second or two: the least of so long is what stays
+_FEW = 4  # with fewer points there is no slope
+_SHORT_S = 200.0  # if memory was measured for less, its slope shows the load and not a leak
+_SETTLED_S = 30.0  # after a change of the loss; by then, transfers have finished most of their retransmissions
+_WINDOW_S = 10.0  # a transfer lasts a second or two, so the minimum over this time is the memory that stays
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What is still good. A slope is that of resident memory after the ramp."""
+    """The limits of a good run. The slope is that of resident memory after the ramp."""
 
-    failures: int = 0  # user actions
-    slope_percent: float = 1.0  # per minute
-    slope_floor_bytes: int = 4 * _MIB  # a rise of less in all is noise of the allocator
-    short_floor_bytes: int = 32 * _MIB  # the same, where little time was measured: losses that step up need more room
+    failures: int = 0  # failed user actions, at most
+    slope_percent: float = 1.0  # per minute, at most
+    slope_floor_bytes: int = 4 * _MIB  # a smaller total rise is noise of the allocator
+    short_floor_bytes: int = 32 * _MIB  # the same for short runs, where the rising loss needs more memory
     descriptors_left: int = 0
     tasks_left: int = 0
-    actions: int = 1  # at least: a run in which nobody did anything proves nothing
-    connections: int = 0  # at least so many open at once
+    actions: int = 1  # at least; a run without actions proves nothing
+    connections: int = 0  # open at once, at least
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One gate."""
+    """The result of one gate."""
 
     name: str
     found: str
@@ -43,8 +43,10 @@ class Finding:
 
 
 def slope_percent_per_minute(levels: Sequence[Points]) -> float:
-    """Of lines of least squares through (seconds, value), in percent of the mean value per minute. All have the same
-    slope, and each level has a height of its own."""
+    """Return the slope of (seconds, value) by least squares, in percent of the mean value per minute.
+
+    All levels share one slope, but each has its own height.
+    """
     count = sum(map(len, levels))
     rise = spread = total = 0.0
     for points in levels:
@@ -61,8 +63,11 @@ def slope_percent_per_minute(levels: Sequence[Points]) -> float:
 
 
 def settled(rows: Sequence[Row], ramp_s: float) -> dict[str, list[Row]]:
-    """By the loss that was in force: more of it is more load, which holds more. What came just after a change is left
-    out, as the ramp is. A loss that comes back has its old height: what stayed meanwhile is a rise."""
+    """Group the rows by the loss in force, because more loss is more load and needs more memory.
+
+    The ramp and the time just after each change of the loss are left out. If a loss comes back, its rows join the
+    earlier ones, so that memory kept since then counts as a rise.
+    """
     found: dict[str, list[Row]] = {}
     before, since_s = None, 0.0
     for row in rows:
@@ -76,7 +81,7 @@ def settled(rows: Sequence[Row], ramp_s: float) -> dict[str, list[Row]]:
 
 
 def lower_envelope(points: Points) -> list[tuple[float, float]]:
-    """The least value of each window: what a process keeps, without what it just moves."""
+    """Return the least value of each window: the memory that a process keeps, without that of transfers under way."""
     least: dict[int, tuple[float, float]] = {}
     for x, y in points:
         window = int(x / _WINDOW_S)
@@ -91,7 +96,10 @@ def _memory_of(process: str, rows: Sequence[Row]) -> list[tuple[float, float]]:
 
 
 def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: float) -> list[Finding]:
-    """Every gate. `rows` have the seconds since the start, and the memory of each process in `rss_bytes`."""
+    """Return the results of all gates.
+
+    Each row has the seconds since the start, and the memory of each process in `rss_bytes`.
+    """
     actions, failures = summary["actions"], summary["failures"]
     findings = [
         Finding("user actions", f"{actions:,}", f"at least {thresholds.actions:,}", actions >= thresholds.actions),
@@ -117,8 +125,8 @@ def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: flo
         findings.append(
             Finding(
                 f"memory of {process}",
-                f"{slope:+.2f} % a minute",
-                f"at most {thresholds.slope_percent:g} %, or {floor_bytes // _MIB} MiB in all",
+                f"{slope:+.2f} % per minute",
+                f"at most {thresholds.slope_percent:g} %, or {floor_bytes // _MIB} MiB in total",
                 slope <= thresholds.slope_percent or rise <= floor_bytes,
             )
         )

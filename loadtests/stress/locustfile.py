@@ -1,7 +1,7 @@
 """Users on tunnel sockets through a relay that loses packets: `locust -f loadtests/stress/locustfile.py --headless`.
 
-Relay, fault proxy and target are started here, unless TUNNEL_RELAY and STRESS_TARGET say where they are.
-docs/LOADTESTS.md explains options, users and measures; `make stress` is a short run with gates and report.
+Relay, fault proxy and target are started here, unless TUNNEL_RELAY and STRESS_TARGET name running ones.
+docs/LOADTESTS.md explains options, users and measures. `make stress` is a short run with gates and a report.
 """
 
 import time
@@ -40,22 +40,26 @@ _session: Session | None = None
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def add_options(parser: ArgumentParser) -> None:
-    """Ours, beside Locust's."""
+    """Add the options of the stress suite to those of Locust."""
     group = parser.add_argument_group("tunnel stress")
-    group.add_argument("--shape", choices=list(SHAPES), default="steps", help="steps in loss, ramp, spike or soak")
-    group.add_argument("--crowd", type=int, default=50, help="users (the shape decides when)")
-    group.add_argument("--seconds", type=float, default=150.0, help="how long")
-    group.add_argument("--losses", default="0,0.01,0.05,0.1,0.2", help="of single packets at the relay, in turn")
+    group.add_argument(
+        "--shape", choices=list(SHAPES), default="steps", help="course of users and loss (default: steps)"
+    )
+    group.add_argument(
+        "--crowd", type=int, default=50, help="number of users; the shape decides when they come (default: 50)"
+    )
+    group.add_argument("--seconds", type=float, default=150.0, help="duration of the run (default: 150)")
+    group.add_argument("--losses", default="0,0.01,0.05,0.1,0.2", help="losses of single packets at the relay, in turn")
     group.add_argument("--weather", default="--drop-response 0.01", help="options of the fault proxy")
-    group.add_argument("--seed", type=int, default=1, help="of the faults")
+    group.add_argument("--seed", type=int, default=1, help="seed of the faults (default: 1)")
     group.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")
-    group.add_argument("--measures", default="build/stress", metavar="DIR", help="where the measures go")
-    group.add_argument("--trace", default="", metavar="DIR", help="where the relay's and the proxy's traces go")
+    group.add_argument("--measures", default="build/stress", metavar="DIR", help="directory for the measures")
+    group.add_argument("--trace", default="", metavar="DIR", help="directory for the traces of relay and proxy")
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def on_init(environment: Environment, **_: Any) -> None:
-    """Find or start the world before the first user."""
+    """Find or start relay, proxy and target before the first user."""
     global _session
     options = environment.parsed_options
     if options is None:
@@ -66,21 +70,21 @@ def on_init(environment: Environment, **_: Any) -> None:
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]
 def on_start(**_: Any) -> None:
-    """Measure from now on."""
+    """Start to measure."""
     if _session is not None:
         _session.start()
 
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]
 def on_quitting(environment: Environment, **_: Any) -> None:
-    """The users have gone. Failures are judged by the gates, not by Locust."""
+    """End the session after the last user. Reset the exit code, since the gates judge failures, not Locust."""
     if _session is not None:
         _session.end()
     environment.process_exit_code = 0
 
 
 class StressShape(LoadTestShape):
-    """Follows the plan, and orders the weather."""
+    """Follows the plan: sets the number of users and the loss."""
 
     use_common_options = False
 
@@ -91,7 +95,7 @@ class StressShape(LoadTestShape):
         self._began = time.monotonic()
 
     def tick(self) -> tuple[int, float] | None:
-        """How many users there should be, and how fast they come."""
+        """Return the number of users wanted now and how many to start per second; None at the end. Set the loss."""
         if self._plan is None:
             assert _session is not None
             options = _session.environment.parsed_options

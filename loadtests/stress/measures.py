@@ -1,4 +1,4 @@
-"""What is measured each second, as flat rows: JSON lines while it runs; gates and page read them at the end."""
+"""The measures of each second as flat rows: JSON lines during the run, which gates and page read at the end."""
 
 import gc
 import json
@@ -13,11 +13,11 @@ from tunnel import AttachmentStats
 __all__ = ["Row", "object_population", "read_rows", "row_of"]
 
 Row = dict[str, Any]
-_TYPES = 12  # of the object population: the most frequent
+_TYPES = 12  # number of types in the object population
 
 
 def row_of(stats: AttachmentStats | None) -> Row:
-    """The tunnel's side of a process: queues, times and retransmissions, summed over its connections."""
+    """Return the tunnel's measures of a process: queues and retransmissions summed over its connections, and times."""
     if stats is None:
         return {"connections": 0}
     found = stats.connections.values()
@@ -48,13 +48,13 @@ def _median_ms(values: Iterable[int]) -> float:
 
 
 def object_population() -> dict[str, int]:
-    """How many objects of which type the collector knows: the most frequent ones."""
+    """Count the objects that the garbage collector knows, by type; return the most frequent types."""
     counts = Counter(type(thing).__name__ for thing in gc.get_objects())
     return dict(counts.most_common(_TYPES))
 
 
 def read_rows(directory: Path, name: str) -> list[Row]:
-    """The rows of all processes with this name, in the order of their time. A last line that was cut is left out."""
+    """Return the rows of all processes with this name, ordered by time, without a last line that was cut off."""
     rows = []
     for file in sorted(directory.glob(f"{name}-*.jsonl")):
         for line in file.read_bytes().splitlines():

@@ -1,4 +1,4 @@
-"""From the rows of a run to what people and gates look at: one row a second over all processes, and goodput by step."""
+"""Combines the rows of a run for gates and page: one row per second over all processes, and goodput by step."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,7 +24,11 @@ _LARGEST = ("rto_ms", "rto_ms_max", "srtt_ms", "backoff_max")
 
 
 class Outcome:
-    """`rows`: one for each second. `summary`: what was left. `steps`: (loss, seconds, goodput in bytes a second)."""
+    """The combined measures of a run.
+
+    `rows` has one row per second, `summary` the totals and leftovers at the end, `objects` the rows with an object
+    population, and `steps` one (loss, seconds, goodput in bytes per second) for each stretch of equal loss.
+    """
 
     def __init__(self, rows: list[Row], summary: Row, objects: list[Row]) -> None:
         self.rows = rows
@@ -34,7 +38,7 @@ class Outcome:
 
     @property
     def resent(self) -> dict[str, int]:
-        """Retransmissions by cause, over the run: those of connections that ended included."""
+        """Retransmissions by cause over the run, including those of connections that have ended."""
         found: dict[str, int] = {}
         for row in self.rows:
             for cause, count in row["resent_new"].items():
@@ -43,7 +47,7 @@ class Outcome:
 
 
 def without_summary(directory: Path) -> list[int]:
-    """The processes that have measured, and not (yet) come to their end."""
+    """Return the ids of processes that have measured but not, or not yet, written a summary."""
     measured, ended = ({_pid(file) for file in directory.glob(f"{name}-*.jsonl")} for name in ("process", "summary"))
     return sorted(measured - ended)
 
@@ -53,15 +57,15 @@ def _pid(file: Path) -> int:
 
 
 def read_outcome(directory: Path) -> Outcome:
-    """Of the files of a run. ValueError when there are none, or not those of every process."""
+    """Read the files of a run. Raise ValueError if there are none, or if a process wrote no summary."""
     if lost := without_summary(directory):
         raise ValueError(
-            f"no summary of process {', '.join(map(str, lost))} in {directory}: it did not come to its end"
+            f"no summary of process {', '.join(map(str, lost))} in {directory}: it ended before it could write one"
         )
     processes, world = read_rows(directory, "process"), read_rows(directory, "world")
     summaries = read_rows(directory, "summary")
     if not processes or not summaries:
-        raise ValueError(f"no measures in {directory}: the run did not come to its end")
+        raise ValueError(f"no measures in {directory}: the run ended before it could write them")
     began = processes[0]["time_s"]
     seconds: defaultdict[int, dict[int, Row]] = defaultdict(dict)
     for row in processes:
@@ -104,7 +108,7 @@ def _second(
 
 
 def _add_new(total: dict[str, int], before: dict[str, int], now: dict[str, int]) -> None:
-    """What was added since the last look. A sum over open connections falls when one of them ends."""
+    """Add the increase since the last row. The sum over open connections falls when one of them ends; skip that."""
     for cause, count in now.items():
         new = count - before.get(cause, 0)
         if new > 0:
@@ -112,7 +116,7 @@ def _add_new(total: dict[str, int], before: dict[str, int], now: dict[str, int])
 
 
 def _steps(rows: Sequence[Row]) -> list[tuple[str, float, float]]:
-    """Each stretch of equal loss, in order. The first second of a run has no rate."""
+    """Return each stretch of equal loss, in order. The first second of a run has no rate."""
     steps: list[tuple[str, float, float]] = []
     for before, row in pairwise(rows):
         seconds = row["seconds"] - before["seconds"]
@@ -136,7 +140,7 @@ def _sum_up(summaries: Sequence[Row]) -> Row:
             known = actions.setdefault(name, {"count": 0, "failures": 0, "p50_ms": 0.0, "p99_ms": 0.0})
             for part in ("count", "failures"):
                 known[part] += entry[part]
-            for part in ("p50_ms", "p99_ms"):  # of several processes: the worst
+            for part in ("p50_ms", "p99_ms"):  # the worst of all processes
                 known[part] = max(known[part], entry[part])
     found["by_action"] = actions
     return found

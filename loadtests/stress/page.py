@@ -1,4 +1,4 @@
-"""The final page of a stress run: one HTML file with inline plots, light, dark and in print."""
+"""The page of a stress run: one HTML file with inline plots, for light and dark screens and for print."""
 
 import html
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ svg text { fill: var(--soft); font: 11px system-ui, sans-serif; } svg .grid { st
 
 
 def render(outcome: Outcome, findings: Sequence[Finding], command: str) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     failed = [finding for finding in findings if not finding.ok]
     verdict = (
         f"<p class='ok'>Every gate held: {outcome.summary['actions']:,} actions, no wrong byte.</p>"
@@ -48,12 +48,12 @@ def render(outcome: Outcome, findings: Sequence[Finding], command: str) -> str:
         "<h2>Gates</h2>",
         _table(("gate", "found", "limit", ""), [_gate_row(finding) for finding in findings]),
         "<h2>Goodput by step</h2>",
-        "<p class='soft'>Bytes that users sent and got back right, at each loss of single packets.</p>",
+        "<p class='soft'>Bytes that users moved in actions without an error, for each loss of single packets.</p>",
         _table(
             ("loss at the relay", "seconds", "goodput, MB/s"),
             [(loss or "?", f"{length:,.0f}", f"{rate / 1e6:,.2f}") for loss, length, rate in outcome.steps],
         ),
-        "<h2>Each second</h2><div class='plots'>",
+        "<h2>Measures over time</h2><div class='plots'>",
         *_plots(outcome),
         "</div><h2>Actions</h2>",
         _table(
@@ -72,7 +72,7 @@ def render(outcome: Outcome, findings: Sequence[Finding], command: str) -> str:
         "<h2>Retransmissions by cause</h2>",
         _table(("cause", "packets"), [(cause, f"{count:,}") for cause, count in sorted(outcome.resent.items())]),
         "<h2>Object population</h2>",
-        "<p class='soft'>The most frequent types in the users' process, first and last look.</p>",
+        "<p class='soft'>The most frequent types of objects in a user process, at the first and the last count.</p>",
         _population(outcome.objects),
     ]
     return "\n".join(parts)
@@ -116,13 +116,13 @@ def _plots(outcome: Outcome) -> list[str]:
             },
         ),
         _plot(
-            "Retransmitted packets a second",
+            "Retransmitted packets per second",
             {cause: [(row["seconds"], row["resent_new"].get(cause, 0)) for row in rows] for cause in resent},
         ),
         _plot("Resident memory, MiB", _by_process(rows, "rss_bytes", _MIB)),
         _plot("Descriptors", _by_process(rows, "descriptors", 1)),
         _plot("Connections", {"open": _series(rows, "connections"), "users": _series(rows, "users")}),
-        _plot("Batches on their way", {"unreceipted": _series(rows, "unreceipted_batches")}),
+        _plot("Batches in flight", {"unreceipted": _series(rows, "unreceipted_batches")}),
     ]
 
 
@@ -164,7 +164,7 @@ def _plot(title: str, series: dict[str, list[tuple[float, float]]]) -> str:
 
 def _population(objects: Sequence[Row]) -> str:
     if not objects:
-        return "<p class='soft'>Not looked at.</p>"
+        return "<p class='soft'>Not counted in this run.</p>"
     first, last = objects[0]["objects"], objects[-1]["objects"]
     rows = [(name, f"{first.get(name, 0):,}", f"{count:,}") for name, count in last.items()]
-    return _table(("type", "first look", "last look"), rows)
+    return _table(("type", "first count", "last count"), rows)

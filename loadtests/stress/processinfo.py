@@ -1,4 +1,4 @@
-"""What the kernel says of a process: resident memory, descriptors, processor time."""
+"""The kernel's figures of a process: resident memory, descriptors, processor time."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """At one moment."""
+    """The figures of a process at one moment."""
 
     rss_bytes: int
     descriptors: int
@@ -22,11 +22,11 @@ class ProcessInfo:
 
 
 def look_at(pid: int) -> ProcessInfo | None:
-    """None when it is gone."""
+    """Return the figures of a process, or None if it has ended."""
     home = Path("/proc") / str(pid)
     try:
         pages = int((home / "statm").read_text().split()[1])
-        # The name in parentheses may have spaces; what follows has not.
+        # The name in parentheses may contain spaces; the fields after it do not.
         fields = (home / "stat").read_text().rpartition(")")[2].split()
         descriptors = len(os.listdir(home / "fd"))
     except (OSError, IndexError, ValueError):
@@ -35,16 +35,16 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 
 def open_descriptors() -> dict[int, str]:
-    """The descriptors of this process, and what each is."""
+    """Return the open descriptors of this process, with a description of each."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # that of the listing itself is gone again
+        with suppress(OSError):  # the descriptor of the listing itself is closed by now
             found[int(name)] = _what_is(int(name), os.readlink(f"/proc/self/fd/{name}"))
     return found
 
 
 def _what_is(descriptor: int, link: str) -> str:
-    """A socket by its two ends, all else by its name."""
+    """Describe a socket by its two ends, and any other descriptor by its name."""
     if not link.startswith("socket:"):
         return link
     with socket.socket(fileno=os.dup(descriptor)) as twin:

@@ -1,6 +1,6 @@
-"""One run under Locust: the world, the measures each second, what is left at the end.
+"""One run under Locust: its servers, the measures of each second, and the leftovers at the end.
 
-Importing this module needs Locust, which puts gevent in the place of threads and sockets.
+Importing this module needs Locust, which replaces threads and sockets by those of gevent.
 """
 
 import asyncio
@@ -27,24 +27,27 @@ from tunnel_client.sockets.runtime import default_runtime
 
 __all__ = ["Session", "Weather"]
 
-_POPULATION_S = 10  # between looks at the objects: each takes a while
-# The gate is to see what is held, not what malloc keeps after a peak: of 160 MiB at 20 % loss nobody used 60.
+_POPULATION_S = 10  # between counts of the objects, since each takes a while
+# The gate must see the memory in use, not what malloc keeps after a peak: of 160 MiB at 20 % loss, 60 were unused.
 _GIVE_BACK_S = 4  # at least twice in a window of the gate
 _CONTROL_S = 60.0
-_ACTION = "tunnel"  # the type of what users do; METRIC is the other one
-_SETTLE_S = 15.0  # for what was open to end
-_LOOP_DESCRIPTORS = 3  # a running loop has its selector, and a pair that wakes it
+_ACTION = "tunnel"  # the request type of user actions; the other type is METRIC
+_SETTLE_S = 15.0  # for open connections and tasks to end
+_LOOP_DESCRIPTORS = 3  # an event loop holds its selector and a socket pair that wakes it
 
 
 class Weather:
-    """A world's control port."""
+    """A client of the control port of `loadtests.stress.world`."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._lock = gevent.lock.RLock()
 
     def order(self, **wish: Any) -> dict[str, Any]:
-        """One wish, and how everything is then. OSError when the world is gone."""
+        """Send one order and return the state after it.
+
+        Raise ValueError if the order is refused, and OSError if the process has ended.
+        """
         with self._lock, socket.create_connection(("127.0.0.1", self._port), timeout=_CONTROL_S) as control:
             control.sendall(json.dumps(wish).encode() + b"\n")
             with control.makefile() as lines:
@@ -55,7 +58,7 @@ class Weather:
 
 
 class Session:
-    """What a run has besides Locust's own."""
+    """The parts of a run that Locust does not have: servers, measures and summary."""
 
     def __init__(self, environment: Environment, directory: Path, options: Any) -> None:
         self.environment = environment
@@ -73,13 +76,14 @@ class Session:
         self._before: dict[int, str] = {}
         directory.mkdir(parents=True, exist_ok=True)
 
-    # where the world is
+    # Servers
 
     def find_world(self) -> None:
-        """Start it, unless told where it is; workers are told by their master."""
+        """Start relay, proxy and target, unless the environment names running ones. Workers ask their master."""
         runner = self.environment.runner
         if isinstance(runner, WorkerRunner):
-            # Whoever is ready first has nobody to listen to it: the master tells all when it is, and whoever asks.
+            # A message to a side that is not ready yet is lost. So the master announces the addresses when it is ready,
+            # and again to each worker that asks.
             runner.register_message("world", lambda environment, msg: _set_where(msg.data))
             runner.send_message("where")
             return
@@ -103,12 +107,14 @@ class Session:
         self.weather = Weather(said["control"])
         return {name: said[name] for name in ("relay", "target")}
 
-    # while it runs
+    # During the run
 
     def start(self) -> None:
-        """Count every action, measure each second."""
+        """Start to count every action and to measure each second."""
         if "STRESS_TARGET" not in os.environ and not isinstance(self.environment.runner, MasterRunner):
-            raise RuntimeError("the master has not said where the world is: set TUNNEL_RELAY and STRESS_TARGET")
+            raise RuntimeError(
+                "the master has not sent the addresses of relay and target: set TUNNEL_RELAY and STRESS_TARGET"
+            )
         self._before = open_descriptors()
         self.environment.events.request.add_listener(self._count)  # type: ignore[no-untyped-call]
         if not isinstance(self.environment.runner, MasterRunner):
@@ -168,7 +174,7 @@ class Session:
         return True
 
     def _fire(self, row: dict[str, Any]) -> None:
-        """The measures as statistics of Locust: its percentiles are then those of the run."""
+        """Report the measures to Locust, too, so that its tables show their percentiles."""
         for name in (
             "rto_ms",
             "srtt_ms",
@@ -187,10 +193,10 @@ class Session:
                     context={},
                 )
 
-    # the end
+    # End of the run
 
     def end(self) -> None:
-        """What is left when every user has gone: close the tunnel, look, write it down."""
+        """Close the tunnel after the last user, wait for leftovers to end, and write the summary."""
         for sampling in self._samplings:
             sampling.kill()
         if not isinstance(self.environment.runner, MasterRunner):
@@ -204,7 +210,7 @@ class Session:
             self._world.stop()
 
     def _descriptors_left(self) -> int:
-        """What this module itself opened before it counted stays; so does what a loop holds."""
+        """Count the descriptors opened since the start of the run, without those of the event loop."""
         return max(0, len(open_descriptors()) - len(self._before) - _LOOP_DESCRIPTORS)
 
     def _write_summary(self) -> None:
@@ -233,7 +239,9 @@ class Session:
         }
         unfinished = self.directory / f"_summary-{os.getpid()}"
         unfinished.write_text(json.dumps(summary) + "\n")
-        unfinished.rename(self.directory / f"summary-{os.getpid()}.jsonl")  # whole, or not there: others wait for it
+        unfinished.rename(
+            self.directory / f"summary-{os.getpid()}.jsonl"
+        )  # a rename is atomic: readers wait for the whole file
 
 
 def _set_where(where: dict[str, str]) -> None:
@@ -244,7 +252,7 @@ def _set_where(where: dict[str, str]) -> None:
 
 
 def _tasks() -> int:
-    """Of the tunnel's loop."""
+    """Return the number of tasks on the tunnel's event loop."""
 
     async def count() -> int:
         return len(asyncio.all_tasks()) - 1

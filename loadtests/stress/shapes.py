@@ -1,4 +1,4 @@
-"""How the crowd and the weather change: a function of the seconds since the start, each."""
+"""The shapes of a run: how the number of users and the loss change over time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 __all__ = ["SHAPES", "Plan", "Stage", "make_plan"]
 
 _RAMP_S = 20.0
-_DRAIN_S = 75.0  # a closed connection is remembered for a minute (PROTOCOL 5.7): until then memory rises by design
+_DRAIN_S = 75.0  # memory rises by design until then: a closed connection is kept for a minute (PROTOCOL 5.7)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """From now on, until the next one."""
+    """The state from `from_s` until the next stage."""
 
     from_s: float
     users: int
@@ -21,21 +21,21 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Stages in order, and when it is over."""
+    """The stages in order, the end of the run, and the end of its ramp."""
 
     stages: tuple[Stage, ...]
     ends_s: float
     ramp_s: float
 
     def at(self, seconds: float) -> Stage | None:
-        """What is to be then; None when it is over."""
+        """Return the stage after `seconds`; None if the run is over."""
         if seconds >= self.ends_s:
             return None
         return [stage for stage in self.stages if stage.from_s <= seconds][-1]
 
 
 def _steps(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """The same crowd all the time; the loss steps up."""
+    """Keep the users, and step through the losses."""
     step_s = seconds / len(losses)
     rate = max(1.0, users / min(_RAMP_S, step_s / 2))
     ramp_s = min(seconds / 2, users / rate + _DRAIN_S)
@@ -43,12 +43,12 @@ def _steps(users: int, seconds: float, losses: Sequence[str]) -> Plan:
 
 
 def _ramp(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """More and more users, at the first loss."""
+    """Add users over the whole run, at the first loss."""
     return Plan((Stage(0, users, users / seconds, losses[0]),), seconds, seconds / 2)
 
 
 def _spike(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """A tenth of the crowd, suddenly all of it, then a tenth again."""
+    """Start with a tenth of the users, jump to all of them, then return to a tenth, at the first loss."""
     few = max(1, users // 10)
     stages = (
         Stage(0, few, few, losses[0]),
@@ -59,7 +59,7 @@ def _spike(users: int, seconds: float, losses: Sequence[str]) -> Plan:
 
 
 def _soak(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """As long as you like; the losses take turns, a minute each."""
+    """Keep the users for any time; the losses take turns, a minute each."""
     rate = max(1.0, users / _RAMP_S)
     turns = max(1, round(seconds / 60))
     stages = tuple(Stage(i * seconds / turns, users, rate, losses[i % len(losses)]) for i in range(turns))
@@ -75,7 +75,7 @@ SHAPES: dict[str, Callable[[int, float, Sequence[str]], Plan]] = {
 
 
 def make_plan(shape: str, users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """A plan of that shape. ValueError when a number makes no sense."""
+    """Return a plan of this shape. Raise ValueError if there are no users, seconds or losses."""
     if users < 1 or seconds <= 0 or not losses:
         raise ValueError("a run needs users, seconds and at least one loss, as in: --losses 0,0.01,0.05")
     return SHAPES[shape](users, seconds, losses)

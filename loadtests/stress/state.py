@@ -1,4 +1,4 @@
-"""What a relay says of itself at its admin listener."""
+"""Reads a relay's state from its admin listener."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ _ANSWER_S = 5.0
 
 
 async def relay_state(port: int) -> dict[str, Any]:
-    """Its /state. OSError or ValueError when it does not answer, or not that."""
+    """Return the relay's /state. Raise OSError if it does not answer, and ValueError if the answer is not JSON."""
     async with asyncio.timeout(_ANSWER_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:

@@ -1,8 +1,8 @@
-"""What the users of the stress suite talk to: one server whose first byte says what is wanted.
+"""The server that the users of the stress suite connect to. The first byte of a connection selects the service.
 
-`e` echoes until the end. `s` swallows until the end, then answers with length (8 bytes) and XXH3-128 digest (16).
-`d` and 8 bytes of length: sends so many bytes of a pattern, then its digest. `r` answers frames: 4 bytes of length and
-a body come, the same come back reversed.
+`e` echoes until the end. `s` reads until the end, then answers with length (8 bytes) and XXH3-128 digest (16). `d` is
+followed by a length of 8 bytes: the server sends that number of bytes of a pattern, then their digest. `r` is followed
+by frames, each 4 bytes of length and a body: the server returns each frame with its body reversed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PATTERN = bytes(i * 31 % 251 for i in range(_READ_BYTES))
 
 @lru_cache
 def digest_of_pattern(size: int) -> bytes:
-    """Of what `d` sends."""
+    """Return the digest of the first `size` bytes that `d` sends."""
     hashed = xxhash.xxh3_128()
     for start in range(0, size, len(PATTERN)):
         hashed.update(PATTERN[: min(len(PATTERN), size - start)])
@@ -35,7 +35,7 @@ def digest_of_pattern(size: int) -> bytes:
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection."""
+    """Serve one connection."""
     try:
         match await reader.read(1):
             case b"e":
@@ -50,7 +50,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 if other:
                     _log.warning("unknown wish", wish=other.hex())
     except (ConnectionError, asyncio.IncompleteReadError):
-        pass  # users leave when they like
+        pass  # a user may leave at any time
     finally:
         writer.close()
 
@@ -98,14 +98,14 @@ async def _run(host: str, port: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop."""
+    """Serve until interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.stress.target",
-        description="The server that the users of the stress suite talk to.",
+        description="The server that the users of the stress suite connect to.",
         epilog="example: python -m loadtests.stress.target --port 9000",
     )
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="default: any")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free port)")
     arguments = parser.parse_args(argv)
     configure_log("info")
     try:

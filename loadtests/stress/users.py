@@ -1,6 +1,6 @@
-"""The users: blocking tunnel sockets under gevent, each doing one thing again and again and checking every byte.
+"""The users: each repeats one kind of action on blocking tunnel sockets under gevent, and checks every byte.
 
-Importing this module needs Locust, which puts gevent in the place of threads and sockets.
+Importing this module needs Locust, which replaces threads and sockets by those of gevent.
 """
 
 import os
@@ -18,26 +18,26 @@ from loadtests.stress.target import PATTERN, digest_of_pattern
 
 __all__ = ["BulkUser", "ChurnUser", "EchoUser", "HalfCloserUser", "IdleCrowd", "RequestUser", "SlowReaderUser"]
 
-TIMEOUT_S = 330.0  # longer than the user timeout: the tunnel says first what is wrong
+TIMEOUT_S = 330.0  # longer than the user timeout, so that the tunnel reports the cause first
 _BLOCK_BYTES = 64 * 1024
 BULK_BYTES = int(os.environ.get("STRESS_BULK_BYTES", 4 << 20))
-CROWD = int(os.environ.get("STRESS_CROWD", 20))  # connections that one member of the crowd holds
+CROWD = int(os.environ.get("STRESS_CROWD", 20))  # connections per IdleCrowd user
 CROWD_PERIOD_S = float(os.environ.get("STRESS_CROWD_PERIOD_S", 30.0))
 
 
 class WrongBytesError(AssertionError):
-    """What came is not what was sent: the one thing that must never happen."""
+    """The bytes received are not the bytes sent, which must never happen."""
 
 
 def target() -> tuple[str, int]:
-    """Where the target is, as the relay sees it."""
+    """Return the address of the target, as the relay sees it."""
     host, _, port = os.environ["STRESS_TARGET"].rpartition(":")
     return host, int(port)
 
 
 @contextmanager
 def measured(name: str) -> Iterator[list[int]]:
-    """One action: its time, its bytes (set the first item), and how it failed, if it did."""
+    """Measure one action: its time, its error if it fails, and its bytes, which the caller puts into the first item."""
     began = time.perf_counter()
     size = [0]
     error: Exception | None = None
@@ -56,7 +56,7 @@ def measured(name: str) -> Iterator[list[int]]:
 
 
 def dial(wish: bytes) -> socket.socket:
-    """A connection to the target that has said what it wants."""
+    """Connect to the target, and select the service `wish`."""
     made: socket.socket = tunnel_client.create_connection(target(), timeout=TIMEOUT_S)
     try:
         made.sendall(wish)
@@ -67,7 +67,7 @@ def dial(wish: bytes) -> socket.socket:
 
 
 def take(sock: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes."""
+    """Receive exactly `size` bytes."""
     parts = []
     while size:
         data = sock.recv(min(size, 1 << 18))
@@ -79,27 +79,27 @@ def take(sock: socket.socket, size: int) -> bytes:
 
 
 def check(found: bytes, expected: bytes) -> None:
-    """Equal, or the run has failed."""
+    """Raise WrongBytesError unless the bytes are equal; a single one fails the run."""
     if found != expected:
-        raise WrongBytesError("other bytes came than were sent")
+        raise WrongBytesError("the bytes received are not the bytes sent")
 
 
 class Talker(User):
-    """One connection that stays, for words to and fro; after an error the next word connects anew."""
+    """A user with one lasting connection for small exchanges. After an error, the next exchange connects again."""
 
     abstract = True
 
     def on_start(self) -> None:
-        """The first word connects."""
+        """Start without a connection; the first exchange connects."""
         self.sock: socket.socket | None = None
 
     def on_stop(self) -> None:
-        """Leave nothing open."""
+        """Close the connection, if there is one."""
         if self.sock is not None:
             self.sock.close()
 
     def talk(self, name: str, wish: bytes, word: bytes, answer: bytes) -> None:
-        """Say a word, hear the answer."""
+        """Send a word, and check that the answer is as expected."""
         with measured(name) as size:
             if self.sock is None:
                 self.sock = dial(wish)
@@ -114,27 +114,30 @@ class Talker(User):
 
 
 class EchoUser(Talker):
-    """Small words."""
+    """Sends small words to the echo service."""
 
     weight = 6
     wait_time = between(0.05, 0.5)
 
     @task
     def echo(self) -> None:
-        """A word, and the same word back."""
+        """Send a word, and expect the same word back."""
         word = random.randbytes(random.randint(1, 2000))
         self.talk("echo", b"e", word, word)
 
 
 class BulkUser(User):
-    """Large transfers, either way. None is kept: what grows with the loss would be the users' own bytes."""
+    """Large transfers in either direction.
+
+    No data is kept, so that memory that grows with the loss is not the users' own.
+    """
 
     weight = 1
     wait_time = between(0.5, 2)
 
     @task
     def upload(self) -> None:
-        """Send, and let the target say what came."""
+        """Send bytes, and compare the length and the digest that the target reports."""
         with measured("upload") as size, dial(b"s") as sock:
             hashed = xxhash.xxh3_128()
             for start in range(0, BULK_BYTES, _BLOCK_BYTES):
@@ -147,7 +150,7 @@ class BulkUser(User):
 
     @task
     def download(self) -> None:
-        """Ask for bytes, and check them."""
+        """Request bytes, and check them."""
         with measured("download") as size, dial(b"d" + BULK_BYTES.to_bytes(8)) as sock:
             hashed = xxhash.xxh3_128()
             for start in range(0, BULK_BYTES, _BLOCK_BYTES):
@@ -158,28 +161,28 @@ class BulkUser(User):
 
 
 class RequestUser(Talker):
-    """Requests and answers."""
+    """Sends requests, and checks the answers."""
 
     weight = 4
     wait_time = between(0.05, 0.3)
 
     @task
     def ask(self) -> None:
-        """A frame, and the same reversed."""
+        """Send a frame, and expect the same body reversed."""
         body = random.randbytes(random.choice((64, 512, 16_384)))
         head = len(body).to_bytes(4)
         self.talk("request", b"r", head + body, head + body[::-1])
 
 
 class ChurnUser(User):
-    """Connects, says little, closes."""
+    """Connects, exchanges a few bytes, and closes."""
 
     weight = 3
     wait_time = between(0.2, 1)
 
     @task
     def churn(self) -> None:
-        """From the dial to the end."""
+        """Do all of it once."""
         with measured("connect and close") as size, dial(b"e") as sock:
             sock.sendall(b"hello")
             check(take(sock, 5), b"hello")
@@ -189,14 +192,14 @@ class ChurnUser(User):
 
 
 class SlowReaderUser(User):
-    """Reads a little at a time: what it does not read must wait, and disturb nobody."""
+    """Reads a little at a time. Its unread data must wait without slowing other connections."""
 
     weight = 1
     wait_time = constant(1)
 
     @task
     def read_slowly(self) -> None:
-        """One megabyte in steps."""
+        """Read one mebibyte in steps."""
         with measured("slow reading") as size, dial(b"d" + (1 << 20).to_bytes(8)) as sock:
             for start in range(0, 1 << 20, len(PATTERN)):
                 check(take(sock, min(len(PATTERN), (1 << 20) - start)), PATTERN[: (1 << 20) - start])
@@ -206,14 +209,14 @@ class SlowReaderUser(User):
 
 
 class HalfCloserUser(User):
-    """Ends its own direction, and reads on."""
+    """Ends its own direction, and continues to read."""
 
     weight = 2
     wait_time = between(0.5, 1.5)
 
     @task
     def half_close(self) -> None:
-        """What was sent before the end comes back after it."""
+        """Check that bytes sent before the half-close come back after it."""
         with measured("half-close") as size, dial(b"e") as sock:
             data = random.randbytes(100_000)
             sender = memoryview(data)
@@ -229,23 +232,23 @@ class HalfCloserUser(User):
 
 
 class IdleCrowd(User):
-    """Many connections that hardly speak."""
+    """Holds many connections that are almost idle."""
 
     weight = 1
     wait_time = constant(0)
 
     def on_start(self) -> None:
-        """The crowd comes one by one, in the task."""
+        """Start without connections; the task opens one at a time."""
         self.crowd: list[socket.socket] = []
 
     def on_stop(self) -> None:
-        """And leaves at once."""
+        """Close all connections."""
         for sock in self.crowd:
             sock.close()
 
     @task
     def live(self) -> None:
-        """Each says a word, spread over the period."""
+        """Open the next connection, or send one word on each, spread over the period."""
         if len(self.crowd) < CROWD:
             with measured("crowd connect"):
                 self.crowd.append(dial(b"e"))

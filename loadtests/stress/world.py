@@ -1,12 +1,12 @@
-"""The far side of the stress suite as one process: relay, fault proxy and target, and the weather on order.
+"""The servers of the stress suite, under one process: relay, fault proxy and target, with faults on request.
 
-`python -m loadtests.stress.world` starts them and says where they are. A line of JSON to its control port changes the
-weather, and each answer is a line of JSON:
+`python -m loadtests.stress.world` starts them and logs their addresses. A line of JSON to its control port requests a
+fault, and each answer is a line of JSON with the state of the processes:
 
-  {"loss": "0.05"}         single packets lost at the relay from now on: a probability, or gilbert:P:R
-  {"restart": "relay"}     kill -9, and a new one ("proxy" too)
-  {"blackhole": 3}         the fault proxy stands still for so many seconds
-  {}                       nothing; the answer says how everything is
+  {"loss": "0.05"}         set the loss of single packets at the relay: a probability, or gilbert:P:R
+  {"restart": "relay"}     kill -9 and start again; also "proxy" or "target"
+  {"blackhole": 3}         stop the fault proxy for this number of seconds
+  {}                       only return the state
 """
 
 import argparse
@@ -37,7 +37,7 @@ _END_S = 10.0
 
 
 class World:
-    """`async with` it; what it says is in `where`."""
+    """The running servers, inside an `async with` block; their addresses are in `where`."""
 
     def __init__(self, *, weather: Sequence[str] = (), seed: int = 1, trace: str = "", relay_config: str = "") -> None:
         self.where: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class World:
 
     async def __aexit__(self, *exception: object) -> None:
         for process in self._processes.values():
-            process.signal(signal.SIGINT)  # at once, but with their traces closed
+            process.signal(signal.SIGINT)  # ends at once, but closes the traces
         for process in self._processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(process.wait, _END_S)
@@ -92,10 +92,10 @@ class World:
         ]
 
     async def order(self, wish: dict[str, Any]) -> dict[str, Any]:
-        """Change the weather; then say how everything is."""
+        """Carry out an order, then return the state. Raise ValueError if the order is not valid."""
         unknown = set(wish) - {"loss", "restart", "blackhole"}
         if unknown or not isinstance(wish, dict):
-            raise ValueError(f"no such wish: {wish}")
+            raise ValueError(f"unknown order: {wish}")
         if "loss" in wish:
             found = await ask_loss(self._ports["loss"], str(wish["loss"]))
             if "error" in found:
@@ -125,7 +125,7 @@ class World:
             process.signal(signal.SIGCONT)
 
     async def state(self) -> dict[str, Any]:
-        """Memory and descriptors of each process, and what the relay counts."""
+        """Return memory and descriptors of each process, and the counters of the relay."""
         found: dict[str, Any] = {"time_s": time.time(), "loss": self._loss, "processes": {}}
         for name, process in self._processes.items():
             info = look_at(process.pid)
@@ -137,13 +137,13 @@ class World:
         return found
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The control port."""
+        """Answer the orders of one control connection until it ends."""
         try:
             while line := await reader.readline():
                 try:
                     answer = await self.order(json.loads(line))
                 except (ValueError, KeyError, TypeError) as error:
-                    answer = {"error": f"{error}: see python -m loadtests.stress.world --help"}
+                    answer = {"error": f"{error}; see python -m loadtests.stress.world --help"}
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except (ConnectionError, ValueError) as error:
@@ -175,15 +175,15 @@ async def _run(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until told to stop."""
+    """Run until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.stress.world",
-        description="Relay, fault proxy and target of the stress suite, with weather on order.",
+        description="Relay, fault proxy and target of the stress suite, with faults on request.",
         epilog="example: python -m loadtests.stress.world --weather '--drop-response 0.02 --delay 5ms'",
     )
     parser.add_argument("--weather", default="", help="options of the fault proxy")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trace", default="", metavar="DIR", help="write traces there")
+    parser.add_argument("--trace", default="", metavar="DIR", help="write traces to this directory")
     parser.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")
     arguments = parser.parse_args(argv)
     configure_log("info")

@@ -1,3 +1,3 @@
-"""The relay: everything that runs on the open side."""
+"""The relay: all code that runs on the open side of the firewall."""
 
 __all__: list[str] = []

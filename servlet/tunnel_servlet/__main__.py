@@ -1,4 +1,4 @@
-"""`python -m tunnel_servlet` is `tunnel-relay`."""
+"""Runs the command `tunnel-relay`: `python -m tunnel_servlet`."""
 
 import sys
 

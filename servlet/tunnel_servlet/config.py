@@ -1,4 +1,4 @@
-"""The relay's configuration: from the text of its files to values that are checked. Reading files is not done here.
+"""The relay's configuration: parses the text of its files into checked values. It does not read the files itself.
 
 Every error names the file, the key, and what to do.
 """
@@ -22,7 +22,7 @@ __all__ = [
     "ConfigError",
     "ListenAddress",
     "RelayConfig",
-    "ShellLimits",
+    "ServiceLimits",
     "TlsFiles",
     "parse_address",
     "parse_config",
@@ -39,11 +39,11 @@ _LIMIT_MAX = 1 << 40
 
 
 class ConfigError(ValueError):
-    """The operator has to change something; the text says what."""
+    """The configuration or the command line is wrong; the text says what the operator has to change."""
 
 
 class TlsFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of PEM files. With `client_ca`, only clients with a certificate signed by it are heard."""
+    """Names of PEM files. With `client_ca`, the relay accepts only clients whose certificate that authority signed."""
 
     certificate: str
     key: str
@@ -51,7 +51,7 @@ class TlsFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ListenAddress(msgspec.Struct, frozen=True):
-    """Where to listen. `tls`: None where it is not said."""
+    """An address to listen on. `tls` is None if the address was given without a scheme."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach the address."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -70,25 +70,25 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShellLimits:
-    """What the shell around the switch limits. Times in seconds."""
+class ServiceLimits:
+    """The limits outside the switch: HTTP, links, tokens and the exit. Times are in seconds."""
 
     header_seconds: float = 10
-    """From the first byte of a request, or from connecting, to the end of its headers."""
+    """Time from the first byte of a request, or from connecting, to the end of its headers."""
     body_seconds: float = 30
-    """From the headers to the end of the body."""
+    """Time from the headers to the end of the body."""
     keepalive_seconds: float = 75
-    """An idle connection is closed then: later than proxies in front close theirs (nginx: 60)."""
+    """How long an idle connection stays open: longer than a proxy in front keeps it (nginx: 60)."""
     link_opening_seconds: float = 10
-    """From the upgrade to the first message on a link."""
+    """Time from the upgrade to the first message on a link."""
     link_batch_bytes_max: int = 4 << 20
-    """Largest batch that is taken on a link."""
+    """The largest batch that the relay accepts on a link."""
     auth_failures_per_minute: int = 20
-    """Wrong tokens from one address that are answered at once."""
+    """Wrong tokens from one address that the relay answers with 401; to further ones it answers 429."""
     dial_seconds: float = 10
-    """What an exit waits for a target, name resolution included."""
+    """How long an exit waits for a target, including name resolution."""
     exit_connections_max: int = 4096
-    """Connections of one exit, those that are being dialled included."""
+    """Connections of one exit, including those that it is still dialling."""
     drain_seconds: float = 60
     """How long SIGTERM waits for connections to end."""
 
@@ -101,22 +101,22 @@ class ShellLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayConfig:
-    """All that `create_app` and the commands need to know."""
+    """The whole configuration of a relay, as `create_app` and the commands use it."""
 
     listen: tuple[ListenAddress, ...] = (ListenAddress("127.0.0.1", 8080),)
     base: str = ""
-    """Prefix of every path: empty, or as in /prefix."""
+    """Prefix of every path: empty, or a path such as /prefix."""
     admin: ListenAddress | None = None
     exit: Literal["inline", "none"] = "inline"
     tokens: TokenTable = field(default_factory=lambda: TokenTable({}))
     tokens_file: str = "tokens.toml"
     grants: GrantTable = field(default_factory=GrantTable)
     is_open: bool = False
-    """No token is asked for."""
+    """The relay accepts requests without a token."""
     tls: TlsFiles | None = None
     trace: str = ""
     switch: SwitchConfig = field(default_factory=SwitchConfig)
-    limits: ShellLimits = field(default_factory=ShellLimits)
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
 
 
 class _GrantFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -141,7 +141,7 @@ class _ConfigFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None = None) -> RelayConfig:
-    """The configuration in the text of `file`; ConfigError if there is anything wrong with it."""
+    """Return the configuration that `text`, the content of `file`, describes. Raise ConfigError if it is invalid."""
     raw = _convert(_load(text, file), _ConfigFile, file, "")
     resolvable = [_checked(parse_network, item, file, "names_may_resolve_to") for item in raw.names_may_resolve_to]
     grants = {name: _grant(value, file, f"users.{name}") for name, value in raw.users.items()}
@@ -149,7 +149,7 @@ def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None
         _checked(check_user_name, name, file, "users")
     switch, limits = _limits(raw.limits, file)
     if raw.base and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", raw.base):
-        raise ConfigError(f"{file}: base: {raw.base!r} is no path: write it as in /prefix, or leave it out")
+        raise ConfigError(f"{file}: base: {raw.base!r} is not a path: write it as in /prefix, or leave it out")
     return RelayConfig(
         listen=tuple(_checked(parse_address, item, file, "listen") for item in raw.listen),
         base=raw.base,
@@ -166,29 +166,32 @@ def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None
 
 
 def parse_address(text: str) -> ListenAddress:
-    """HOST:PORT or [IPv6]:PORT, with https:// before it for TLS, http:// for none. Port 0: any that is free."""
+    """Parse HOST:PORT or [IPv6]:PORT, with an optional https:// (TLS) or http:// (no TLS) before it.
+
+    Port 0 means any free port. Raise ValueError if the text is not an address.
+    """
     scheme, separator, rest = text.rpartition("://")
     if scheme not in ("", "http", "https"):
-        raise ValueError(f"{text!r}: only http:// and https:// can stand before an address")
+        raise ValueError(f"{text!r}: only http:// or https:// may precede an address")
     host, colon, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
-        raise ValueError(f"{text!r} is no address: write HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080")
+        raise ValueError(f"{text!r} is not an address: write HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080")
     return ListenAddress(host, int(port), scheme == "https" if separator else None)
 
 
 def require_safe(config: RelayConfig, file: str) -> None:
-    """ConfigError unless the relay may be started as it is configured."""
+    """Raise ConfigError if the relay must not start with this configuration."""
     for address in config.listen:
         if address.tls and config.tls is None:
             raise ConfigError(f"{file}: listen: https://{address} needs a [tls] table with certificate and key")
     if config.is_open:
         for address in config.listen:
             if not address.is_loopback:
-                raise ConfigError(f"--open: {address} can be reached from elsewhere: listen on 127.0.0.1 or [::1] only")
+                raise ConfigError(f"--open: other machines can reach {address}: listen only on 127.0.0.1 or [::1]")
         return
     if not len(config.tokens):
-        raise ConfigError(f"{config.tokens_file}: nobody has a token: run `tunnel-relay user add NAME -c {file}`")
+        raise ConfigError(f"{config.tokens_file}: no user has a token: run `tunnel-relay user add NAME -c {file}`")
     if config.grants.is_empty:
         raise ConfigError(f'{file}: no rule allows anything: add connect = ["HOST:PORT"] under [users.NAME]')
 
@@ -197,20 +200,20 @@ def require_safe(config: RelayConfig, file: str) -> None:
 
 
 def parse_users(text: str, file: str) -> dict[str, tuple[Key, ...]]:
-    """The users and their tokens' hashes."""
+    """Return the users in the tokens file, with the hashes of their tokens. Raise ConfigError if it is invalid."""
     users: dict[str, tuple[Key, ...]] = {}
     for name, value in _load(text, file).items():
         _checked(check_user_name, name, file, "")
         if not isinstance(value, dict) or set(value) - {"tokens"}:
-            raise ConfigError(f"{file}: {name}: only `tokens` stands under a user: remove the rest")
+            raise ConfigError(f"{file}: {name}: a user may have only the key `tokens`: remove the others")
         users[name] = tuple(_convert(value.get("tokens", []), list[Key], file, f"{name}.tokens"))
     _checked(TokenTable, users, file, "")
     return users
 
 
 def render_users(users: Mapping[str, Iterable[Key]]) -> str:
-    """The text of a file that `parse_users` reads."""
-    lines = ["# Written by `tunnel-relay user`. No token is in here, only SHA-256 of each.\n"]
+    """Return the text of a tokens file, which `parse_users` reads."""
+    lines = ["# Written by `tunnel-relay user`. This file holds no token, only the SHA-256 hash of each.\n"]
     for name, keys in users.items():
         lines.append(f'\n["{name}"]\ntokens = [\n')
         for key in keys:
@@ -246,7 +249,7 @@ def _convert(value: Any, wanted: type[_T], file: str, where: str) -> _T:
 
 def _unknown_key(file: str, key: str, name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"known are: {', '.join(sorted(known))}" if known else "remove it"
+    advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(sorted(known))}" if known else "remove it"
     return f"{file}: {key}: unknown key; {advice}"
 
 
@@ -263,9 +266,9 @@ def _grant(value: Any, file: str, where: str) -> Grant:
     return Grant(rules, tuple(raw.services), tuple(raw.listen), raw.exit)
 
 
-def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ShellLimits]:
+def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ServiceLimits]:
     of_switch = {item.name for item in fields(SwitchConfig)} - {"node"}
-    of_shell = {item.name for item in fields(ShellLimits)}
+    of_shell = {item.name for item in fields(ServiceLimits)}
     for name, value in values.items():
         if name not in of_switch | of_shell:
             raise ConfigError(_unknown_key(file, f"limits.{name}", name, sorted(of_switch | of_shell)))
@@ -275,7 +278,7 @@ def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ShellLimit
             )
     try:
         switch = SwitchConfig(**{name: value for name, value in values.items() if name in of_switch})
-        limits = ShellLimits(**{name: value for name, value in values.items() if name in of_shell})
+        limits = ServiceLimits(**{name: value for name, value in values.items() if name in of_shell})
     except ValueError as error:
         raise ConfigError(f"{file}: limits: {error}") from None
     return switch, limits

@@ -1,4 +1,4 @@
-"""A Spark cluster of our own on loopback, from the package that pip installed: no scripts, no network."""
+"""A Spark cluster of our own on loopback, from the package that pip installed: without scripts, without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.analysis.job import SHORT_LIVED
 __all__ = ["WORKERS", "standalone", "submit"]
 
 WORKERS = 2
-START_S = 600.0  # a bound: a Java on a busy machine
+START_S = 600.0  # a bound for starting a Java on a busy machine
 
 
 def _environment() -> dict[str, str]:
@@ -44,7 +44,7 @@ def _daemon(directory: Path, name: str, *arguments: str) -> subprocess.Popen[byt
 
 
 def _await(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
-    """What the pattern finds in the log, once it does."""
+    """Wait until the pattern occurs in the log; return its group."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         found = re.search(pattern, log.read_text(errors="replace"))
@@ -52,12 +52,12 @@ def _await(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
             return found[1]
         assert process.poll() is None, log.read_text(errors="replace")[-3000:]
         time.sleep(0.1)
-    raise AssertionError(f"{pattern} did not come: {log.read_text(errors='replace')[-3000:]}")
+    raise AssertionError(f"the log does not contain {pattern}: {log.read_text(errors='replace')[-3000:]}")
 
 
 @contextmanager
 def standalone(directory: Path) -> Iterator[str]:
-    """A master and two workers of one core each; the master's URL."""
+    """Run a master and two workers of one core each; yields the master's URL."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         master = _daemon(
@@ -84,7 +84,7 @@ def standalone(directory: Path) -> Iterator[str]:
 
 
 def submit(master: str, traces: Path, output: Path) -> subprocess.CompletedProcess[str]:
-    """spark-submit our command; Spark leaves its event log in `output`, which names who did what."""
+    """Run our command with spark-submit; Spark's event log in `output` shows which executor ran which task."""
     import tunnel.analysis
 
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -99,7 +99,7 @@ def submit(master: str, traces: Path, output: Path) -> subprocess.CompletedProce
         "spark.driver.memory": "512m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # wait for both: a job as small as this could be over before the second has come
+        # Wait for both workers: a job as small as this could end before the second one has registered.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "500s",
         "spark.cores.max": str(WORKERS),

@@ -1,4 +1,4 @@
-"""One Spark for all: the job runs once, in a process of its own, whichever worker needs it first."""
+"""One Spark job for all tests: it runs once, in a process of its own, started by the first worker that needs it."""
 
 import fcntl
 import subprocess
@@ -10,12 +10,12 @@ import pytest
 
 from tests.analysis.job import Found
 
-JOB_S = 1500  # a bound, on a machine where much else runs; alone it takes a twentieth
+JOB_S = 1500  # a bound for a busy machine; alone it takes a twentieth
 
 
 @pytest.fixture(scope="session")
 def job_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """Where the job has left what it found."""
+    """The directory with the results of the job."""
     base = tmp_path_factory.getbasetemp()
     directory = (base if worker_id == "master" else base.parent) / "analysis-job"
     directory.mkdir(exist_ok=True)
@@ -30,5 +30,5 @@ def job_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 
 @pytest.fixture(scope="session")
 def found(job_directory: Path) -> Found:
-    """What the job found."""
+    """The results of the job."""
     return msgspec.json.decode((job_directory / "found.json").read_bytes(), type=Found)

@@ -1,4 +1,4 @@
-"""A trace directory with everything that can be wrong with one."""
+"""A trace directory with every kind of damage."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ FRAME_RECORDS = 4096
 
 
 def damaged_directory(directory: Path) -> dict[str, str]:
-    """Name of each damaged file -> what is wrong with it. One more is whole; all have three frames."""
+    """Name of each damaged file -> its problem. One more file is whole; all files have three frames."""
     for name in ("whole", "truncated", "corrupt", "newer"):
         _write(directory, name)
     names = {path.name.split("-")[0]: path for path in directory.iterdir()}
@@ -47,7 +47,7 @@ def _write(directory: Path, name: str) -> None:
 
 
 def _corrupt(path: Path) -> None:
-    """Spoils the middle of the second of the three frames."""
+    """Damage the middle of the second of the three frames."""
     data = bytearray(path.read_bytes())
     second = data.index(b"\x28\xb5\x2f\xfd", 10)
     third = data.index(b"\x28\xb5\x2f\xfd", second + 10)
@@ -57,7 +57,7 @@ def _corrupt(path: Path) -> None:
 
 
 def _make_newer(path: Path) -> None:
-    """One more line, of a version that does not exist yet."""
+    """Add one line, of a version that does not exist yet."""
     line = {"version": 99, "time_us": 1, "node": "future", "event": "beamed", "writer": "w", "number": 1}
     with path.open("ab") as file:
         file.write(zstandard.ZstdCompressor().compress(msgspec.json.encode(line) + b"\nno json\n"))

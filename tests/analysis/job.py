@@ -1,7 +1,7 @@
-"""Everything that the tests need Spark for, in one process of its own: a session costs more than what it then does.
+"""All Spark work of the tests, in one process of its own: a session costs more than the work itself.
 
-`python -m tests.analysis.job DIRECTORY` leaves there what it found, as JSON. Spark is set up for tiny data: without
-generated code, which takes longer to compile than to do without.
+`python -m tests.analysis.job DIRECTORY` writes its results there, as JSON. Spark is set up for tiny data: without
+generated code, which takes longer to compile than it saves.
 """
 
 import sys
@@ -23,8 +23,8 @@ from tunnel.analysis.session import make_session
 
 __all__ = ["SETTINGS", "SHORT_LIVED", "Found", "main", "stalls_in"]
 
-# Most of what these Javas do is to load Spark's classes, once: no second compiler, and no check of bytecode that pip
-# installed.
+# These Javas spend most of their time loading Spark's classes, once: so no second compiler, and no check of bytecode
+# that pip installed.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 SETTINGS = {
     "spark.driver.extraJavaOptions": SHORT_LIVED,
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class Found(msgspec.Struct):
-    """What was injected, and what was found."""
+    """The faults that were injected, and the results of the analysis."""
 
     truth: Analysis
     injected: list[tuple[int, int]]
@@ -45,18 +45,18 @@ class Found(msgspec.Struct):
     """Repeats that were lost on purpose."""
     strikes: dict[str, int]
     lost: list[tuple[int, int]]
-    """Packets whose first attempt was lost, as Spark has them."""
+    """Packets whose first attempt was lost, according to Spark."""
     streams: list[dict[str, Any]]
     stalls: list[tuple[int, str]]
-    """Stream and cause of each, in the trace of silences."""
+    """Stream and cause of each stall in the trace of silences."""
     damaged: Analysis
     expected: dict[str, str]
     rows_first: int
     rows_again: int
-    """After nothing, and after one more file, was added."""
+    """The numbers of rows after another run without a new file, and after one more file."""
     rows_more: int
     proxied: dict[str, int]
-    """What the fault proxy says that it did."""
+    """The faults that the fault proxy reports."""
     proxied_faults: list[dict[str, Any]]
     proxied_exchanges: list[dict[str, Any]]
 
@@ -69,7 +69,7 @@ def stalls_in(events: DataFrame) -> list[tuple[int, str]]:
 
 
 def main(directory: Path) -> None:
-    """Run it all."""
+    """Run the whole job."""
     run = simulate(directory / "truth", streams=12, bytes_each=600_000)
     expected = damaged_directory(directory / "damaged")
     proxied = talk_through_faults(directory / "proxied")

@@ -1,4 +1,4 @@
-"""A real client, relay and fault proxy on loopback, all of them traced, and what the proxy says that it did."""
+"""A real client, relay and fault proxy on loopback, all of them traced, and the faults that the proxy reports."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ async def _talk(directory: Path) -> dict[str, int]:
 
 
 def talk_through_faults(directory: Path) -> dict[str, int]:
-    """Leaves the traces there; the faults by name."""
+    """Write the traces to the directory; return the number of faults by name."""
     directory.mkdir(parents=True, exist_ok=True)
     return asyncio.run(_talk(directory))

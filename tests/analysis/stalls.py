@@ -1,4 +1,4 @@
-"""A trace of silences, each of a stream and a node of its own, each with one cause that the analysis has to name."""
+"""A trace of silences. Each has its own stream and node, and one cause that the analysis must name."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Silence:
 
     name: str
     cause: str
-    """Of the stall; empty when it is none."""
+    """The expected cause of the stall; empty if the silence is no stall."""
     ended_by: Fields
     before: Fields = field(default_factory=dict)
-    """Of the packet that was sent before it: the state of the sender while it was silent."""
+    """Fields of the packet sent before the silence: the sender's state during it."""
     meanwhile: tuple[Fields, ...] = ()
-    """What else happened at the node."""
+    """Other records of the node."""
     received: tuple[int, ...] = (0,)
     """Attempts of the packet that arrived."""
     earlier: tuple[int, ...] = (0,)
-    """Attempts of it that were sent before the silence."""
+    """Attempts of the packet that were sent before the silence."""
 
 
 def _acked(**fields: Any) -> Fields:
@@ -130,12 +130,12 @@ SILENCES = (
 
 
 def stream_of(silence: Silence) -> int:
-    """The stream that has it."""
+    """The stream that has this silence."""
     return 100 + SILENCES.index(silence)
 
 
 def write_silences(directory: Path) -> None:
-    """Leave all of them there."""
+    """Write the traces of all silences to the directory."""
     with JsonLinesWriter(directory / "silences.jsonl") as trace:
         for silence in SILENCES:
             for record in _records(silence):

@@ -25,7 +25,7 @@ def traces(tmp_path: Path) -> Path:
 
 
 def executors_that_worked(log: Path) -> dict[str, int]:
-    """Executor -> how many tasks it finished."""
+    """Executor -> number of tasks that it finished."""
     done: dict[str, int] = {}
     for path in sorted(log.rglob("*")):
         if path.is_file() and not path.name.startswith((".", "appstatus")):

@@ -1,4 +1,4 @@
-"""The analysis against runs whose faults are known one by one, and against a second way to compute the same."""
+"""The analysis compared with runs whose faults are all known, and with a second way to compute its results."""
 
 import math
 from collections import defaultdict
@@ -32,7 +32,7 @@ def attempts_of(records: list[TraceRecord], event: TraceEvent) -> dict[tuple[int
     return found
 
 
-def test_every_injected_loss_is_found_and_nothing_else(found: Found) -> None:
+def test_exactly_the_injected_losses_are_found(found: Found) -> None:
     assert len(found.injected) > 200
     assert sorted(found.lost) == sorted(found.injected)
 
@@ -42,7 +42,7 @@ def test_lost_repeats_are_counted_too(found: Found) -> None:
     assert found.truth.totals["lost"] == len(found.injected) + found.injected_again
 
 
-def test_losses_are_classified_by_where_they_happened(found: Found) -> None:
+def test_losses_are_classified_by_their_place(found: Found) -> None:
     (stage,) = found.truth.loss_stages
     assert stage["stage"] == "after the relay had it"
     assert stage["packets"] == len(found.injected)
@@ -59,7 +59,7 @@ def test_the_fitted_gilbert_model_is_the_injected_one(found: Found) -> None:
 
 
 def test_transitions_agree_with_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
-    """Also across the wrap of numbers, which these streams begin near."""
+    """Also across the wrap of numbers, near which these streams begin."""
     sent, received = attempts_of(records, TraceEvent.PACKET_SENT), attempts_of(records, TraceEvent.PACKET_RECEIVED)
     order: dict[int, list[int]] = defaultdict(list)
     for record in records:
@@ -92,7 +92,7 @@ def test_needless_repeats_agree_with_a_count_by_hand(found: Found, records: list
     assert sum(row["hits"] + row["false_alarms"] for row in found.truth.spurious) == len(verdicts)
 
 
-def test_waiting_behind_a_gap_agrees_with_a_replay(found: Found, records: list[TraceRecord]) -> None:
+def test_waiting_for_a_gap_to_fill_agrees_with_a_replay(found: Found, records: list[TraceRecord]) -> None:
     arrived: dict[int, dict[int, int]] = defaultdict(dict)
     begins: dict[int, int] = {}
     for record in records:
@@ -121,8 +121,8 @@ def test_exchange_faults_are_seen_as_failed_exchanges(found: Found) -> None:
     assert sum(told.values()) == struck
 
 
-def test_the_faults_of_a_real_proxy_are_told_and_seen(found: Found) -> None:
-    """Real sockets: a request or response that the proxy lost is a failed exchange, or one that was given up before."""
+def test_the_faults_of_a_real_proxy_are_found(found: Found) -> None:
+    """With real sockets: a request or response that the proxy lost is a failed exchange, or one abandoned before."""
     told = {row["cause"]: row["n"] for row in found.proxied_faults}
     assert told == {
         "request_lost": found.proxied["drop_request"],
@@ -136,7 +136,7 @@ def test_the_faults_of_a_real_proxy_are_told_and_seen(found: Found) -> None:
     assert ends["exchange_failed"] <= injected <= ends["exchange_failed"] + ends["exchange_abandoned"]
 
 
-def test_stalls_have_causes_and_name_the_injected_ones(found: Found) -> None:
+def test_stalls_have_causes_that_include_the_injected_ones(found: Found) -> None:
     causes = {row["why"] for row in found.truth.stalls}
     assert {"loss", "carrier_http"} <= causes
     assert all(row["gap_us"] > 0 for row in found.truth.longest_stalls)
@@ -153,7 +153,7 @@ def test_bytes_are_the_same_at_every_stage(found: Found) -> None:
     assert bytes_of["transport_to_network"] > bytes_of["application_to_transport"] == 12 * 600_000
 
 
-def test_every_stream_is_there_with_its_own_numbers(found: Found) -> None:
+def test_every_stream_is_found_with_its_own_numbers(found: Found) -> None:
     assert len(found.streams) == found.truth.totals["streams"] == 24
     assert sum(row["lost"] for row in found.streams) == found.truth.totals["lost"]
     assert all(row["both_ends"] for row in found.streams)

@@ -1,4 +1,4 @@
-"""Which files are read, and what is said of the others; without Spark."""
+"""The files that are read, and the problems reported of the others; without Spark."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def plain(directory: Path, name: str, count: int = 3) -> Path:
     return directory / name
 
 
-def test_damage_is_found_and_what_is_whole_is_staged(tmp_path: Path) -> None:
+def test_damage_is_found_and_whole_frames_are_staged(tmp_path: Path) -> None:
     expected = damaged_directory(tmp_path)
     intake, staged = take_in(tmp_path, tmp_path / "_tables")
     problems = {file.name: file.problem for file in intake.problems}
@@ -28,7 +28,7 @@ def test_damage_is_found_and_what_is_whole_is_staged(tmp_path: Path) -> None:
     assert all(examine(path)[0].is_whole for path in staged.iterdir())
 
 
-def test_nothing_new_is_nothing_to_read(tmp_path: Path) -> None:
+def test_a_second_intake_without_new_files_stages_nothing(tmp_path: Path) -> None:
     plain(tmp_path, "a.jsonl")
     first, staged = take_in(tmp_path, tmp_path / "_tables")
     assert staged is not None
@@ -37,7 +37,7 @@ def test_nothing_new_is_nothing_to_read(tmp_path: Path) -> None:
     assert again == first
 
 
-def test_a_copy_that_comes_later_is_a_copy(tmp_path: Path) -> None:
+def test_a_later_copy_is_the_duplicate(tmp_path: Path) -> None:
     path = plain(tmp_path, "b.jsonl")
     take_in(tmp_path, tmp_path / "_tables")
     (tmp_path / "a.jsonl").write_bytes(path.read_bytes())
@@ -49,7 +49,7 @@ def test_a_copy_that_comes_later_is_a_copy(tmp_path: Path) -> None:
     assert staged is None
 
 
-def test_the_same_name_in_two_folders_is_two_files(tmp_path: Path) -> None:
+def test_files_of_the_same_name_in_two_folders_are_both_read(tmp_path: Path) -> None:
     for folder, count in (("x", 1), ("y", 2)):
         (tmp_path / folder).mkdir()
         plain(tmp_path / folder, "a.jsonl", count)
@@ -69,7 +69,7 @@ def test_an_open_file_is_named_until_it_is_finished(tmp_path: Path) -> None:
     assert take_in(tmp_path, tmp_path / "_tables")[0].files == []
 
 
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / ".hidden.jsonl").write_text("x")
     assert take_in(tmp_path, tmp_path / "_tables")[0].files == []
@@ -86,7 +86,7 @@ def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: py
     assert [copy.read_bytes() for copy in staged.iterdir()] == [path.read_bytes()]
 
 
-def test_what_there_is_to_read_is_known_before(tmp_path: Path) -> None:
+def test_the_amount_to_read_is_known_in_advance(tmp_path: Path) -> None:
     (tmp_path / "_tables").mkdir()
     (tmp_path / "_tables" / "x.parquet").write_bytes(b"x" * 1000)
     assert compressed_bytes(tmp_path) == 0

@@ -1,4 +1,4 @@
-"""Traces as qlog: a sequence of JSON texts for each node, with qlog's names where it has them."""
+"""Traces as qlog: a sequence of JSON texts for each node, in qlog's names where qlog has them."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_a_packet_has_the_fields_of_the_draft() -> None:
     }
 
 
-def test_what_is_ours_has_a_namespace_of_its_own() -> None:
+def test_our_own_events_have_their_own_namespace() -> None:
     record = TraceRecord(time_us=0, node="a", event=TraceEvent.BATCH_SENT, batch=1)
     assert qlog_event(record) == {"time": 0.0, "name": "tunnel:batch_sent", "data": {"batch": 1}}
 

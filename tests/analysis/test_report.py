@@ -1,4 +1,4 @@
-"""The page: whole, alone, readable; and its parts."""
+"""The report: a complete and readable page that needs no other files; and its parts."""
 
 import re
 from html.parser import HTMLParser
@@ -19,7 +19,7 @@ VOID = {"meta", "br", "rect", "line", "path"}
 
 
 class Page(HTMLParser):
-    """Checks that what is opened is closed, in order."""
+    """Checks that every element is closed, in the right order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def test_the_page_is_well_formed_and_needs_no_network(job_directory: Path) -> No
     assert "@media print" in text
 
 
-def test_every_section_says_what_it_answers(job_directory: Path) -> None:
+def test_every_section_states_its_question(job_directory: Path) -> None:
     text = (job_directory / "report.html").read_text()
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     assert titles == [
@@ -65,11 +65,11 @@ def test_the_verdict_names_the_first_cause(found: Found) -> None:
     first = found.truth.stalls[0]["why"]
     assert STALLS[first][0] in sentences[0]
     assert "in bursts" in sentences[1]
-    assert "all of them arrived in the end" in sentences[1]
+    assert "Every packet arrived in the end" in sentences[1]
     assert "needless" in sentences[2]
 
 
-def test_a_trace_without_packets_has_a_page_too() -> None:
+def test_a_trace_without_packets_gives_a_page() -> None:
     text = render(Analysis(), "<nothing>")
     assert "&lt;nothing&gt;" in text
     assert f"--trace-level {TraceLevel.PACKET.name.lower()}" in text
@@ -82,23 +82,25 @@ def streams(**changes: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def test_nothing_wrong_is_said_to_be_nothing() -> None:
+def test_the_verdict_on_a_run_without_faults_says_so() -> None:
     assert verdict(Analysis(totals=streams())) == [
         (
-            "Nothing held the streams up for long: senders were stalled for 0.0 % of their time. "
-            "What limited goodput is what applications wrote, and the rate of the path."
+            "Stalls did not limit goodput: senders were stalled for only 0.0 % of their time. "
+            "Goodput was limited by how much the applications wrote, and by the rate of the path."
         ),
-        "No packet that was sent failed to arrive.",
+        "No transmission was lost.",
     ]
 
 
-def test_one_end_alone_proves_no_loss() -> None:
+def test_the_trace_of_one_end_proves_no_loss() -> None:
     assert "Only one end" in verdict(Analysis(totals=streams(both_ends=0)))[1]
 
 
-def test_what_never_arrived_is_said() -> None:
+def test_the_verdict_counts_packets_that_never_arrived() -> None:
     sentence = verdict(Analysis(totals=streams(lost=10, never_arrived=3)))[1]
-    assert sentence == "10 of 1,000 transmissions were lost (1.00 %); 3 never arrived at all, not even later."
+    assert sentence == (
+        "10 of 1,000 transmissions were lost (1.00 %). Packets that never arrived, not even by a later attempt: 3."
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,11 +127,11 @@ def test_what_never_arrived_is_said() -> None:
         (percent(None), "–"),
     ],
 )
-def test_numbers_are_written_for_people(text: str, expected: str) -> None:
+def test_numbers_are_readable(text: str, expected: str) -> None:
     assert text == expected
 
 
-def test_bars_are_as_long_as_their_values() -> None:
+def test_bars_are_proportional_to_their_values() -> None:
     picture = bars([("a<b", 4.0, "four"), ("c", 1.0, "one")])
     widths = [float(width) for width in re.findall(r'width="([\d.]+)" height', picture)]
     assert widths[0] == pytest.approx(4 * widths[1])
@@ -149,5 +151,5 @@ def test_lines_and_points_stay_within_their_axes() -> None:
     assert plot([Series("none", [])], Axis("x"), Axis("y")) == ""
 
 
-def test_a_single_point_has_axes_too() -> None:
+def test_a_single_point_has_axes() -> None:
     assert "<svg" in plot([Series("one", [(5.0, 5.0)])], Axis("x", logarithmic=True), Axis("y"), y_from_0=False)

@@ -1,4 +1,4 @@
-"""Silences whose cause is known one by one."""
+"""Silences whose causes are all known."""
 
 import pytest
 
@@ -10,10 +10,10 @@ pytestmark = pytest.mark.timeout(1600)
 
 
 @pytest.mark.parametrize("silence", SILENCES, ids=lambda silence: silence.name)
-def test_a_silence_has_the_cause_that_it_was_made_with(found: Found, silence: Silence) -> None:
+def test_a_silence_has_its_expected_cause(found: Found, silence: Silence) -> None:
     causes = [why for stream, why in found.stalls if stream == stream_of(silence)]
     assert causes == ([silence.cause] if silence.cause else [])
 
 
-def test_every_cause_has_a_silence_and_words() -> None:
+def test_every_cause_has_a_silence_and_a_text() -> None:
     assert {silence.cause for silence in SILENCES} - {""} == set(STALLS)

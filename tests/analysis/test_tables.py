@@ -1,4 +1,4 @@
-"""Small tables without Spark: what becomes of rows that are missing, unknown or equal."""
+"""Small tables without Spark: how they treat rows that are missing, unknown or equal."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def total(event: TraceEvent, **changes: Any) -> dict[str, Any]:
     return {"event": event, "n": 1, "bytes": 10, "counted": 0, **empty, **changes}
 
 
-def test_a_node_belongs_to_the_relay_that_it_was_attached_to_last() -> None:
+def test_a_node_belongs_to_the_relay_of_its_last_attachment() -> None:
     rows = [
         detail("attached", "new", where="a", last_us=2),
         detail("attached", "old", where="a", last_us=1),
@@ -28,7 +28,7 @@ def test_a_node_belongs_to_the_relay_that_it_was_attached_to_last() -> None:
     assert tables.relays_of(rows) == [("a", "new"), ("b", "old")]
 
 
-def test_details_are_told_apart() -> None:
+def test_details_are_sorted_into_their_tables() -> None:
     rows = [
         detail("timer", "pto"),
         detail("batch", "", where="link", event="batch_receipted"),
@@ -78,7 +78,7 @@ def test_a_bucket_in_which_nothing_was_sent_has_a_row() -> None:
         ((0, 0, 0, 3), None, 0.0, None),
     ],
 )
-def test_a_model_is_fitted_as_far_as_there_are_losses(
+def test_a_model_is_fitted_as_far_as_the_losses_allow(
     counts: tuple[int | None, ...], p: float | None, r: float | None, burst_ratio: float | None
 ) -> None:
     fit = tables.fitted(dict(zip(("n00", "n01", "n10", "n11"), counts, strict=True)))
@@ -86,7 +86,7 @@ def test_a_model_is_fitted_as_far_as_there_are_losses(
     assert fit["burst_ratio"] == (burst_ratio if burst_ratio is None else pytest.approx(burst_ratio))
 
 
-def test_without_samples_there_is_no_round_trip() -> None:
+def test_there_is_no_round_trip_without_samples() -> None:
     assert tables.rtt_of_all([])["samples"] == 0
     assert tables.rtt_over_time([]) == []
     assert tables.rtt_values([{"rtt": 4, "rto_over_rtt": None, "n": 2}]) == [{"of": "rtt", "class": 4, "n": 2}]

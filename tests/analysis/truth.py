@@ -1,4 +1,4 @@
-"""Simulated runs whose losses are known one by one: what the analysis finds is held against them."""
+"""Simulated runs whose losses are all known, to be compared with the results of the analysis."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Gilbert", "GilbertWorld", "Loss", "simulate"]
 
 Loss = tuple[int, int]  # the sender's id of the connection, the packet's number
 PACKET_BYTES = 1_100
-ENDING_US = 11 * MINUTE  # until the last connection is forgotten
+ENDING_US = 11 * MINUTE  # after this time the last connection is forgotten
 BURST_BEGINS, BURST_ENDS = 0.02, 0.3
 
 
 class Gilbert:
-    """Loses first attempts of DATA in bursts, a chain for each stream, and says which; and one in fifty repeats."""
+    """Loses first attempts of DATA in bursts, by one chain for each stream, and one in fifty repeats; records them."""
 
     def __init__(self, seed: int) -> None:
         self.lost: list[Loss] = []
@@ -55,14 +55,14 @@ class Gilbert:
 
 
 class GilbertWorld(World):
-    """A world whose relay loses packets inside accepted bodies, and tells the trace of each."""
+    """A world whose relay loses packets of accepted bodies and traces each loss."""
 
     def __init__(self, scenario: Scenario, gilbert: Gilbert, trace: TraceSink) -> None:
         self.gilbert = gilbert
         super().__init__(scenario, trace)
 
     def settle(self, length_us: int) -> None:
-        """Let so much time pass."""
+        """Let this time pass."""
         self._settle(length_us)
 
     def _make_switch(self) -> Switch:
@@ -91,7 +91,7 @@ class GilbertWorld(World):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run did to its packets."""
+    """The faults of one run."""
 
     gilbert: Gilbert
     strikes: dict[str, int]
@@ -99,7 +99,7 @@ class Run:
 
 
 def simulate(directory: Path, *, streams: int, bytes_each: int, seed: int = 1, near_wrap: bool = True) -> Run:
-    """A client sends so much to a service, over a relay that loses packets and a path that loses exchanges."""
+    """A client sends data to a service, over a relay that loses packets and a path that loses exchanges."""
     small = EndpointConfig(packet_bytes_max=PACKET_BYTES, window_bytes_start=64 * 1024)
     path = PathShape(20 * MILLISECOND, 20 * MILLISECOND, 0, 2_000_000)
     near = PathShape(100, 100, 0, 100_000_000)

@@ -1,4 +1,4 @@
-"""A proxy that asks who somebody is, in one of the ways of real ones, and lets in who knows."""
+"""A proxy that demands authentication as real ones do (Basic, Digest, NTLM), and admits clients with the password."""
 
 import asyncio
 import base64
@@ -21,10 +21,10 @@ USER, PASSWORD = "me", "s3cret päss%@"
 
 
 class Guard(Protocol):
-    """Judges one connection."""
+    """Decides whether one connection may pass."""
 
     def judge(self, method: str, uri: str, header: str) -> list[str] | None:
-        """None: come in; else what to ask, one for each Proxy-Authenticate header."""
+        """Return None to admit the request, else the challenges: one for each Proxy-Authenticate header."""
 
 
 class Basic:
@@ -40,7 +40,7 @@ class Unknown:
 
 
 class Digest:
-    """Wants each nonce `uses` times at most; offers Basic as well, which nobody should choose."""
+    """Accepts each nonce at most `uses` times; offers Basic as well, which a client must not choose."""
 
     def __init__(self, algorithm: str = "", qop: str = "auth", uses: int = 1000) -> None:
         self.algorithm, self.qop, self.uses = algorithm, qop, uses
@@ -49,7 +49,7 @@ class Digest:
 
     def judge(self, method: str, uri: str, header: str) -> list[str] | None:
         found = dict(re.findall(r'(\w+)="?((?<==")[^"]*|[^",]*)', header.removeprefix("Digest ")))
-        assert not header.startswith("Basic"), "the weaker way was chosen"
+        assert not header.startswith("Basic"), "the client chose the weaker scheme"
         left = self.nonces.get(found.get("nonce", ""), 0)
         if header and found["response"] == self._response(method, uri, found):
             if left:
@@ -79,7 +79,7 @@ class Digest:
 
 
 class Ntlm:
-    """With pyspnego on this side, too. `scheme`: NTLM or Negotiate."""
+    """NTLM or Negotiate (`scheme`), with pyspnego on the proxy's side, too."""
 
     def __init__(self, scheme: str) -> None:
         import spnego
@@ -89,7 +89,7 @@ class Ntlm:
 
     @staticmethod
     def know_the_user(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-        """From now on in this process."""
+        """Make USER and PASSWORD known to NTLM in this process until the test ends."""
         file = directory / "ntlm-users"
         file.write_text(f":{USER}:{PASSWORD}\n")
         monkeypatch.setenv("NTLM_USER_FILE", str(file))
@@ -108,7 +108,7 @@ class Ntlm:
 
 
 class AskingProxy(UpstreamProxy):
-    """`make_guard()` for each connection. `headers`: what it was told of who somebody is, request by request."""
+    """Each connection gets its own guard from `make_guard()`. `headers`: the Proxy-Authorization of each request."""
 
     def __init__(self, make_guard: Callable[[], Guard], tls: Any = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The carriers that exist, each with a relay to try it on and a loop to run in; and what scenarios are made of."""
+"""All carriers, each with a relay to test it on and a loop to run in; and the building blocks of scenarios."""
 
 import asyncio
 import hashlib
@@ -13,7 +13,18 @@ from tests.support.loops import run
 from tests.support.relays import MemoryTestRelay, TestRelay
 from tunnel import Attachment, StreamReader, StreamWriter, Transport
 
-__all__ = ["CARRIERS", "MIB", "Counting", "ask", "echo", "end", "noise", "on_every_carrier", "say_and_hear"]
+__all__ = [
+    "CARRIERS",
+    "MIB",
+    "Counting",
+    "ask",
+    "echo",
+    "end",
+    "noise",
+    "on_every_carrier",
+    "say_and_hear",
+    "write_until_paused",
+]
 
 CARRIERS: dict[str, tuple[Callable[[], TestRelay], Callable[[], asyncio.AbstractEventLoop]]] = {
     "memory": (MemoryTestRelay, asyncio.new_event_loop),
@@ -50,7 +61,7 @@ async def echo(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 async def say_and_hear(attachment: Attachment, name: str = "echo") -> tuple[StreamReader, StreamWriter]:
-    """A connection to an echo that has worked once."""
+    """A connection to an echo service that has echoed once."""
     reader, writer = await attachment.open_connection(name, timeout=20)
     await ask(reader, writer, b"hello")
     return reader, writer
@@ -71,7 +82,7 @@ def noise(size: int, seed: int = 0) -> bytes:
 
 
 class Counting(asyncio.Protocol):
-    """Counts, and notes when it is asked to pause."""
+    """Counts the bytes it receives, and records when it is asked to pause writing."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -97,3 +108,14 @@ class Counting(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.lost.set_result(exc)
+
+
+async def write_until_paused(protocol: Counting) -> int:
+    """Write until the transport asks the protocol to pause; return the number of bytes. Fails if it never asks."""
+    size = 0
+    while not protocol.paused.is_set():
+        assert size < 64 * MIB, "the transport takes bytes without bound"
+        protocol.transport.write(noise(MIB))
+        size += MIB
+        await asyncio.sleep(0)
+    return size

@@ -1,4 +1,9 @@
-"""What proxies ask, and what they are answered: vectors of RFC 7616 (3.9.1), and headers as they come."""
+"""The challenges of proxies and our answers to them: vectors of RFC 7616 (3.9.1), and headers as proxies send them."""
+
+import base64
+import hashlib
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +41,7 @@ def introduced(*challenges: Challenge, user: str = "Mufasa", password: str = "Ci
     return introduction
 
 
+OWN = "f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ"
 RFC_7616 = {
     "realm": "http-auth@example.org",
     "qop": "auth, auth-int",
@@ -52,17 +58,16 @@ RFC_7616 = {
     ],
 )
 def test_the_vectors_of_rfc_7616(algorithm: str, response: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = "f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ"
-    monkeypatch.setattr("tunnel.carriers.challenges.secrets.token_hex", lambda _: own)
+    monkeypatch.setattr("tunnel.carriers.challenges.secrets.token_hex", lambda _: OWN)
     introduction = introduced(Challenge("digest", {**RFC_7616, "algorithm": algorithm}))
     header = introduction.header("GET", "/dir/index.html")
     assert header is not None
     assert f'response="{response}"' in header
-    assert f'cnonce="{own}", qop=auth, nc=00000001' in header
+    assert f'cnonce="{OWN}", qop=auth, nc=00000001' in header
     assert "nc=00000002" in (introduction.header("GET", "/") or "")
 
 
-def test_the_strongest_way_is_chosen() -> None:
+def test_the_strongest_scheme_is_chosen() -> None:
     weak, strong = Challenge("digest", {"nonce": "1"}), Challenge("digest", {"nonce": "2", "algorithm": "SHA-256"})
     introduction = introduced(Challenge("basic"), weak, strong)
     assert 'nonce="2"' in (introduction.header("GET", "/") or "")
@@ -72,7 +77,7 @@ def test_the_strongest_way_is_chosen() -> None:
     assert (introduced(body, Challenge("basic")).header("GET", "/") or "").startswith("Basic ")
 
 
-def test_a_wrong_password_is_not_tried_again_and_an_old_nonce_is() -> None:
+def test_a_rejected_password_is_not_retried_but_a_stale_nonce_is_replaced() -> None:
     introduction = introduced(Challenge("digest", {"nonce": "1"}))
     sent = introduction.header("GET", "/")
     assert not introduction.challenged([Challenge("digest", {"nonce": "2"})], sent)
@@ -83,8 +88,184 @@ def test_a_wrong_password_is_not_tried_again_and_an_old_nonce_is() -> None:
     assert not basic.challenged([Challenge("basic")], basic.header("GET", "/"))
 
 
-def test_without_a_user_nothing_is_tried() -> None:
+def test_without_a_user_no_answer_is_attempted() -> None:
     introduction = Introduction("http://proxy", "proxy")
     assert not introduction.challenged([Challenge("digest", {"nonce": "1"}), Challenge("basic")], None)
     assert introduction.header("GET", "/") is None
     assert introduction.conversation() is None
+
+
+def test_quotes_in_a_user_name_stay_within_its_field() -> None:
+    """Otherwise the rest of the name would be read as further fields of the header."""
+    user = 'me", uri="/other\\'
+    introduction = introduced(Challenge("digest", {"nonce": '1"', "realm": 'a "b"', "opaque": '"'}), user=user)
+    (answer,) = parse_challenges([introduction.header("GET", "/") or ""])
+    assert answer.parameters["username"] == user
+    assert answer.parameters["uri"] == "/"
+    assert [answer.parameters[name] for name in ("nonce", "realm", "opaque")] == ['1"', 'a "b"', '"']
+
+
+@pytest.fixture
+def known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make our own nonce known; it must be made of 16 random bytes."""
+    monkeypatch.setattr("tunnel.carriers.challenges.secrets.token_hex", {16: OWN}.__getitem__)
+
+
+def md5(*parts: str) -> str:
+    return hashlib.md5(":".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+@pytest.mark.usefixtures("known_nonce")
+def test_an_answer_has_every_field_in_its_form() -> None:
+    answer = introduced(Challenge("digest", {**RFC_7616, "algorithm": "MD5"})).header("GET", "/dir/index.html")
+    assert answer == (
+        f'Digest username="Mufasa", realm="{RFC_7616["realm"]}", nonce="{RFC_7616["nonce"]}", uri="/dir/index.html", '
+        f'response="8ca523f5e9506fed4657c9700eebdbec", opaque="{RFC_7616["opaque"]}", algorithm=MD5, cnonce="{OWN}", '
+        "qop=auth, nc=00000001"
+    )
+
+
+@pytest.mark.usefixtures("known_nonce")
+def test_an_answer_without_qop_is_that_of_rfc_2069() -> None:
+    secret = md5("Mufasa", "", "Circle of Life")
+    response = md5(secret, "1", md5("GET", "/"))
+    answer = introduced(Challenge("digest", {"nonce": "1"})).header("GET", "/")
+    assert answer == f'Digest username="Mufasa", realm="", nonce="1", uri="/", response="{response}"'
+
+
+@pytest.mark.usefixtures("known_nonce")
+def test_an_answer_of_a_session_binds_the_password_to_both_nonces() -> None:
+    secret = md5(md5("Mufasa", "r", "Circle of Life"), "1", OWN)
+    for qop, fields in (("", ""), ("auth", ", qop=auth, nc=00000001")):
+        middle = ("00000001", OWN, "auth") if qop else ()
+        response = md5(secret, "1", *middle, md5("GET", "/"))
+        asked = {"realm": "r", "nonce": "1", "qop": qop, "algorithm": "md5-SESS"}
+        assert introduced(Challenge("digest", asked)).header("GET", "/") == (
+            f'Digest username="Mufasa", realm="r", nonce="1", uri="/", response="{response}", algorithm=md5-SESS, '
+            f'cnonce="{OWN}"{fields}'
+        )
+
+
+def test_a_count_goes_on_when_the_same_challenge_is_seen_on_another_connection() -> None:
+    """A proxy takes a count that it has seen before for a replay."""
+    challenge = Challenge("digest", {"nonce": "1", "qop": "auth"})
+    introduction = introduced(challenge)
+    assert "nc=00000001" in (introduction.header("GET", "/") or "")
+    assert introduction.challenged([challenge], None)
+    assert "nc=00000002" in (introduction.header("GET", "/") or "")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"nonce": "1", "algorithm": "SHA-512-256"}, {}, {"nonce": ""}, {"nonce": "1", "qop": "auth-int"}],
+)
+def test_a_digest_that_we_cannot_compute_is_not_chosen(parameters: dict[str, str]) -> None:
+    introduction = Introduction("http://proxy", "proxy", "Mufasa", "Circle of Life")
+    assert not introduction.challenged([Challenge("digest", parameters)], None)
+
+
+def test_a_proxy_that_names_no_scheme_is_answered_with_basic() -> None:
+    answer = base64.b64encode(b"Mufasa:Circle of Life").decode()
+    assert introduced().header("GET", "/") == f"Basic {answer}"
+
+
+# schemes of several messages
+
+
+@pytest.fixture
+def spnego(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], dict[str, object]]]:
+    """A pyspnego that only records the arguments of each client."""
+    made: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    module = SimpleNamespace(client=lambda *arguments, **options: made.append((arguments, options)))
+    monkeypatch.setitem(sys.modules, "spnego", module)
+    return made
+
+
+def talking(user: str = "Mufasa", password: str = "Circle of Life") -> Introduction:
+    return Introduction("http://proxy", "proxy.example", user, password, can_talk=True)
+
+
+ALL = [Challenge("pigeon"), Challenge("basic"), Challenge("digest", {"nonce": "1"})]
+
+
+@pytest.mark.parametrize(
+    ("offers", "name"),
+    [
+        ([*ALL, Challenge("ntlm"), Challenge("negotiate")], "Negotiate"),
+        ([*ALL, Challenge("ntlm")], "NTLM"),
+    ],
+)
+def test_a_conversation_is_preferred_where_it_is_possible(
+    spnego: list[tuple[tuple[object, ...], dict[str, object]]], offers: list[Challenge], name: str
+) -> None:
+    introduction = talking()
+    assert introduction.challenged(offers, None)
+    assert introduction.header("CONNECT", "relay:443") is None
+    conversation = introduction.conversation()
+    assert conversation is not None
+    assert conversation[0] == name
+    options = {"hostname": "proxy.example", "service": "HTTP", "protocol": name.lower()}
+    assert spnego == [(("Mufasa", "Circle of Life"), options)]
+    silent = Introduction("http://proxy", "proxy.example", "Mufasa", "Circle of Life")
+    assert silent.challenged(offers, None)
+    assert (silent.header("GET", "/") or "").startswith("Digest ")
+    assert silent.conversation() is None
+
+
+def test_without_a_user_only_negotiate_may_use_a_ticket_of_the_system(
+    spnego: list[tuple[tuple[object, ...], dict[str, object]]],
+) -> None:
+    introduction = talking("", "")
+    assert not introduction.challenged([Challenge("ntlm")], None)
+    assert introduction.challenged([Challenge("ntlm"), Challenge("negotiate")], None)
+    assert introduction.conversation() is not None
+    assert spnego[0][0] == (None, None)
+
+
+def test_without_pyspnego_there_is_no_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spnego", None)  # the import fails
+    assert not talking().challenged([Challenge("negotiate"), Challenge("ntlm")], None)
+
+
+# advice
+
+
+BASIC, PIGEON, TALKS = Challenge("basic", {"realm": "office"}), Challenge("pigeon"), Challenge("negotiate")
+GIVE = "give user and password, as in --proxy http://USER:PASSWORD@HOST:PORT"
+CHECK = "but did not accept user Mufasa: check user and password (special characters as %XX)"
+
+
+@pytest.mark.parametrize(
+    ("offers", "user", "text"),
+    [
+        ([BASIC], "", f"asks for Basic (office): {GIVE}"),
+        ([], "", f"asks for credentials, but does not name a scheme: {GIVE}"),
+        ([Challenge("digest"), BASIC], "", f"asks for Digest, Basic (office): {GIVE}"),
+        ([TALKS, BASIC], "", f"asks for Negotiate, Basic (office): {GIVE}"),
+        ([BASIC, BASIC], "Mufasa", f"asks for Basic (office), {CHECK}"),
+        ([PIGEON, BASIC], "Mufasa", f"asks for pigeon, Basic (office), {CHECK}"),
+        ([], "Mufasa", f"asks for credentials, but does not name a scheme, {CHECK}"),
+        (
+            [PIGEON],
+            "Mufasa",
+            "asks for pigeon, which tunnel does not support: ask the proxy's operator for Basic or Digest",
+        ),
+        (
+            [TALKS, Challenge("ntlm")],
+            "Mufasa",
+            "asks for Negotiate, NTLM, which works only with a relay at https://: use such a URL",
+        ),
+        ([TALKS], "", "asks for Negotiate, which works only with a relay at https://: use such a URL"),
+    ],
+)
+def test_advice_names_what_the_proxy_asks_for_and_what_to_do(offers: list[Challenge], user: str, text: str) -> None:
+    assert Introduction("http://proxy", "proxy", user).advice(offers) == f"http://proxy {text}"
+
+
+def test_advice_where_conversations_are_possible(
+    spnego: list[tuple[tuple[object, ...], dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert talking().advice([TALKS]) == f"http://proxy asks for Negotiate, {CHECK}"
+    monkeypatch.setitem(sys.modules, "spnego", None)
+    assert talking().advice([TALKS]) == "http://proxy asks for Negotiate: install tunnel-transport[proxy-auth]"
+    assert talking().advice([TALKS, BASIC]) == f"http://proxy asks for Negotiate, Basic (office), {CHECK}"

@@ -1,4 +1,4 @@
-"""What every carrier owes its users, whatever it moves batches with."""
+"""The behaviour that users may expect of every carrier, however it moves batches."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from tunnel import (
     StreamWriter,
 )
 
-BOUND_BYTES = 24 * MIB  # windows, send buffer and mailbox of one stream, at most
+BOUND_BYTES = 24 * MIB  # the most that windows, send buffer and mailbox of one stream hold
 
 
 # opening
@@ -40,16 +40,16 @@ async def test_echo(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_a_service_that_nobody_offers_refuses(relay: TestRelay) -> None:
+async def test_connecting_to_a_service_without_a_listener_is_refused(relay: TestRelay) -> None:
     async with relay.attach("ann") as client:
-        with pytest.raises(RefusedError, match="nobody listens under this name") as caught:
+        with pytest.raises(RefusedError, match="start the service, or check its name") as caught:
             await client.open_connection("nothing")
         assert caught.value.reason is RejectReason.NO_SUCH_SERVICE
         assert isinstance(caught.value, ConnectionRefusedError)
 
 
 @on_every_carrier
-async def test_what_no_rule_allows_is_denied(relay: TestRelay) -> None:
+async def test_targets_and_names_that_no_rule_allows_are_denied(relay: TestRelay) -> None:
     async with relay.attach("ann") as client:
         with pytest.raises(DeniedError, match="not for you"):
             await client.open_connection("secret")
@@ -60,7 +60,7 @@ async def test_what_no_rule_allows_is_denied(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_a_closed_server_takes_no_more_and_leaves_its_connections(relay: TestRelay) -> None:
+async def test_a_closed_server_accepts_no_more_and_keeps_its_connections(relay: TestRelay) -> None:
     async with relay.attach("ann") as service, relay.attach("bob") as client:
         server = await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
@@ -133,7 +133,7 @@ async def test_bulk_both_ways_at_once(relay: TestRelay) -> None:
         writer.write_eof()
         assert await reader.read() == down
         await end(writer)
-        assert await received == up  # that all was acknowledged does not mean that all was read
+        assert await received == up  # acknowledged bytes may still be unread
 
 
 @on_every_carrier
@@ -154,7 +154,7 @@ async def test_half_close(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_flush_waits_for_the_peer_and_close_delivers(relay: TestRelay) -> None:
+async def test_flush_waits_for_acknowledgement_and_close_delivers_all_data(relay: TestRelay) -> None:
     received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def collect(reader: StreamReader, writer: StreamWriter) -> None:
@@ -169,7 +169,7 @@ async def test_flush_waits_for_the_peer_and_close_delivers(relay: TestRelay) -> 
         await writer.flush()
         (stats,) = client.stats().connections.values()
         assert stats.bytes_acknowledged == stats.bytes_written == len(data)
-        await writer.flush()  # nothing is left to wait for
+        await writer.flush()  # returns at once: everything is acknowledged
         writer.write(b"the end")
         await end(writer)
         assert await received == data + b"the end"
@@ -190,7 +190,7 @@ async def test_many_streams(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_a_slow_reader_pushes_back_and_disturbs_nobody(relay: TestRelay) -> None:
+async def test_a_slow_reader_causes_back_pressure_and_disturbs_no_other_stream(relay: TestRelay) -> None:
     slow: asyncio.Future[Counting] = asyncio.get_running_loop().create_future()
 
     def accept() -> asyncio.Protocol:
@@ -247,12 +247,12 @@ async def test_abort_is_an_error_to_the_peer(relay: TestRelay) -> None:
         reader, writer = await say_and_hear(client)
         writer.transport.abort()
         assert isinstance(await failed, ResetError)
-        assert await reader.read() == b""  # who aborts is not told of it
+        assert await reader.read() == b""  # the aborting side itself sees a plain end
         await writer.wait_closed()
 
 
 @on_every_carrier
-async def test_who_writes_to_a_closed_peer_learns_it(relay: TestRelay) -> None:
+async def test_writing_to_a_closed_peer_fails(relay: TestRelay) -> None:
     async def leave(reader: StreamReader, writer: StreamWriter) -> None:
         writer.write(b"good bye")
         await end(writer)
@@ -269,7 +269,7 @@ async def test_who_writes_to_a_closed_peer_learns_it(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_the_end_of_the_attachment_delivers_what_was_written(relay: TestRelay) -> None:
+async def test_closing_an_attachment_delivers_all_written_data(relay: TestRelay) -> None:
     data = noise(MIB)
     received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""What every carrier owes its users when something goes wrong in between."""
+"""The behaviour that users may expect of every carrier when something goes wrong between endpoint and relay."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tunnel.wire import Exchange, Message
 
 
 @on_every_carrier
-async def test_streams_survive_the_relay(relay: TestRelay) -> None:
+async def test_streams_survive_a_restart_of_the_relay(relay: TestRelay) -> None:
     async with relay.attach("ann") as service, relay.attach("bob") as client:
         told: list[str] = []
 
@@ -35,7 +35,7 @@ async def test_streams_survive_the_relay(relay: TestRelay) -> None:
 
 
 def every(count: int, fault: Fault) -> Callable[[Message], Fault | None]:
-    """Each so manieth exchange."""
+    """Cause the fault for every `count`-th exchange."""
     seen = 0
 
     def judge(message: Message) -> Fault | None:
@@ -55,7 +55,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_cost_no_byte(fault: str) -> None:
+def test_faults_lose_no_byte(fault: str) -> None:
     @on_every_carrier
     async def scenario(relay: TestRelay) -> None:
         async with relay.attach("ann") as service, relay.attach("bob") as client:
@@ -72,7 +72,7 @@ def test_faults_cost_no_byte(fault: str) -> None:
 
 
 @on_every_carrier
-async def test_a_body_that_is_too_large_is_cut(relay: TestRelay) -> None:
+async def test_bodies_shrink_when_one_is_refused_as_too_large(relay: TestRelay) -> None:
     def small_only(message: Message) -> Fault | None:
         return Fault(413) if isinstance(message, Exchange) and len(message.data) > 20_000 else None
 
@@ -85,7 +85,7 @@ async def test_a_body_that_is_too_large_is_cut(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_what_is_buffered_and_written_is_counted(relay: TestRelay) -> None:
+async def test_buffered_and_written_bytes_are_counted(relay: TestRelay) -> None:
     class Collector:
         buffered = written = 0
 

@@ -1,4 +1,4 @@
-"""The link beside the lanes: got, lost, doubted, refused (section 8)."""
+"""The link beside the lanes: opened, lost, silent, refused (section 8)."""
 
 import asyncio
 import ssl
@@ -27,8 +27,8 @@ def moved_by(attachment: Attachment) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop go on until it holds; the test's deadline bounds it."""
-    while not condition():  # noqa: ASYNC110 - a link comes and goes without a word to the application
+    """Run the loop until the condition holds; the test's deadline bounds the wait."""
+    while not condition():  # noqa: ASYNC110 - the application gets no event when a link opens or closes
         await asyncio.sleep(0.001)
 
 
@@ -40,7 +40,7 @@ async def test_a_link_carries_everything_and_nothing_is_pulled() -> None:
         reader, writer = await say_and_hear(client)
         before = relay.requests
         await ask(reader, writer, noise(2 * MIB))
-        assert relay.requests <= before + 2  # pulls that were held when the link came
+        assert relay.requests <= before + 2  # pulls that the relay held when the link opened
         await end(writer)
 
 
@@ -67,7 +67,7 @@ def test_a_link_over_tls(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> N
 
 
 @in_loop
-async def test_8_3_a_lost_link_costs_its_streams_nothing() -> None:
+async def test_8_3_a_lost_link_loses_no_bytes_of_its_streams() -> None:
     told: list[str] = []
 
     class Listener:
@@ -91,7 +91,7 @@ async def test_8_3_a_lost_link_costs_its_streams_nothing() -> None:
 
 
 @in_loop
-async def test_lanes_help_out_while_a_link_is_silent() -> None:
+async def test_lanes_take_over_while_a_link_is_silent() -> None:
     async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
@@ -105,7 +105,7 @@ async def test_lanes_help_out_while_a_link_is_silent() -> None:
 
 
 @in_loop
-async def test_without_a_link_the_lanes_do_it_all() -> None:
+async def test_lanes_carry_everything_where_no_link_can_open() -> None:
     async with LinkTestRelay() as relay:
         relay.refuse_links = True
         async with relay.attach("ann") as service, relay.attach("bob", carrier="auto") as client:
@@ -120,7 +120,7 @@ async def test_without_a_link_the_lanes_do_it_all() -> None:
 
 
 @in_loop
-async def test_a_link_of_an_older_generation_is_refused_and_tried_again() -> None:
+async def test_a_link_of_an_older_generation_is_refused_and_opened_again() -> None:
     async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
@@ -138,7 +138,7 @@ GREETINGS = {
 
 
 @pytest.mark.parametrize("greeting", GREETINGS)
-def test_whatever_answers_a_link_the_lanes_go_on(greeting: str) -> None:
+def test_lanes_carry_on_whatever_answers_the_request_for_a_link(greeting: str) -> None:
     class Strange(LinkTestRelay):
         async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
             transport.write(GREETINGS[greeting])

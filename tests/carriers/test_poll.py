@@ -1,4 +1,4 @@
-"""What the POST requests are like, and what leads to the relay: repeats, proxies, TLS, tokens (7.5, 7.9)."""
+"""The POST requests of the poll carrier, and the path to the relay: repeats, proxies, TLS, tokens (7.5, 7.9)."""
 
 import ssl
 from pathlib import Path
@@ -11,12 +11,12 @@ from tests.carriers.harness import ask, echo, end, noise, say_and_hear
 from tests.support.http_relay import HttpTestRelay, token_of
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
-from tests.support.relays import LOSE_RESPONSE, Fault
+from tests.support.relays import Fault
 from tunnel import DeniedError, NotAuthenticatedError, UnreachableError, attach
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.exchange import LaneConfig, Lanes
-from tunnel.wire import Attach, Exchange, Message
+from tunnel.wire import Attach, Status, StatusCode, encode_envelope
 
 TLS = Path(__file__).parent.parent / "support" / "tls"
 CA = str(TLS / "ca.pem")
@@ -32,7 +32,7 @@ def server_tls(*, client_certificates: bool = False) -> ssl.SSLContext:
 
 
 async def use(relay: HttpTestRelay, **options: object) -> None:
-    """Attach twice and move something."""
+    """Attach a service and a client, and move some data."""
     async with relay.attach("ann", **options) as service, relay.attach("bob", **options) as client:
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
@@ -53,28 +53,6 @@ async def test_the_headers_keep_caches_and_compression_away() -> None:
     assert headers["Accept-Encoding"] == "identity"
     assert headers["Content-Type"] == "application/octet-stream"
     assert int(headers["Content-Length"]) > 0
-
-
-@in_loop
-async def test_7_5_a_repeat_has_a_connection_of_its_own_and_later_requests_use_it() -> None:
-    lost: list[int] = []
-
-    async with HttpTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
-
-        def lose_one_answer(message: Message) -> Fault | None:
-            if isinstance(message, Exchange) and message.number == 3 and not message.pull and not lost:
-                lost.append(len(relay.seen))
-                return LOSE_RESPONSE
-            return None
-
-        relay.fault = lose_one_answer
-        await service.start_server(echo, "echo")
-        reader, writer = await say_and_hear(client)
-        for number in range(8):
-            await ask(reader, writer, noise(1000, number))
-        await end(writer)
-    before = {port for port, _ in relay.seen[: lost[0]]}
-    assert any(port not in before for port, _ in relay.seen[lost[0] :])
 
 
 @pytest.mark.parametrize(
@@ -99,26 +77,17 @@ def test_7_9_retry_after_as_seconds_and_as_a_date(value: str, date: str, seconds
 
 
 @in_loop
-async def test_a_body_without_end_is_not_read_to_it() -> None:
-    page = Fault(200, b"<html>" + b"x" * (8 << 20))
-    faults = [page]
-    async with HttpTestRelay() as relay:
-        relay.fault = lambda message: faults.pop() if faults else None
-        await use(relay)
-
-
-@in_loop
 async def test_one_connection_is_enough() -> None:
     config = LaneConfig(lanes_start=1, lanes_max=1, one_connection=True, pull_interval_us=20_000)
     async with HttpTestRelay() as relay:
         await use(relay, lanes=config)
 
 
-# who we are
+# authentication
 
 
 @in_loop
-async def test_a_wrong_token_is_told_at_once() -> None:
+async def test_a_wrong_token_is_reported_at_once() -> None:
     async with HttpTestRelay() as relay:
         with pytest.raises(NotAuthenticatedError, match="check the token"):
             async with relay.attach("ann", token="tnl_00000009_nobody"):
@@ -126,13 +95,14 @@ async def test_a_wrong_token_is_told_at_once() -> None:
 
 
 @in_loop
-async def test_a_revoked_token_ends_everything_with_a_reason() -> None:
+async def test_a_revoked_token_ends_the_attachment_with_a_reason() -> None:
     async with HttpTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         server = await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
         assert client.refusal is None
-        relay.fault = lambda message: Fault(401, b"go away")
-        with pytest.raises(NotAuthenticatedError, match="go away"):
+        refusal = b"".join(encode_envelope(Status(StatusCode.NOT_AUTHORISED, text="the token was revoked")))
+        relay.fault = lambda message: Fault(401, refusal)
+        with pytest.raises(NotAuthenticatedError, match="the token was revoked"):
             await ask(reader, writer, b"hello")
         with pytest.raises(NotAuthenticatedError):
             await client.open_connection("echo")
@@ -142,8 +112,23 @@ async def test_a_revoked_token_ends_everything_with_a_reason() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("status", [302, 401, 403, 415])
 @in_loop
-async def test_what_is_denied_and_what_is_no_relay() -> None:
+async def test_a_refusal_by_another_party_ends_nothing_once_attached(status: int) -> None:
+    """A login page appears, or a filter objects to one body; the exchange is repeated until it passes (7.9)."""
+    async with HttpTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        faults = [Fault(status, b"<html>sign in</html>")] * 3
+        relay.fault = lambda message: faults.pop() if faults else None
+        await ask(reader, writer, b"hello")
+        assert faults == []
+        assert client.refusal is None
+        writer.close()
+
+
+@in_loop
+async def test_statuses_403_and_415_are_denials_before_the_first_attach() -> None:
     for fault, error in ((Fault(403, b"never"), DeniedError), (Fault(415), DeniedError)):
         async with HttpTestRelay() as relay:
             relay.fault = lambda message, fault=fault: fault  # type: ignore[misc]
@@ -160,19 +145,19 @@ async def test_the_token_goes_to_no_other_origin() -> None:
         assert other.seen == []
 
 
-# when nobody answers
+# when no relay answers
 
 
 @in_loop
 async def test_no_relay_at_all() -> None:
     async with HttpTestRelay() as relay:
         pass
-    with pytest.raises(UnreachableError, match=r"no relay answers at .*ClientConnectorError.*check the URL"):
+    with pytest.raises(UnreachableError, match=r"no relay answers at .*the connection was refused.*check the URL"):
         await relay.attach("ann", attach_timeout=0.3).start()
 
 
 @in_loop
-async def test_a_page_instead_of_a_relay_is_quoted() -> None:
+async def test_a_page_that_answers_instead_of_a_relay_is_quoted() -> None:
     async with HttpTestRelay() as relay:
         relay.fault = lambda message: Fault(200, b"<html>Welcome to our hotel") if isinstance(message, Attach) else None
         with pytest.raises(UnreachableError, match="Welcome to our hotel"):
@@ -183,7 +168,7 @@ async def test_a_page_instead_of_a_relay_is_quoted() -> None:
 
 
 @in_loop
-async def test_tls_with_an_own_authority() -> None:
+async def test_tls_with_a_private_certificate_authority() -> None:
     async with HttpTestRelay(tls=server_tls()) as relay:
         await use(relay, ca=CA)
         with pytest.raises(UnreachableError, match="certificate"):
@@ -216,7 +201,7 @@ async def test_a_proxy_for_tls_sees_no_token() -> None:
         assert all("Proxy-Authorization" not in headers for _, headers in relay.seen)
         with pytest.raises(
             NotAuthenticatedError,
-            match="and does not say how: give user and password",
+            match="but does not name a scheme: give user and password",
         ):
             await relay.attach("ann", ca=CA, proxy=f"http://127.0.0.1:{proxy.port}").start()
 
@@ -247,12 +232,12 @@ def test_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 WRONG = [
     ({"url": "relay.example"}, "write https://HOST"),
     ({"url": "ftp://relay"}, "write https://HOST"),
-    ({"url": "http://[1"}, "is no URL"),
-    ({"url": "https://me:pw@relay"}, "no user and no password"),
-    ({"url": "https://relay?x=1"}, "no query"),
+    ({"url": "http://[1"}, "is not a URL"),
+    ({"url": "https://me:pw@relay"}, "not contain user and password"),
+    ({"url": "https://relay?x=1"}, "not have a query"),
     ({"token": "two words"}, "copied whole"),
     ({"token": ""}, "copied whole"),
-    ({"proxy": "socks5://h:1"}, "not one for HTTP"),
+    ({"proxy": "socks5://h:1"}, "is not an HTTP proxy"),
     ({"ca": "/does/not/exist"}, "ca="),
     ({"cert": "/does/not/exist"}, "cert="),
     ({"cert": ("a", "b", "c", "d")}, "cert="),
@@ -261,12 +246,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "text"), WRONG)
-def test_wrong_arguments_are_told_at_once(arguments: dict[str, object], text: str) -> None:
+def test_wrong_arguments_are_reported_at_once(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         attach(**{"url": "https://relay", "proxy": None, **arguments})  # type: ignore[arg-type]
 
 
-def test_the_operating_system_is_trusted_unless_told_otherwise() -> None:
+def test_certificates_of_the_operating_system_are_trusted_by_default() -> None:
     assert isinstance(Dialing("https://relay", proxy=None).tls, truststore.SSLContext)
     assert not isinstance(Dialing("https://relay", proxy=None, ca=CA).tls, truststore.SSLContext)
     assert Dialing("http://relay", proxy=None).tls is None
@@ -277,8 +262,8 @@ def test_a_directory_of_authorities() -> None:
 
 
 @in_loop
-async def test_a_request_that_never_began_leaves_nothing_behind() -> None:
-    class Nobody:
+async def test_a_request_abandoned_before_it_starts_reports_nothing() -> None:
+    class NeverNotified:
         def answered(self, *_: object) -> None:
             raise AssertionError
 
@@ -289,7 +274,7 @@ async def test_a_request_that_never_began_leaves_nothing_behind() -> None:
             raise AssertionError
 
     exchanger = HttpExchanger(Dialing("http://127.0.0.1:9", proxy=None), 1 << 20)
-    exchanger.start(Nobody())
+    exchanger.start(NeverNotified())
     request = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
     assert request is not None
     exchanger.send(request)

@@ -1,26 +1,11 @@
-"""Which proxy leads to a relay, and proxies that ask who we are: over plain HTTP and TLS, for exchanges and links."""
-
-import asyncio
-import logging
-import ssl
-from contextlib import suppress
-from pathlib import Path
-from urllib.parse import quote
+"""The choice of a proxy: a named one, or that of the environment. test_proxy_authentication.py has running proxies."""
 
 import pytest
-import uvloop
 from yarl import URL
 
-from tests.carriers.asking import PASSWORD, USER, AskingProxy, Basic, Digest, Guard, Ntlm, Unknown
-from tests.carriers.harness import ask, echo, end, noise, say_and_hear
-from tests.carriers.test_poll import CA, TLS, server_tls
-from tests.support.http_relay import HttpTestRelay, LinkTestRelay, token_of
-from tests.support.loops import in_loop, run
-from tunnel import NotAuthenticatedError, UnreachableError
 from tunnel.carriers.proxies import choose_proxy
 
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-CREDENTIALS = f"{USER}:{quote(PASSWORD, safe='')}"
 
 
 @pytest.mark.parametrize(
@@ -41,6 +26,12 @@ CREDENTIALS = f"{USER}:{quote(PASSWORD, safe='')}"
         ("[fd00::1]:8080", "http://[fd00::1]:8080", True),
         ("[fd00::1]:81", "http://[fd00::1]:8080", False),
         ("10.0.0.0/99 :: ,,", "http://10.1.2.3", False),
+        ("", "http://xxxx", False),
+        ("other.example,relay.example", "https://relay.example", True),
+        ("relay.example:", "https://relay.example", False),
+        ("10.1.2.3/8", "http://10.9.9.9", True),
+        ("[fd00:0::1]", "http://[fd00::1]", True),
+        ("fd00::1:8080", "http://[fd00::1]:8080", False),
     ],
 )
 def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, bypassed: bool) -> None:
@@ -49,6 +40,7 @@ def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, bypa
         monkeypatch.setenv(name, no_proxy if name == "no_proxy" else "http://proxy:3128")
     assert (choose_proxy(URL(url), "env") is None) == bypassed
     assert choose_proxy(URL(url), "http://named:1") is not None
+    assert choose_proxy(URL(url), "none") is None
 
 
 def test_a_proxy_never_shows_its_password() -> None:
@@ -62,139 +54,40 @@ def test_a_proxy_never_shows_its_password() -> None:
         assert "hid" not in str(caught.value)
 
 
-async def use(relay: HttpTestRelay, proxy: AskingProxy, scheme: str = "http", **options: object) -> None:
-    """Attach twice through the proxy and move something."""
-    options = {"proxy": f"{scheme}://{CREDENTIALS}@127.0.0.1:{proxy.port}", "ca": CA, **options}
-    async with relay.attach("ann", **options) as service, relay.attach("bob", **options) as client:
-        await service.start_server(echo, "echo")
-        reader, writer = await say_and_hear(client)
-        await ask(reader, writer, noise(100_000))
-        await end(writer)
+def test_the_proxy_variable_of_the_scheme_precedes_that_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert choose_proxy(URL("https://relay"), "env") is None
+    monkeypatch.setenv("all_proxy", "http://all:1")
+    assert repr(choose_proxy(URL("https://relay"), "env")) == "Proxy('http://all:1')"
+    monkeypatch.setenv("https_proxy", "http://secure:2")
+    assert repr(choose_proxy(URL("https://relay"), "env")) == "Proxy('http://secure:2')"
+    assert repr(choose_proxy(URL("http://relay"), "env")) == "Proxy('http://all:1')"
 
 
-def relay_for(carrier: str, tls: ssl.SSLContext | None) -> HttpTestRelay:
-    return LinkTestRelay(tls=tls) if carrier == "link" else HttpTestRelay(tls=tls)
+def test_a_proxy_without_a_user_has_no_credentials() -> None:
+    proxy = choose_proxy(URL("https://relay"), "proxy:8080")
+    assert proxy is not None
+    assert (str(proxy.url), proxy.user, proxy.password) == ("http://proxy:8080", "", "")
 
 
-GUARDS: dict[str, Guard] = {
-    "basic": Basic(),
-    "digest": Digest(),
-    "digest, old": Digest(qop=""),
-    "digest, session": Digest("MD5-sess"),
-    "digest, strong": Digest("SHA-256"),
-    "digest, impatient": Digest("SHA-256-sess", uses=1),
-}
+def test_a_password_may_contain_spaces_but_a_user_no_colon() -> None:
+    proxy = choose_proxy(URL("https://relay"), "http://a%20b:c%20d@proxy:1")
+    assert proxy is not None
+    assert (proxy.user, proxy.password) == ("a b", "c d")
+    with pytest.raises(ValueError, match=r"^the proxy 'proxy:1': its user has a colon"):
+        choose_proxy(URL("https://relay"), "http://a%3Ab:c@proxy:1")
 
 
-@pytest.mark.parametrize("name", GUARDS)
-@pytest.mark.parametrize("carrier", ["poll", "link"])
-@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "TLS"])
-def test_a_proxy_that_asks(name: str, carrier: str, is_tls: bool) -> None:
-    async def main() -> None:
-        async with (
-            relay_for(carrier, server_tls() if is_tls else None) as relay,
-            AskingProxy(lambda: GUARDS[name]) as proxy,
-        ):
-            await use(relay, proxy)
-        assert "" in proxy.headers  # nothing is told before it asks
-        if is_tls:
-            assert all(head.startswith(b"CONNECT ") and b"Bearer" not in head for head in proxy.heads)
-            assert all("Proxy-Authorization" not in headers for _, headers in relay.seen)
-
-    run(main(), asyncio.new_event_loop if carrier == "poll" else uvloop.new_event_loop)
-    guard = GUARDS[name]
-    assert not isinstance(guard, Digest) or bool(guard.stale) == (guard.uses == 1)
-
-
-@pytest.mark.parametrize("scheme", ["NTLM", "Negotiate"])
-@pytest.mark.parametrize("carrier", ["poll", "link"])
-def test_a_proxy_that_converses(scheme: str, carrier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each connection has a conversation of its own."""
-    Ntlm.know_the_user(monkeypatch, tmp_path)
-
-    async def main() -> None:
-        async with relay_for(carrier, server_tls()) as relay, AskingProxy(lambda: Ntlm(scheme)) as proxy:
-            await use(relay, proxy)
-            wrong = f"http://{USER}:wrong@127.0.0.1:{proxy.port}"
-            with pytest.raises(NotAuthenticatedError, match=f"asks for {scheme}, and does not take those of {USER}"):
-                await relay.attach("ann", ca=CA, proxy=wrong).start()
-
-    run(main(), asyncio.new_event_loop if carrier == "poll" else uvloop.new_event_loop)
-
-
-@in_loop
-async def test_a_proxy_with_tls_of_its_own() -> None:
-    for tls in (None, server_tls()):
-        async with HttpTestRelay(tls=tls) as relay, AskingProxy(Basic, tls=server_tls()) as proxy:
-            await use(relay, proxy, "https")
-            with pytest.raises(UnreachableError, match="certificate"):
-                await relay.attach("ann", proxy=f"https://127.0.0.1:{proxy.port}").start()
-
-
-@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "TLS"])
-def test_what_cannot_be_answered_says_what_to_do(
-    is_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    Ntlm.know_the_user(monkeypatch, tmp_path)
-    known = f"{USER}:hidden@"
-    cases: list[tuple[Guard, str, str]] = [
-        (
-            Basic(),
-            "",
-            r"127.0.0.1:\d+ asks for Basic \(test, of course\): give user and password, as in --proxy http://",
-        ),
-        (Basic(), known, rf"asks for Basic .* does not take those of {USER}: check user and password"),
-        (Digest(), known, "asks for Digest, Basic .* does not take those"),
-        (Unknown(), known, "asks for pigeon, which we do not know"),
-    ]
-    if not is_tls:
-        cases.append((Ntlm("NTLM"), known, "asks for NTLM, which needs a relay at https://"))
-    else:
-        monkeypatch.setattr("tunnel.carriers.challenges._knows_spnego", lambda: False)
-        cases.append((Ntlm("NTLM"), known, r"asks for NTLM: install tunnel-transport\[proxy-auth\]"))
-
-    async def main() -> None:
-        for guard, credentials, text in cases:
-            async with (
-                HttpTestRelay(tls=server_tls() if is_tls else None) as relay,
-                AskingProxy(lambda guard=guard: guard) as proxy,  # type: ignore[misc]
-            ):
-                url = f"http://{credentials}127.0.0.1:{proxy.port}"
-                with pytest.raises(NotAuthenticatedError, match=text) as caught:
-                    await relay.attach("ann", ca=CA, proxy=url).start()
-                assert "hidden" not in str(caught.value)
-                assert token_of("ann") not in str(caught.value)
-                assert relay.seen == []
-
-    run(main())
-    assert "hidden" not in caplog.text
-
-
-@in_loop
-async def test_a_client_certificate_goes_through_the_proxy_to_the_relay() -> None:
-    async with HttpTestRelay(tls=server_tls(client_certificates=True)) as relay, AskingProxy(Basic) as proxy:
-        await use(relay, proxy, cert=str(TLS / "client.pem"))
-
-
-@in_loop
-async def test_a_proxy_that_is_none() -> None:
-    """What answers CONNECT with something else, or not at all."""
-    answers = [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 502 Bad Gateway\r\n\r\n", b"x" * 200_000]
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):  # an attach that ended has closed it
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answers[0])
-        writer.close()
-
-    async with HttpTestRelay(tls=server_tls()) as relay:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        for text in ("closed the connection instead", "not HTTP", "Bad Gateway", "endless headers"):
-            with pytest.raises(UnreachableError, match=text):
-                await relay.attach("ann", ca=CA, proxy=proxy, attach_timeout=2).start()
-            answers.pop(0)
-        server.close()
-        with pytest.raises(UnreachableError, match="ClientProxyConnectionError"):
-            await relay.attach("ann", ca=CA, proxy=proxy, attach_timeout=2).start()
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("socks5://me:hid@den@h:1", "the proxy 'h:1' is not an HTTP proxy: write http://HOST:PORT"),
+        ("http://me:hid@den@[1", "the proxy '[1' is not a URL: write http://HOST:PORT"),
+    ],
+)
+def test_an_error_shows_the_proxy_without_a_password_that_holds_an_at_sign(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match="proxy") as caught:
+        choose_proxy(URL("https://relay"), text)
+    assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""The carriers against the relay as it is run: its application, its tokens, its rules, its inline exit."""
+"""The carriers against a complete relay: its web application, tokens, rules and inline exit."""
 
 import asyncio
 
@@ -64,7 +64,7 @@ def test_the_inline_exit_of_a_real_relay(carrier: str) -> None:
 
 
 @in_loop
-async def test_a_real_relay_knows_its_tokens() -> None:
+async def test_a_real_relay_refuses_an_unknown_token() -> None:
     async with relay() as running:
         with pytest.raises(NotAuthenticatedError, match="no such token"):
             await attach(url_of(running), token="tnl_00000000_wrong", proxy=None).start()

@@ -1,4 +1,4 @@
-"""For the tests of commands: a relay for each file, and an environment with nothing of the machine's own in it."""
+"""Fixtures for tests of commands: a relay for each file, and an environment without any settings of the machine."""
 
 import socket
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 @pytest.fixture(autouse=True)
 def no_such_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends in .invalid (RFC 6761) is not resolved, and nobody else is asked for it."""
+    """Names that end in .invalid (RFC 6761) do not resolve, and no name server is asked."""
     resolve = socket.getaddrinfo
 
     def getaddrinfo(host: Any, *arguments: Any, **options: Any) -> Any:
@@ -36,7 +36,7 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A configuration directory of this test alone; no variable says anything."""
+    """A configuration directory for this test alone; no environment variable of the tunnel is set."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in (*_OURS, *_PROXIES, *map(str.upper, _PROXIES)):
         monkeypatch.delenv(name, raising=False)
@@ -46,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def known(rig: Rig, home: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """The relay, which the environment names."""
+    """The relay, named by the environment variables."""
     for name, value in rig.environment().items():
         monkeypatch.setenv(name, value)
     return rig

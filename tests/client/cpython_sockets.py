@@ -1,7 +1,7 @@
 """CPython's own tests of sockets, with sockets that connect through a tunnel.
 
-A program of its own: `python cpython_sockets.py plain|tunnel CLASS...` runs whole classes of the interpreter's
-test.test_socket and prints, as JSON, what came of each test. In "tunnel", every socket that a test connects is a
+A program: `python cpython_sockets.py plain|tunnel CLASS...` runs whole classes of the interpreter's
+test.test_socket and prints the outcome of each test as JSON. In "tunnel", every socket that a test connects is a
 TunnelSocket; the one that a test accepts is the far end, behind the exit.
 """
 
@@ -30,11 +30,11 @@ UnbufferedFileObjectClassTestCase UnicodeReadFileObjectClassTestCase UnicodeRead
 UnicodeWriteFileObjectClassTestCase
 """.split()
 
-# What cannot pass, and why: docs/SOCKET-API.md has the same list.
+# Tests that cannot pass, and why: docs/SOCKET-API.md has the same list.
 IMPOSSIBLE = {
-    "NetworkConnectionAttributesTest.testSourceAddress": "the exit decides where a connection comes from",
-    "NetworkConnectionNoServer.test_create_connection_all_errors": "it counts addresses; the far side alone knows them",
-    "NetworkConnectionNoServer.test_create_connection_timeout": "it puts a socket of its own below create_connection",
+    "NetworkConnectionAttributesTest.testSourceAddress": "the exit decides the source address of a connection",
+    "NetworkConnectionNoServer.test_create_connection_all_errors": "it counts addresses; only the far side knows them",
+    "NetworkConnectionNoServer.test_create_connection_timeout": "it puts its own socket below create_connection",
     "SendfileUsingSendTest.testWithTimeoutTriggeredSend": "the buffers on the way may take its whole file",
     "SendfileUsingSendfileTest.testWithTimeoutTriggeredSend": "the buffers on the way may take its whole file",
 }
@@ -43,17 +43,17 @@ _DEFAULT: Any = socket._GLOBAL_DEFAULT_TIMEOUT  # type: ignore[attr-defined]
 
 
 class EitherSocket(TunnelSocket):
-    """Tests listen with the same class: then it is an ordinary socket."""
+    """A TunnelSocket that also binds and listens, as an ordinary socket: the tests use one class for both."""
 
     bind = socket.socket.bind  # type: ignore[assignment]
     listen = socket.socket.listen  # type: ignore[assignment]
 
     def _check_kind(self) -> None:
-        """Tests also show what does not work with datagrams."""
+        """Allow all kinds: some tests check the errors of datagram sockets."""
 
 
 def through_tunnel(module: Any) -> None:
-    """Let the test module see another module `socket`."""
+    """Replace the module `socket` in the test module by one with tunnel sockets."""
     shown = types.ModuleType("socket")
     shown.__dict__.update(socket.__dict__)
     shown.__dict__.update(socket=EitherSocket, create_connection=connect, fromfd=from_descriptor)
@@ -61,18 +61,18 @@ def through_tunnel(module: Any) -> None:
 
 
 def connect(address: Any, timeout: Any = _DEFAULT, *_: Any, **__: Any) -> TunnelSocket:
-    """As the tests call it: with a source address, too, which means nothing here."""
+    """create_connection as the tests call it; a source address is ignored."""
     given = {} if timeout is _DEFAULT else {"timeout": timeout}
     return create_connection(address, **given)
 
 
 def from_descriptor(number: int, family: int, kind: int, proto: int = 0) -> EitherSocket:
-    """As in the standard library."""
+    """fromfd, as in the standard library."""
     return EitherSocket(family, kind, proto, os.dup(number))
 
 
 def warm_up() -> None:
-    """The tests count threads: those of the runtime are there before."""
+    """Start the runtime's threads before the tests, which count threads."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with contextlib.suppress(ConnectionRefusedError):
@@ -84,7 +84,7 @@ def name_of(test: Any) -> str:
 
 
 def run(suite: unittest.TestSuite, outcome: dict[str, str]) -> list[str]:
-    """Run it and note what came of it; the tests that failed."""
+    """Run a suite and record its outcomes; return the tests that failed."""
     names = [name_of(test) for test in suite]
     result = unittest.TextTestRunner(stream=sys.stderr, verbosity=0).run(suite)
     outcome.update(dict.fromkeys(names, "passed"))
@@ -103,11 +103,11 @@ def main(kind: str, names: list[str]) -> None:
     loader = unittest.defaultTestLoader
     suites = {name: loader.loadTestsFromTestCase(getattr(test_socket, name)) for name in names}
     outcome = {name: dict.fromkeys(map(name_of, suite), "passed") for name, suite in suites.items()}
-    gc.freeze()  # each test collects garbage, several times
+    gc.freeze()  # each test collects garbage several times: keep that fast
     for name, suite in suites.items():
         if kind == "tunnel":
             suite = unittest.TestSuite(test for test in suite if f"{name}.{name_of(test)}" not in IMPOSSIBLE)
-        # Some have bounds of a second, which a busy machine may break: those that fail are tried again.
+        # Some tests have limits of a second, which a busy machine may exceed: failed tests are repeated.
         for _ in range(TRIES):
             failed = run(suite, outcome[name])
             suite = unittest.TestSuite(getattr(test_socket, name)(method) for method in failed)

@@ -1,4 +1,4 @@
-"""A relay and its targets in a thread of their own, so that commands run in the main thread, as they are called."""
+"""A relay and its targets in a thread of their own, so that tests call commands in the main thread."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Background:
         self.loop.close()
 
     def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """What it returns or raises."""
+        """Run a coroutine in the thread; return its result or raise its error."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(_WAIT_S)
 
     def enter(self, context: AbstractAsyncContextManager[_T]) -> _T:
-        """What it gives."""
+        """Enter a context in the thread; return its value."""
         return self.call(self._contexts.enter_async_context(context))
 
     def serve(self, handler: Handler) -> int:
-        """The port of a TCP server on loopback."""
+        """Start a TCP server on loopback; return its port."""
 
         async def start() -> int:
             server = await asyncio.start_server(handler, "127.0.0.1", 0)
@@ -73,7 +73,7 @@ async def _close(server: asyncio.Server) -> None:
 
 
 class Rig(Background):
-    """With a relay, in which ann may reach 127.0.0.1 and localhost, and listen as `reports`."""
+    """A Background with a relay, at which ann may reach 127.0.0.1 and localhost, and listen as `reports`."""
 
     def __init__(self, config: RelayConfig | None = None) -> None:
         allowed = tuple(map(parse_rule, ("127.0.0.0/8:*", "localhost:*", "nowhere.invalid:*")))
@@ -90,12 +90,12 @@ class Rig(Background):
         return await self._contexts.enter_async_context(RunningRelay(self._config))
 
     def environment(self) -> dict[str, str]:
-        """What a command needs."""
+        """The environment variables that a command needs."""
         return {"TUNNEL_RELAY": self.url, "TUNNEL_TOKEN": TOKEN}
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Say what is heard, until the end."""
+    """Echo until the end of the stream."""
     try:
         while data := await reader.read(1 << 16):
             writer.write(data)
@@ -107,7 +107,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Speak first, end at once, read to the end."""
+    """Send a greeting, end the stream at once, then read to the end."""
     try:
         writer.write(b"hello\n")
         writer.write_eof()

@@ -40,20 +40,20 @@ __all__ = [
     "run_python",
 ]
 
-DEADLINE_S = 60.0  # only a hanging test gets there
-# The names that the exit knows; but for the first, nothing else in the world does.
+DEADLINE_S = 60.0  # only a hanging test reaches it
+# The names that the exit resolves; except for the first, they exist nowhere else.
 NAMES = {"localhost": "127.0.0.1", "db.internal": "127.0.0.1", "other.internal": "127.0.0.2"}
 KINDS = ("plain", "tunnel", "accepted")
 ROOT = Path(__file__).parent.parent.parent
 
 
 class RelayThread:
-    """`url` and `token` are what a client needs."""
+    """A relay in a thread. A client needs its `url` and `token`."""
 
     def __init__(self) -> None:
         self.url = ""
         self.token = rig.TOKENS["ann"]
-        self.asked: list[str] = []  # names that the exit was asked for
+        self.asked: list[str] = []  # names that the exit had to resolve
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
@@ -67,7 +67,7 @@ class RelayThread:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a process of its own."""
+        """The environment variables for a process that uses this relay."""
         return {
             **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
             "TUNNEL_RELAY": self.url,
@@ -77,7 +77,7 @@ class RelayThread:
         }
 
     def start(self) -> None:
-        # Logs of another thread would go to whatever file the last test configured, which may be closed.
+        # Logs of another thread would go to the file that the last test configured, which may be closed.
         self._log = structlog.get_config()
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         self._thread.start()
@@ -86,7 +86,7 @@ class RelayThread:
             raise self._failure
 
     def stop(self) -> None:
-        """At once; harmless the second time."""
+        """Stop at once; harmless the second time."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(DEADLINE_S)
@@ -144,7 +144,7 @@ def relay_thread() -> Iterator[RelayThread]:
 
 @contextlib.contextmanager
 def pair(kind: str, runtime: Runtime | None) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two connected sockets. "plain": of the kernel; "tunnel": the first is a TunnelSocket; "accepted": the second."""
+    """Two connected sockets. "plain": kernel sockets; "tunnel": the first is a TunnelSocket; "accepted": the second."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(DEADLINE_S)
         address = listener.getsockname()
@@ -161,7 +161,7 @@ def pair(kind: str, runtime: Runtime | None) -> Iterator[tuple[socket.socket, so
 
 
 def receive(sock: socket.socket, size: int) -> bytes:
-    """So many bytes, or fewer at the end of the stream."""
+    """Receive `size` bytes, or fewer at the end of the stream."""
     parts = []
     while size and (data := sock.recv(min(size, 1 << 16))):
         parts.append(data)
@@ -171,7 +171,7 @@ def receive(sock: socket.socket, size: int) -> bytes:
 
 @contextlib.contextmanager
 def beside(work: Callable[[], object]) -> Iterator[None]:
-    """Something that another thread does meanwhile; it must end, and well."""
+    """Run `work` in another thread during the block; it must end without an error."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -189,7 +189,7 @@ def beside(work: Callable[[], object]) -> Iterator[None]:
 
 
 def fill(sock: socket.socket) -> int:
-    """Write until nothing more can be written for a while; the number of bytes."""
+    """Write until the socket accepts no more for a while; return the number of bytes."""
     sock.setblocking(False)
     written = 0
     while select.select([], [sock], [], 0.3)[1]:
@@ -202,7 +202,7 @@ def fill(sock: socket.socket) -> int:
 def run_python(
     relay: RelayThread, code: str, *arguments: str, expected: int | None = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own, which has the relay in its environment."""
+    """Run a Python program in a process of its own, with the relay in its environment."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,

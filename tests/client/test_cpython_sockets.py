@@ -1,4 +1,4 @@
-"""The interpreter's own tests of stream sockets pass on sockets of the kernel, and on those that connect by tunnel."""
+"""The interpreter's own tests of stream sockets pass with the kernel's sockets and with tunnel sockets."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ DOCS = ROOT / "docs" / "SOCKET-API.md"
 
 
 def need_the_tests() -> None:
-    """Debian packs them apart."""
+    """Skip where the interpreter's tests are missing: Debian packages them separately."""
     if importlib.util.find_spec("test") and importlib.util.find_spec("test.test_socket"):
         return
     reason = "this Python has no test.test_socket (on Debian: libpython3.11-testsuite)"
@@ -36,7 +36,7 @@ def test_whole_classes_pass(kind: str) -> None:
     outcome: dict[str, dict[str, str]] = {}
     with relay_thread() as relay, ExitStack() as stack:
         environment = {**relay.environment, "PYTHONWARNINGS": "default"}
-        # Most of these tests sleep most of the time.
+        # These tests sleep most of the time, so they run in parallel.
         groups = [CLASSES[number::PROCESSES] for number in range(PROCESSES)]
         commands = [[sys.executable, str(PROGRAM), kind, *group] for group in groups]
         running = [
@@ -62,7 +62,7 @@ def test_whole_classes_pass(kind: str) -> None:
     assert all(tests for tests in outcome.values())
 
 
-def test_what_is_impossible_is_documented() -> None:
+def test_impossible_tests_are_documented() -> None:
     text = DOCS.read_text()
     missing = [name for name in [*CLASSES, *IMPOSSIBLE, *IMPOSSIBLE.values()] if name not in text]
     assert missing == []

@@ -1,4 +1,4 @@
-"""What is stored is whole, private, and given to the relay it belongs to alone."""
+"""The stored login: written whole, private, and used only with its own relay."""
 
 import os
 import stat
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tunnel_client.errors import UsageError
-from tunnel_client.login_file import Login, login_path, read_login, read_private, remove_login, write_login
+from tunnel_client.login_file import Login, login_for, login_path, read_login, read_private, remove_login, write_login
 
 
-def test_what_is_written_is_read(home: Path) -> None:
+def test_a_written_login_is_read_back(home: Path) -> None:
     assert read_login() is None
     login = Login("https://relay.example", "tnl_x", proxy="none", ca="/ca.pem")
     path = write_login(login)
@@ -26,41 +26,78 @@ def test_what_is_written_is_read(home: Path) -> None:
     assert not remove_login()
 
 
-def test_without_a_configuration_directory_it_lies_at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_configuration_directory_is_in_the_home_directory(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(home))
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CONFIG_HOME", value)
         assert login_path() == home / ".config/tunnel/login.json"
 
 
-def test_a_file_that_others_read_is_refused(home: Path) -> None:
+def test_a_file_that_other_users_can_access_is_refused(home: Path) -> None:
     path = write_login(Login("https://relay.example", "secret"))
     for mode in (0o640, 0o604, 0o620):
         path.chmod(mode)
         with pytest.raises(UsageError, match=r"chmod 600") as caught:
             read_login()
-        assert "secret" not in str(caught.value)
+        assert str(caught.value) == (
+            f"{path} is open to other users (mode {mode:04o}): run `chmod 600 {path}`, "
+            "and ask for a new token if another user may have seen this one"
+        )
 
 
-def test_a_file_of_somebody_else_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_login(Login("https://relay.example"))
-    monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
-    if path.stat().st_uid:
-        with pytest.raises(UsageError, match="belongs to somebody else"):
+@pytest.mark.parametrize(("owner", "is_trusted"), [("us", True), ("root", True), ("another user", False)])
+def test_a_file_of_another_user_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, owner: str, is_trusted: bool
+) -> None:
+    """Another user could lead us to a relay of theirs."""
+    write_login(Login("https://relay.example"))
+    uid = {"us": 1000, "root": 0, "another user": 1001}[owner]
+
+    def fstat(descriptor: int) -> os.stat_result:
+        fields = list(os.stat(descriptor))
+        fields[stat.ST_UID] = uid
+        return os.stat_result(fields)
+
+    monkeypatch.setattr("tunnel_client.login_file.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("tunnel_client.login_file.os.fstat", fstat)
+    if is_trusted:
+        assert read_login() == Login("https://relay.example")
+    else:
+        with pytest.raises(UsageError, match="belongs to another user"):
             read_login()
-    else:  # what root left is trusted
-        assert read_login() is not None
 
 
-def test_what_is_no_login_is_told(home: Path) -> None:
+def test_the_login_is_on_disk_before_it_replaces_the_old_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure there is the old login or the new one, but no empty file."""
+    done: list[tuple[str, int]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(("synced", os.stat(descriptor).st_size))
+        fsync(descriptor)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append(("replaced", source.stat().st_size))
+        replace(source, target)
+
+    monkeypatch.setattr("tunnel_client.login_file.os.fsync", synced)
+    monkeypatch.setattr("tunnel_client.login_file.os.replace", replaced)
+    size = write_login(Login("https://relay.example", "tnl_x")).stat().st_size
+    assert size > 0
+    assert done == [("synced", size), ("replaced", size)]
+
+
+def test_a_malformed_login_file_is_explained(home: Path) -> None:
     path = write_login(Login("https://relay.example"))
     for text in ("{", "{}", '{"relay": 1}', '{"relay": "x", "else": 1}'):
         path.write_text(text)
-        with pytest.raises(UsageError, match="log in anew"):
+        with pytest.raises(UsageError, match="log in again"):
             read_login()
 
 
-def test_places_that_cannot_be_used_are_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_places_for_the_file_are_explained(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "file"))
     with pytest.raises(UsageError, match="cannot be written"):
@@ -71,9 +108,47 @@ def test_places_that_cannot_be_used_are_told(home: Path, monkeypatch: pytest.Mon
         remove_login()
 
 
-def test_what_is_no_regular_file_has_no_mode_to_mind() -> None:
+def test_the_mode_of_a_pipe_does_not_matter() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"token")
     os.close(writer)
     assert read_private(Path(f"/dev/fd/{reader}")) == b"token"
     os.close(reader)
+
+
+def test_a_login_is_for_one_relay_with_or_without_a_slash_at_its_end(home: Path) -> None:
+    for stored in ("https://relay.example", "https://relay.example/"):
+        login = Login(stored, "secret")
+        write_login(login)
+        for url in ("https://relay.example", "https://relay.example/", ""):
+            assert login_for(url, has_token=False) == login
+        for url in ("https://relay.example/X", "https://relay.exampleX", "/https://relay.example"):
+            assert login_for(url, has_token=False) == Login("")
+    write_login(Login("https://relay.example/X", "secret"))
+    assert login_for("https://relay.example", has_token=False) == Login("")
+
+
+def test_the_file_can_be_read_by_a_person(home: Path) -> None:
+    text = write_login(Login("https://relay.example", "secret")).read_text()
+    assert text == '{\n  "relay": "https://relay.example",\n  "token": "secret"\n}\n'
+
+
+def test_the_new_file_is_never_one_that_was_there_before(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file or a link that another process puts in its place could show the token to other users."""
+    opened: list[tuple[int, int]] = []
+    real = os.open
+
+    def recorded(path: Path, flags: int, mode: int) -> int:
+        opened.append((flags & (os.O_EXCL | os.O_NOFOLLOW), mode))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr("tunnel_client.login_file.os.open", recorded)
+    write_login(Login("https://relay.example", "secret"))
+    assert opened == [(os.O_EXCL | os.O_NOFOLLOW, 0o600)]
+
+
+def test_only_the_beginning_of_a_file_that_is_too_long_is_read(home: Path) -> None:
+    path = home / "long"
+    path.touch(0o600)
+    path.write_bytes(bytes(100_000))
+    assert len(read_private(path)) == 64 * 1024

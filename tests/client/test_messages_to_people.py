@@ -1,5 +1,5 @@
-"""Errors that a person can act on: what went wrong, why, what to do next, and the exit code of the contract; for every
-command that meets them."""
+"""Error messages for people: what went wrong, why, what to do next, and the documented exit code, for every command
+in which the error occurs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.proxies import UpstreamProxy
 from tunnel_client.cli.main import COMMANDS as ALL_COMMANDS
 from tunnel_client.cli.main import main
 
-# Each needs a relay; a port of 0 is any that is free.
+# Each needs a relay; port 0 means any free port.
 COMMANDS = {
     "connect": ["connect", "db.internal:5432", "--wait", "1"],
     "forward": ["forward", "0:db.internal:5432", "--wait", "1"],
@@ -33,7 +33,7 @@ def said(known: Rig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.1)
 
     def run(*arguments: str) -> tuple[int, str]:
-        """The code, and all that a person reads."""
+        """Run the command; return its exit code and all its output."""
         code = main(list(arguments))
         found = capsys.readouterr()
         text = " ".join((found.out + found.err).split())
@@ -60,7 +60,7 @@ def test_a_relay_that_is_down(name: str, said: Any, monkeypatch: pytest.MonkeyPa
         code, text = said(*COMMANDS[name])
     assert code == 3
     assert re.search(rf"(no relay|nothing) answers at .*http://127.0.0.1:{port}", text)
-    assert "Connect call failed" in text
+    assert "(the connection was refused)" in text
     assert re.search(r"check the URL, the proxy, the relay; `tunnel doctor`|check host and port of the URL", text)
 
 
@@ -71,7 +71,7 @@ def proxy_with_password(rig: Rig) -> Iterator[str]:
 
 
 @every_command
-def test_a_proxy_that_wants_a_password(name: str, known: Rig, said: Any) -> None:
+def test_a_proxy_that_demands_a_password(name: str, known: Rig, said: Any) -> None:
     with proxy_with_password(known) as address:
         for proxy in (f"http://{address}", f"http://me:wrong-one@{address}"):
             code, text = said(*COMMANDS[name], "--proxy", proxy)
@@ -86,10 +86,15 @@ def test_a_proxy_that_wants_a_password(name: str, known: Rig, said: Any) -> None
 
 
 TARGETS = {
-    "denied by a rule": (5, "example.com:80", "no rule allows example.com:80", "ask its operator for a rule"),
+    "denied by a rule": (
+        5,
+        "example.com:80",
+        "no rule allows example.com:80",
+        "ask the operator of the relay for a rule",
+    ),
     "refused": (6, "127.0.0.1:{closed}", "refused the connection", "check that it listens there"),
     "not resolved": (6, "nowhere.invalid:80", "nowhere.invalid has no address", "check it as seen from the exit"),
-    "no service": (6, "reports", "nobody listens under this name", "start the service, or check its name"),
+    "no service": (6, "reports", "no endpoint listens under this name", "start the service, or check its name"),
 }
 
 
@@ -113,7 +118,7 @@ def test_a_name_that_may_not_be_published(said: Any) -> None:
     assert "secret: the relay does not allow this user to listen under this name: ask its operator" in text
 
 
-def test_login_does_not_keep_what_does_not_work(home: Path, said: Any) -> None:
+def test_login_does_not_store_a_login_that_fails(home: Path, said: Any) -> None:
     file = home / "token"
     file.touch(0o600)
     file.write_text(TOKEN)
@@ -126,7 +131,7 @@ def test_login_does_not_keep_what_does_not_work(home: Path, said: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_COMMANDS)
-def test_help_has_an_example_and_the_codes_are_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_an_example_and_the_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([name, "--help"])
     assert caught.value.code == 0
@@ -141,14 +146,14 @@ def test_help_has_an_example_and_the_codes_are_told(name: str, capsys: pytest.Ca
 @pytest.mark.parametrize(
     "arguments", [[], ["tunnel"], ["connect"], ["connect", "a:1", "--carrier", "pigeon"], ["--log"]]
 )
-def test_usage(arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: tunnel" in capsys.readouterr().err
 
 
-def test_no_relay_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_relay_setting(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in COMMANDS.values():
         assert main(command) == 2
         assert "no relay: give --relay URL, set TUNNEL_RELAY" in capsys.readouterr().err

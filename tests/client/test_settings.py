@@ -1,17 +1,18 @@
-"""Options come before the environment, the environment before the login; a stored token goes to its own relay alone."""
+"""Options override the environment, which overrides the login; a stored token is sent only to its own relay."""
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tunnel import TraceWriter
 from tunnel.attaching import CARRIERS as ALL_CARRIERS
 from tunnel.tracing import LEVELS as ALL_LEVELS
 from tunnel_client.cli.options import LEVELS, add_relay_options, positive_seconds, relay_settings
 from tunnel_client.errors import UsageError
 from tunnel_client.login_file import Login, write_login
-from tunnel_client.settings import CARRIERS, RelaySettings
+from tunnel_client.settings import CARRIERS, RelaySettings, find_settings
 
 STORED = Login("https://stored.example", "stored-token", proxy="http://proxy:1", ca="/stored.pem")
 
@@ -22,15 +23,37 @@ def found(*arguments: str) -> RelaySettings:
     return relay_settings(parser.parse_args(arguments))
 
 
-def test_what_can_be_chosen_is_what_the_library_knows() -> None:
+def test_the_choices_of_options_are_those_of_the_library() -> None:
     assert CARRIERS == ALL_CARRIERS
     assert LEVELS == ALL_LEVELS
 
 
 @pytest.mark.usefixtures("home")
-def test_nothing_said_is_an_error_that_names_all_ways() -> None:
-    with pytest.raises(UsageError, match=r"--relay URL, set TUNNEL_RELAY, or .* `tunnel login URL`"):
+def test_a_missing_relay_is_an_error_that_names_all_ways_to_set_it() -> None:
+    with pytest.raises(UsageError) as caught:
         found()
+    ways = "give --relay URL, set TUNNEL_RELAY, or store one with `tunnel login URL`"
+    assert str(caught.value) == f"no relay: {ways}"
+
+
+def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr("tunnel.attach", lambda url, **options: made.append((url, options)))
+    trace, other = (cast(TraceWriter, object()) for _ in range(2))
+    settings = RelaySettings("http://relay", "t", "http://proxy:1", "/ca.pem", "poll", 7.5, trace, cert="/cert.pem")
+    settings.attach(links=2)
+    settings.attach(trace=other)
+    options = {"token": "t", "proxy": "http://proxy:1", "ca": "/ca.pem", "cert": "/cert.pem", "carrier": "poll"}
+    assert made == [
+        ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 2}),
+        ("http://relay", {**options, "user_timeout": 7.5, "trace": other}),
+    ]
+
+
+@pytest.mark.usefixtures("home")
+def test_the_user_timeout_is_that_of_its_option_or_300_s() -> None:
+    assert found("--relay", "http://relay").user_timeout == 300.0
+    assert found("--relay", "http://relay", "--user-timeout", "7.5").user_timeout == 7.5
 
 
 def test_options_then_environment_then_login(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +82,7 @@ def test_a_stored_token_goes_to_no_other_relay(monkeypatch: pytest.MonkeyPatch) 
     write_login(STORED)
     assert found("--relay", "https://other.example").token is None
     assert found("--relay", "https://stored.example/").token == "stored-token"
-    monkeypatch.setenv("TUNNEL_RELAY", "http://stored.example")  # not over TLS
+    monkeypatch.setenv("TUNNEL_RELAY", "http://stored.example")  # the same host without TLS
     assert found().token is None
 
 
@@ -71,7 +94,7 @@ def test_a_login_that_is_not_needed_is_not_read(home: Path, monkeypatch: pytest.
     assert found("--relay", "https://other.example").token == "named-token"
 
 
-def test_files_without_a_token_are_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_files_without_a_token_are_explained(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNNEL_RELAY", "https://named.example")
     with pytest.raises(UsageError, match="No such file"):
         found("--token-file", str(home / "missing"))
@@ -82,27 +105,35 @@ def test_files_without_a_token_are_told(home: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("home")
-def test_a_carrier_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_carrier_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNNEL_CARRIER", "pigeon")
-    with pytest.raises(UsageError, match="TUNNEL_CARRIER is 'pigeon'"):
+    with pytest.raises(UsageError, match=r"^TUNNEL_CARRIER is 'pigeon': choose one of auto, poll, link$"):
         found("--relay", "https://x")
+    with pytest.raises(UsageError, match=r"^the carrier is 'dove': choose one of auto, poll, link$"):
+        find_settings(relay="https://x", carrier="dove")
+
+
+@pytest.mark.parametrize(("proxy", "used"), [("", None), ("none", None), (None, None), ("http://p:1", "http://p:1")])
+@pytest.mark.usefixtures("home")
+def test_a_program_may_name_a_proxy_or_forbid_one(proxy: str | None, used: str | None) -> None:
+    assert find_settings(relay="https://x", proxy=proxy).proxy == used
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "inf", "nan"])
-def test_seconds_are_above_nothing(text: str) -> None:
+def test_seconds_must_be_above_zero(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         positive_seconds(text)
     assert positive_seconds("0.5") == 0.5
 
 
 @pytest.mark.parametrize("wrong", [{"url": "relay.example"}, {"proxy": "socks5://x"}, {"token": "a b"}])
-def test_settings_that_cannot_be_used_are_told(wrong: dict[str, Any]) -> None:
+def test_unusable_settings_are_explained(wrong: dict[str, Any]) -> None:
     right: dict[str, Any] = {"url": "http://x", "token": "t", "proxy": None, "ca": None, "carrier": "auto"}
     with pytest.raises(UsageError):
         RelaySettings(**{**right, **wrong}, user_timeout=1).attach()
 
 
 @pytest.mark.usefixtures("home")
-def test_a_certificate_that_cannot_be_read_is_a_matter_of_usage(tmp_path: Path) -> None:
+def test_an_unreadable_certificate_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing\.pem"):
         found("--relay", "https://x.example", "--cert", str(tmp_path / "missing.pem")).attach()

@@ -1,4 +1,4 @@
-"""What a connected stream socket promises: the same tests for sockets of the kernel and for both ends of a tunnel."""
+"""The behaviour of connected stream sockets: the same tests for the kernel's sockets and for both ends of a tunnel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_bytes_go_both_ways(ends: Pair) -> None:
     assert a.send(b"") == 0
 
 
-def test_much_goes_both_ways_at_once(ends: Pair) -> None:
+def test_bulk_data_goes_both_ways_at_once(ends: Pair) -> None:
     a, b = ends
     got: dict[str, bytes] = {}
     with (
@@ -90,7 +90,7 @@ def test_gathering_and_messages(ends: Pair) -> None:
 
 def test_peeking_and_waiting_for_all(ends: Pair) -> None:
     a, b = ends
-    a.settimeout(None)  # the kernel waits for all only where Python does not
+    a.settimeout(None)  # MSG_WAITALL works only if Python itself does not wait (no timeout)
     b.sendall(b"abc")
     assert a.recv(2, socket.MSG_PEEK) == b"ab"
     with beside(lambda: b.sendall(b"def")):
@@ -152,7 +152,7 @@ def test_select_and_poll(ends: Pair) -> None:
     assert poll.poll(0) == [(a.fileno(), select.POLLOUT)]
 
 
-def test_nothing_to_read_does_not_block_who_asks_so(ends: Pair) -> None:
+def test_reading_without_data_does_not_block_beyond_the_timeout(ends: Pair) -> None:
     a, _ = ends
     a.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -165,7 +165,7 @@ def test_nothing_to_read_does_not_block_who_asks_so(ends: Pair) -> None:
 def test_a_writer_waits_for_a_reader_that_does_not_read(ends: Pair) -> None:
     a, b = ends
     written = fill(a)
-    assert 0 < written < 64 << 20  # and not all the memory there is
+    assert 0 < written < 64 << 20  # and does not fill all memory
     a.settimeout(0.3)
 
     def write_on() -> None:
@@ -196,7 +196,7 @@ def test_a_slow_reader_does_not_stop_the_other_direction(ends: Pair) -> None:
 # ends
 
 
-def test_each_direction_ends_alone(ends: Pair) -> None:
+def test_each_direction_ends_on_its_own(ends: Pair) -> None:
     a, b = ends
     a.sendall(b"last")
     a.shutdown(socket.SHUT_WR)
@@ -210,7 +210,7 @@ def test_each_direction_ends_alone(ends: Pair) -> None:
     assert a.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
 
 
-def test_reading_can_be_ended_here(ends: Pair) -> None:
+def test_shutting_down_reading_leaves_writing_open(ends: Pair) -> None:
     a, b = ends
     a.shutdown(socket.SHUT_RD)
     assert a.recv(1) == b""
@@ -218,7 +218,7 @@ def test_reading_can_be_ended_here(ends: Pair) -> None:
     assert receive(b, 13) == b"still writing"
 
 
-def test_a_close_after_everything_is_an_end(ends: Pair) -> None:
+def test_a_close_after_all_data_is_a_clean_end(ends: Pair) -> None:
     a, b = ends
     a.sendall(BIG[:100_000])
     a.close()
@@ -226,7 +226,7 @@ def test_a_close_after_everything_is_an_end(ends: Pair) -> None:
     assert b.recv(1) == b""
 
 
-def test_a_reset_comes_after_what_was_pending(ends: Pair) -> None:
+def test_pending_data_can_be_read_before_a_reset(ends: Pair) -> None:
     a, b = ends
     b.sendall(b"pending")
     assert a.recv(7, socket.MSG_PEEK) == b"pending"
@@ -244,7 +244,7 @@ def test_a_reset_comes_after_what_was_pending(ends: Pair) -> None:
         a.send(b"x")
 
 
-def test_so_error_tells_of_a_reset_once(ends: Pair) -> None:
+def test_so_error_reports_a_reset_once(ends: Pair) -> None:
     a, b = ends
     b.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     b.close()
@@ -262,7 +262,7 @@ def test_closing_with_unread_data_is_a_reset(ends: Pair) -> None:
         a.recv(1)
 
 
-def test_writing_to_who_has_closed_fails_in_the_end(ends: Pair) -> None:
+def test_writing_to_a_closed_peer_eventually_fails(ends: Pair) -> None:
     a, b = ends
     b.close()
     assert a.recv(1) == b""
@@ -335,13 +335,13 @@ def test_detached_descriptors_live_on(ends: Pair) -> None:
         assert receive(b, 5) == b"again"
 
 
-def test_names(ends: Pair) -> None:
+def test_names_of_both_ends_and_of_the_kind(ends: Pair) -> None:
     a, _ = ends
     assert a.getsockname()[0] == "127.0.0.1"
     assert a.getpeername()[0] == "127.0.0.1"
     assert a.family == socket.AF_INET
     assert a.type == socket.SOCK_STREAM
-    a.connect_ex(a.getpeername())  # the kernel lets one pass after a connect with a timeout
+    a.connect_ex(a.getpeername())  # after a connect with a timeout the kernel accepts one more
     assert a.connect_ex(a.getpeername()) == errno.EISCONN
 
 

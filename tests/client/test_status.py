@@ -1,4 +1,4 @@
-"""Running clients tell their owner, and nobody else, how they fare."""
+"""Running clients report their status to their own user only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,39 +62,59 @@ def test_a_client_is_seen_while_it_runs(runtime: Path, capsys: pytest.CaptureFix
     scenario()
 
 
-def test_nobody_runs(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_client_is_running(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--once"]) == 0
     assert capsys.readouterr().out == "no tunnel command of yours is running\n"
     assert main(["status", "--json"]) == 0
     assert capsys.readouterr().out == "[]\n"
 
 
-def test_who_died_is_swept_and_who_hangs_is_left_out(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_clients_are_removed_and_hanging_ones_left_out(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.status.ANSWER_S", 0.05)
     runtime.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(runtime / "1.sock"))
-    with socket.socket(socket.AF_UNIX) as hung:
+    with ThreadPoolExecutor(1) as asking, socket.socket(socket.AF_UNIX) as hung:
         hung.bind(str(runtime / "2.sock"))
         hung.listen()
-        assert running_clients() == []
+        assert asking.submit(running_clients).result(timeout=10) == []
     assert [path.name for path in runtime.iterdir()] == ["2.sock"]
 
 
-def test_the_directory_must_be_ours_alone(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runtime_directory_must_be_private(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runtime.mkdir()
     runtime.chmod(0o755)
-    with pytest.raises(UsageError, match="not a directory of yours alone"):
+    with pytest.raises(UsageError, match="not a directory that only you can use"):
         running_clients()
     assert main(["status"]) == 2
     runtime.rmdir()
     runtime.symlink_to("/")
-    with pytest.raises(UsageError, match="not a directory of yours alone"):
+    with pytest.raises(UsageError, match="not a directory that only you can use"):
         running_clients()
 
 
+def test_a_runtime_directory_of_another_user_is_not_used(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In /tmp another user may have created it, to read our reports or to serve false ones."""
+    runtime.mkdir(mode=0o700)
+    inside: list[list[str]] = []
+
+    @in_loop
+    async def scenario() -> None:
+        async with MemoryTestRelay() as relay, relay.attach() as ann, serve_status(ann, "proxy"):
+            inside.append(os.listdir(runtime))
+
+    us = os.geteuid()
+    monkeypatch.setattr("tunnel_client.status.os.geteuid", lambda: us + 1)
+    with pytest.raises(UsageError, match="not a directory that only you can use"):
+        running_clients()
+    scenario()
+    assert inside == [[]]
+
+
 @pytest.mark.parametrize("reason", ["mode", "missing", "long"])
-def test_a_client_that_cannot_tell_works_all_the_same(home: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+def test_a_client_works_even_if_it_cannot_publish_its_status(
+    home: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
     place = home / {"mode": "open", "missing": "file", "long": "x" * 120}[reason]
     if reason == "missing":
         place.touch()
@@ -113,13 +134,13 @@ def test_a_client_that_cannot_tell_works_all_the_same(home: Path, monkeypatch: p
     assert inside == [True]
 
 
-def test_without_a_runtime_directory_there_is_one_in_tmp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_runtime_directory_is_in_tmp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", value)
         assert status_directory() == Path(f"/tmp/tunnel-{os.geteuid()}")
 
 
-def test_on_a_terminal_it_looks_again_until_interrupted(runtime: Path) -> None:
+def test_status_on_a_terminal_refreshes_until_interrupted(runtime: Path) -> None:
     leader, follower = pty.openpty()
     with subprocess.Popen([sys.executable, "-m", "tunnel_client", "status"], stdin=follower, stdout=follower) as child:
         os.close(follower)

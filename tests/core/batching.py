@@ -1,4 +1,4 @@
-"""Endpoints with many connections, and batches of theirs."""
+"""Endpoints with many connections, and the batches that they fill."""
 
 from tests.core.solo import TARGET, Solo
 from tunnel.core import Connection, EndpointConfig
@@ -12,7 +12,7 @@ KIB = 1024
 
 
 def many(count: int, config: EndpointConfig | None = None) -> tuple[Solo, list[Connection]]:
-    """An endpoint with so many open connections."""
+    """Return an endpoint with `count` open connections, and the connections."""
     solo = Solo(config)
     return solo, [solo.opened(TARGET).connection for _ in range(count)]
 

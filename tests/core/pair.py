@@ -1,7 +1,7 @@
-"""Two endpoints in memory on a virtual clock, with the least of a relay between them.
+"""Two endpoints in memory on a virtual clock, with a minimal relay between them.
 
-Scheduler are encoded when they leave and parsed when they arrive. A test decides the fate of each (`pair.fate`), and of
-each packet at the relay (`pair.lose`, `pair.hold`); nothing happens by chance unless the test draws it.
+Batches are encoded when they leave and parsed when they arrive. A test decides the fate of each batch (`pair.fate`)
+and of each packet at the relay (`pair.lose`, `pair.hold`); nothing is random unless the test makes it so.
 """
 
 import heapq
@@ -33,7 +33,7 @@ __all__ = ["ENDS", "GIVEN_UP", "LOST", "MS", "SERVICE", "TARGET", "Fate", "Pair"
 MS = 1_000
 SERVICE = Target(TargetKind.SERVICE, "s")
 TARGET = Target(TargetKind.TCP, "db", 5432)
-SPINS_MAX = 1_000  # rounds without the clock going on: nothing honest needs as many
+SPINS_MAX = 1_000  # rounds at one instant: correct endpoints need far fewer
 ENDS = (Closed, Lost, Refused)
 _E = TypeVar("_E", bound=Event)
 _EARLY = frozenset({PacketType.DATA, PacketType.FINISH, PacketType.CLOSE})
@@ -41,7 +41,7 @@ _EARLY = frozenset({PacketType.DATA, PacketType.FINISH, PacketType.CLOSE})
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a batch: when copies of it arrive, and when its sender hears of it (None: never)."""
+    """The fate of a batch: when copies of it arrive, and when its sender learns the outcome (None: never)."""
 
     arrivals_us: tuple[int, ...] = (10 * MS,)
     done_us: int | None = 5 * MS
@@ -49,27 +49,27 @@ class Fate:
 
 
 LOST = Fate(arrivals_us=())
-"""Queued at the relay and then lost."""
+"""The relay queues the batch and then loses it."""
 GIVEN_UP = Fate(arrivals_us=(), ok=False)
-"""The carrier knows that it did not arrive."""
+"""The batch does not arrive, and its sender's carrier reports that."""
 
 
 @dataclass(slots=True)
 class Relay:
-    """Holds early DATA until the route is bound (3.6); names what has no route (2.9, 6.7)."""
+    """A relay that holds early DATA until the route is bound (3.6) and drops packets without a route (2.9, 6.7)."""
 
     bound: dict[tuple[str, int], int] = field(default_factory=dict)  # (side, own id) -> the other side's id
     early: dict[tuple[str, int], list[Packet]] = field(default_factory=dict)
-    answering: bool = True  # with DROPPED(no route)
-    user: str | None = None  # who stands in every CONNECT
+    answering: bool = True  # packets without a route, with DROPPED(no route)
+    user: str | None = None  # the user that every CONNECT names
 
     def restart(self) -> None:
-        """Every route is forgotten."""
+        """Forget every route."""
         self.bound.clear()
         self.early.clear()
 
     def route(self, sender: "Side", packet: Packet) -> tuple[list[Packet], list[Packet]]:
-        """What goes on to the other side, and what goes back to the sender."""
+        """Return the packets for the other side, and the packets that go back to the sender."""
         if packet.type == PacketType.CONNECT:
             self.early.setdefault((sender.name, packet.source), [])
             return [packet], []
@@ -86,7 +86,7 @@ class Relay:
             sender.pair.deliver(sender, waiting)
             return [packet], []
         if packet.type == PacketType.LISTEN_STATE:
-            return [], [packet]  # so it consents
+            return [], [packet]  # echoed: the relay consents
         if packet.source == 0 or (sender.name, packet.source) in self.bound:
             if packet.source and not packet.destination:
                 packet.destination = self.bound[sender.name, packet.source]
@@ -101,7 +101,7 @@ class Relay:
 
 
 class Side:
-    """One endpoint, its events and what it sent."""
+    """One endpoint, its events and the packets that it sent."""
 
     def __init__(self, pair: "Pair", name: str, config: EndpointConfig, seed: int, trace: TraceSink | None) -> None:
         self.pair = pair
@@ -115,22 +115,22 @@ class Side:
         self.wants = True  # asked before each batch; False stops a carrier that should idle
 
     def take(self, kind: type[_E]) -> list[_E]:
-        """The events of that kind so far; they are removed."""
+        """Remove and return the events of that kind so far."""
         found: list[_E] = [event for event in self.events if isinstance(event, kind)]
         self.events = [event for event in self.events if not isinstance(event, kind)]
         return found
 
     def only(self, kind: type[_E]) -> _E:
-        """The one event of that kind."""
+        """Remove and return the only event of that kind."""
         (event,) = self.take(kind)
         return event
 
     def lost(self) -> LostReason:
-        """The reason of the one Lost."""
+        """Remove the only Lost event and return its reason."""
         return self.only(Lost).reason
 
     def types(self) -> list[PacketType]:
-        """What it sent, in order."""
+        """The types of the packets that it sent, in order."""
         return [PacketType(packet.type) for packet in self.sent]
 
     def of_type(self, packet_type: PacketType) -> list[Packet]:
@@ -139,7 +139,7 @@ class Side:
 
 
 class Pair:
-    """`a` and `b`, and the way between them. `run` lets time pass; `settle` only lets what is under way arrive."""
+    """`a` and `b`, and the path between them. `run` lets time pass; `settle` only delivers packets in flight."""
 
     def __init__(
         self,
@@ -170,10 +170,10 @@ class Pair:
             side.endpoint.attached(True, 1 << 24, 1 << 30, self.now)
             side.endpoint.carrier_changed(lanes, 0, self.now)
 
-    # what tests do first
+    # setting up
 
     def open(self, target: Target = SERVICE) -> tuple[Connection, Connection]:
-        """A connection from a to b, both ends; events of the opening are taken."""
+        """Open a connection from a to b and return both ends; the events of the opening are removed."""
         if target.kind == TargetKind.SERVICE:
             self.b.endpoint.listen(target.host, 100, self.now)
         connection = self.a.endpoint.connect(target, self.now)
@@ -188,19 +188,19 @@ class Pair:
         return connection, self.b.endpoint.connections[incoming.connection_id]
 
     def restart_relay(self) -> None:
-        """Its memory is gone; both sides attach anew."""
+        """Let the relay forget everything; both sides attach again."""
         self.relay.restart()
         for side in self.sides:
             side.endpoint.attached(True, 1 << 24, 1 << 30, self.now)
 
     def inject(self, side: Side, *packets: Packet) -> None:
-        """Packets reach a side as one batch, now."""
+        """Deliver packets to a side as one batch, now."""
         data = b"".join(encode_packets(packets))
         side.endpoint.receive_packets(parse_packets(data)[0], self.now)
         self._collect()
 
     def lose_first(self, packet_type: PacketType, times: int = 1, sender: Side | None = None) -> None:
-        """From now on so many packets of that type are lost at the relay, of one sender or of both."""
+        """Lose the next `times` packets of that type at the relay, of one sender or of both."""
         left = times
 
         def lose(side: Side, packet: Packet) -> bool:
@@ -213,7 +213,7 @@ class Pair:
         self.lose = lose
 
     def release(self) -> None:
-        """What was held arrives now, each packet alone, in the order in which it was held."""
+        """Deliver the held packets now, each alone, in the order in which they were held."""
         held, self.held = self.held, []
         for side, packet in held:
             self.deliver(side.other, [packet])
@@ -222,13 +222,13 @@ class Pair:
     # time
 
     def settle(self) -> None:
-        """Until nothing is under way and nobody wants to send; timers fire only if they are due before that."""
+        """Run until nothing is in flight and neither side wants to send; only timers due before that fire."""
         self._pump()
         while self._due:
             self._advance(self._next_due())
 
     def run(self, duration_us: int) -> None:
-        """Let so much time pass."""
+        """Let `duration_us` pass."""
         end = self.now + duration_us
         self._pump()
         while (due := self._next_due()) <= end:
@@ -236,12 +236,12 @@ class Pair:
         self.now = end
 
     def run_until(self, reached: Callable[[], bool], limit_us: int = 600 * SECOND_US) -> None:
-        """Until the condition holds; an error when it does not within the limit."""
+        """Run until the condition holds; fail if it does not within the limit."""
         end = self.now + limit_us
         self._pump()
         while not reached():
             due = self._next_due()
-            assert due <= end, "it did not happen in time"
+            assert due <= end, "the condition did not hold within the limit"
             self._advance(due)
 
     def _next_due(self) -> int:
@@ -261,22 +261,22 @@ class Pair:
             if timeout is not None and timeout <= self.now:
                 side.endpoint.handle_timeout(self.now)
                 later = side.endpoint.next_timeout()
-                assert later is None or later > self.now, "a timeout in the past"
+                assert later is None or later > self.now, "handle_timeout() left a timeout in the past"
         self._pump()
 
     def at(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Do something later."""
+        """Do something after a delay."""
         self._count += 1
         heapq.heappush(self._due, (self.now + delay_us, self._count, action))
 
-    # the way
+    # the path
 
     def _pump(self) -> None:
         for _ in range(SPINS_MAX):
             if sum(self._send(side) for side in self.sides) == 0:
                 break
         else:
-            raise AssertionError("it sends for ever without the clock going on")
+            raise AssertionError("the endpoints send forever while the clock stands still")
         self._collect()
         for side in self.sides:
             for connection in side.endpoint.connections.values():
@@ -297,7 +297,7 @@ class Pair:
             return False
         assert batch.packets
         assert batch.size == sum(packet.size for packet in batch.packets)
-        assert batch.size <= self.batch_bytes or len(batch.packets) == 1, "larger than asked for"
+        assert batch.size <= self.batch_bytes or len(batch.packets) == 1, "the batch is larger than asked for"
         side.flying += 1
         side.sent.extend(batch.packets)
         data = b"".join(encode_packets(batch.packets))
@@ -330,19 +330,19 @@ class Pair:
         self.deliver(sender, returned)
 
     def deliver(self, side: Side, packets: list[Packet]) -> None:
-        """Packets reach a side at this instant."""
+        """Deliver packets to a side at this instant."""
         if packets:
             side.endpoint.receive_packets(packets, self.now)
 
     def route_key(self, side: Side) -> bytes:
-        """Of the last CONNECT that a side sent."""
+        """Return the route key of the last CONNECT that a side sent."""
         connect = decode_connect(side.of_type(PacketType.CONNECT)[-1].payload)
         assert connect is not None
         return connect.route_key
 
 
 def check_connection(connection: Connection) -> None:
-    """What must hold between any two calls."""
+    """Assert what must hold between any two calls."""
     sending, receiving = connection.sender.window, connection.receiver.window
     charged = sum(segment.size for segment in sending.outstanding.values() if segment.charged)
     assert sending.edge_used == charged

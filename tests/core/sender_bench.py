@@ -1,4 +1,4 @@
-"""A sender alone, with a clock and a peer that acknowledges what it is told to."""
+"""A sender alone, with a clock and a peer whose acknowledgements the test writes."""
 
 from tunnel.core.constants import SECOND_US
 from tunnel.core.ports import CarrierView
@@ -28,7 +28,7 @@ class Bench:
         self.sender.resume(NO_EDGE, self.now)
 
     def send(self, *sizes: int, receipted: bool = True) -> list[Segment]:
-        """New segments, carried and receipted in one batch."""
+        """Carry new segments, and receipt them as one batch."""
         segments = []
         for size in sizes:
             self.sender.write(bytes(size), self.now)
@@ -62,14 +62,14 @@ class Bench:
         return self.sender.acknowledge(message, self.now)
 
     def fire(self) -> int:
-        """Let time pass to the next timer and handle it; how long that took."""
+        """Let time pass to the next timer, handle it, and return how long that took."""
         before, self.now = self.now, self.timers.next()
         while self.timers.next() <= self.now:
             self.sender.handle_timers(self.now)
         return self.now - before
 
     def measured(self) -> "Bench":
-        """With one RTT sample of 100 ms and nothing in flight."""
+        """Take one RTT sample of 100 ms; nothing is in flight afterwards."""
         self.send(1)
         self.now += RTT_US
         self.ack(self.number - 1)

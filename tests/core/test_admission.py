@@ -1,4 +1,4 @@
-"""Clauses 3.2 to 3.5, 6.6 and 2.8: who may connect, answered once; and which services are up."""
+"""Clauses 3.2 to 3.5, 6.6 and 2.8: which CONNECTs are accepted and which are refused, each with one answer."""
 
 import pytest
 
@@ -27,7 +27,7 @@ ANN, BOB = Options(user="ann"), Options(user="bob")
 
 
 def rejection(solo: Solo) -> Rejected:
-    """The one REJECTED that leaves."""
+    """Take the only REJECTED that leaves."""
     (packet,) = solo.out()
     assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.REJECTED, PEER, 0, 0)
     rejected = decode_rejected(packet.payload)
@@ -37,7 +37,7 @@ def rejection(solo: Solo) -> Rejected:
 
 
 def acceptance(solo: Solo) -> Accepted:
-    """The one ACCEPTED that leaves; an ACK may go with it."""
+    """Take the only ACCEPTED that leaves; an ACK may leave with it."""
     (packet,) = [packet for packet in solo.out() if packet.type == PacketType.ACCEPTED]
     accepted = decode_accepted(packet.payload)
     assert accepted is not None
@@ -51,13 +51,10 @@ def announced(solo: Solo) -> list[ListenState]:
     return [state for state in states if state is not None]
 
 
-# services
-
-
 # CONNECT
 
 
-def test_a_service_is_accepted_and_shown_when_the_initiator_is_heard() -> None:  # 3.5
+def test_a_service_connection_is_accepted_at_once_and_reported_when_the_initiator_is_heard() -> None:  # 3.5
     solo = Solo()
     solo.endpoint.listen("s", 8, solo.now)
     solo.out()
@@ -81,7 +78,7 @@ def test_an_exit_asks_the_application() -> None:
     acceptance(solo)
 
 
-def test_who_asks_again_is_someone_else_under_another_user_or_key() -> None:  # 3.3
+def test_a_connect_of_another_user_or_key_is_not_a_repeat() -> None:  # 3.3
     solo = Solo()
     solo.request(TARGET, ANN)
     solo.request(TARGET, BOB, source=PEER + 1)
@@ -90,7 +87,7 @@ def test_who_asks_again_is_someone_else_under_another_user_or_key() -> None:  # 
     assert len(solo.endpoint.connections) == 3
 
 
-def test_malformed_requests_are_counted() -> None:
+def test_malformed_requests_are_discarded() -> None:
     solo = Solo()
     solo.receive(Packet(PacketType.CONNECT, PEER, 0, 1, b"junk"))
     solo.request(TARGET, source=0)
@@ -106,7 +103,7 @@ def test_malformed_requests_are_counted() -> None:
         (EndpointConfig(exit=True), TARGET, Options(versions=(2, 3)), RejectReason.VERSION),
     ],
 )
-def test_what_cannot_be_opened_is_refused(
+def test_a_connect_that_cannot_be_served_is_refused(
     config: EndpointConfig, target: object, options: Options, reason: RejectReason
 ) -> None:
     solo = Solo(config)
@@ -118,14 +115,14 @@ def test_what_cannot_be_opened_is_refused(
     assert solo.events() == []
 
 
-def test_more_than_there_may_be_are_refused() -> None:
+def test_connects_beyond_connections_max_are_refused() -> None:
     solo = Solo(EndpointConfig(exit=True, connections_max=1))
     solo.request(TARGET, ANN)
     solo.request(TARGET, BOB)
     assert rejection(solo).reason == RejectReason.BUSY
 
 
-def test_the_backlog_counts_what_the_application_has_not_seen() -> None:
+def test_the_backlog_counts_connections_that_the_application_has_not_seen() -> None:
     solo = Solo()
     solo.endpoint.listen("s", 1, solo.now)
     solo.request(SERVICE, ANN)
@@ -137,17 +134,17 @@ def test_the_backlog_counts_what_the_application_has_not_seen() -> None:
     assert isinstance(solo.event(Incoming), Incoming)
     solo.request(SERVICE, ANN)
     assert len(solo.endpoint.connections) == 2
-    solo.endpoint.listen("s", 1, solo.now)  # what waits still counts
+    solo.endpoint.listen("s", 1, solo.now)  # the connection that waits still counts
     solo.route_key = bytes(range(1, 17))
     solo.request(SERVICE, ANN)
     assert len(solo.endpoint.connections) == 2
     solo.ack()
     solo.endpoint.unlisten("s", solo.now)
-    assert isinstance(solo.event(Incoming), Incoming)  # it goes on
+    assert isinstance(solo.event(Incoming), Incoming)  # the connection that waited is still reported
 
 
 def ask(solo: Solo, number: int) -> PacketType:
-    """What a CONNECT with this number as its route key is told."""
+    """Receive a CONNECT with this number as its route key, and return the type of the answer."""
     solo.route_key = bytes([number] * 16)
     solo.request(SERVICE, ANN)
     (packet,) = [packet for packet in solo.out() if packet.type in (PacketType.ACCEPTED, PacketType.REJECTED)]
@@ -176,19 +173,19 @@ def test_a_connection_that_was_seen_makes_no_room_again_when_it_ends() -> None:
 
 
 @pytest.mark.parametrize("packet_type", [PacketType.ABORT, PacketType.SHUTDOWN])
-def test_an_initiator_that_only_says_no_is_never_shown(packet_type: PacketType) -> None:  # 3.5
+def test_an_initiator_that_ends_before_it_is_heard_is_never_reported(packet_type: PacketType) -> None:  # 3.5
     solo = Solo()
     solo.endpoint.listen("s", 1, solo.now)
     for _ in range(3):
         solo.request(SERVICE, ANN)
-        acceptance(solo)  # the tries before it take no place in the backlog
+        acceptance(solo)  # earlier tries take no place in the backlog
         solo.say(packet_type, encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION)))
         assert solo.events() == []
         assert not solo.endpoint.connections
         solo.route_key = bytes([*solo.route_key[1:], 0])
 
 
-def test_a_service_connection_that_nobody_was_shown_ends_in_silence() -> None:
+def test_a_service_connection_that_was_never_reported_ends_without_an_event() -> None:
     solo = Solo(EndpointConfig(user_timeout_us=10 * SECOND_US))
     solo.endpoint.listen("s", 1, solo.now)
     solo.request(SERVICE, ANN)
@@ -236,7 +233,7 @@ def test_a_resume_is_answered_when_everything_matches() -> None:  # 6.6
 
 
 @pytest.mark.parametrize("wrong", ["source", "destination", "user", "key"])
-def test_a_resume_of_something_else_is_refused(wrong: str) -> None:  # 6.6
+def test_a_resume_that_does_not_match_is_refused(wrong: str) -> None:  # 6.6
     solo = Solo().served()
     own = solo.connection.id
     if wrong == "key":
@@ -253,7 +250,7 @@ def test_a_resume_of_something_else_is_refused(wrong: str) -> None:  # 6.6
     assert solo.connection.state is State.OPEN
 
 
-def test_a_target_is_no_service_of_the_same_name() -> None:
+def test_a_target_is_not_taken_for_a_service_of_the_same_name() -> None:
     solo = Solo()
     solo.endpoint.listen("db", 8, solo.now)
     solo.out()
@@ -263,7 +260,7 @@ def test_a_target_is_no_service_of_the_same_name() -> None:
     assert solo.out() == []
 
 
-def test_a_connect_that_is_repeated_is_no_stranger() -> None:  # 3.3
+def test_a_repeated_connect_is_not_discarded_and_opens_nothing() -> None:  # 3.3
     solo = Solo()
     solo.request()
     solo.request()

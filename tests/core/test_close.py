@@ -1,4 +1,4 @@
-"""The close table between two endpoints: what PROTOCOL 5 says of each row, and how the four events may meet."""
+"""The close table between two endpoints: each row of PROTOCOL 5, and the orders in which the events may meet."""
 
 import pytest
 
@@ -24,7 +24,7 @@ SHUTDOWN, ABORT = PacketType.SHUTDOWN, PacketType.ABORT
 
 
 def drain(connection: Connection, pair: Pair) -> bytes:
-    """Everything that can be read now."""
+    """Read everything that can be read now."""
     parts = []
     while len(part := connection.read(1 << 20, pair.now)):
         parts.append(bytes(part))
@@ -65,7 +65,7 @@ def test_open_close_called() -> None:  # 5.2
 
 
 def test_closing_close_acked() -> None:  # 5.3
-    """The send side ends; the closer is told, releases the route and drains."""
+    """The send side ends; the endpoint that closed reports Closed, releases the route and drains."""
     pair = Pair()
     one, other = pair.open()
     other.write(b"unread", pair.now)
@@ -79,7 +79,7 @@ def test_closing_close_acked() -> None:  # 5.3
 
 
 def test_open_peer_close() -> None:  # 5.4
-    """Nothing can be written any more; what was not received is a reset; what came can be read."""
+    """Writing raises; bytes that the peer had not received are reported as Lost; bytes that arrived can be read."""
     pair = Pair()
     one, other = pair.open()
     one.write(b"abc", pair.now)
@@ -96,7 +96,7 @@ def test_open_peer_close() -> None:  # 5.4
 
 
 def test_closing_peer_close() -> None:  # 5.4, 5.6
-    """Both close at once: each acknowledges the other's CLOSE, and none waits for the other."""
+    """Both close at once: each acknowledges the other's CLOSE, and neither waits for the other."""
     pair = Pair()
     one, other = pair.open()
     one.close(pair.now)
@@ -108,7 +108,7 @@ def test_closing_peer_close() -> None:  # 5.4, 5.6
 
 
 def test_closing_peer_close_with_bytes_in_flight() -> None:  # 5.4
-    """What the other had not received when it closed is a reset to its writer; what it had is not."""
+    """Bytes that the peer had not received when it closed are reported as Lost; bytes that it had received are not."""
     pair = Pair()
     one, other = pair.open()
     one.write(b"abc", pair.now)
@@ -123,7 +123,7 @@ def test_closing_peer_close_with_bytes_in_flight() -> None:  # 5.4
 
 
 def test_peer_closed_reader_at_close() -> None:  # 5.5
-    """End of stream once, when the last byte was read."""
+    """The end of stream is reported once, when the last byte has been read."""
     pair = Pair()
     one, other = pair.open()
     one.write(b"abc", pair.now)
@@ -140,7 +140,7 @@ def test_peer_closed_reader_at_close() -> None:  # 5.5
 
 
 def test_peer_closed_close_called() -> None:
-    """The application does not want the rest: that is no end of stream."""
+    """The application closes without reading the rest, and so sees no end of stream."""
     pair = Pair()
     one, other = pair.open()
     one.write(b"abc", pair.now)
@@ -154,7 +154,7 @@ def test_peer_closed_close_called() -> None:
 
 
 def test_drain_close_acked() -> None:  # 5.7
-    """The ACK of a CLOSE that crossed theirs: awaiting nothing more, it releases the route."""
+    """The ACK of a CLOSE that crossed the peer's: nothing more is awaited, and the endpoint releases the route."""
     pair = Pair()
     one, other = pair.open()
     pair.lose = lambda side, packet: packet.type == SHUTDOWN
@@ -166,7 +166,7 @@ def test_drain_close_acked() -> None:  # 5.7
 
 
 def test_drain_shutdown() -> None:  # 5.7
-    """Who receives SHUTDOWN when everything has ended forgets at once, and says the same."""
+    """An endpoint that receives SHUTDOWN after the end forgets the connection at once and sends SHUTDOWN, too."""
     pair = Pair()
     one, other = pair.open()
     one.close(pair.now)
@@ -177,7 +177,7 @@ def test_drain_shutdown() -> None:  # 5.7
 
 
 def test_drain_drained() -> None:  # 5.7
-    """Without SHUTDOWN it ends after the user timeout."""
+    """Without SHUTDOWN the drain ends after the user timeout."""
     pair = Pair()
     one, _ = pair.open()
     pair.lose = lambda side, packet: packet.type == SHUTDOWN
@@ -191,7 +191,7 @@ def test_drain_drained() -> None:  # 5.7
 
 
 def test_drain_lost() -> None:  # 5.8
-    """An ABORT ends it at once, and nobody is told twice."""
+    """An ABORT ends the drain at once, and no second end is reported."""
     pair = Pair()
     one, _ = pair.open()
     pair.lose = lambda side, packet: packet.type == SHUTDOWN
@@ -203,10 +203,10 @@ def test_drain_lost() -> None:  # 5.8
     assert kinds(pair.a) == []
 
 
-# how the events may meet
+# orders in which the events may meet
 
 
-def test_finish_then_close() -> None:  # 5.1, 5.2
+def test_after_finish_the_other_direction_stays_open_until_close() -> None:  # 5.1, 5.2
     pair = Pair()
     one, other = pair.open()
     one.write(b"abc", pair.now)
@@ -223,7 +223,7 @@ def test_finish_then_close() -> None:  # 5.1, 5.2
     assert is_gone(pair)
 
 
-def test_finish_from_both_sides_leaves_it_to_close() -> None:  # 5.1
+def test_a_connection_that_both_sides_finished_ends_with_close() -> None:  # 5.1
     pair = Pair()
     one, other = pair.open()
     for connection in (one, other):
@@ -238,7 +238,7 @@ def test_finish_from_both_sides_leaves_it_to_close() -> None:  # 5.1
     assert is_gone(pair)
 
 
-def test_a_close_that_overtakes_its_data() -> None:  # 5.4, 5.9
+def test_a_close_that_overtakes_its_data_waits_for_it() -> None:  # 5.4, 5.9
     pair = Pair()
     one, other = pair.open()
     pair.hold = lambda side, packet: packet.type == DATA and not packet.attempt
@@ -283,7 +283,7 @@ def test_close_with_data_in_flight_both_ways() -> None:  # 5.2, 5.4
     one, other = pair.open()
     one.write(b"a" * 100_000, pair.now)
     other.write(b"b" * 100_000, pair.now)
-    pair.run(7 * MS)  # on the way
+    pair.run(7 * MS)  # the data is in flight
     one.close(pair.now)
     pair.settle()
     assert drain(other, pair) == b"a" * 100_000
@@ -293,7 +293,7 @@ def test_close_with_data_in_flight_both_ways() -> None:  # 5.2, 5.4
     assert is_gone(pair)
 
 
-def test_close_says_what_had_come_so_that_its_ack_may_be_lost() -> None:  # 2.5, 5.4
+def test_close_names_the_last_packet_received_so_that_its_ack_may_be_lost() -> None:  # 2.5, 5.4
     pair = Pair()
     one, other = pair.open()
     pair.lose = lambda side, packet: packet.type == ACK and side is pair.a
@@ -310,7 +310,7 @@ def test_close_says_what_had_come_so_that_its_ack_may_be_lost() -> None:  # 2.5,
     assert Closed in kinds(pair.b)
 
 
-def test_the_route_dies_in_the_middle_of_the_end() -> None:  # 6.5, 6.6
+def test_the_route_may_be_lost_in_the_middle_of_the_end() -> None:  # 6.5, 6.6
     pair = Pair()
     one, other = pair.open()
     one.write(b"abc", pair.now)
@@ -325,10 +325,10 @@ def test_the_route_dies_in_the_middle_of_the_end() -> None:  # 6.5, 6.6
     assert is_gone(pair)
 
 
-def test_a_resume_in_the_drain_acknowledges_what_is_repeated() -> None:  # 5.7, 6.6
+def test_a_resume_in_the_drain_acknowledges_the_repeated_close() -> None:  # 5.7, 6.6
     pair = Pair()
     one, other = pair.open()
-    pair.lose = lambda side, packet: side is pair.b  # everything that the reader says
+    pair.lose = lambda side, packet: side is pair.b  # everything that the reader sends
     one.close(pair.now)
     pair.run(SECOND_US)
     assert (one.state, other.state) == (State.CLOSING, State.DRAIN)
@@ -341,7 +341,7 @@ def test_a_resume_in_the_drain_acknowledges_what_is_repeated() -> None:  # 5.7, 
     assert is_gone(pair)
 
 
-def test_batches_given_up_in_the_middle_of_the_end() -> None:  # 4.10
+def test_batches_may_be_given_up_in_the_middle_of_the_end() -> None:  # 4.10
     pair = Pair()
     one, other = pair.open()
     fates = [GIVEN_UP, GIVEN_UP, LOST, Fate((10 * MS, 40 * MS)), GIVEN_UP]

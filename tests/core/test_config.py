@@ -47,6 +47,6 @@ def test_the_bounds_themselves_are_allowed() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_an_impossible_configuration_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         EndpointConfig(**fields)

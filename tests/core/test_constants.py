@@ -1,4 +1,4 @@
-"""The numbers that docs/PROTOCOL.md names, said once more."""
+"""The constants have the values that docs/PROTOCOL.md names."""
 
 from tunnel.core import constants
 

@@ -5,7 +5,7 @@ from tunnel.core import EndpointConfig
 from tunnel.core.constants import EARLY_BYTES_MAX
 
 
-def test_early_data_fit_an_acceptor_whose_first_window_is_smaller() -> None:
+def test_early_data_fits_an_acceptor_whose_first_window_is_smaller() -> None:
     small = EndpointConfig(window_bytes_min=16 * 1024, window_bytes_start=20_000)
     pair = Pair(EndpointConfig(), small, batch_bytes=1024 * 1024)
     pair.b.endpoint.listen(SERVICE.host, 1, pair.now)

@@ -1,4 +1,4 @@
-"""Many connections behind one door: who gets what, timers, traces, the relay's coming and going."""
+"""One endpoint with many connections: demultiplexing, timers, traces, and the relay's loss and return."""
 
 from random import Random
 from typing import Any
@@ -40,7 +40,7 @@ SILENT = (
 
 
 @pytest.mark.parametrize("packet_type", sorted(set(PacketType) - {PacketType.CONNECT, PacketType.LISTEN_STATE}))
-def test_packets_for_nobody_are_answered_unless_that_would_never_end(packet_type: PacketType) -> None:  # 3.9
+def test_packets_for_no_connection_are_answered_unless_answers_could_loop(packet_type: PacketType) -> None:  # 3.9
     solo = Solo()
     solo.receive(Packet(packet_type, PEER, 99, 5, b""))
     answers = solo.out()
@@ -64,7 +64,7 @@ def test_answers_to_strangers_are_bounded() -> None:  # 3.9
         assert len(solo.out()) == 64
 
 
-def test_packets_without_destination_or_of_another_version_are_counted() -> None:  # 1.4
+def test_packets_without_destination_or_of_another_version_are_discarded() -> None:  # 1.4
     solo = Solo().opened()
     solo.receive(Packet(DATA, PEER, 0, 5, b"x"))
     other = solo.packet(DATA, b"x", number=0)
@@ -74,7 +74,7 @@ def test_packets_without_destination_or_of_another_version_are_counted() -> None
     assert (solo.out(), solo.events()) == ([], [])
 
 
-def test_one_batch_may_concern_many() -> None:
+def test_one_batch_may_hold_packets_of_many_connections() -> None:
     solo = Solo()
     connections = [solo.opened(TARGET).connection for _ in range(3)]
     packets = []
@@ -94,7 +94,7 @@ def test_a_connection_that_ends_within_a_batch_takes_no_more_of_it() -> None:
     assert solo.types() == [ABORT]
 
 
-def test_ids_are_not_drawn_again_while_they_rest() -> None:  # 3.1
+def test_an_id_is_not_drawn_again_while_its_tombstone_lasts() -> None:  # 3.1
     class Repeating(Random):
         drawn = 0
 
@@ -108,7 +108,7 @@ def test_ids_are_not_drawn_again_while_they_rest() -> None:  # 3.1
     assert endpoint.new_id() == 8
 
 
-def test_commands_about_a_request_that_has_ended_are_errors_of_the_caller() -> None:
+def test_accepting_or_refusing_a_request_that_has_ended_raises() -> None:
     solo = Solo()
     solo.request()
     solo.say(PacketType.SHUTDOWN)
@@ -118,7 +118,7 @@ def test_commands_about_a_request_that_has_ended_are_errors_of_the_caller() -> N
         solo.endpoint.refuse(solo.connection.id, RejectReason.REFUSED, "", solo.now)
 
 
-def test_requests_and_services() -> None:
+def test_announcements_and_refusals_leave() -> None:
     solo = Solo()
     solo.endpoint.listen("s", 8, solo.now)
     solo.endpoint.unlisten("s", solo.now)
@@ -129,7 +129,7 @@ def test_requests_and_services() -> None:
     assert solo.types() == expected
 
 
-def test_what_was_held_reaches_a_connection_only_while_it_lives() -> None:  # 3.7
+def test_held_packets_reach_a_connection_only_while_it_lives() -> None:  # 3.7
     solo = Solo().connect()
     solo.data(0)
     solo.say(PacketType.SHUTDOWN)
@@ -155,7 +155,7 @@ def test_a_new_relay_makes_initiators_resume() -> None:  # 6.5
     assert solo.endpoint.carrier.initial_edge_bytes == 5000
 
 
-def test_the_same_relay_again_changes_nothing() -> None:
+def test_attaching_to_the_same_relay_again_changes_nothing() -> None:
     solo = Solo().opened()
     solo.endpoint.attached(False, 1 << 20, 5000, solo.now)
     assert solo.connection.handshake.suspended_since_us == NEVER_US
@@ -167,7 +167,7 @@ def test_without_a_relay_the_user_timeout_runs() -> None:  # 4.15
     solo.wait(400 * SECOND_US)
     solo.endpoint.detached(solo.now)
     solo.wait(299 * SECOND_US)
-    solo.endpoint.detached(solo.now)  # still
+    solo.endpoint.detached(solo.now)  # still detached: the time runs on
     solo.endpoint.attached(False, 1 << 20, 5000, solo.now)
     solo.endpoint.detached(solo.now)
     solo.wait(300 * SECOND_US - 1)
@@ -191,7 +191,7 @@ def test_an_unknown_token_is_ignored() -> None:
     assert solo.endpoint.next_batch(1 << 16, solo.now) is None
 
 
-def test_a_batch_given_up_is_sent_again_and_timers_are_kept() -> None:  # 4.10
+def test_a_batch_that_is_given_up_is_sent_again_and_timers_are_kept() -> None:  # 4.10
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     (packet,) = solo.out(ok=False)
@@ -203,7 +203,7 @@ def test_a_batch_given_up_is_sent_again_and_timers_are_kept() -> None:  # 4.10
 # time
 
 
-def test_an_early_or_late_call_is_harmless() -> None:
+def test_handling_timeouts_too_early_or_too_late_is_harmless() -> None:
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -224,9 +224,9 @@ def test_without_connections_there_is_no_timeout() -> None:
     assert solo.endpoint.connections == {}
 
 
-def test_what_timers_cost_in_memory_depends_on_the_connections_alone() -> None:
+def test_the_memory_for_timers_depends_on_the_connections_alone() -> None:
     solo = Solo().opened()
-    for number in range(2_000):  # each delays an ACK: a deadline that is sooner than all others, then gone
+    for number in range(2_000):  # each delays an ACK: the earliest deadline of all, soon cleared
         solo.data(number)
         solo.wait(25 * MS)
         solo.out()
@@ -252,7 +252,7 @@ def test_timers_of_many_connections_survive_the_sweep() -> None:
 # traces
 
 
-def test_traces_tell_what_happened() -> None:
+def test_a_trace_records_states_packets_and_causes() -> None:
     records: list[TraceRecord] = []
     solo = Solo(trace=records.append).opened()
     solo.connection.write(b"abc", solo.now)
@@ -274,7 +274,7 @@ def test_traces_tell_what_happened() -> None:
     assert [record.text for record in records if record.text][-1] == "closed"
 
 
-def test_traces_of_an_acceptor_and_of_what_is_gone() -> None:
+def test_an_acceptor_and_packets_of_no_connection_are_traced() -> None:
     records: list[TraceRecord] = []
     solo = Solo(EndpointConfig(exit=True), trace=records.append)
     solo.request()
@@ -286,7 +286,7 @@ def test_traces_of_an_acceptor_and_of_what_is_gone() -> None:
     assert [(record.packet_type, record.connection) for record in sent] == [(PacketType.ACCEPTED, solo.connection.id)]
     window = solo.connection.sender.window
     window.outstanding.clear()
-    solo.request()  # wanted again when it is acknowledged already
+    solo.request()  # repeats CONNECT although ACCEPTED is acknowledged
     solo.out()
     assert records[-1].cause == ""
     own = solo.connection.id
@@ -298,10 +298,10 @@ def test_traces_of_an_acceptor_and_of_what_is_gone() -> None:
 DATA = PacketType.DATA
 
 
-EDGE_BYTES = 1 << 30  # of the rig: no relay has said anything
+EDGE_BYTES = 1 << 30  # the edge at which Solo attaches: no relay has announced another
 
 
-def test_what_is_of_another_version_hides_nothing_behind_it() -> None:  # 1.2
+def test_a_packet_of_another_version_does_not_hide_later_ones() -> None:  # 1.2
     solo = Solo().opened()
     strange = Packet(DATA, PEER, solo.connection.id, 7, b"?", 0, 9)
     stranger = Packet(DATA, PEER, solo.connection.id + 1, 7, b"?")
@@ -312,21 +312,21 @@ def test_what_is_of_another_version_hides_nothing_behind_it() -> None:  # 1.2
     assert solo.endpoint.packets_discarded == 2
 
 
-def test_a_stranger_is_answered_without_a_number() -> None:  # 3.9
+def test_the_abort_for_a_stranger_has_no_number() -> None:  # 3.9
     solo = Solo()
     solo.receive(Packet(DATA, 5, 6, 7, b"x"))
     (packet,) = solo.out()
     assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.ABORT, 6, 5, 0)
 
 
-def test_every_stranger_counts() -> None:
+def test_every_packet_of_a_stranger_is_counted() -> None:
     solo = Solo()
     for destination in (6, 7, 0, 0):
         solo.receive(Packet(DATA, 5, destination, 7, b"x"))
     assert solo.endpoint.packets_discarded == 4
 
 
-def test_a_first_number_is_any_of_32_bits_beyond_the_first_round() -> None:  # 1.6
+def test_a_first_number_is_32_random_bits_above_two_to_the_32() -> None:  # 1.6
     class Fixed(Random):
         def getrandbits(self, bits: int) -> int:
             return (1 << bits) - 1
@@ -334,7 +334,7 @@ def test_a_first_number_is_any_of_32_bits_beyond_the_first_round() -> None:  # 1
     assert Endpoint(EndpointConfig(), Fixed()).new_sequence() == (1 << 32) + (1 << 32) - 1
 
 
-def test_who_was_first_is_first_when_both_are_due() -> None:
+def test_connections_that_are_due_together_keep_their_order() -> None:
     solo = Solo()
     ids = [solo.endpoint.connect(SERVICE, solo.now).id for _ in range(3)]
     solo.out()
@@ -350,7 +350,7 @@ def test_touching_a_connection_costs_no_timer() -> None:
     assert len(solo.endpoint._timers) == before
 
 
-def test_a_trace_says_all_of_a_packet() -> None:
+def test_a_trace_records_every_field_of_a_packet() -> None:
     records: list[TraceRecord] = []
     solo = Solo(trace=records.append).connect()
     solo.answer(window=1000)
@@ -395,7 +395,7 @@ def test_the_route_key_has_16_bytes() -> None:  # 3.1
     assert len(Solo().connect().connection.identity.route_key) == 16
 
 
-def test_a_trace_says_who_spoke_to_whom_and_what_the_timers_stand_at() -> None:
+def test_a_trace_records_both_ids_and_the_state_of_the_timers() -> None:
     records: list[TraceRecord] = []
     solo = Solo(trace=records.append).opened(SERVICE)
     connection = solo.connection
@@ -413,6 +413,6 @@ def test_a_trace_says_who_spoke_to_whom_and_what_the_timers_stand_at() -> None:
     assert [record.packet_type for record in received] == [PacketType.ACCEPTED, PacketType.ACK]
 
 
-def test_an_endpoint_without_a_name_has_none_in_its_trace() -> None:
+def test_an_endpoint_has_an_empty_name_by_default() -> None:
     assert Solo().endpoint.name == "solo"
     assert Endpoint(EndpointConfig(), Random(1)).name == ""

@@ -1,4 +1,4 @@
-"""What callers may catch."""
+"""The exceptions that callers may catch."""
 
 import pytest
 

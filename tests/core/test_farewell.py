@@ -1,4 +1,4 @@
-"""SHUTDOWN that is lost: it is repeated until the other says it, too, and nobody is left with the route (5.7)."""
+"""A lost SHUTDOWN is repeated until the peer sends it, too, so that neither side keeps the route (5.7)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SHUTDOWN = PacketType.SHUTDOWN
 
 
 @pytest.mark.parametrize("lost", [1, 2, 5])
-def test_shutdown_is_repeated_until_the_peer_says_it(lost: int) -> None:  # 5.7
+def test_shutdown_is_repeated_until_the_peer_sends_it(lost: int) -> None:  # 5.7
     """Nothing else would end the route at the relay, or the drain of the peer, before the user timeout."""
     pair = Pair()
     one, _ = pair.open()
@@ -26,8 +26,8 @@ def test_shutdown_is_repeated_until_the_peer_says_it(lost: int) -> None:  # 5.7
     assert Lost not in kinds(pair.a) + kinds(pair.b)
 
 
-def test_two_who_closed_at_once_say_it_though_no_ack_came() -> None:  # 5.6, 5.7
-    """Neither repeats its CLOSE once it has the other's, and each would wait for the ACK of its own."""
+def test_endpoints_that_closed_at_once_send_shutdown_without_an_ack() -> None:  # 5.6, 5.7
+    """Neither repeats its CLOSE once it has the peer's, so both would wait for an ACK that is lost."""
     pair = Pair()
     one, other = pair.open()
     pair.lose = lambda side, packet: packet.type == PacketType.ACK
@@ -41,7 +41,7 @@ def test_two_who_closed_at_once_say_it_though_no_ack_came() -> None:  # 5.6, 5.7
     assert Lost not in kinds(pair.a) + kinds(pair.b)
 
 
-def test_who_has_forgotten_answers_a_repeated_shutdown() -> None:  # 5.7
+def test_an_endpoint_that_has_forgotten_answers_a_repeated_shutdown() -> None:  # 5.7
     pair = Pair()
     one, _ = pair.open()
     pair.lose_first(SHUTDOWN, sender=pair.b)
@@ -55,8 +55,8 @@ def test_who_has_forgotten_answers_a_repeated_shutdown() -> None:  # 5.7
     assert [packet.attempt for packet in pair.b.of_type(SHUTDOWN)] == [0, 0]
 
 
-def test_nobody_answers_an_answer() -> None:  # 5.7
-    """Two who have both forgotten would say farewell for ever."""
+def test_a_shutdown_that_answers_another_is_not_answered() -> None:  # 5.7
+    """Two endpoints that have both forgotten would otherwise send SHUTDOWN to each other forever."""
     pair = Pair()
     one, other = pair.open()
     one.close(pair.now)
@@ -74,7 +74,7 @@ def test_nobody_answers_an_answer() -> None:  # 5.7
 
 
 def test_answers_to_strangers_are_bounded() -> None:  # 5.7, 3.9
-    """Who repeats SHUTDOWN for ids that nobody knows is not answered without end."""
+    """A peer that repeats SHUTDOWN for unknown ids gets a bounded number of answers."""
     solo = Solo()
     for number in range(1, 100):
         solo.receive(Packet(SHUTDOWN, PEER, number, 0, attempt=1))
@@ -84,7 +84,7 @@ def test_answers_to_strangers_are_bounded() -> None:  # 5.7, 3.9
 
 
 def test_shutdown_is_not_repeated_while_the_route_is_gone() -> None:  # 5.7, 6.6
-    """Nobody would hear it; when the route is back it is due anew."""
+    """It would be lost; it is due again when the route is back."""
     pair = Pair()
     one, _ = pair.open()
     pair.lose = lambda side, packet: packet.type in (SHUTDOWN, PacketType.CONNECT)
@@ -99,8 +99,8 @@ def test_shutdown_is_not_repeated_while_the_route_is_gone() -> None:  # 5.7, 6.6
     assert Lost not in kinds(pair.a) + kinds(pair.b)
 
 
-def test_a_reader_who_is_behind_costs_few_shutdowns() -> None:  # 5.7
-    """It answers when it has read everything; until then the repeats get rare."""
+def test_a_slow_reader_causes_few_shutdowns() -> None:  # 5.7
+    """Its endpoint answers when everything is read; until then SHUTDOWN is repeated with exponential backoff."""
     pair = Pair()
     one, other = pair.open()
     one.write(b"abc", pair.now)

@@ -1,4 +1,4 @@
-"""Packets of any type with any fields, at any state: nothing raises, nothing leaks, and no stream ends cleanly without
+"""Packets of any type with any fields, in any state: nothing raises, nothing leaks, and no stream ends cleanly without
 its last byte (5.9)."""
 
 from random import Random
@@ -36,7 +36,7 @@ CONFIG = EndpointConfig(
     exit=True, window_bytes_min=500, window_bytes_start=500, window_bytes_max=2000, out_of_order_packets_max=20
 )
 TYPES = st.sampled_from([*PacketType, 0, 8, 200])
-NEAR = st.integers(-3, 6)  # packets from where the endpoint is: what may mean something
+NEAR = st.integers(-3, 6)  # distance from the endpoint's own numbers: may be valid
 PAYLOADS = st.one_of(
     junk,
     acks.map(encode_ack),
@@ -52,7 +52,7 @@ PAYLOADS = st.one_of(
 
 
 class Enemy:
-    """Knows ids, numbers and the route key, and says what is false."""
+    """A hostile peer that knows ids, numbers and the route key, and sends false packets."""
 
     def __init__(self, state: State, draw: st.DataObject) -> None:
         self.solo = Solo(CONFIG)
@@ -65,7 +65,7 @@ class Enemy:
         return wrap(near + self.draw.draw(NEAR))
 
     def payload(self, packet_type: int) -> bytes:
-        """Junk, or something well-formed whose numbers are nearly right."""
+        """Return junk, or a well-formed payload whose numbers are nearly right."""
         if not self.draw.draw(st.booleans()):
             return bytes(self.draw.draw(PAYLOADS))
         connection = self.solo.connection
@@ -130,7 +130,7 @@ def test_nothing_raises_and_nothing_is_kept_beyond_its_limit(state: State, draw:
 
 @given(st.binary(min_size=1, max_size=60), st.data())
 def test_no_clean_end_without_the_last_byte(stream: bytes, draw: st.DataObject) -> None:  # 5.9
-    """The peer cuts, repeats, reorders and changes its stream, but knows the digest of the whole one."""
+    """The peer truncates, repeats, reorders and changes its stream, but knows the digest of the whole stream."""
     random = Random(draw.draw(st.integers(0, 2**32)))
     solo = Solo(CONFIG).opened()
     whole = End(len(stream), xxh3_128(stream).digest())
@@ -155,7 +155,7 @@ def test_no_clean_end_without_the_last_byte(stream: bytes, draw: st.DataObject) 
 
 
 @given(st.data())
-def test_a_storm_of_connects_opens_no_more_than_there_may_be(draw: st.DataObject) -> None:
+def test_a_storm_of_connects_stays_within_connections_max(draw: st.DataObject) -> None:
     config = EndpointConfig(exit=True, connections_max=5, budget_bytes=1_000_000)
     solo = Solo(config)
     solo.endpoint.listen("s", 3, solo.now)

@@ -1,4 +1,4 @@
-"""Ten thousand idle connections cost a step nothing: counted in calls, not in seconds."""
+"""Ten thousand idle connections add no work to a step; work is counted in calls, not in seconds."""
 
 import gc
 import sys
@@ -15,7 +15,7 @@ FEW, MANY = 10, 10_000
 
 
 def endpoint_with(count: int) -> tuple[Solo, Connection]:
-    """So many open connections, and one more that is busy."""
+    """Return an endpoint with `count` idle connections, and one more connection that is busy."""
     solo = Solo()
     for _ in range(count):
         solo.connect(TARGET)
@@ -28,7 +28,7 @@ def endpoint_with(count: int) -> tuple[Solo, Connection]:
 
 
 def calls(action: Callable[[], object]) -> int:
-    """How many functions are called on the way, those in C included."""
+    """Count the functions that an action calls, including those in C."""
     count = 0
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -37,7 +37,7 @@ def calls(action: Callable[[], object]) -> int:
 
     before = sys.getprofile()
     gc.collect()
-    gc.disable()  # a collection in between would count what others do at its end
+    gc.disable()  # a garbage collection would count finalizers of other objects
     sys.setprofile(note)
     try:
         action()
@@ -48,7 +48,7 @@ def calls(action: Callable[[], object]) -> int:
 
 
 def echo(solo: Solo, busy: Connection) -> None:
-    """A request and its answer, with everything that a driver asks on the way."""
+    """Send a request and receive its answer, with every call that a driver makes meanwhile."""
     endpoint = solo.endpoint
     busy.write(b"request", solo.now)
     solo.out()
@@ -73,8 +73,8 @@ def test_a_step_costs_the_same_with_ten_and_with_ten_thousand_idle_connections()
     assert costs[0] == costs[1]
 
 
-def test_what_an_idle_connection_costs_in_an_hour() -> None:
-    """A PING a minute, and a look at the user timeout now and then."""
+def test_an_idle_connection_needs_few_timeouts_in_an_hour() -> None:
+    """It needs a PING a minute, and a check of the user timeout every five minutes."""
     solo = Solo().opened(TARGET)
     wakes = 0
     end = solo.now + 3600 * SECOND_US

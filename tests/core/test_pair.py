@@ -1,5 +1,5 @@
-"""Two endpoints with random commands over a path that loses, doubles, overtakes, delays and forgets: safety at each
-step, and everything complete when the path has healed."""
+"""Two endpoints under random commands, over a path that loses, duplicates, reorders and delays packets and forgets
+routes: safety holds at each step, and everything is complete once the path has healed."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -35,7 +35,7 @@ SMALL = EndpointConfig(
 )
 LARGE = EndpointConfig(exit=True)
 FAULTS_US = 20 * SECOND_US
-HEALING_US = 760 * SECOND_US  # a drain without a route lasts as long as the user timeout, and then once more
+HEALING_US = 760 * SECOND_US  # a drain without a route may last twice the user timeout
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class End:
     to_write: bytes
     written: int = 0
     got: bytearray = field(default_factory=bytearray)
-    done: bool = False  # it has finished or closed
+    done: bool = False  # the application has finished or closed
 
 
 class Session:
@@ -77,7 +77,7 @@ class Session:
         return self.below(100) < percent
 
     def fate(self, side: Side, packets: list[Packet]) -> Fate:
-        """What becomes of a batch."""
+        """Draw the fate of a batch."""
         if self.healed:
             return Fate()
         up_us, down_us = 1 * MS + self.below(30 * MS), 1 * MS + self.below(100 * MS)
@@ -108,7 +108,7 @@ class Session:
         self.ends[side.name, connection.id] = end
 
     def step(self) -> None:
-        """Everybody handles events, then does something or nothing."""
+        """Let each application handle its events, then do something or nothing."""
         for side in self.pair.sides:
             events, side.events = side.events, []
             for event in events:
@@ -157,10 +157,10 @@ class Session:
             assert self.rough or connection.state in (State.PEER_CLOSED, State.DRAIN, State.CLOSED)
             end.done = True
 
-    # promises
+    # properties
 
     def partner(self, end: End) -> End | None:
-        """The other end, once it exists."""
+        """Return the other end, once it exists."""
         other = end.side.other
         for candidate in self.ends.values():
             identity = candidate.connection.identity
@@ -171,9 +171,9 @@ class Session:
     def check(self, end: End) -> None:
         partner = self.partner(end)
         stream = partner.to_write[: partner.written] if partner is not None else b""
-        assert stream.startswith(bytes(end.got))  # delivered is a prefix of what was written
+        assert stream.startswith(bytes(end.got))  # delivered bytes are a prefix of the written ones
         if end.connection.at_eof:
-            assert end.got == stream  # and an end of stream comes after all of it (5.9)
+            assert end.got == stream  # the end of stream follows the last byte (5.9)
 
     def run(self, connections: int) -> None:
         pair = self.pair
@@ -205,7 +205,7 @@ class Session:
 
 
 def over(session: Session) -> None:
-    """Whatever was done: each connection ended once, and nothing is left of it."""
+    """Assert that each connection ended exactly once, and that nothing is left of it."""
     pair = session.pair
     for side in pair.sides:
         assert side.endpoint.connections == {}
@@ -220,7 +220,7 @@ def over(session: Session) -> None:
 @given(st.integers(0, 2**32))
 @example(0)
 def test_streams_survive_everything(seed: int) -> None:
-    """Nobody aborts or closes early: every byte arrives, and every connection ends cleanly on both sides."""
+    """No application aborts or closes early: every byte arrives, and every connection ends cleanly on both sides."""
     session = Session(seed, rough=False)
     session.run(connections=1 + session.below(4))
     over(session)
@@ -233,8 +233,8 @@ def test_streams_survive_everything(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_rough_applications_learn_how_it_ended(seed: int) -> None:
-    """Anybody may close or abort at any time: what is read is right, and everybody is told once."""
+def test_applications_that_close_at_random_learn_how_it_ended(seed: int) -> None:
+    """Applications may close or abort at any time: bytes that are read are right, and each end is reported once."""
     session = Session(seed, rough=True)
     session.run(connections=1 + session.below(4))
     over(session)
@@ -243,6 +243,6 @@ def test_rough_applications_learn_how_it_ended(seed: int) -> None:
         if isinstance(event, Lost):
             assert event.reason not in (LostReason.INTEGRITY, LostReason.PROTOCOL)
         if isinstance(event, Lost) and event.reason is LostReason.TIMEOUT:
-            # only whose peer is gone, and could not say so: the path was never away for so long
+            # only if the peer ended and could not say so: the path was never down for that long
             partner = session.partner(end)
             assert partner is None or isinstance(session.terminal[partner.side.name, partner.connection.id][0], Lost)

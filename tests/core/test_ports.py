@@ -1,4 +1,4 @@
-"""What is assumed of a carrier before anything is known."""
+"""The assumptions about a carrier of which nothing is known yet."""
 
 from tunnel.core.constants import NEVER_US
 from tunnel.core.ports import CarrierView

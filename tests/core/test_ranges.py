@@ -21,7 +21,7 @@ def members(ranges: list[tuple[int, int]]) -> set[int]:
 
 
 @given(STEPS)
-def test_it_is_a_set_of_numbers(steps: list[tuple[str, tuple[int, int]]]) -> None:
+def test_a_range_set_behaves_like_a_set_of_numbers(steps: list[tuple[str, tuple[int, int]]]) -> None:
     subject, model = RangeSet(), set[int]()
     for kind, (first, last) in steps:
         if kind == ADD:
@@ -63,7 +63,7 @@ def test_it_is_a_set_of_numbers(steps: list[tuple[str, tuple[int, int]]]) -> Non
         (14, 15, [(14, 15)], [(5, 6), (10, 12), (14, 15)]),
     ],
 )
-def test_adding(first: int, last: int, new: list[tuple[int, int]], after: list[tuple[int, int]]) -> None:
+def test_add_merges_neighbours(first: int, last: int, new: list[tuple[int, int]], after: list[tuple[int, int]]) -> None:
     subject = RangeSet()
     subject.add(5, 6)
     subject.add(10, 12)

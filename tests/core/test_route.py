@@ -25,7 +25,7 @@ EARLY = bytes(range(256)) * 200  # 50 KiB
 
 
 def requested(pair: Pair) -> tuple[Connection, ConnectRequested]:
-    """A connection with early data, about which the exit is asked."""
+    """Request a connection with early data; return it and the event that asks the exit about it."""
     one = pair.a.endpoint.connect(TARGET, pair.now)
     one.write(EARLY, pair.now)
     pair.settle()
@@ -45,7 +45,7 @@ def first_of(packet_type: PacketType) -> "Losing":
 
 
 class Losing:
-    """Loses the first packets of a type."""
+    """A filter for `Pair.lose` that loses the first `count` packets of a type."""
 
     def __init__(self, packet_type: PacketType, count: int) -> None:
         self.packet_type = packet_type
@@ -58,7 +58,7 @@ class Losing:
         return True
 
 
-def test_early_data_are_there_when_the_connection_is() -> None:  # 3.6
+def test_early_data_is_readable_when_the_connection_is_accepted() -> None:  # 3.6
     pair = Pair(EXIT)
     one, request = requested(pair)
     assert one.state is State.CONNECTING
@@ -72,7 +72,7 @@ def test_early_data_are_there_when_the_connection_is() -> None:  # 3.6
     assert one.sender.window.idle
 
 
-def test_early_data_of_a_refused_connection_are_gone() -> None:  # 3.6
+def test_early_data_of_a_refused_connection_is_forgotten() -> None:  # 3.6
     pair = Pair(EXIT)
     one, request = requested(pair)
     pair.b.endpoint.refuse(request.connection_id, RejectReason.UNREACHABLE, "text", pair.now)
@@ -101,7 +101,7 @@ def test_any_packet_of_the_opening_may_be_lost(lost: PacketType, times: int) -> 
     assert read_all(one, pair) == b"answer"
 
 
-def test_what_overtakes_accepted_is_held_and_not_lost() -> None:  # 3.7
+def test_data_that_overtakes_accepted_is_held_and_not_lost() -> None:  # 3.7
     pair = Pair(EXIT)
     one, request = requested(pair)
     pair.hold = lambda side, packet: packet.type == ACCEPTED
@@ -146,7 +146,7 @@ def test_an_initiator_that_gave_up_leaves_nothing_behind() -> None:  # 3.9
     assert not pair.b.endpoint.connections
 
 
-def test_a_service_may_speak_first_and_is_shown_when_the_initiator_is_heard() -> None:  # 3.5
+def test_a_service_connection_is_reported_when_the_initiator_is_heard_and_may_write_first() -> None:  # 3.5
     pair = Pair()
     pair.b.endpoint.listen("s", 5, pair.now)
     one = pair.a.endpoint.connect(SERVICE, pair.now)
@@ -194,13 +194,13 @@ def test_any_packet_of_a_resume_may_be_lost(lost: PacketType, times: int) -> Non
     assert read_all(one, pair) == EARLY
 
 
-def test_data_of_the_acceptor_that_overtake_its_answer_do_not_leave_it_waiting() -> None:  # 6.7
+def test_an_acceptor_whose_data_overtakes_its_answer_does_not_stay_suspended() -> None:  # 6.7
     pair = Pair()
     one, other = pair.open()
     pair.restart_relay()
     pair.hold = lambda side, packet: packet.type == ACCEPTED
     other.write(EARLY, pair.now)
-    pair.run(500 * MS)  # its data come to a relay without a route: it is told so, and waits again
+    pair.run(500 * MS)  # its data meets a relay without a route: DROPPED suspends it again
     assert other.handshake.suspended_since_us != NEVER_US
     pair.hold = lambda side, packet: False
     pair.release()
@@ -209,7 +209,7 @@ def test_data_of_the_acceptor_that_overtake_its_answer_do_not_leave_it_waiting()
     assert other.handshake.suspended_since_us == NEVER_US
 
 
-def test_one_side_alone_may_have_lost_its_route() -> None:  # 6.7
+def test_one_side_alone_may_learn_that_the_route_is_lost() -> None:  # 6.7
     pair = Pair()
     one, other = pair.open()
     pair.relay.restart()
@@ -223,7 +223,7 @@ def test_one_side_alone_may_have_lost_its_route() -> None:  # 6.7
     assert read_all(other, pair) == b"x"
 
 
-def test_an_acceptor_that_restarted_is_the_end() -> None:  # 6.6
+def test_an_acceptor_that_has_forgotten_the_connection_ends_it() -> None:  # 6.6
     pair = Pair()
     one, other = pair.open()
     other.abort(pair.now)
@@ -236,7 +236,7 @@ def test_an_acceptor_that_restarted_is_the_end() -> None:  # 6.6
     assert one.state is State.CLOSED
 
 
-def test_batches_given_up_while_opening() -> None:  # 4.10
+def test_batches_may_be_given_up_during_the_handshake() -> None:  # 4.10
     pair = Pair()
     pair.b.endpoint.listen("s", 5, pair.now)
     fates = [GIVEN_UP, GIVEN_UP, Fate(), GIVEN_UP, LOST, GIVEN_UP]

@@ -1,4 +1,4 @@
-"""Clauses 4.13, 4.14 and 4.10: how batches are filled, how they are shared, and what their end means."""
+"""Clauses 4.13, 4.14 and 4.10: how batches are filled, how connections share them, and what their outcome causes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ CLOSE, CONNECT = PacketType.CLOSE, PacketType.CONNECT
 
 
 def shares(packets: list[Packet]) -> dict[int, int]:
-    """Bytes of payload by connection."""
+    """Return the bytes of payload by connection."""
     found: dict[int, int] = {}
     for packet in packets:
         found[packet.source] = found.get(packet.source, 0) + len(packet.payload)
@@ -45,7 +45,7 @@ def test_a_batch_is_no_larger_than_asked_for_and_nothing_is_left_behind(size_max
     while solo.endpoint.wants_batch():
         batch = solo.endpoint.next_batch(size_max, solo.now)
         if batch is None:
-            assert not solo.endpoint.wants_batch()  # it only looked as if something were left
+            assert not solo.endpoint.wants_batch()  # wants_batch() was True though nothing was left
             break
         assert batch.size == sum(packet.size for packet in batch.packets)
         assert batch.size <= size_max
@@ -70,7 +70,7 @@ def test_the_smallest_packet_leaves_however_small_the_batch() -> None:  # 4.13
     assert [len(packet.payload) for packet in fill(solo, 500).packets] == [KIB]
 
 
-def test_strays_leave_as_there_is_room() -> None:
+def test_packets_of_no_connection_leave_as_there_is_room() -> None:
     solo = Solo()
     for number in range(65):
         solo.receive(Packet(DATA, 5, number + 1, 7, b"x"))
@@ -104,7 +104,7 @@ def test_control_packets_of_a_connection_wait_for_room_for_all_of_them() -> None
     assert [packet.type for packet in fill(solo, KIB + 1).packets] == [ACK]
 
 
-def test_a_long_refusal_leaves_alone_and_stops_nobody() -> None:
+def test_a_refusal_larger_than_the_batch_leaves_alone() -> None:
     solo = Solo()
     solo.request()
     solo.endpoint.refuse(solo.connection.id, RejectReason.REFUSED, "x" * 60_000, solo.now)
@@ -113,7 +113,7 @@ def test_a_long_refusal_leaves_alone_and_stops_nobody() -> None:
     assert not solo.endpoint.wants_batch()
 
 
-def test_no_crumbs_at_the_end_of_a_batch() -> None:
+def test_the_end_of_a_batch_is_not_filled_with_a_tiny_packet() -> None:
     solo, (first, second) = many(2)
     first.write(bytes(2000), solo.now)
     second.write(bytes(2000), solo.now)
@@ -126,7 +126,7 @@ def test_no_crumbs_at_the_end_of_a_batch() -> None:
 # order and fairness
 
 
-def test_control_first_then_little_then_much() -> None:  # 4.14
+def test_control_packets_leave_first_then_small_writes_then_bulk() -> None:  # 4.14
     solo, (bulk, little, heard) = many(3)
     bulk.write(bytes(100_000), solo.now)
     little.write(bytes(100), solo.now)
@@ -136,7 +136,7 @@ def test_control_first_then_little_then_much() -> None:  # 4.14
     assert [packet.source for packet in packets[:3]] == [heard.id, little.id, bulk.id]
 
 
-def test_bulk_is_shared_by_turns() -> None:  # 4.14
+def test_connections_with_bulk_data_take_turns() -> None:  # 4.14
     solo, connections = many(4)
     for connection in connections:
         connection.write(bytes(200_000), solo.now)
@@ -146,7 +146,7 @@ def test_bulk_is_shared_by_turns() -> None:  # 4.14
     assert max(found.values()) - min(found.values()) <= 2 * 4 * KIB
 
 
-def test_little_that_became_much_takes_its_turn() -> None:
+def test_a_small_write_that_grew_to_bulk_takes_its_turn() -> None:
     solo, (first, second) = many(2)
     for connection in (first, second):
         connection.write(bytes(10), solo.now)
@@ -155,7 +155,7 @@ def test_little_that_became_much_takes_its_turn() -> None:
     assert len(found) == 2
 
 
-def test_little_that_became_just_too_much_waits_behind_what_was_there() -> None:
+def test_a_small_write_that_just_grew_to_bulk_waits_for_earlier_bulk() -> None:
     solo, (first, second) = many(2)
     first.write(bytes(100_000), solo.now)
     second.write(bytes(10), solo.now)
@@ -163,7 +163,7 @@ def test_little_that_became_just_too_much_waits_behind_what_was_there() -> None:
     assert fill(solo, 64 * KIB).packets[0].source == first.id
 
 
-def test_much_that_is_sent_again_is_not_little() -> None:  # 4.14: what is lost is to be sent, too
+def test_resent_bulk_is_not_a_small_write() -> None:  # 4.14: lost bytes are still to be sent
     solo, (resent, other) = many(2)
     resent.write(bytes(100_000), solo.now)
     batches = [fill(solo, 16 * KIB) for _ in range(7)]
@@ -174,7 +174,7 @@ def test_much_that_is_sent_again_is_not_little() -> None:  # 4.14: what is lost 
     assert found[other.id] > 8 * KIB
 
 
-def test_what_was_sent_too_much_is_waited_for() -> None:
+def test_an_overdraft_is_carried_over_to_later_rounds() -> None:
     solo, (large, other) = many(2)
     large.write(bytes(200_000), solo.now)
     lost = fill(solo, 800_000)
@@ -186,13 +186,13 @@ def test_what_was_sent_too_much_is_waited_for() -> None:
     assert shares(packets)[other.id] > 100_000
 
 
-def test_a_delayed_ack_travels_along_but_asks_for_nothing() -> None:  # 4.3
+def test_a_delayed_ack_joins_a_batch_but_asks_for_none() -> None:  # 4.3
     solo, (quiet, busy) = many(2)
     solo.wait(10 * MS)
     solo.connection = quiet
     solo.data(0)
     assert not solo.endpoint.wants_batch()
-    assert solo.endpoint.next_batch(64 * KIB, solo.now) is not None  # if someone asks all the same
+    assert solo.endpoint.next_batch(64 * KIB, solo.now) is not None  # a driver may ask all the same
     solo.now += 10 * MS
     solo.data(1)
     busy.write(b"x", solo.now)
@@ -200,13 +200,13 @@ def test_a_delayed_ack_travels_along_but_asks_for_nothing() -> None:  # 4.3
     assert solo.endpoint.next_batch(64 * KIB, solo.now) is None
 
 
-def test_delayed_acks_wait_for_room_and_for_their_distance() -> None:  # 4.3
+def test_delayed_acks_wait_for_room_and_for_their_spacing() -> None:  # 4.3
     solo, (one, two, third) = many(3)
     for connection in (one, two):
         solo.connection = connection
         solo.data(0)
     third.write(bytes(50), solo.now)
-    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]  # they just had one
+    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]  # both sent an ACK just now
     solo.now += 10 * MS
     third.write(bytes(50), solo.now)
     assert [packet.type for packet in fill(solo, 1024).packets] == [DATA]
@@ -219,7 +219,7 @@ def test_delayed_acks_wait_for_room_and_for_their_distance() -> None:  # 4.3
     assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]
 
 
-def test_the_ack_of_what_has_ended_is_forgotten() -> None:
+def test_an_ack_that_is_no_longer_pending_is_forgotten() -> None:
     solo, (one, two) = many(2)
     solo.connection = one
     solo.data(0)
@@ -228,10 +228,10 @@ def test_the_ack_of_what_has_ended_is_forgotten() -> None:
     assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]
 
 
-# the end of a batch
+# the outcome of a batch
 
 
-def test_what_no_timer_repeats_is_sent_again_when_a_batch_is_given_up() -> None:  # 4.10
+def test_packets_without_a_timer_are_sent_again_when_a_batch_is_given_up() -> None:  # 4.10
     solo = Solo()
     solo.endpoint.listen("s", 4, solo.now)
     solo.request()
@@ -276,7 +276,7 @@ def test_the_ack_of_a_connection_that_ended_meanwhile_is_not_owed() -> None:
     assert solo.out() == []
 
 
-def test_strays_are_bounded_but_what_is_up_is_always_said() -> None:
+def test_packets_of_no_connection_are_bounded_but_announcements_always_leave() -> None:
     solo = Solo(EndpointConfig(connections_max=1))
     for number in range(2000):
         solo.route_key = number.to_bytes(16, "big")
@@ -287,14 +287,14 @@ def test_strays_are_bounded_but_what_is_up_is_always_said() -> None:
     assert types[-1] == PacketType.LISTEN_STATE
 
 
-def test_strays_that_are_given_up_are_bounded_together_with_those_that_wait() -> None:
+def test_packets_of_no_connection_are_bounded_with_those_given_up() -> None:
     solo = Solo(EndpointConfig(connections_max=1))
     batches = []
     for number in range(3000):
         solo.route_key = number.to_bytes(16, "big")
         solo.request(SERVICE)
         if number % 1000 == 999:
-            batches.append(fill(solo, 1 << 20))  # all that wait leave, and the carrier fails
+            batches.append(fill(solo, 1 << 20))  # all that wait leave, in a batch that will fail
     solo.endpoint.listen("s", 4, solo.now)
     batches.append(fill(solo, 1 << 20))
     for batch in batches:
@@ -304,7 +304,7 @@ def test_strays_that_are_given_up_are_bounded_together_with_those_that_wait() ->
     assert types.count(PacketType.LISTEN_STATE) == 1
 
 
-def test_an_announcement_that_is_given_up_while_it_waits_is_said_once() -> None:
+def test_an_announcement_that_is_given_up_when_due_again_leaves_once() -> None:
     solo = Solo()
     solo.endpoint.listen("s", 4, solo.now)
     batch = fill(solo, 64 * KIB)
@@ -315,8 +315,8 @@ def test_an_announcement_that_is_given_up_while_it_waits_is_said_once() -> None:
     assert solo.types() == [PacketType.LISTEN_STATE]
 
 
-def test_an_announcement_that_waits_is_not_said_twice() -> None:  # 2.8
-    """It is repeated until it is answered, also while the carrier takes nothing."""
+def test_an_announcement_that_waits_is_not_queued_twice() -> None:  # 2.8
+    """Its timer repeats it until it is answered, even while the carrier takes nothing."""
     solo = Solo()
     solo.endpoint.listen("s", 4, solo.now)
     solo.endpoint.listen("t", 4, solo.now)
@@ -327,7 +327,7 @@ def test_an_announcement_that_waits_is_not_said_twice() -> None:  # 2.8
     assert solo.types() == [PacketType.LISTEN_STATE, PacketType.LISTEN_STATE]
 
 
-def test_a_batch_is_done_once() -> None:
+def test_only_the_first_outcome_of_a_batch_counts() -> None:
     solo, (connection,) = many(1)
     connection.write(b"x", solo.now)
     batch = fill(solo, 64 * KIB)
@@ -336,7 +336,7 @@ def test_a_batch_is_done_once() -> None:
     assert not solo.endpoint.wants_batch()
 
 
-def test_batches_that_are_under_way_are_told_apart() -> None:
+def test_only_the_batch_that_was_given_up_is_sent_again() -> None:
     solo, (connection,) = many(1)
     batches = []
     for payload in (b"first", b"second", b"third"):
@@ -347,7 +347,7 @@ def test_batches_that_are_under_way_are_told_apart() -> None:
     assert [bytes(packet.payload) for packet in solo.out()] == [b"second"]
 
 
-def test_accepted_leaves_before_what_needs_the_route_even_when_it_is_sent_again() -> None:  # 3.2
+def test_a_resent_accepted_leaves_before_packets_that_need_the_route() -> None:  # 3.2
     solo = Solo()
     solo.request()
     solo.data(0)
@@ -361,7 +361,7 @@ def test_accepted_leaves_before_what_needs_the_route_even_when_it_is_sent_again(
     assert again.size == sum(packet.size for packet in again.packets)
 
 
-def test_what_the_window_does_not_allow_is_not_queued() -> None:
+def test_bytes_beyond_the_peers_window_want_no_batch() -> None:
     solo = Solo().connect(TARGET)
     solo.answer(window=100)
     solo.out()

@@ -1,4 +1,4 @@
-"""Somebody waits for an acknowledgement: in which batch it is asked for (4.17)."""
+"""A flush asks for an acknowledgement with PROBE: the batch in which PROBE leaves (4.17)."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def kinds(solo: Solo, size: int) -> list[PacketType]:
     return [PacketType(packet.type) for packet in batch.packets]
 
 
-def test_it_is_asked_for_behind_the_last_packet_of_each_connection() -> None:
+def test_the_probe_follows_the_last_packet_of_its_connection() -> None:
     solo, (a, b) = many(2)
     for connection in (a, b):
         connection.write(b"x", solo.now)
@@ -27,7 +27,7 @@ def test_it_is_asked_for_behind_the_last_packet_of_each_connection() -> None:
 
 
 @pytest.mark.parametrize(("left", "last"), [(24, [DATA, PROBE]), (23, [DATA])])
-def test_it_waits_for_the_next_batch_when_this_one_is_full(left: int, last: list[PacketType]) -> None:
+def test_the_probe_waits_for_the_next_batch_when_this_one_is_full(left: int, last: list[PacketType]) -> None:
     solo, (connection,) = many(1)
     connection.write(bytes(8 * KIB - 8 * 24 - left), solo.now)
     connection.flush()
@@ -35,7 +35,7 @@ def test_it_waits_for_the_next_batch_when_this_one_is_full(left: int, last: list
     assert [packet.type for packet in solo.out()] == [PROBE][: PROBE not in last]
 
 
-def test_what_is_acknowledged_meanwhile_is_not_asked_for() -> None:
+def test_no_probe_leaves_when_everything_was_acknowledged_meanwhile() -> None:
     solo, (connection,) = many(1)
     connection.write(bytes(8 * KIB - 8 * 24), solo.now)
     connection.flush()
@@ -45,7 +45,7 @@ def test_what_is_acknowledged_meanwhile_is_not_asked_for() -> None:
     assert solo.out() == []
 
 
-def test_it_leaves_alone_or_with_the_ack_that_is_due() -> None:
+def test_the_probe_leaves_alone_or_with_an_ack_that_is_due() -> None:
     solo, (connection,) = many(1)
     connection.write(b"x", solo.now)
     assert kinds(solo, 8 * KIB) == [DATA]
@@ -56,7 +56,7 @@ def test_it_leaves_alone_or_with_the_ack_that_is_due() -> None:
     assert kinds(solo, 8 * KIB) == [ACK, PROBE]
 
 
-def test_nothing_is_asked_for_when_nothing_is_missing() -> None:
+def test_no_probe_leaves_when_nothing_is_unacknowledged() -> None:
     solo, (connection,) = many(1)
     connection.flush()
     assert not solo.endpoint.wants_batch()
@@ -67,7 +67,7 @@ def test_nothing_is_asked_for_when_nothing_is_missing() -> None:
     assert not solo.endpoint.wants_batch()
 
 
-def test_before_the_peer_has_accepted_nobody_is_asked() -> None:
+def test_no_probe_leaves_before_the_peer_has_accepted() -> None:
     solo = Solo().connect()
     solo.connection.write(b"x", solo.now)
     solo.connection.flush()

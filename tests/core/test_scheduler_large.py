@@ -1,4 +1,4 @@
-"""What was packed for larger batches, and is lost: it leaves all the same, and nobody waits for it for ever."""
+"""Lost packets that were cut for larger batches: they leave all the same, and block no other connection."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.core.batching import ACK, DATA, KIB, fill, many
 from tunnel.wire import PacketType
 
 
-def test_a_packet_that_is_too_large_gets_a_batch_of_its_own_however_busy_the_others_are() -> None:
+def test_a_packet_that_is_too_large_gets_its_own_batch_however_busy_the_others_are() -> None:
     solo, (large, busy) = many(2)
     large.write(bytes(50_000), solo.now)
     solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
@@ -23,7 +23,7 @@ def test_a_packet_that_is_too_large_gets_a_batch_of_its_own_however_busy_the_oth
 
 
 @pytest.mark.parametrize("size", [16 * KIB - 24, 16 * KIB - 60])
-def test_what_just_fits_alone_does_not_wait_for_ever_behind_what_is_always_there(size: int) -> None:
+def test_a_packet_that_just_fits_alone_is_not_starved_by_steady_traffic(size: int) -> None:
     solo, (large, busy) = many(2)
     large.write(bytes(size), solo.now)
     solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
@@ -36,7 +36,7 @@ def test_what_just_fits_alone_does_not_wait_for_ever_behind_what_is_always_there
     assert size in sizes
 
 
-def test_what_is_lost_leaves_when_it_just_fits() -> None:
+def test_a_lost_packet_leaves_when_it_just_fits() -> None:
     solo, (connection,) = many(1)
     connection.write(bytes(2000), solo.now)
     solo.endpoint.batch_done(fill(solo, 64 * KIB).token, False, solo.now)
@@ -47,7 +47,7 @@ def test_what_is_lost_leaves_when_it_just_fits() -> None:
     assert [packet.type for packet in fill(solo, ack_size + 24 + 2000).packets] == [ACK, DATA]
 
 
-def test_what_is_too_large_by_its_header_gets_a_batch_of_its_own() -> None:
+def test_a_packet_that_is_too_large_by_its_header_gets_its_own_batch() -> None:
     solo, (large, busy) = many(2)
     large.write(bytes(32 * KIB), solo.now)
     solo.endpoint.batch_done(fill(solo, 256 * KIB).token, False, solo.now)
@@ -58,7 +58,7 @@ def test_what_is_too_large_by_its_header_gets_a_batch_of_its_own() -> None:
     assert 32 * KIB + 24 in sizes
 
 
-def test_what_is_too_large_waits_for_its_turn_among_much() -> None:
+def test_a_packet_that_is_too_large_waits_for_its_turn_among_bulk() -> None:
     solo, (large, busy) = many(2)
     large.write(bytes(500_000), solo.now)
     solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)
@@ -68,7 +68,7 @@ def test_what_is_too_large_waits_for_its_turn_among_much() -> None:
     assert sum(size <= 16 * KIB for size in sizes) >= 3
 
 
-def test_what_fills_no_more_than_half_of_a_batch_waits_for_its_turn() -> None:
+def test_a_packet_of_at_most_half_a_batch_waits_for_its_turn() -> None:
     solo, (large, *small) = many(5)
     large.write(bytes(8 * KIB), solo.now)
     solo.endpoint.batch_done(fill(solo, 64 * KIB).token, False, solo.now)
@@ -81,7 +81,7 @@ def test_what_fills_no_more_than_half_of_a_batch_waits_for_its_turn() -> None:
     assert [packet.source for packet in fill(solo, 16 * KIB).packets] == [small[0].id, large.id]
 
 
-def test_what_was_too_large_may_have_ended() -> None:
+def test_a_connection_may_end_before_its_packet_that_is_too_large_leaves() -> None:
     solo, (large, other) = many(2)
     large.write(bytes(50_000), solo.now)
     solo.endpoint.batch_done(fill(solo, 400_000).token, False, solo.now)

@@ -1,4 +1,4 @@
-"""What the relay is told of services is repeated until it answers (2.8)."""
+"""Announcements of services are repeated until the relay answers them (2.8)."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from tunnel.wire import (
 
 
 def rejection(solo: Solo) -> Rejected:
-    """The one REJECTED that leaves."""
+    """Take the only REJECTED that leaves."""
     (packet,) = solo.out()
     assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.REJECTED, PEER, 0, 0)
     rejected = decode_rejected(packet.payload)
@@ -38,15 +38,15 @@ def announced(solo: Solo) -> list[ListenState]:
 UP, DOWN, REFUSED = ListenStatus.UP, ListenStatus.DOWN, ListenStatus.REFUSED
 
 
-class Told:
-    """Announcements, and what they sent."""
+class Recorder:
+    """Announcements whose packets are recorded."""
 
     def __init__(self) -> None:
         self.packets: list[Packet] = []
         self.announcements = Announcements(self.packets.append)
 
     def states(self) -> list[ListenState | None]:
-        """What was sent since it was asked last."""
+        """Return the states that were sent since the last call."""
         found = [decode_listen_state(packet.payload) for packet in self.packets]
         self.packets.clear()
         return found
@@ -56,75 +56,75 @@ def answer(version: int, name: str, status: ListenStatus = UP) -> ListenState:
     return ListenState(version, status, 0, name)
 
 
-def test_it_is_repeated_after_a_second_and_then_ever_more_seldom() -> None:
-    told = Told()
-    told.announcements.announce("a", UP, 5, 7)
-    assert told.announcements.due_us == 7 + SECOND_US
-    assert told.states() == [ListenState(1, UP, 5, "a")]
+def test_an_announcement_is_repeated_with_exponential_backoff() -> None:
+    recorder = Recorder()
+    recorder.announcements.announce("a", UP, 5, 7)
+    assert recorder.announcements.due_us == 7 + SECOND_US
+    assert recorder.states() == [ListenState(1, UP, 5, "a")]
     times, now = [], 7
     for _ in range(9):
-        now = told.announcements.due_us
-        told.announcements.handle_timeout(now - 1)
-        assert told.states() == []
-        told.announcements.handle_timeout(now)
-        assert told.states() == [ListenState(1, UP, 5, "a")]
+        now = recorder.announcements.due_us
+        recorder.announcements.handle_timeout(now - 1)
+        assert recorder.states() == []
+        recorder.announcements.handle_timeout(now)
+        assert recorder.states() == [ListenState(1, UP, 5, "a")]
         times.append((now - 7) // SECOND_US)
     assert times == [1, 3, 7, 15, 31, 63, 123, 183, 243]
 
 
 @pytest.mark.parametrize("status", [UP, DOWN, REFUSED])
-def test_any_answer_of_the_same_version_ends_it(status: ListenStatus) -> None:
-    told = Told()
-    assert told.announcements.announce("a", UP, 5, 0) == 1
-    assert not told.announcements.is_answered("a")
-    assert told.announcements.answered(answer(1, "a", status))
-    assert told.announcements.is_answered("a")
-    assert told.announcements.due_us == NEVER_US
-    assert not told.announcements.answered(answer(1, "a", status))
+def test_any_answer_of_the_same_version_ends_the_repeats(status: ListenStatus) -> None:
+    recorder = Recorder()
+    assert recorder.announcements.announce("a", UP, 5, 0) == 1
+    assert not recorder.announcements.is_answered("a")
+    assert recorder.announcements.answered(answer(1, "a", status))
+    assert recorder.announcements.is_answered("a")
+    assert recorder.announcements.due_us == NEVER_US
+    assert not recorder.announcements.answered(answer(1, "a", status))
 
 
-def test_an_answer_to_something_older_or_another_name_says_nothing() -> None:
-    told = Told()
-    told.announcements.announce("a", UP, 5, 0)
-    assert told.announcements.announce("a", DOWN, 0, 0) == 2
-    assert not told.announcements.answered(answer(1, "a"))
-    assert not told.announcements.answered(answer(2, "b"))
-    assert not told.announcements.is_answered("a")
+def test_an_answer_to_an_older_version_or_another_name_is_ignored() -> None:
+    recorder = Recorder()
+    recorder.announcements.announce("a", UP, 5, 0)
+    assert recorder.announcements.announce("a", DOWN, 0, 0) == 2
+    assert not recorder.announcements.answered(answer(1, "a"))
+    assert not recorder.announcements.answered(answer(2, "b"))
+    assert not recorder.announcements.is_answered("a")
 
 
-def test_each_name_has_its_own_time() -> None:
-    told = Told()
-    told.announcements.announce("a", UP, 5, 0)
-    told.announcements.announce("b", UP, 6, SECOND_US // 2)
-    told.states()
-    told.announcements.handle_timeout(SECOND_US)
-    assert told.states() == [ListenState(1, UP, 5, "a")]
-    assert told.announcements.due_us == SECOND_US // 2 + SECOND_US
-    told.announcements.answered(answer(2, "b"))
-    assert told.announcements.due_us == 3 * SECOND_US
+def test_each_name_has_its_own_deadline() -> None:
+    recorder = Recorder()
+    recorder.announcements.announce("a", UP, 5, 0)
+    recorder.announcements.announce("b", UP, 6, SECOND_US // 2)
+    recorder.states()
+    recorder.announcements.handle_timeout(SECOND_US)
+    assert recorder.states() == [ListenState(1, UP, 5, "a")]
+    assert recorder.announcements.due_us == SECOND_US // 2 + SECOND_US
+    recorder.announcements.answered(answer(2, "b"))
+    assert recorder.announcements.due_us == 3 * SECOND_US
 
 
-def test_an_earlier_time_is_not_put_off_by_a_later_announcement() -> None:
-    told = Told()
-    told.announcements.announce("a", UP, 5, 0)
-    told.announcements.announce("b", UP, 5, 10)
-    assert told.announcements.due_us == SECOND_US
+def test_a_later_announcement_does_not_postpone_an_earlier_deadline() -> None:
+    recorder = Recorder()
+    recorder.announcements.announce("a", UP, 5, 0)
+    recorder.announcements.announce("b", UP, 5, 10)
+    assert recorder.announcements.due_us == SECOND_US
 
 
-def test_another_relay_was_told_nothing() -> None:
-    told = Told()
-    told.announcements.announce("a", DOWN, 0, 0)
-    told.announcements.forget()
-    assert told.announcements.due_us == NEVER_US
-    assert told.announcements.is_answered("a")
+def test_forgetting_the_relay_ends_the_repeats() -> None:
+    recorder = Recorder()
+    recorder.announcements.announce("a", DOWN, 0, 0)
+    recorder.announcements.forget()
+    assert recorder.announcements.due_us == NEVER_US
+    assert recorder.announcements.is_answered("a")
 
 
-def test_what_cannot_be_said_is_not_remembered() -> None:
-    told = Told()
+def test_an_announcement_that_cannot_be_encoded_is_not_remembered() -> None:
+    recorder = Recorder()
     with pytest.raises(ValueError, match="too long"):
-        told.announcements.announce("x" * 256, UP, 1, 0)
-    assert (told.packets, told.announcements.due_us) == ([], NEVER_US)
-    assert told.announcements.announce("a", UP, 1, 0) == 1
+        recorder.announcements.announce("x" * 256, UP, 1, 0)
+    assert (recorder.packets, recorder.announcements.due_us) == ([], NEVER_US)
+    assert recorder.announcements.announce("a", UP, 1, 0) == 1
 
 
 def test_services_are_announced_with_rising_versions() -> None:  # 2.8
@@ -142,7 +142,7 @@ def test_services_are_announced_with_rising_versions() -> None:  # 2.8
     ]
 
 
-def test_a_relay_that_does_not_know_us_hears_of_every_service() -> None:
+def test_every_service_is_announced_to_a_relay_that_does_not_know_us() -> None:
     solo = Solo()
     solo.endpoint.listen("s", 8, solo.now)
     solo.out()
@@ -179,7 +179,7 @@ def test_the_relay_may_refuse_a_name() -> None:  # 2.8
     assert not acceptor.refused("s")
     solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
     hear(1, ListenStatus.REFUSED, "s")
-    assert not acceptor.refused("s")  # that was the answer of the relay before
+    assert not acceptor.refused("s")  # the answer of the earlier relay
     hear(2, ListenStatus.REFUSED, "s")
     assert acceptor.refused("s")
     hear(1, ListenStatus.REFUSED, "other")

@@ -1,9 +1,9 @@
-"""Counters start at nothing and are not shared."""
+"""Counters start at zero and are not shared."""
 
 from tunnel.core.stats import ConnectionStats
 
 
-def test_two_connections_count_apart() -> None:
+def test_two_connections_count_separately() -> None:
     first, second = ConnectionStats(), ConnectionStats()
     first.resent_by_cause["x"] = 1
     first.packets_sent += 1

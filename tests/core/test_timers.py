@@ -19,7 +19,7 @@ def test_a_timer_fires_once() -> None:
     assert not timers.due(Timer.DRAIN, 11)
 
 
-def test_clearing() -> None:
+def test_a_cleared_timer_has_no_deadline() -> None:
     timers = TimerTable()
     timers.set(Timer.DRAIN, 10)
     timers.set(Timer.OPEN, 20)

@@ -1,4 +1,4 @@
-"""Clauses 3.1 and 3.3: ids and route keys rest for four minutes."""
+"""Clauses 3.1 and 3.3: the tombstones of ids and route keys last for four minutes."""
 
 import tracemalloc
 
@@ -8,7 +8,7 @@ from tunnel.core.tombstones import COHORT_US, Tombstones
 REST_US = 240 * SECOND_US
 
 
-def test_ids_and_answers_rest_for_four_minutes_and_little_longer() -> None:
+def test_tombstones_last_for_four_minutes_and_little_longer() -> None:
     rest = Tombstones()
     rest.add(7, 100)
     rest.add_answer(("ann", b"key"), b"gone", 100)
@@ -23,7 +23,7 @@ def test_ids_and_answers_rest_for_four_minutes_and_little_longer() -> None:
     assert len(rest) == 0
 
 
-def test_what_comes_late_onto_a_shelf_rests_as_long() -> None:
+def test_a_tombstone_added_late_to_a_cohort_lasts_as_long() -> None:
     rest = Tombstones()
     rest.add(1, 0)
     rest.add(2, COHORT_US)
@@ -38,7 +38,7 @@ def test_what_comes_late_onto_a_shelf_rests_as_long() -> None:
     assert not rest.has_id(3)
 
 
-def test_adding_forgets_what_is_old() -> None:
+def test_adding_a_tombstone_forgets_old_ones() -> None:
     rest = Tombstones()
     for number in range(1, 100):
         rest.add(number, number * REST_US // 10)
@@ -47,7 +47,7 @@ def test_adding_forgets_what_is_old() -> None:
     assert rest.has_id(89)
 
 
-def test_every_shelf_is_looked_at() -> None:
+def test_every_cohort_is_searched() -> None:
     rest = Tombstones()
     for number in range(10):
         rest.add(number, number * 2 * COHORT_US)
@@ -57,7 +57,7 @@ def test_every_shelf_is_looked_at() -> None:
     assert [rest.answer(("ann", bytes([number])), now) for number in range(2, 10)] == [bytes([n]) for n in range(2, 10)]
 
 
-def test_the_same_may_rest_twice() -> None:
+def test_a_tombstone_may_be_added_twice() -> None:
     rest = Tombstones()
     for now in (100, 200):
         rest.add(7, now)
@@ -67,7 +67,7 @@ def test_the_same_may_rest_twice() -> None:
     assert len(rest) == 0
 
 
-def test_an_id_costs_little() -> None:
+def test_an_id_costs_less_than_150_bytes() -> None:
     """A client that opens a hundred connections a second keeps 25,000 of them."""
     rest = Tombstones()
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""What an endpoint tells the trace, record by record."""
+"""The records that an endpoint writes to its trace, one by one."""
 
 from tests.core.solo import BIG, FIRST, MS, PEER, Solo
 from tunnel.core import EndpointConfig
@@ -12,7 +12,7 @@ DATA, ACK = PacketType.DATA, PacketType.ACK
 
 
 class Sink(list[TraceRecord]):
-    """Keeps what it is given, at a level."""
+    """A trace sink that keeps its records, at a level."""
 
     def __init__(self, level: TraceLevel = TraceLevel.PACKET) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def opened(level: TraceLevel = TraceLevel.PACKET) -> tuple[Solo, Sink]:
 
 
 def acknowledge(solo: Solo, *, delay_us: int = 0, attempt: int = 0) -> None:
-    """The peer has everything; the newest packet came in that attempt, so long before the ACK left."""
+    """Receive an ACK of everything; the newest packet came in this attempt, `delay_us` before the ACK left."""
     newest = wrap(solo.connection.sender.window.next_sequence - 1)
     solo.say(ACK, encode_ack(Ack(newest, BIG, delay_us, newest, attempt, [])))
 
@@ -48,7 +48,7 @@ def test_without_a_sink_or_at_level_off_there_is_no_tracer() -> None:
     assert Solo(trace=Sink(TraceLevel.CONNECTION)).endpoint.tracer is not None
 
 
-def test_a_batch_and_its_packets() -> None:
+def test_a_batch_and_its_packets_are_recorded() -> None:
     solo, sink = opened()
     assert solo.endpoint.tracer is not None
     solo.endpoint.tracer.carrier = "link"
@@ -92,11 +92,11 @@ def test_a_batch_and_its_packets() -> None:
         latency_us=7,
         carrier="link",
     )
-    solo.endpoint.batch_done(batch.token, True, solo.now + 8)  # reported twice: told once
+    solo.endpoint.batch_done(batch.token, True, solo.now + 8)  # reported twice, recorded once
     assert len(sink.of(TraceEvent.BATCH_RECEIPTED)) == 1
 
 
-def test_a_batch_that_was_given_up() -> None:
+def test_a_batch_that_was_given_up_is_recorded() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     batch = solo.endpoint.next_batch(4096, solo.now)
@@ -108,7 +108,7 @@ def test_a_batch_that_was_given_up() -> None:
     assert (again.attempt, again.cause) == (1, TraceCause.BATCH_GIVEN_UP)
 
 
-def test_an_edge_that_is_not_known_or_is_used_up() -> None:
+def test_an_unknown_edge_is_recorded_as_minus_one_and_a_used_up_edge_as_zero() -> None:
     solo, sink = opened()
     window = solo.connection.sender.window
     window.edge_bytes = NO_EDGE
@@ -123,7 +123,7 @@ def test_an_edge_that_is_not_known_or_is_used_up() -> None:
     assert sink.of(TraceEvent.PACKET_SENT)[-1].edge_bytes == 0
 
 
-def test_a_shut_window_and_what_waits_for_it() -> None:
+def test_a_closed_window_and_the_bytes_that_wait_for_it_are_recorded() -> None:
     solo, sink = opened()
     window = solo.connection.sender.window
     window.peer_edge = 1000
@@ -131,7 +131,7 @@ def test_a_shut_window_and_what_waits_for_it() -> None:
     solo.out()
     record = sink.of(TraceEvent.PACKET_SENT)[-1]
     assert (record.window_bytes, record.in_flight_bytes, record.backlog_bytes) == (0, 1000, 500)
-    window.peer_edge = 900  # cannot happen, and must not be told as a negative number
+    window.peer_edge = 900  # cannot happen, and must not be recorded as a negative number
     window.lose(next(iter(window.outstanding.values())), TraceCause.PTO_PROBE)
     solo.endpoint.touch(solo.connection)
     solo.out()
@@ -142,7 +142,7 @@ def data(solo: Solo, number: int, payload: bytes, attempt: int = 0) -> Packet:
     return Packet(DATA, PEER, solo.connection.id, wrap(FIRST + number), payload, attempt)
 
 
-def test_packets_that_come() -> None:
+def test_a_received_packet_is_recorded() -> None:
     solo, sink = opened()
     solo.receive(data(solo, 1, b"one"))
     expected = TraceRecord(
@@ -158,7 +158,7 @@ def test_packets_that_come() -> None:
     assert sink == [expected]
 
 
-def test_a_packet_that_has_to_wait_and_one_that_fills_the_gap() -> None:
+def test_a_packet_beyond_a_gap_is_recorded_as_buffered_and_others_are_not() -> None:
     solo, sink = opened()
     solo.receive(data(solo, 3, b"three"))
     buffered = sink.only(TraceEvent.PACKET_BUFFERED)
@@ -168,14 +168,14 @@ def test_a_packet_that_has_to_wait_and_one_that_fills_the_gap() -> None:
     assert len(sink.of(TraceEvent.PACKET_BUFFERED)) == 1
 
 
-def test_an_acknowledgement_is_not_buffered_behind_a_gap() -> None:
+def test_a_control_packet_is_not_recorded_as_buffered() -> None:
     solo, sink = opened()
     solo.receive(data(solo, 3, b"three"))
     solo.receive(Packet(PacketType.PING, PEER, solo.connection.id, wrap(FIRST + 9)))
     assert len(sink.of(TraceEvent.PACKET_BUFFERED)) == 1
 
 
-def test_a_duplicate_and_what_is_refused() -> None:
+def test_duplicate_and_refused_packets_are_recorded_with_their_reason() -> None:
     solo, sink = opened()
     solo.receive(data(solo, 1, b"one"))
     solo.receive(data(solo, 1, b"one", attempt=1))
@@ -189,7 +189,7 @@ def test_a_duplicate_and_what_is_refused() -> None:
     assert sink.only(TraceEvent.PACKET_DROPPED).reason == TraceReason.INVALID
 
 
-def test_a_packet_of_nobody() -> None:
+def test_a_packet_of_an_unknown_connection_is_recorded_as_dropped() -> None:
     solo, sink = opened()
     packet = Packet(DATA, 5, 6, 7, b"x", 2)
     solo.receive(packet)
@@ -216,7 +216,7 @@ def test_a_packet_of_nobody() -> None:
     assert len(sink.of(TraceEvent.PACKET_DROPPED)) == 3
 
 
-def test_an_acknowledgement_with_its_sample() -> None:
+def test_an_acknowledgement_is_recorded_with_its_sample() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     sent = solo.out()[-1]
@@ -241,12 +241,12 @@ def test_an_acknowledgement_with_its_sample() -> None:
     )
     assert sender.rtt.latest_us == 15 * MS
     sink.clear()
-    acknowledge(solo)  # says nothing new
+    acknowledge(solo)  # acknowledges nothing new
     assert sink.of(TraceEvent.PACKETS_ACKED) == []
     assert ACK_DELAY_US > 5 * MS
 
 
-def test_of_several_packets_the_newest_gives_the_sample() -> None:
+def test_the_newest_of_several_packets_gives_the_sample() -> None:
     solo, sink = opened()
     for wait_us in (4 * MS, 20 * MS):
         solo.connection.write(b"abc", solo.now)
@@ -258,7 +258,7 @@ def test_of_several_packets_the_newest_gives_the_sample() -> None:
     assert (record.count, record.rtt_us) == (2, 20 * MS)
 
 
-def test_a_needless_repeat_and_its_recovery() -> None:
+def test_a_needless_repeat_and_its_recovery_are_recorded() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     sent = solo.out()[-1]
@@ -284,7 +284,7 @@ def test_a_needless_repeat_and_its_recovery() -> None:
     assert solo.connection.stats.packets_spurious == 1
 
 
-def test_a_repeat_that_was_needed_is_no_needless_one() -> None:
+def test_a_repeat_that_was_needed_is_not_recorded_as_spurious() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -305,7 +305,7 @@ def test_an_echo_of_an_attempt_that_never_left_gives_no_sample() -> None:
     assert sink.of(TraceEvent.SPURIOUS_RETRANSMIT) == []
 
 
-def test_a_timer_and_how_late_it_came() -> None:
+def test_a_timer_is_recorded_with_its_lateness() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -319,7 +319,7 @@ def test_a_timer_and_how_late_it_came() -> None:
     assert record.peer == PEER
 
 
-def test_states_and_totals() -> None:
+def test_the_end_of_a_connection_is_recorded_with_its_state_and_totals() -> None:
     solo, sink = opened(TraceLevel.CONNECTION)
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -356,7 +356,7 @@ def test_states_and_totals() -> None:
     }
 
 
-def test_at_the_level_of_connections_no_packet_is_told() -> None:
+def test_at_connection_level_no_packet_is_recorded() -> None:
     solo, sink = opened(TraceLevel.CONNECTION)
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -368,7 +368,7 @@ def test_at_the_level_of_connections_no_packet_is_told() -> None:
     assert sink == []
 
 
-def test_an_end_without_an_error_is_clean() -> None:
+def test_an_end_without_an_error_is_recorded_as_clean() -> None:
     sink = Sink()
     solo = Solo(EndpointConfig(exit=True), trace=sink)
     solo.connect()
@@ -378,7 +378,7 @@ def test_an_end_without_an_error_is_clean() -> None:
     assert sink.only(TraceEvent.CONNECTION_CLOSED).reason == "clean"
 
 
-def test_edges_are_told_as_they_stand() -> None:
+def test_the_edge_that_the_relay_announced_is_recorded() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     sent = solo.out()[-1]

@@ -1,4 +1,4 @@
-"""What an endpoint tells the trace: samples, limits and what is repeated, to the number."""
+"""The exact numbers in an endpoint's trace: samples, limits and repeats."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tunnel.wire.control import Edge
 DATA, ACK = PacketType.DATA, PacketType.ACK
 
 
-def test_a_repeat_tells_its_cause_and_how_often_time_ran_out() -> None:
+def test_a_repeat_is_recorded_with_its_cause_and_its_backoff() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -23,7 +23,7 @@ def test_a_repeat_tells_its_cause_and_how_often_time_ran_out() -> None:
     assert (again.attempt, again.cause, again.backoff) == (1, TraceCause.RETRANSMIT_TIMEOUT, 1)
 
 
-def test_an_answer_that_is_given_again_and_was_never_lost_has_no_cause() -> None:
+def test_a_repeated_answer_that_was_never_lost_has_no_cause() -> None:
     sink = Sink()
     solo = Solo(trace=sink).served()
     sink.clear()
@@ -33,13 +33,13 @@ def test_an_answer_that_is_given_again_and_was_never_lost_has_no_cause() -> None
     assert (again.packet_type, again.attempt, again.cause) == (PacketType.ACCEPTED, 1, "")
 
 
-def test_what_the_relay_says_is_told_with_the_peer_of_the_connection() -> None:
+def test_a_packet_of_the_relay_is_recorded_with_the_peer_of_the_connection() -> None:
     solo, sink = opened()
     solo.relay(PacketType.EDGE, encode_edge(Edge(wrap(solo.connection.sender.window.edge_sequence), 500)))
     assert sink.only(TraceEvent.PACKET_RECEIVED).peer == PEER
 
 
-def test_what_comes_before_the_peer_is_known_is_told_with_its_source() -> None:
+def test_a_packet_before_the_peer_is_known_is_recorded_with_its_source() -> None:
     sink = Sink()
     solo = Solo(trace=sink).connect()
     solo.receive(Packet(DATA, PEER, solo.connection.id, 1, b"early"))
@@ -49,7 +49,7 @@ def test_what_comes_before_the_peer_is_known_is_told_with_its_source() -> None:
 # acknowledgements
 
 
-def test_an_acknowledgement_tells_what_is_in_flight_and_what_waits() -> None:
+def test_an_acknowledgement_records_the_bytes_in_flight_and_the_bytes_that_wait() -> None:
     solo, sink = opened()
     window = solo.connection.sender.window
     window.peer_edge = 3000
@@ -70,7 +70,7 @@ def test_an_acknowledgement_tells_what_is_in_flight_and_what_waits() -> None:
     [(NO_EDGE, -1), (NO_EDGE - 1, NO_EDGE - 1 - 2000), (2000, 0), (1999, 0), (2001, 1)],
     ids=["none", "the largest", "used up", "beyond", "one byte"],
 )
-def test_an_acknowledgement_tells_what_the_relay_takes(edge_bytes: int, told: int) -> None:
+def test_an_acknowledgement_records_the_room_at_the_relay(edge_bytes: int, told: int) -> None:
     solo, sink = opened()
     window = solo.connection.sender.window
     for size in (1000, 2000):
@@ -81,7 +81,7 @@ def test_an_acknowledgement_tells_what_the_relay_takes(edge_bytes: int, told: in
     assert sink.only(TraceEvent.PACKETS_ACKED).edge_bytes == told
 
 
-def test_an_echo_of_what_was_acknowledged_before_gives_no_sample() -> None:
+def test_an_echo_of_a_packet_acknowledged_before_gives_no_sample() -> None:
     solo, sink = opened()
     window = solo.connection.sender.window
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_an_echo_of_what_was_acknowledged_before_gives_no_sample() -> None:
     assert [record.rtt_us for record in sink.of(TraceEvent.PACKETS_ACKED)] == [20 * MS, 0]
 
 
-def test_the_sample_of_a_repeat_is_that_of_the_attempt_that_is_echoed() -> None:
+def test_the_sample_of_a_repeat_belongs_to_the_echoed_attempt() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -106,7 +106,7 @@ def test_the_sample_of_a_repeat_is_that_of_the_attempt_that_is_echoed() -> None:
     assert solo.connection.sender.rtt.latest_us == 30 * MS
 
 
-def test_the_least_sample_is_a_microsecond() -> None:
+def test_the_smallest_sample_is_a_microsecond() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -115,7 +115,7 @@ def test_the_least_sample_is_a_microsecond() -> None:
     assert solo.connection.sender.rtt.latest_us == 1
 
 
-def test_what_is_acknowledged_before_its_receipt_gives_no_sample() -> None:
+def test_a_packet_acknowledged_before_its_receipt_gives_no_sample() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     assert solo.endpoint.next_batch(4096, solo.now) is not None
@@ -125,7 +125,7 @@ def test_what_is_acknowledged_before_its_receipt_gives_no_sample() -> None:
     assert solo.connection.sender.rtt.latest_us == 0
 
 
-def test_a_clock_may_begin_at_nothing() -> None:
+def test_a_receipt_at_time_zero_gives_a_sample() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     batch = solo.endpoint.next_batch(4096, solo.now)
@@ -148,7 +148,7 @@ def test_all_timers_that_are_due_are_named() -> None:
     assert sink.only(TraceEvent.TIMER_UPDATED).text == "ack_delay retransmit"
 
 
-def test_a_timer_may_come_in_time() -> None:
+def test_a_timer_that_fires_on_time_has_no_lateness() -> None:
     solo, sink = opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -159,7 +159,7 @@ def test_a_timer_may_come_in_time() -> None:
     assert (record.text, record.latency_us) == ("retransmit", 0)
 
 
-def test_the_records_of_an_end_say_nothing_else() -> None:
+def test_the_records_of_an_end_have_no_other_fields() -> None:
     solo, sink = opened(TraceLevel.CONNECTION)
     solo.connection.write(b"abc", solo.now)
     solo.connection.abort(solo.now)

@@ -1,5 +1,5 @@
-"""Clauses 4.12 and 4.15: nothing waits for ever. Either it goes on, or the user timeout ends it; and who waits for
-nothing but a slow application is left in peace."""
+"""Clauses 4.12 and 4.15: no connection waits forever. Either it makes progress or the user timeout ends it; but a
+connection that waits only for a slow application is never ended."""
 
 from collections.abc import Callable
 
@@ -24,12 +24,12 @@ TIMEOUT_US = 20 * SECOND_US
 
 
 def cut(pair: Pair) -> None:
-    """Everything is receipted and then lost."""
+    """From now on every batch is receipted and then lost."""
     pair.fate = lambda side, packets: LOST
 
 
 def freeze(pair: Pair) -> None:
-    """The carriers take nothing."""
+    """From now on the carriers take nothing."""
     for side in pair.sides:
         side.frozen = True
 
@@ -59,7 +59,7 @@ def accepted(pair: Pair, strike: Strike) -> Side:
 
 def writing(pair: Pair, strike: Strike) -> Side:
     one, _ = pair.open()
-    pair.run(100 * SECOND_US)  # an old connection: what began to wait now has not waited for long
+    pair.run(100 * SECOND_US)  # an old connection: the wait counts from the write
     strike(pair)
     one.write(b"abc", pair.now)
     return pair.a
@@ -93,7 +93,7 @@ def telling_the_pull_interval(pair: Pair, strike: Strike) -> Side:
 @pytest.mark.parametrize(
     "begin", [connecting, closed_early, accepted, writing, finishing, closing, telling_the_pull_interval]
 )
-def test_what_nobody_answers_is_lost_after_the_user_timeout(
+def test_a_connection_that_is_not_answered_is_lost_after_the_user_timeout(
     begin: Callable[[Pair, Strike], Side], strike: Strike
 ) -> None:  # 4.15
     pair = Pair(CONFIG)
@@ -106,7 +106,7 @@ def test_what_nobody_answers_is_lost_after_the_user_timeout(
 
 
 @pytest.mark.parametrize("strike", [cut, freeze])
-def test_unanswered_pings_are_the_end(strike: Strike) -> None:  # 4.15, 4.16
+def test_unanswered_pings_end_the_connection(strike: Strike) -> None:  # 4.15, 4.16
     pair = Pair(PINGING)
     pair.open()
     strike(pair)
@@ -115,7 +115,7 @@ def test_unanswered_pings_are_the_end(strike: Strike) -> None:  # 4.15, 4.16
     assert pair.b.lost() is LostReason.TIMEOUT
 
 
-def test_unanswered_window_probes_are_the_end() -> None:  # 4.12, 4.15
+def test_unanswered_window_probes_end_the_connection() -> None:  # 4.12, 4.15
     pair = Pair(CONFIG)
     one, other = pair.open()
     one.write(bytes(2 * WINDOW), pair.now)
@@ -126,7 +126,7 @@ def test_unanswered_window_probes_are_the_end() -> None:  # 4.12, 4.15
     assert pair.a.lost() is LostReason.TIMEOUT
 
 
-def test_a_route_that_stays_away_is_the_end_for_both() -> None:  # 4.15, 6.5
+def test_a_route_that_does_not_come_back_ends_both_sides() -> None:  # 4.15, 6.5
     pair = Pair(CONFIG)
     pair.open()
     pair.lose = lambda side, packet: packet.type == PacketType.CONNECT
@@ -138,7 +138,7 @@ def test_a_route_that_stays_away_is_the_end_for_both() -> None:  # 4.15, 6.5
     assert pair.b.lost() is LostReason.TIMEOUT
 
 
-def test_an_attachment_that_stays_away_is_the_end() -> None:  # 4.15
+def test_an_attachment_that_does_not_come_back_ends_its_connections() -> None:  # 4.15
     pair = Pair(CONFIG)
     pair.open()
     pair.run(100 * SECOND_US)
@@ -147,7 +147,7 @@ def test_an_attachment_that_stays_away_is_the_end() -> None:  # 4.15
     assert pair.a.lost() is LostReason.TIMEOUT
 
 
-# who may wait
+# waits that may last
 
 
 def test_a_reader_may_sleep_for_an_hour() -> None:  # 4.12
@@ -185,11 +185,11 @@ def test_silence_without_keepalive_is_no_loss() -> None:
     assert other.read(3, pair.now) == b"abc"
 
 
-# what is lost once goes on all the same
+# recovery
 
 
 def read_all(connection: Connection, pair: Pair) -> bytes:
-    """Everything that can be read now."""
+    """Read everything that can be read now."""
     parts = []
     while len(part := connection.read(1 << 20, pair.now)):
         parts.append(bytes(part))
@@ -197,7 +197,7 @@ def read_all(connection: Connection, pair: Pair) -> bytes:
 
 
 def shut(pair: Pair) -> tuple[Connection, Connection]:
-    """A window that is used up to the last byte, and nothing more to send."""
+    """Open a connection, use up its window to the last byte, and leave nothing more to send."""
     one, other = pair.open()
     one.write(bytes(WINDOW), pair.now)
     pair.run(SECOND_US)
@@ -279,7 +279,7 @@ def test_a_relay_without_any_room_is_asked_again_after_rto() -> None:  # 2.9
     assert len(other.read(10_000, pair.now)) == 3_000
 
 
-def test_rto_backs_off_while_the_path_is_away_and_heals_at_once() -> None:  # 4.6
+def test_rto_backs_off_while_the_path_is_down_and_is_reset_by_progress() -> None:  # 4.6
     pair = Pair(EndpointConfig())
     one, _ = pair.open()
     cut(pair)
@@ -299,7 +299,7 @@ def test_rto_backs_off_while_the_path_is_away_and_heals_at_once() -> None:  # 4.
     assert one.sender.rtt.backoff == 0
 
 
-def test_a_full_send_buffer_wakes_its_writer() -> None:
+def test_a_full_send_buffer_reports_writable_when_it_has_room() -> None:
     config = EndpointConfig(send_buffer_bytes_max=5_000)
     pair = Pair(config)
     one, other = pair.open()
@@ -314,7 +314,7 @@ def test_a_full_send_buffer_wakes_its_writer() -> None:
     assert got == stream
 
 
-def test_a_closed_connection_leaves_when_its_last_word_is_heard_at_last() -> None:
+def test_a_closed_connection_ends_once_a_frozen_path_moves_again() -> None:
     pair = Pair(EndpointConfig())
     one, other = pair.open()
     one.write(bytes(50_000), pair.now)

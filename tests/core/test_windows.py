@@ -1,4 +1,4 @@
-"""Both windows against simple models: whatever is lost, doubled or overtaken, bytes are where they should be."""
+"""Both windows against simple models: whatever is lost, duplicated or reordered, every byte is in its place."""
 
 from random import Random
 
@@ -46,13 +46,13 @@ def test_any_order_gives_the_same_stream(order: list[int], seed: int, size: int)
     st.lists(st.sampled_from([1, 999, 66000, 1 << 20]), max_size=40),
     st.integers(0, 2**32),
 )
-def test_pins_are_never_negative_and_gone_with_the_last_byte(
+def test_pinned_bytes_are_never_negative_and_zero_after_the_last_byte(
     parts: list[tuple[int, int, bool]], reads: list[int], seed: int
 ) -> None:
     random = Random(seed)
     window = small(2**22)
     bodies = []
-    for body in range(4):  # of each the packets are disjoint slices, and something else fills the rest
+    for body in range(4):  # packets are disjoint slices of each body; other bytes fill the rest
         size = sum(part[1] for part in parts if part[0] == body) + 40_000 * body
         bodies.append(memoryview(random.getrandbits(64).to_bytes(8, "big") * (size // 8 + 1)))
     payloads, cursors = [], [0, 0, 0, 0]
@@ -117,7 +117,7 @@ class Windows(RuleBasedStateMachine):
         index = number % len(self.network)
         segment = self.network[index] if keep else self.network.pop(index)
         if segment.state is SegmentState.ACKNOWLEDGED:
-            return  # its payload is freed: only the sender's own copy would still be there
+            return  # its payload is freed; on a real network the packet has its own copy
         ending = decode_end(segment.payload) if segment.type == PacketType.FINISH else None
         arrival = self.receiving.insert(segment.sequence, segment.type, segment.payload, ending)
         assert arrival not in (Arrival.REFUSED, Arrival.MISMATCH)
@@ -172,7 +172,7 @@ class Windows(RuleBasedStateMachine):
         assert not sending.idle or receiving.received_offset == len(self.written)
 
     def teardown(self) -> None:
-        """Then the network heals, and everything comes through."""
+        """Heal the network, and check that everything comes through."""
         for _ in range(2_000):
             for segment in list(self.sending.outstanding.values()):
                 self.sending.lose(segment, "healing")

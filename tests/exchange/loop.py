@@ -1,4 +1,4 @@
-"""Lanes against a small relay of ServedLanes, on a virtual clock; tests say what becomes of each request."""
+"""Lanes against a small relay of ServedLanes, on a virtual clock; tests decide the fate of each request."""
 
 import heapq
 from collections import deque
@@ -42,7 +42,7 @@ SECRET = bytes(range(32))
 
 
 def data_packet(name: int, size: int = 8) -> Packet:
-    """A packet that can be told from others by its sequence number."""
+    """Make a packet that its name, a sequence number, distinguishes from others."""
     return Packet(PacketType.DATA, 1, 2, name, bytes([name % 251]) * size)
 
 
@@ -51,7 +51,7 @@ def data_frame(name: int, size: int = 8) -> Frame:
 
 
 class MemoryOutbox:
-    """What waits, first in first out."""
+    """Frames that wait, first in, first out."""
 
     def __init__(self, frames: list[Frame] | None = None) -> None:
         self.frames = deque(frames or [])
@@ -74,7 +74,7 @@ class MemoryOutbox:
 
 
 class Relay:
-    """One attachment's relay. It routes nothing: what comes up is kept, what goes down is given by the test."""
+    """A relay with one attachment. It routes nothing: packets that arrive are kept; tests give it packets to send."""
 
     def __init__(self, random: Random, lanes: int = 8, answer_bytes_max: int = 2**20, **limits: int) -> None:
         self.limits = ServedLimits(lanes=lanes, answer_bytes_max=answer_bytes_max)
@@ -88,7 +88,7 @@ class Relay:
         self.epoch = random.getrandbits(64)
 
     def restart(self) -> None:
-        """Everything is forgotten, but for what the test put into the outbox."""
+        """Forget everything, except the frames that the test put into the outbox."""
         for lane in self.lanes.values():
             lane.close()
         self.lanes = {}
@@ -105,7 +105,7 @@ class Relay:
                 self._refuse(handle, StatusCode.CORRUPT)
 
     def give(self, frames: list[Frame]) -> None:
-        """These wait for the endpoint."""
+        """Let these frames wait for the endpoint."""
         self.outbox.frames.extend(frames)
         for lane in sorted((lane for lane in self.lanes.values() if lane.parked is not None), key=parked_at):
             self._send(lane.wake())
@@ -180,27 +180,27 @@ def parked_at(lane: ServedLane) -> int:
 
 @dataclass
 class Fate:
-    """What becomes of one attempt."""
+    """The fate of one attempt."""
 
     request_lost: bool = False
     response_lost: bool = False
     reported: bool = False
-    """The endpoint is told of the loss, as by a reset."""
+    """The endpoint learns of the loss, as by a reset."""
     copies: tuple[int, ...] = ()
-    """After so many microseconds the relay gets the request again; the answers lead nowhere."""
+    """The relay receives the request again after each of these delays, in microseconds; its answers are lost."""
     delay_us: int = 0
     request_damage: int = 0
-    """A bit to flip, counted from the end, or bytes to cut off (negative); 0: none."""
+    """Which bit to flip, counted from the end, or how many bytes to cut off (negative); 0: no damage."""
     response_damage: int = 0
     status: int = 0
-    """Someone else answers with this status, and the relay sees nothing."""
+    """An intermediary answers with this status, and the relay does not see the request."""
     body: bytes = b"<html>"
     retry_after_us: int = 0
 
 
 @dataclass
 class Loop:
-    """The endpoint with a queue of packets to push, the path, the relay."""
+    """An endpoint with a queue of packets to push, a path and a relay."""
 
     config: LaneConfig = field(default_factory=LaneConfig)
     fate: Callable[[Request, int], Fate] = lambda request, now: Fate()
@@ -225,7 +225,7 @@ class Loop:
         self._order = 0
         self._up_free_us = self._down_free_us = 0
 
-    # what tests ask
+    # observations
 
     def told(self, kind: type) -> list[LaneEvent]:
         return [event for _, event in self.events if isinstance(event, kind)]
@@ -243,7 +243,7 @@ class Loop:
         heapq.heappush(self._heap, (max(time_us, self.now), self._order, action))
 
     def run(self, until_us: int) -> None:
-        """Go on until then."""
+        """Run until that time."""
         self.pump()
         while True:
             times = [t for t in (self.lanes.next_timeout(), self.relay.next_timeout()) if t is not None]
@@ -252,7 +252,7 @@ class Loop:
             if not times or min(times) > until_us:
                 self.now = until_us
                 return
-            assert min(times) > self.now or self._heap, "something is due for ever"
+            assert min(times) > self.now or self._heap, "something stays due forever"
             self.now = max(self.now, min(times))
             while self._heap and self._heap[0][0] <= self.now:
                 heapq.heappop(self._heap)[2]()
@@ -261,18 +261,18 @@ class Loop:
             self.pump()
 
     def until(self, condition: Callable[[], bool], limit_us: int) -> int:
-        """Go on in steps of a millisecond until it holds; the time."""
+        """Run in steps of a millisecond until the condition holds; return the time."""
         while not condition():
-            assert self.now < limit_us, "never"
+            assert self.now < limit_us, "the condition did not hold within the limit"
             self.run(self.now + 1000)
         return self.now
 
     def pump(self) -> None:
-        """Drain in the documented order."""
+        """Drain answers, pushes, requests and events in the documented order."""
         while self._respond() | self._push() | self._send() | self._tell():
             pass
         due_us = self.lanes.next_timeout()
-        assert due_us is None or due_us > self.now, "something that was due is left"
+        assert due_us is None or due_us > self.now, "something that was due was not done"
 
     def _push(self) -> bool:
         moved = False
@@ -357,7 +357,7 @@ class Loop:
 
 
 def attempts_of(loop: Loop) -> Iterator[tuple[int, Request]]:
-    """Every request but those of ATTACH, with the time at which it left."""
+    """Return every request except those of ATTACH, with the time at which it left."""
     return ((time_us, request) for time_us, request in loop.requests if request.lane >= 0)
 
 

@@ -1,4 +1,4 @@
-"""Events are values: equal when their fields are, and frozen."""
+"""Events are values: equal when their fields are equal, and frozen."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One body: attempts, silence, repeats and masks (7.5, 7.8, 7.9)."""
+"""One exchange in flight: its attempts, silence, repeats and masks (7.5, 7.8, 7.9)."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ PULL = Exchange(bytes(16), 1, 1, lane=3, number=9, serial_received=4, hold_ms=20
 
 
 class Sender:
-    """A flight and the requests it made."""
+    """A flight and the requests that it made."""
 
     def __init__(self, attempts_max: int = 3, wait_us: int = 500 * MS) -> None:
         self.random = Random(1)
@@ -23,7 +23,7 @@ class Sender:
         self.requests: list[Request] = []
 
     def send(self, now: int) -> int | None:
-        """Send; the id of the attempt that was evicted."""
+        """Send an attempt; return the id of the attempt that it evicted."""
         assert self.flight.next_us <= now
         request, evicted = self.flight.send(len(self.requests) + 1, now, self.random)
         self.requests.append(request)
@@ -56,14 +56,14 @@ def test_an_attach_is_a_flight_too() -> None:
     assert flight.answer_bytes_max == 65536
 
 
-def test_it_is_answered_by_its_lane_and_number_alone() -> None:
+def test_a_flight_is_answered_by_its_lane_and_number_alone() -> None:
     flight = Sender().flight
     assert flight.answers(Answer(3, 9, 1))
     assert not flight.answers(Answer(3, 8, 1))
     assert not flight.answers(Answer(2, 9, 1))
 
 
-def test_silence_is_told_once_per_attempt() -> None:
+def test_silence_is_reported_once_per_attempt() -> None:
     sender = Sender()
     flight = sender.flight
     assert not flight.check_silence(0)  # not sent yet
@@ -86,7 +86,7 @@ def test_a_newest_attempt_that_failed_is_not_silent() -> None:
     assert sender.flight.failures == 1
 
 
-def test_the_first_repeat_follows_a_failure_at_once_and_later_ones_less_and_less_soon() -> None:
+def test_the_first_repeat_follows_a_failure_at_once_and_later_ones_back_off() -> None:
     sender = Sender()
     waits_ms = []
     now = 0
@@ -98,12 +98,12 @@ def test_the_first_repeat_follows_a_failure_at_once_and_later_ones_less_and_less
     assert waits_ms[0] == 0
     longest_ms = [50, 100, 200, 400, 800, 1000, 1000]
     assert all(most / 4 <= wait <= most for wait, most in zip(waits_ms[1:], longest_ms, strict=True))
-    assert len(set(waits_ms)) == len(waits_ms)  # at random: others that failed with it do not repeat in step
+    assert len(set(waits_ms)) == len(waits_ms)  # random, so that flights that failed together do not repeat in step
     assert (sender.flight.failures, sender.flight.last) == (8, "reset 8")
     assert [request.repeat for request in sender.requests] == list(range(8))
 
 
-def test_what_failed_a_thousand_times_is_repeated_within_a_second_still() -> None:
+def test_after_a_thousand_failures_the_next_repeat_is_still_within_a_second() -> None:
     sender = Sender()
     for request_id in range(1, 1001):
         sender.send(sender.flight.next_us)
@@ -114,7 +114,7 @@ def test_what_failed_a_thousand_times_is_repeated_within_a_second_still() -> Non
     assert 250 * MS <= sender.flight.next_us - last_us <= SECOND
 
 
-def test_what_fails_together_is_repeated_at_different_times() -> None:
+def test_flights_that_fail_together_are_repeated_at_different_times() -> None:
     waits_ms = []
     random = Random(3)
     for _ in range(200):
@@ -127,7 +127,7 @@ def test_what_fails_together_is_repeated_at_different_times() -> None:
     assert max(waits_ms) > 48
 
 
-def test_a_failure_of_an_attempt_before_the_newest_changes_no_plan() -> None:
+def test_a_failure_of_an_older_attempt_does_not_move_the_repeat() -> None:
     sender = Sender()
     sender.send(0)
     sender.send(500 * MS)
@@ -136,10 +136,10 @@ def test_a_failure_of_an_attempt_before_the_newest_changes_no_plan() -> None:
     sender.flight.fail(1, "reset", 0, 600 * MS)
     assert sender.flight.next_us == planned_us
     sender.flight.fail(2, "reset", 0, 700 * MS)
-    assert sender.flight.next_us == 700 * MS  # the first that says something of the newest
+    assert sender.flight.next_us == 700 * MS  # the first failure of the newest attempt
 
 
-def test_a_failure_that_is_told_late_delays_no_repeat() -> None:
+def test_a_failure_that_is_reported_late_does_not_delay_the_repeat() -> None:
     sender = Sender()
     sender.send(0)
     sender.flight.fail(1, "reset", 0, 0)
@@ -149,7 +149,7 @@ def test_a_failure_that_is_told_late_delays_no_repeat() -> None:
     assert sender.flight.next_us == planned_us
 
 
-def test_silence_uses_none_of_the_short_waits_up() -> None:
+def test_silence_does_not_use_up_the_short_waits() -> None:
     sender = Sender()
     for _ in range(6):
         sender.send(sender.flight.next_us)
@@ -161,7 +161,7 @@ def test_silence_uses_none_of_the_short_waits_up() -> None:
     assert sender.flight.next_us - now <= 50 * MS
 
 
-def test_told_failures_make_no_silence_longer() -> None:
+def test_reported_failures_do_not_lengthen_waits_after_silence() -> None:
     flight = Flight(PULL, 0, wait_us=SECOND, repeat_us=SECOND, attempts_max=1, repeat_us_max=8 * SECOND)
     random = Random(4)
     for request_id in range(1, 9):
@@ -180,7 +180,7 @@ def test_told_failures_make_no_silence_longer() -> None:
     assert [wait // SECOND for wait in waits_us] in ([1, 3, 7, 7], [1, 3, 6, 6], [1, 3, 6, 7], [1, 3, 7, 6])
 
 
-def test_nothing_comes_before_what_any_attempt_was_asked_to_wait() -> None:
+def test_no_repeat_leaves_before_the_longest_retry_after() -> None:
     sender = Sender()
     sender.send(0)
     sender.send(1 * SECOND)
@@ -190,7 +190,7 @@ def test_nothing_comes_before_what_any_attempt_was_asked_to_wait() -> None:
     assert sender.flight.next_us == 21_100 * MS
 
 
-def test_evidence_brings_nothing_before_that_either() -> None:
+def test_evidence_does_not_shorten_a_retry_after() -> None:
     sender = Sender()
     sender.send(0)
     sender.flight.fail(1, "HTTP 503", 20 * SECOND, 10 * MS)
@@ -235,7 +235,7 @@ def test_repeats_have_the_same_bytes_and_a_mask_from_the_second_failure_on() -> 
 def test_evidence_brings_the_first_repeat_forward() -> None:
     flight = Sender().flight
     flight.prove(5)
-    assert not flight.proven  # nothing was sent yet
+    assert not flight.proven  # no attempt has left yet
     sender = Sender()
     sender.send(0)
     sender.flight.prove(600 * MS)
@@ -248,14 +248,14 @@ def test_evidence_brings_the_first_repeat_forward() -> None:
     assert sender.flight.next_us == planned_us
 
 
-def test_the_oldest_attempt_stays_for_slow_paths_and_the_newer_make_room() -> None:
+def test_the_oldest_attempt_stays_for_slow_paths_and_newer_ones_make_room() -> None:
     sender = Sender()
     evicted = [sender.send(second * SECOND) for second in range(7)]
     assert evicted == [None, None, None, 2, 3, 4, 5]
     assert [attempt.request_id for attempt in sender.flight.attempts] == [1, 6, 7]
 
 
-def test_the_oldest_attempt_may_be_dead_and_goes_in_its_turn_each_later_than_the_one_before() -> None:
+def test_the_oldest_attempt_is_evicted_at_ages_that_grow_to_thirty_seconds() -> None:
     sender = Sender()
     ages, sent_us = [], {}
     for second in range(200):
@@ -266,7 +266,7 @@ def test_the_oldest_attempt_may_be_dead_and_goes_in_its_turn_each_later_than_the
     assert ages[:5] == [8, 16, 30, 30, 30]
 
 
-def test_repeats_become_rare_only_if_they_may() -> None:
+def test_repeats_back_off_up_to_repeat_us_max() -> None:
     flight = Flight(PULL, 0, wait_us=SECOND, repeat_us=SECOND, repeat_us_max=8 * SECOND, attempts_max=1)
     random = Random(1)
     waits = []
@@ -279,7 +279,7 @@ def test_repeats_become_rare_only_if_they_may() -> None:
     assert all(most * 3 // 4 <= wait <= most for wait, most in zip(waits, longest, strict=True))
 
 
-def test_with_one_connection_the_old_attempt_goes_first() -> None:
+def test_with_one_connection_each_attempt_evicts_the_one_before() -> None:
     sender = Sender(attempts_max=1)
     assert [sender.send(second * SECOND) for second in range(3)] == [None, 1, 2]
 
@@ -299,14 +299,14 @@ def test_silence_is_measured_from_when_the_attempt_left() -> None:
     assert (flight.last, flight.first_failure_us) == ("no answer within 0.5 s", 500 * MS)
 
 
-def test_a_proof_that_comes_at_the_deadline_is_none() -> None:
+def test_evidence_at_the_deadline_proves_nothing() -> None:
     sender = Sender()
     sender.send(0)
     sender.flight.prove(500 * MS)
     assert not sender.flight.proven
 
 
-def test_of_two_the_elder_stays_while_it_is_young() -> None:  # 7.8
+def test_of_two_attempts_the_older_stays_while_it_is_young() -> None:  # 7.8
     sender = Sender(attempts_max=2)
     evicted: list[int | None] = []
     while len(evicted) < 3:

@@ -1,4 +1,4 @@
-"""How much a lossy path still carries, how soon a healed one carries again, what an idle one costs."""
+"""Goals: the goodput of a lossy path, the recovery of a healed path, and the cost of an idle attachment."""
 
 from random import Random
 
@@ -20,7 +20,7 @@ REFERENCE = LaneConfig(
 
 
 def carried(rate: float, *, reported: bool, upload: bool) -> int:
-    """Packets in 10 s over 100 ms and 10 MB/s, when that part of the exchanges fails on either half of its way."""
+    """Count the packets carried in 10 s at 100 ms and 10 MB/s, when this part of the exchanges fails either way."""
     random = Random(5)
 
     def fate(request: Request, now: int) -> Fate:
@@ -37,7 +37,7 @@ def carried(rate: float, *, reported: bool, upload: bool) -> int:
 
 
 @pytest.mark.parametrize("upload", [True, False])
-def test_the_goodput_that_loss_must_leave(upload: bool) -> None:
+def test_the_goodput_under_loss_meets_its_goals(upload: bool) -> None:
     clean = carried(0, reported=True, upload=upload)
     assert clean > 10 * 5_000_000 / 30_000
     for reported, goals in ((True, {0.02: 0.9, 0.1: 0.6, 0.3: 0.25}), (False, {0.02: 0.5, 0.1: 0.2, 0.3: 0.05})):
@@ -46,8 +46,8 @@ def test_the_goodput_that_loss_must_leave(upload: bool) -> None:
 
 
 def healed_after(length_us: int, config: LaneConfig, *, upload: bool) -> int:
-    """A packet each 100 ms in one direction, and a blackhole of requests and responses: how long after it the first
-    exchange carries one."""
+    """Send a packet every 100 ms in one direction, through a blackhole of requests and responses; return the time from
+    its end to the first packet that is carried."""
     start_us = 3 * SECOND
     heals_us = start_us + length_us
     loop = Loop(config, lambda request, now: Fate(request_lost=start_us <= now < heals_us), one_way_us=40_000)
@@ -60,18 +60,18 @@ def healed_after(length_us: int, config: LaneConfig, *, upload: bool) -> int:
         else:
             loop.relay.give([data_frame(name)])
         if start_us <= loop.now < heals_us:
-            loop.waiting.clear()  # what the relay answers leads nowhere
+            loop.waiting.clear()  # the relay's answers are lost
         loop.run(loop.now + 100_000)
         times = [time_us for time_us, event in loop.events if isinstance(event, kind) and time_us >= heals_us]
         if times:
             return times[0] - heals_us
-    raise AssertionError("never")
+    raise AssertionError("no packet was carried after the path had healed")
 
 
 @pytest.mark.parametrize("config", [LaneConfig(), LaneConfig(lanes_start=4), LaneConfig(one_connection=True)])
 @pytest.mark.parametrize("upload", [True, False])
-def test_a_healed_path_is_felt_within_a_second_and_a_round_trip(config: LaneConfig, upload: bool) -> None:
-    # The first deadline of a pull includes its hold, a second while packets flow: after short outages it counts.
+def test_a_healed_path_is_used_within_a_second_and_a_round_trip(config: LaneConfig, upload: bool) -> None:
+    # The first deadline of a pull includes its hold, a second while packets flow: it decides after short outages.
     assert healed_after(SECOND // 2, config, upload=upload) <= 1_500_000
     for length_us in (2 * SECOND, 10 * SECOND, 60 * SECOND):
         assert healed_after(length_us, config, upload=upload) <= SECOND + 3 * 80_000
@@ -80,7 +80,7 @@ def test_a_healed_path_is_felt_within_a_second_and_a_round_trip(config: LaneConf
 @pytest.mark.parametrize(
     ("config", "most"), [(LaneConfig(), 5), (LaneConfig(one_connection=True), 61), (LaneConfig(hold_us=2 * SECOND), 31)]
 )
-def test_an_idle_attachment_costs_little(config: LaneConfig, most: int) -> None:
+def test_an_idle_attachment_sends_few_requests(config: LaneConfig, most: int) -> None:
     loop = Loop(config)
     loop.queue.append(data_packet(1))
     loop.run(60 * SECOND)

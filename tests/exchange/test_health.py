@@ -1,4 +1,4 @@
-"""Trouble is told at the third failure of one body, if it has lasted, and its end once."""
+"""Troubled is reported at the third failure of one body, if failures have lasted, and Recovered once."""
 
 from tests.exchange.loop import SECRET
 from tunnel.exchange.events import Recovered, Troubled
@@ -16,11 +16,11 @@ def failing(failures: int, last: str = "HTTP 502") -> Flight:
     return flight
 
 
-def test_the_third_failure_of_one_body_is_told_once() -> None:
+def test_the_third_failure_of_one_body_is_reported_once() -> None:
     health = Health()
     assert health.last == ""
     assert health.failed(failing(1, "HTTP 503"), 0) is None
-    assert health.last == "HTTP 503"  # for whoever cannot wait for the third one
+    assert health.last == "HTTP 503"  # for callers that cannot wait for the third failure
     assert health.failed(failing(2), 800 * MS) is None
     assert health.failed(failing(3), 900 * MS) == Troubled(3, "HTTP 502")
     assert health.failed(failing(4), 1000 * MS) is None
@@ -30,7 +30,7 @@ def test_the_third_failure_of_one_body_is_told_once() -> None:
     assert health.answered() is None
 
 
-def test_failures_in_quick_succession_are_not_told_before_they_have_lasted() -> None:
+def test_failures_in_quick_succession_are_not_reported_before_they_have_lasted() -> None:
     health = Health()
     for number in range(1, 6):
         assert health.failed(failing(number), 10_000 * MS + number * MS) is None
@@ -38,7 +38,7 @@ def test_failures_in_quick_succession_are_not_told_before_they_have_lasted() -> 
     assert health.failed(failing(7), 10_751 * MS) == Troubled(7, "HTTP 502")
 
 
-def test_what_had_failed_before_an_answer_is_not_counted() -> None:
+def test_failures_before_an_answer_do_not_count() -> None:
     health = Health()
     health.failed(failing(1), 0)
     assert health.answered() is None

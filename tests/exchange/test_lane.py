@@ -30,7 +30,7 @@ def test_exchanges_are_numbered_from_1_and_name_the_attachment() -> None:
     assert (push.number, push.pull, push.hold_ms, push.data) == (2, False, 0, whole_packet(data_packet(1)))
 
 
-def test_an_answer_ends_the_exchange_and_its_serial_is_told_next() -> None:
+def test_an_answer_ends_the_exchange_and_the_next_one_confirms_its_serial() -> None:
     it = lane()
     assert (it.idle, it.used_us) == (True, 5)
     fly(it, it.start_push(ATTACHED, 9, [PACKET], 65536))
@@ -85,7 +85,7 @@ def test_the_rest_of_a_packet_is_expected_on_this_lane() -> None:
     assert ([packet.sequence for packet in packets], it.expects) == ([7], False)
 
 
-def test_numbers_and_serials_come_to_their_end() -> None:
+def test_a_lane_is_exhausted_before_its_numbers_or_serials_wrap() -> None:
     it = lane()
     assert not it.exhausted
     it.number = 2**32 - 2**16
@@ -95,8 +95,8 @@ def test_numbers_and_serials_come_to_their_end() -> None:
     assert it.exhausted
 
 
-def test_what_is_not_cut_begins_at_its_beginning() -> None:
+def test_a_push_that_is_not_cut_has_no_offset() -> None:
     it = lane()
     assert it.start_push(ATTACHED, 9, encode_packets([data_packet(1)]), 65536).piece_offset == 0
-    with pytest.raises(ValueError, match=r"^no packet is cut on this lane$"):
+    with pytest.raises(ValueError, match=r"^no packet is cut on this lane: call cut\(\) first$"):
         it.start_piece(ATTACHED, 400, 65536)

@@ -38,7 +38,7 @@ def status(code: StatusCode, retry_after_ms: int = 0) -> bytes:
 
 
 def pushes(*fates: Fate) -> Callable[[Request, int], Fate]:
-    """These for the first attempts of pushes, one after the other; all else is well."""
+    """Give these fates to the first attempts of pushes, in turn; all other attempts succeed."""
     left = list(fates)
 
     def fate(request: Request, now: int) -> Fate:
@@ -48,7 +48,7 @@ def pushes(*fates: Fate) -> Callable[[Request, int], Fate]:
 
 
 def attached_loop(config: LaneConfig = STEADY, relay: Relay | None = None, packets: int = 0) -> Loop:
-    """A loop that has attached (after 20 ms), with that many small packets to push."""
+    """Return a loop that has attached (after 20 ms), with `packets` small packets to push."""
     loop = Loop(config, relay=relay or Relay(Random(2)))
     loop.run(30 * MS)
     loop.queue.extend(data_packet(name) for name in range(1, packets + 1))
@@ -66,7 +66,7 @@ def push_times(loop: Loop) -> list[int]:
 # attaching
 
 
-def test_it_attaches_first() -> None:
+def test_the_first_request_is_attach() -> None:
     loop = Loop(STEADY)
     lanes = loop.lanes
     assert lanes.next_timeout() == 0
@@ -87,7 +87,7 @@ def test_it_attaches_first() -> None:
     assert lanes.room(0) == 64 * KIB - EXCHANGE_BYTES
 
 
-def test_attach_is_repeated_like_any_other_and_answered_once() -> None:
+def test_attach_is_repeated_like_any_other_request_and_answered_once() -> None:
     loop = Loop(STEADY, lambda request, now: Fate(request_lost=now < 3 * SECOND))
     loop.run(5 * SECOND)
     times = [time_us for time_us, request in loop.requests if request.lane < 0]
@@ -108,7 +108,7 @@ def test_a_relay_that_forgot_us_is_attached_to_again(code: StatusCode) -> None:
     assert kinds[2:6] == [BatchDone, Detached, AttachedEvent, LanesChanged]
     assert loop.told(BatchDone) == [BatchDone(1, ok=False)]
     assert loop.lanes.generation == (2 if code is StatusCode.UNKNOWN else 3)
-    # The first ATTACH left at 0: not again within three quarters of a second.
+    # The first ATTACH left at 0; the next one may not leave within three quarters of a second.
     assert 750 * MS <= attached_times(loop)[1] - 20 * MS <= SECOND
     loop.queue.append(data_packet(9))
     loop.run(loop.now + 100 * MS)
@@ -124,7 +124,7 @@ def test_a_higher_generation_than_ours_is_outbid() -> None:
     assert [event for _, event in loop.events if not isinstance(event, AttachedEvent | LanesChanged)] == []
 
 
-def test_when_no_generation_is_left_it_ends() -> None:
+def test_attaching_is_refused_when_no_generation_is_left() -> None:
     relay = Relay(Random(2))
     relay.attachments[attachment_id(SECRET)] = 2**32
     loop = Loop(STEADY, relay=relay)
@@ -148,7 +148,7 @@ def test_an_attach_answered_with_unknown_is_repeated() -> None:
         encoded(Attached(attachment_id(SECRET), 1, 9, True, 1, 1, 1, 0, 1, 1)),
     ],
 )
-def test_the_answer_to_something_else_is_a_failure(body: bytes) -> None:
+def test_an_answer_that_does_not_match_the_attach_is_a_failure(body: bytes) -> None:
     loop = Loop(STEADY, lambda request, now: Fate(status=200 if now == 0 else 0, body=body))
     loop.run(SECOND)
     assert [time_us for time_us, request in loop.requests if request.lane < 0] == [0, 20 * MS]
@@ -159,15 +159,21 @@ def test_a_version_that_we_did_not_offer_is_fatal() -> None:
     body = encoded(Attached(attachment_id(SECRET), 1, 1, True, 1, 1, 1, 0, 1, 1, version=2))
     loop = Loop(STEADY, lambda request, now: Fate(status=200, body=body))
     loop.run(SECOND)
-    assert loop.told(AttachRefused) == [AttachRefused(0, 0, "the relay chose version 2, which we do not speak")]
+    text = "the relay chose protocol version 2, but this endpoint speaks only 1: update the older side"
+    assert loop.told(AttachRefused) == [AttachRefused(0, 0, text)]
     assert len(loop.requests) == 1
 
 
 @pytest.mark.parametrize(
     ("code", "body"),
-    [(401, b"<html>"), (403, status(StatusCode.DENIED)), (302, b""), (400, status(StatusCode.MALFORMED))],
+    [
+        (407, b"<html>"),
+        (403, status(StatusCode.DENIED)),
+        (401, status(StatusCode.NOT_AUTHORISED)),
+        (400, status(StatusCode.MALFORMED)),
+    ],
 )
-def test_what_is_fatal_ends_everything(code: int, body: bytes) -> None:
+def test_a_fatal_response_ends_everything(code: int, body: bytes) -> None:
     loop = attached_loop(packets=1)
     loop.fate = pushes(Fate(status=code, body=body))
     loop.run(60 * SECOND)
@@ -184,7 +190,7 @@ def test_what_is_fatal_ends_everything(code: int, body: bytes) -> None:
 # pushing
 
 
-def test_a_push_is_received_once_and_receipted_before_what_came_with_it() -> None:
+def test_a_push_is_received_once_and_receipted_before_the_packets_of_its_answer() -> None:
     loop = attached_loop(packets=3)
     loop.lanes.set_pulling(False)
     loop.relay.outbox.frames.append(data_frame(50))
@@ -218,7 +224,7 @@ def test_the_last_idle_lane_is_left_to_the_pull() -> None:
     assert lanes.room(loop.now) > 0
 
 
-def test_a_packet_larger_than_the_body_goes_in_pieces() -> None:
+def test_a_packet_larger_than_the_body_leaves_in_pieces() -> None:
     loop = attached_loop(LaneConfig(adapt_lanes=False, body_bytes_max=64 * KIB))
     loop.queue.append(data_packet(1, 150_000))
     loop.queue.append(data_packet(2))
@@ -254,7 +260,7 @@ def test_silence_is_repeated_at_the_deadline_and_then_each_second() -> None:
     assert [750 * MS <= later - sooner <= SECOND for sooner, later in pairwise(times[1:])] == [True] * 3
     assert received(loop) == [1]
     # The oldest attempt and the newest ones are open; the others made room, and the answer abandons the rest.
-    assert len(abandoned(loop)) == 4 + 1  # and the pull from before is doubted
+    assert len(abandoned(loop)) == 4 + 1  # 4 pushes, and the doubted pull that was held from before
 
 
 def test_a_lost_answer_is_not_applied_twice() -> None:
@@ -279,14 +285,14 @@ def test_the_late_answer_of_an_older_attempt_is_taken_and_the_newer_abandoned() 
     assert loop.lanes.poll_event() is None
 
 
-def test_evidence_of_a_sibling_does_not_wait_for_the_deadline() -> None:
+def test_evidence_from_another_lane_repeats_a_push_before_its_deadline() -> None:
     loop = attached_loop(LaneConfig(adapt_lanes=False, lanes_start=3), packets=1)
     loop.fate = pushes(Fate(response_lost=True))
     start_us = loop.now
     loop.run(start_us + 30 * MS)
     loop.queue.append(data_packet(2))
     loop.run(SECOND)
-    # Its answer came 20 ms after it was pushed: the grace of 50 ms and a quarter of the round trip begins.
+    # The second push is answered after 20 ms: the grace of 50 ms and a quarter of the round trip begins.
     assert push_times(loop) == [start_us, start_us + 30 * MS, start_us + 50 * MS + 55 * MS]
 
 
@@ -314,16 +320,16 @@ def test_retry_after_is_obeyed() -> None:
     assert first == start_us
 
 
-def test_trouble_is_told_when_it_has_lasted_and_its_end_too() -> None:
+def test_trouble_is_reported_when_it_has_lasted_and_so_is_its_end() -> None:
     loop = attached_loop(packets=1)
     loop.fate = pushes(*[Fate(status=502, body=b"<h1>Bad gateway</h1>")] * 20)
-    loop.lanes.set_pulling(False)  # what is held is doubted, and heard, when its deadline passes
+    loop.lanes.set_pulling(False)  # a held pull is doubted, and answered, when its deadline passes
     loop.run(20 * SECOND)
     told = [event for _, event in loop.events if isinstance(event, Troubled | Recovered)]
-    # Once, or twice: in between the answer comes that was held.
+    # Once or twice: the answer to the held pull may come in between.
     assert [type(event) for event in told] in ([Troubled, Recovered], [Troubled, Recovered] * 2)
     texts = {event.last for event in told if isinstance(event, Troubled)}
-    assert texts == {"HTTP 502, no magic: something else answered: <h1>Bad gateway</h1>"}
+    assert texts == {"HTTP 502, but not from a relay (a proxy cannot reach the relay): <h1>Bad gateway</h1>"}
     assert received(loop) == [1]
 
 
@@ -371,7 +377,7 @@ def test_used_up_numbers_begin_a_new_generation() -> None:
     assert received(loop) == [1, 2]
 
 
-def test_attaching_again_on_demand() -> None:
+def test_attach_again_attaches_with_the_next_generation() -> None:
     loop = Loop(STEADY)
     assert isinstance(Lanes(STEADY, SECRET, Random(1)).poll_request(0), Request)
     loop.run(30 * MS)

@@ -1,4 +1,4 @@
-"""The dialing half as a whole: when it pulls, and with how many lanes (7.4)."""
+"""The dialing half as a whole: when it pulls, and on how many lanes (7.4)."""
 
 from itertools import pairwise
 from random import Random
@@ -33,7 +33,7 @@ def test_one_pull_is_always_held() -> None:
     assert loop.told(Detached) == []
 
 
-def test_while_more_waits_all_lanes_but_one_pull() -> None:
+def test_all_lanes_but_one_pull_while_more_waits() -> None:
     loop = attached_loop(LaneConfig(adapt_lanes=False, lanes_start=4))
     loop.relay.give([data_frame(name, 30_000) for name in range(100)])
     most = 0
@@ -67,7 +67,7 @@ def test_one_connection_polls_and_never_has_two_requests() -> None:
     assert len(loop.requests) - count < 65
 
 
-def test_pulls_at_an_interval_as_the_relay_settled_it() -> None:
+def test_pulls_follow_the_interval_that_the_relay_settled() -> None:
     loop = attached_loop(LaneConfig(pull_interval_us=100 * MS), Relay(Random(2), pull_interval_ms=250))
     loop.run(2 * SECOND)
     times = [time_us for time_us, request in loop.requests if request.pull]
@@ -79,7 +79,7 @@ def test_pulls_at_an_interval_as_the_relay_settled_it() -> None:
     assert loop.told(LanesChanged)[-1] == LanesChanged(2, 500 * MS)
 
 
-def test_nothing_is_pulled_while_something_else_carries() -> None:
+def test_nothing_is_pulled_while_pulling_is_off() -> None:
     loop = attached_loop()
     loop.lanes.set_pulling(False)
     loop.run(60 * SECOND)

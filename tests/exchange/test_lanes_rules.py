@@ -1,4 +1,4 @@
-"""More of the dialing half: what its caller does wrong, and what it says of the path."""
+"""More of the dialing half: errors for misuse, events about the path, idle lanes and what is due."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ def exchange_of(request: Request) -> Exchange:
 
 
 def attached(config: LaneConfig = STEADY, now: int = 0) -> Lanes:
-    """Attached after 20 ms, and pulling nothing."""
+    """Return lanes that attached after 20 ms and do not pull."""
     lanes = Lanes(config, SECRET, Random(1))
     lanes.set_pulling(False)
     request = lanes.poll_request(now)
@@ -30,9 +30,9 @@ def attached(config: LaneConfig = STEADY, now: int = 0) -> Lanes:
     return lanes
 
 
-def test_who_misuses_it_is_told_how() -> None:
+def test_misuse_raises_and_says_what_to_do() -> None:
     lanes = attached()
-    with pytest.raises(ValueError, match=r"^a batch has at least one packet$"):
+    with pytest.raises(ValueError, match=r"^the batch is empty: push at least one packet$"):
         lanes.push([], 1, 0)
     for token in range(lanes.lane_count):
         lanes.push([data_packet(1)], token, 0)
@@ -41,7 +41,7 @@ def test_who_misuses_it_is_told_how() -> None:
 
 
 @pytest.mark.parametrize(("beyond", "piece"), [(0, False), (1, True)])
-def test_what_fits_to_the_byte_is_not_cut(beyond: int, piece: bool) -> None:  # 7.6
+def test_a_packet_that_fits_to_the_byte_is_not_cut(beyond: int, piece: bool) -> None:  # 7.6
     lanes = attached()
     lanes.push([data_packet(1, lanes.room(0) - 24 + beyond)], 1, 20 * MS)
     request = lanes.poll_request(20 * MS)
@@ -59,10 +59,10 @@ def test_a_connection_that_failed_is_named_in_the_trouble() -> None:
     loop.fate = pushes(*[Fate(request_lost=True, reported=True)] * 20)
     loop.run(10 * SECOND)
     told = {event.last for _, event in loop.events if isinstance(event, Troubled)}
-    assert told == {"the connection failed"}
+    assert told == {"the HTTP connection failed"}
 
 
-def test_what_was_thrown_away_of_an_answer_is_told() -> None:
+def test_discarded_bytes_of_an_answer_are_reported() -> None:
     lanes = attached()
     lanes.push([data_packet(1)], 7, 20 * MS)
     request = lanes.poll_request(20 * MS)
@@ -79,7 +79,7 @@ def test_what_was_thrown_away_of_an_answer_is_told() -> None:
 
 
 def with_three(*used_us: int) -> Lanes:
-    """Two lanes at first and one more, last used at these times."""
+    """Return two lanes and one that was added, last used at these times."""
     lanes = attached(LaneConfig())
     lanes._path.lanes.count = 3
     for lane, time_us in zip(lanes._set.lanes, used_us, strict=False):
@@ -87,7 +87,7 @@ def with_three(*used_us: int) -> Lanes:
     return lanes
 
 
-def test_the_highest_lane_is_given_back_when_it_was_idle_for_long() -> None:
+def test_the_highest_lane_is_given_back_after_a_long_idle_time() -> None:
     lanes = with_three(100 * SECOND, 100 * SECOND, SECOND)
     assert lanes.next_timeout() == 6 * SECOND
     lanes.handle_timeout(6 * SECOND)
@@ -111,7 +111,7 @@ def test_a_lane_that_was_just_added_is_not_given_back_at_once() -> None:
     assert lanes.next_timeout() == start_us + 20 * MS + 5 * SECOND
 
 
-def test_what_a_lane_owes_is_unknown_after_413() -> None:  # its next exchange tells the relay
+def test_after_413_a_lane_counts_as_owing_a_confirmation() -> None:  # its next exchange confirms
     lanes = attached()
     requests = []
     for token in (1, 2):
@@ -131,19 +131,19 @@ def test_what_a_lane_owes_is_unknown_after_413() -> None:  # its next exchange t
 
 
 def at_rest() -> Lanes:
-    """Attached at 20 ms, and asked in vain for something to send: nothing is due."""
+    """Return lanes that attached at 20 ms and have nothing to send: nothing is due."""
     lanes = attached()
     assert (lanes.poll_request(20 * MS), lanes.next_timeout()) == (None, None)
     return lanes
 
 
-def test_what_is_pushed_is_due_now() -> None:
+def test_a_push_is_due_at_once() -> None:
     lanes = at_rest()
     lanes.push([data_packet(1)], 1, 25 * MS)
     assert lanes.next_timeout() == 25 * MS
 
 
-def test_what_failed_is_due_when_it_is_to_be_repeated() -> None:
+def test_a_failed_push_is_due_when_it_is_to_be_repeated() -> None:
     lanes = at_rest()
     lanes.push([data_packet(1)], 1, 25 * MS)
     request = lanes.poll_request(25 * MS)
@@ -153,13 +153,13 @@ def test_what_failed_is_due_when_it_is_to_be_repeated() -> None:
     assert lanes.next_timeout() == 40 * MS
 
 
-def test_another_pull_interval_wakes_nobody_who_does_not_pull() -> None:
+def test_a_new_pull_interval_makes_nothing_due_while_pulling_is_off() -> None:
     lanes = at_rest()
     lanes.set_pull_interval(SECOND)
     assert lanes.next_timeout() is None
 
 
-def test_who_is_to_attach_again_knows_when() -> None:
+def test_attaching_again_is_due_at_the_next_timeout() -> None:
     lanes = at_rest()
     lanes.attach_again()
     due_us = lanes.next_timeout()

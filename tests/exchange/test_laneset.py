@@ -1,4 +1,4 @@
-"""The lanes together: which is idle, and what one answer says about the others (7.7)."""
+"""The lanes together: which is idle, and what one answer shows about the others (7.7)."""
 
 from random import Random
 
@@ -18,7 +18,7 @@ def flying(lanes: LaneSet, index: int, number: int, *, sent_us: int | None = 0, 
     return flight
 
 
-def test_the_first_idle_lane_is_taken_but_for_one_that_owes_a_confirmation() -> None:
+def test_an_idle_lane_that_owes_a_confirmation_is_taken_before_others() -> None:
     lanes = LaneSet(4, 4096, 0)
     assert lanes.idle(4) is lanes.lanes[0]
     lanes.lanes[2].owes = lanes.lanes[3].owes = True
@@ -34,10 +34,10 @@ def test_pulls_are_counted() -> None:
     lanes = LaneSet(4, 4096, 0)
     flights = [flying(lanes, 0, 1), flying(lanes, 2, 1, hold_ms=1000)]
     assert list(lanes.flights()) == flights
-    assert lanes.pulls_out() == 1
+    assert lanes.pulls_in_flight() == 1
 
 
-def test_evidence_brings_forward_what_was_answered_and_nothing_else() -> None:
+def test_evidence_brings_forward_only_exchanges_that_were_answered() -> None:
     lanes = LaneSet(4, 4096, 0)
     answered, waiting = flying(lanes, 0, 5), flying(lanes, 1, 5)
     lanes.use_evidence(Answer(3, 1, 1, evidence=[(0, 5), (1, 4), (2, 9), (4, 1), (200, 1)]), 80_000)

@@ -1,4 +1,4 @@
-"""Where a link's bytes are read to."""
+"""The buffers into which a link's bytes are read."""
 
 from collections.abc import Callable
 from typing import cast
@@ -15,7 +15,7 @@ SHARED = 128 * KIB
 
 
 def read(intake: LinkReader, data: bytes, wanted: int, behind: int = 0) -> None:
-    """Put these bytes where they are to be read to."""
+    """Read these bytes into the space that the reader gives."""
     space = intake.space(wanted, behind)
     assert len(space) >= len(data)
     space[: len(data)] = data
@@ -23,7 +23,7 @@ def read(intake: LinkReader, data: bytes, wanted: int, behind: int = 0) -> None:
 
 
 def size_of(view: memoryview) -> int:
-    """Of the buffer behind it."""
+    """Return the size of the buffer behind a view."""
     return len(cast(bytearray, view.obj))
 
 
@@ -59,7 +59,7 @@ def test_a_buffer_with_a_view_is_left_alone(keep: Callable[[memoryview], object]
     assert {view[0] for view in [buffers.get(STEP), buffers.get(STEP)]} == {0, 7}
 
 
-def test_no_more_is_kept_than_was_allowed() -> None:
+def test_a_pool_keeps_no_more_than_its_limit() -> None:
     buffers = BufferPool(2 * STEP)
     for mark in (1, 2, 3):
         marked = [buffers.get(STEP) for _ in range(mark)]
@@ -71,7 +71,7 @@ def test_no_more_is_kept_than_was_allowed() -> None:
     assert [buffer[0] for buffer in found] == [3, 3, 0]
 
 
-def test_what_was_used_last_is_forgotten_last() -> None:
+def test_the_buffer_used_last_is_forgotten_last() -> None:
     buffers = BufferPool(3 * STEP)
     held = [buffers.get(STEP) for _ in range(3)]
     for mark, buffer in enumerate(held, 1):
@@ -83,7 +83,7 @@ def test_what_was_used_last_is_forgotten_last() -> None:
     assert [buffers.get(STEP)[0], len(large)] == [1, 2 * STEP]
 
 
-def test_what_is_larger_than_all_that_may_be_kept_is_not_kept() -> None:
+def test_a_buffer_larger_than_the_limit_is_not_kept() -> None:
     buffers = BufferPool(STEP)
     buffers.get(STEP)[0] = 1
     buffers.get(2 * STEP)[0] = 2
@@ -91,7 +91,7 @@ def test_what_is_larger_than_all_that_may_be_kept_is_not_kept() -> None:
     assert buffers.get(STEP)[0] == 1
 
 
-# intake
+# the reader
 
 
 def test_small_pieces_share_a_buffer_and_are_not_copied() -> None:
@@ -116,7 +116,7 @@ def test_a_shared_buffer_is_left_when_it_has_little_room() -> None:
     assert bytes(intake.take(3)) == b"\0\0x"
 
 
-def test_a_piece_for_which_a_shared_buffer_has_no_room_begins_another() -> None:
+def test_a_piece_that_does_not_fit_a_shared_buffer_begins_another() -> None:
     intake = LinkReader(BufferPool())
     intake.space(24, 24)
     intake.filled(SHARED - 20 * KIB)
@@ -134,7 +134,7 @@ def test_a_large_piece_has_a_buffer_of_its_own_with_room_for_the_next_header() -
     assert len(intake.space(32 * KIB, 24)) == SHARED + STEP - 2  # not large
 
 
-def test_a_large_piece_for_which_there_is_room_stays_alone_there() -> None:
+def test_a_large_piece_that_fits_a_shared_buffer_stays_there_alone() -> None:
     intake = LinkReader(BufferPool())
     read(intake, b"ab", 24)
     space = intake.space(32 * KIB + 1, 24)
@@ -142,7 +142,7 @@ def test_a_large_piece_for_which_there_is_room_stays_alone_there() -> None:
     assert size_of(space) == SHARED
 
 
-def test_what_was_read_of_a_large_piece_moves_to_its_buffer_once() -> None:
+def test_bytes_read_of_a_large_piece_move_to_its_buffer_once() -> None:
     intake = LinkReader(BufferPool())
     read(intake, bytes(range(100)), 24)
     before = intake.take(10)
@@ -162,7 +162,7 @@ def test_what_was_read_of_a_large_piece_moves_to_its_buffer_once() -> None:
     assert (bytes(before), intake.held_bytes) == (bytes(range(10)), 24)
 
 
-def test_a_large_piece_is_not_begun_behind_much_that_was_taken() -> None:
+def test_a_large_piece_gets_a_new_buffer_after_much_was_taken() -> None:
     intake = LinkReader(BufferPool())
     intake.space(24, 24)
     intake.filled(60 * KIB + 2)
@@ -185,7 +185,7 @@ def test_a_very_large_piece_moves_when_there_is_too_little_room_for_a_read() -> 
     assert size_of(intake.space(wanted, 24)) == -(-2 * held // STEP) * STEP
 
 
-def test_a_piece_that_is_announced_very_large_grows_as_it_comes() -> None:
+def test_the_buffer_of_a_very_large_piece_grows_as_its_bytes_arrive() -> None:
     intake = LinkReader(BufferPool())
     wanted = 16 * 1024 * KIB
     sizes: list[int] = []
@@ -203,7 +203,7 @@ def test_a_piece_that_is_announced_very_large_grows_as_it_comes() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 100_000), st.integers(1, 60_000)), max_size=12))
-def test_pieces_are_what_was_read_whatever_their_sizes(pieces: list[tuple[int, int]]) -> None:
+def test_pieces_equal_the_bytes_read_whatever_their_sizes(pieces: list[tuple[int, int]]) -> None:
     intake = LinkReader(BufferPool(4 * STEP))
     stream = b"".join(bytes([index]) * size for index, (size, _) in enumerate(pieces))
     offset = 0

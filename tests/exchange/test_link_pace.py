@@ -1,4 +1,4 @@
-"""How large the batches of a link are."""
+"""The size of a link's batches."""
 
 from tunnel.exchange.link_pace import LinkPace
 
@@ -7,7 +7,7 @@ MS = 1_000
 
 
 def after(size_share: float, took_us: int, times: int = 1) -> int:
-    """The limit after so many batches of this share of it, each receipted after this time."""
+    """Return the limit after `times` batches of this share of it, each receipted after this time."""
     pace = LinkPace()
     for _ in range(times):
         pace.sent(round(pace.batch_bytes * size_share), 1000)
@@ -15,20 +15,20 @@ def after(size_share: float, took_us: int, times: int = 1) -> int:
     return pace.batch_bytes
 
 
-def test_full_batches_that_are_receipted_soon_let_it_double() -> None:
+def test_full_batches_that_are_receipted_soon_double_the_limit() -> None:
     assert after(1, 0, times=0) == 128 * KIB
     assert after(0.75, 100 * MS - 1) == 256 * KIB
     assert after(1, 0, times=2) == 512 * KIB
     assert after(1, 0, times=9) == 1024 * KIB
 
 
-def test_batches_that_are_not_full_or_not_soon_leave_it() -> None:
+def test_batches_that_are_not_full_or_not_receipted_soon_leave_the_limit() -> None:
     assert after(0.74, 0) == 128 * KIB
     assert after(1, 100 * MS) == 128 * KIB
     assert after(1, 500 * MS) == 128 * KIB
 
 
-def test_late_receipts_halve_it_whatever_the_size() -> None:
+def test_late_receipts_halve_the_limit_whatever_the_size() -> None:
     assert after(0.01, 500 * MS + 1) == 64 * KIB
     assert after(1, 501 * MS, times=9) == 16 * KIB
 
@@ -44,7 +44,7 @@ def test_receipts_belong_to_the_oldest_batches() -> None:
     assert (pace.batch_bytes, pace.waits) == (64 * KIB, False)
 
 
-def test_what_is_forgotten_is_not_waited_for() -> None:
+def test_no_receipt_is_awaited_after_forget() -> None:
     pace = LinkPace()
     pace.sent(1, 0)
     pace.forget()

@@ -39,7 +39,7 @@ def test_batches_arrive_whole_and_in_order_however_they_are_cut(payloads: list[b
     assert (ours.unreceipted, ours.unreceipted_bytes) == ([], 0)
 
 
-def test_batches_stay_where_they_were_read_to() -> None:
+def test_batches_stay_in_the_buffers_that_they_were_read_into() -> None:
     link = LinkState()
     large = bytes(range(256)) * 1024
     first, second = batch(1, b"payload"), batch(2, large)
@@ -51,7 +51,7 @@ def test_batches_stay_where_they_were_read_to() -> None:
     link.space()[:LINK_HEADER_SIZE] = second[:LINK_HEADER_SIZE]
     assert link.filled(LINK_HEADER_SIZE, 0).batches == []
     rest = link.space()
-    assert len(rest) == len(large) + LINK_HEADER_SIZE  # nothing behind the next header is read there
+    assert len(rest) == len(large) + LINK_HEADER_SIZE  # nothing after the next header is read there
     rest[: len(large)] = large
     (got,) = link.filled(len(large), 0).batches
     assert isinstance(got, memoryview)
@@ -117,15 +117,15 @@ def test_an_empty_batch_counts() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"GET / HTTP/1.1\r\nHost: example\r\n", "not ours"),
+        (b"GET / HTTP/1.1\r\nHost: example\r\n", "does not come from a tunnel link"),
         (batch(1, b"a")[:23] + b"\xff", "damaged"),
-        (batch(2), "batch 2 is not the next one, 1"),
+        (batch(2), "batch 2 came, but the next one must be 1"),
         (batch(1, bytes(101)), "a batch of 101 bytes is above the limit of 100"),
-        (batch(0, b"a"), "batch 0 is not the next one"),
-        (batch(1, received=1), "a receipt for batch 1 of 0"),
+        (batch(0, b"a"), "batch 0 came, but the next one must be 1"),
+        (batch(1, received=1), "a receipt for batch 1 came, but only 0 to 0 are possible"),
     ],
 )
-def test_what_closes_a_link(data: bytes, why: str) -> None:
+def test_invalid_input_closes_a_link_with_the_reason(data: bytes, why: str) -> None:
     link = LinkState(length_max=100)
     found = link.receive(data + batch(1, b"unheard"), 0)
     assert (found.batches, found.receipts) == ([], [])
@@ -135,15 +135,15 @@ def test_what_closes_a_link(data: bytes, why: str) -> None:
         link.send([b"a"], 1)
 
 
-def test_a_receipt_that_goes_back_closes_the_link() -> None:
+def test_a_receipt_lower_than_an_earlier_one_closes_the_link() -> None:
     link = LinkState()
     link.send([b"a"], 1)
     link.receive(batch(0, received=1), 0)
     link.receive(batch(0, received=0), 0)
-    assert link.closed == "a receipt for batch 0 of 1"
+    assert link.closed == "a receipt for batch 0 came, but only 1 to 1 are possible"
 
 
-def test_a_closed_link_names_what_is_given_up_and_says_nothing_more() -> None:
+def test_a_closed_link_names_unreceipted_batches_and_sends_nothing_more() -> None:
     link = LinkState()
     for token in (1, 2, 3):
         link.send([b"a"], token)
@@ -157,11 +157,11 @@ def test_a_link_ends_when_its_numbers_are_used_up() -> None:
     link = LinkState()
     link._sent = 2**32 - 2
     assert joined(link.send([b"a"], 1)) == batch(2**32 - 1, b"a")
-    assert link.closed == "its numbers are used up"
+    assert link.closed == "the batch numbers of the link are used up: open another link"
 
 
 @pytest.mark.parametrize("receipted_before", [False, True])
-def test_256_kib_are_counted_from_the_last_receipt(receipted_before: bool) -> None:  # 8.2
+def test_bytes_up_to_256_kib_are_counted_from_the_last_receipt(receipted_before: bool) -> None:  # 8.2
     theirs, number = LinkState(), 1
     if receipted_before:
         theirs.receive(batch(1, bytes(100)), 0)
@@ -173,12 +173,12 @@ def test_256_kib_are_counted_from_the_last_receipt(receipted_before: bool) -> No
     assert theirs.next_timeout() == 8
 
 
-def test_what_was_read_elsewhere_is_not_kept() -> None:
+def test_bytes_that_were_read_elsewhere_are_copied() -> None:
     link = LinkState()
     came_in = bytearray(batch(1, bytes(100)))
     link.receive(memoryview(came_in)[:10], 0)
     link.receive(memoryview(came_in)[10:20], 0)
-    came_in.clear()  # BufferError if a part of it were kept
+    came_in.clear()  # raises BufferError if the link kept a view of it
 
 
 def test_a_large_batch_in_large_portions_is_whole() -> None:
@@ -190,7 +190,7 @@ def test_a_large_batch_in_large_portions_is_whole() -> None:
     assert got == [payload]
 
 
-def test_all_receipts_of_a_portion_are_told() -> None:
+def test_all_receipts_of_a_portion_are_reported() -> None:
     ours = LinkState()
     for token in (5, 6, 7):
         ours.send([b"a"], token)
@@ -198,7 +198,7 @@ def test_all_receipts_of_a_portion_are_told() -> None:
     assert ours.receive(batch(0, received=3), 0).receipts == [7]
 
 
-def test_all_that_one_large_portion_holds_is_found() -> None:
+def test_every_batch_and_receipt_of_a_large_portion_is_found() -> None:
     ours = LinkState()
     for token in (5, 6, 7):
         ours.send([b"a"], token)
@@ -211,7 +211,7 @@ def test_a_batch_may_be_as_large_as_the_limit() -> None:
     assert [len(found) for found in LinkState(length_max=100).receive(batch(1, bytes(100)), 0).batches] == [100]
 
 
-def test_a_strange_header_is_named_as_the_cause() -> None:
+def test_a_damaged_header_is_named_as_the_cause() -> None:
     link = LinkState()
     link.receive(b"x" * LINK_HEADER_SIZE, 0)
-    assert link.closed == "a header is not ours, or damaged"
+    assert link.closed == "a header is damaged, or does not come from a tunnel link"

@@ -23,20 +23,20 @@ def test_a_body_doubles_while_it_is_the_limit_and_exchanges_are_quick() -> None:
     assert limit.limit_bytes == 1024 * KIB
 
 
-def test_full_is_three_quarters() -> None:
+def test_a_body_is_full_at_three_quarters() -> None:
     limit = body()
     assert limit.is_full(48 * KIB)
     assert not limit.is_full(48 * KIB - 1)
 
 
-def test_between_the_two_bounds_only_lanes_may_grow() -> None:
+def test_between_the_two_time_bounds_only_lanes_may_grow() -> None:
     limit = body()
     assert limit.answered(0, 100 * MS, 1)
     assert limit.answered(0, 500 * MS, 1)
     assert limit.limit_bytes == 64 * KIB
 
 
-def test_a_body_halves_when_exchanges_take_long_but_not_below_the_least() -> None:
+def test_a_body_halves_when_exchanges_take_long_but_not_below_the_minimum() -> None:
     limit = body()
     for now in range(1, 10):
         assert not limit.answered(now - 1, 501 * MS, now)
@@ -56,21 +56,38 @@ def test_a_body_that_may_not_grow_asks_for_lanes() -> None:
     assert limit.limit_bytes == 64 * KIB
 
 
-def test_413_halves_the_size_that_was_refused_however_often_it_is_told() -> None:
+def test_a_413_halves_the_size_that_was_refused_however_often_it_is_reported() -> None:
     limit = body()
     assert [limit.refused(64 * KIB, 1) for _ in range(3)] == [True] * 3
     assert limit.limit_bytes == 32 * KIB
     assert limit.refused(17 * KIB, 2)
-    assert limit.limit_bytes == 16 * KIB
+    assert limit.limit_bytes == 17 * KIB // 2
 
 
-def test_at_the_floor_413_cannot_be_helped() -> None:
+def test_refusals_lower_the_limit_to_4_kib_whatever_the_minimum_for_slow_paths() -> None:
     limit = body()
-    assert not limit.refused(16 * KIB, 1)
+    assert limit.refused(5 * KIB, 1)
+    assert limit.limit_bytes == 4 * KIB
+    assert not limit.refused(4 * KIB, 2)
+    assert limit.limit_bytes == 4 * KIB
+    assert not limit.answered(3, 501 * MS, 4)
+    assert limit.limit_bytes == 4 * KIB
+
+
+def test_a_413_at_the_floor_changes_nothing() -> None:
+    limit = body()
+    assert not limit.refused(4 * KIB, 1)
     assert limit.limit_bytes == 64 * KIB
 
 
-def test_a_refused_size_is_tried_again_later_and_each_time_later_still() -> None:
+def test_a_relay_may_set_a_lower_floor() -> None:
+    limit = body()
+    limit.bound(3 * KIB)
+    assert not limit.refused(3 * KIB, 1)
+    assert limit.limit_bytes == 3 * KIB
+
+
+def test_a_refused_size_is_tried_again_after_delays_that_double() -> None:
     limit = body()
     limit.refused(64 * KIB, 0)
     assert limit.answered(1, 0, 30 * SECOND - 1)
@@ -83,7 +100,7 @@ def test_a_refused_size_is_tried_again_later_and_each_time_later_still() -> None
     assert limit.limit_bytes == 64 * KIB
 
 
-def test_below_a_refused_size_a_body_grows_as_ever() -> None:
+def test_below_a_refused_size_a_body_grows_as_usual() -> None:
     limit = body()
     limit.refused(1024 * KIB, 0)
     limit.answered(0, 0, 1)
@@ -103,14 +120,14 @@ def test_the_relay_bounds_a_body_and_may_allow_more_the_next_time() -> None:
 # lanes
 
 
-def test_a_lane_is_added_while_what_is_under_way_does_not_fill_the_round_trip() -> None:
+def test_a_lane_is_added_while_exchanges_in_flight_do_not_fill_the_round_trip() -> None:
     lanes = LaneCount(2, 8, adapt=True)
     assert not lanes.pressed(0, 150 * MS, 100 * MS, 1)
     assert lanes.pressed(0, 149 * MS, 100 * MS, 1)
     assert lanes.count == 3
 
 
-def test_one_at_a_time_and_none_while_something_fails() -> None:
+def test_lanes_are_added_one_at_a_time_and_not_while_exchanges_fail() -> None:
     lanes = LaneCount(2, 8, adapt=True)
     assert lanes.pressed(0, 0, 0, 10)
     assert not lanes.pressed(9, 0, 0, 11)
@@ -120,7 +137,7 @@ def test_one_at_a_time_and_none_while_something_fails() -> None:
 
 
 @pytest.mark.parametrize("lanes", [LaneCount(2, 2, adapt=True), LaneCount(2, 8, adapt=False)])
-def test_no_lane_beyond_the_most_or_without_leave(lanes: LaneCount) -> None:
+def test_no_lane_is_added_beyond_the_maximum_or_without_adapt(lanes: LaneCount) -> None:
     assert not lanes.pressed(0, 0, 0, 1)
 
 
@@ -162,21 +179,21 @@ def test_two_cuts_at_a_similar_age_halve_the_hold() -> None:
     assert limit.hold_us == 7_500_000
 
 
-def test_cuts_at_different_ages_are_accidents() -> None:
+def test_cuts_at_different_ages_leave_the_hold() -> None:
     limit = hold()
     for age in (4, 9, 14, 5):
         limit.cut(age * SECOND)
     assert limit.hold_us == 15 * SECOND
 
 
-def test_a_cut_before_the_shortest_hold_says_nothing() -> None:
+def test_a_cut_before_the_shortest_hold_leaves_the_hold() -> None:
     limit = hold()
     limit.cut(SECOND)
     limit.cut(SECOND)
     assert limit.hold_us == 15 * SECOND
 
 
-def test_holds_do_not_shrink_below_the_least() -> None:
+def test_holds_do_not_shrink_below_the_minimum() -> None:
     limit = hold()
     for _ in range(20):
         limit.cut(2 * SECOND)
@@ -193,7 +210,7 @@ def test_a_hold_endured_in_between_clears_the_suspicion() -> None:
     assert limit.hold_us == 15 * SECOND
 
 
-def test_a_hold_grows_back_carefully() -> None:
+def test_a_hold_grows_back_more_slowly_after_every_shrink() -> None:
     limit = hold()
     grown = []
     for _ in range(3):
@@ -233,7 +250,7 @@ def test_a_body_halves_exactly_and_has_at_least_a_byte() -> None:
     assert limit.limit_bytes == 1
 
 
-def test_a_size_that_is_refused_when_its_time_has_come_waits_twice_as_long() -> None:
+def test_a_size_that_is_refused_when_tried_again_waits_twice_as_long() -> None:
     limit = body()
     limit.refused(64 * KIB, 0)
     limit.refused(64 * KIB, 30 * SECOND)
@@ -247,7 +264,7 @@ def test_half_a_round_trip_is_rounded_down() -> None:
     assert not LaneCount(2, 8, adapt=True).pressed(0, 100 * MS, 1, 1)
 
 
-def test_four_holds_that_were_endured_double_it_and_then_eight() -> None:
+def test_four_endured_holds_double_the_hold_and_then_eight() -> None:
     limit = hold()
     limit.bound(4 * SECOND)
     limit.bound(15 * SECOND)
@@ -261,7 +278,7 @@ def test_four_holds_that_were_endured_double_it_and_then_eight() -> None:
     assert counts == [(4, 8), (8, 15)]
 
 
-def test_it_never_takes_more_than_64_holds() -> None:
+def test_growing_back_never_takes_more_than_64_holds() -> None:
     limit = hold()
     counts = []
     for _ in range(6):
@@ -275,7 +292,7 @@ def test_it_never_takes_more_than_64_holds() -> None:
     assert counts == [4, 8, 16, 32, 64, 64]
 
 
-def test_holds_endured_at_the_longest_make_growing_back_no_harder() -> None:
+def test_holds_endured_at_the_maximum_do_not_slow_growing_back() -> None:
     limit = hold()
     for _ in range(100):
         limit.endured(15 * SECOND)
@@ -304,14 +321,14 @@ def test_three_quarters_of_the_age_of_a_cut_clear_the_suspicion() -> None:
     assert limit.hold_us == 15 * SECOND
 
 
-def test_a_quarter_of_its_age_is_similar() -> None:
+def test_ages_that_differ_by_a_quarter_are_similar() -> None:
     limit = hold()
     limit.cut(10 * SECOND)
     limit.cut(12_500_000)
     assert limit.hold_us == 7_500_000
 
 
-def test_one_cut_alone_says_nothing_however_early_and_whatever_was_before() -> None:
+def test_a_single_cut_leaves_the_hold_whatever_came_before() -> None:
     limit = HoldLimit(16 * SECOND, SECOND)
     limit.cut(SECOND)
     assert limit.hold_us == 16 * SECOND

@@ -1,4 +1,4 @@
-"""What one answer teaches about the path."""
+"""The path model: round trip, sizes, lanes and holds, as each answer changes them."""
 
 from random import Random
 
@@ -54,7 +54,7 @@ def test_the_limits_of_the_relay_are_kept() -> None:
 
 
 def opened(it: PathModel, message: Attach | Exchange, sends: int) -> tuple[list[int], int]:
-    """The times between attempts when nothing is heard, and how many of them are open in the end."""
+    """Return the times between attempts without an answer, and how many attempts are open in the end."""
     sent = it.flight(message, 0)
     gaps = []
     for request_id in range(sends):
@@ -106,33 +106,33 @@ def test_with_a_second_lane_pulls_can_be_held() -> None:
     assert [*modes, it.pulls.mode] == [PullMode.POLLING, PullMode.HOLDING]
 
 
-def test_full_answers_grow_the_other_direction() -> None:
+def test_full_answers_grow_the_body_of_the_other_direction() -> None:
     it = path()
     answer(it, flight(pull=True), 50 * MS, size=60 * KIB)
     assert (it.up.limit_bytes, it.down.limit_bytes) == (64 * KIB, 128 * KIB)
 
 
-def test_a_repeated_exchange_teaches_no_sizes() -> None:
+def test_a_repeated_exchange_does_not_change_sizes() -> None:
     it = path()
     assert not answer(it, flight((0, 500 * MS), size=60 * KIB), 550 * MS, attempt=1)
     assert it.up.limit_bytes == 64 * KIB
 
 
-def test_full_answers_and_those_that_say_so_mean_that_more_waits() -> None:
-    for size, more, hungry in ((48 * KIB, False, True), (47 * KIB, False, False), (1, True, True)):
+def test_full_answers_and_the_more_flag_mean_that_more_waits() -> None:
+    for size, more, more_waits in ((48 * KIB, False, True), (47 * KIB, False, False), (1, True, True)):
         it = path()
         answer(it, flight(pull=True), 50 * MS, size=size, more=more)
-        assert it.pulls.hungry is hungry
+        assert it.pulls.more_waits is more_waits
 
 
-def test_pulls_that_only_die_while_they_wait_shorten_the_hold() -> None:
+def test_pulls_that_fail_only_while_they_are_held_shorten_the_hold() -> None:
     it = path()
     for _ in range(2):
         answer(it, flight((0, 15_500 * MS), hold_ms=15_000), 15_600 * MS, attempt=1)
     assert it.hold.hold_us == 7_500 * MS
 
 
-def test_pulls_that_die_with_everything_else_or_are_only_doubted_do_not() -> None:
+def test_pulls_that_fail_on_repeats_too_or_are_only_doubted_leave_the_hold() -> None:
     it = path()
     for _ in range(4):
         answer(it, flight((0, 15_500 * MS, 16_500 * MS), hold_ms=15_000), 16_600 * MS, attempt=2)
@@ -144,7 +144,7 @@ def test_pulls_that_die_with_everything_else_or_are_only_doubted_do_not() -> Non
     assert it.hold.hold_us == 15 * SECOND
 
 
-def test_holds_that_are_endured_let_it_grow() -> None:
+def test_endured_holds_let_the_hold_grow() -> None:
     it = path()
     it.hold.hold_us = 8 * SECOND
     for _ in range(4):
@@ -152,7 +152,7 @@ def test_holds_that_are_endured_let_it_grow() -> None:
     assert it.hold.hold_us == 15 * SECOND
 
 
-def test_a_pull_that_needed_several_repeats_says_nothing_about_holds() -> None:
+def test_a_pull_that_needed_several_repeats_leaves_the_hold() -> None:
     it = path()
     for _ in range(3):
         sent = flight((0, 15_500 * MS, 17 * SECOND), hold_ms=15_000)
@@ -160,7 +160,7 @@ def test_a_pull_that_needed_several_repeats_says_nothing_about_holds() -> None:
     assert it.hold.hold_us == 15 * SECOND
 
 
-def test_one_direction_that_may_not_grow_is_enough_for_another_lane() -> None:
+def test_a_lane_is_added_when_one_direction_may_not_grow() -> None:
     it = path(LaneConfig(body_bytes_start=64 * KIB, body_bytes_max=64 * KIB, answer_bytes_max=1 << 20))
     assert answer(it, flight(size=60 * KIB), 10 * MS, size=60 * KIB)
     assert it.lanes.count == 3

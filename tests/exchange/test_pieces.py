@@ -1,4 +1,4 @@
-"""Packets that come in pieces (7.6)."""
+"""Packets that arrive in pieces (7.6)."""
 
 from itertools import pairwise
 
@@ -35,20 +35,20 @@ def test_a_piece_that_does_not_continue_discards_what_is_held() -> None:
     assert held.add(100, PACKET[100:]) == (None, Discarded(truncated=1, bytes=924))
 
 
-def test_offset_zero_starts_anew() -> None:
+def test_offset_zero_starts_again() -> None:
     held = assembler()
     held.add(0, PACKET[:100])
     assert held.add(0, PACKET[:50]) == (None, Discarded(truncated=1, bytes=100))
     assert held.add(50, PACKET[50:]) == (PACKET, None)
 
 
-def test_a_restart_that_is_whole_tells_what_it_discarded() -> None:
+def test_a_whole_packet_at_offset_zero_reports_what_it_discarded() -> None:
     held = assembler()
     held.add(0, PACKET[:100])
     assert held.add(0, PACKET) == (PACKET, Discarded(truncated=1, bytes=100))
 
 
-def test_an_empty_piece_is_nothing() -> None:
+def test_an_empty_piece_changes_nothing() -> None:
     held = assembler()
     assert held.add(0, b"") == (None, None)
     held.add(0, PACKET[:100])
@@ -76,11 +76,11 @@ def names(held: PieceAssembler, message: Answer) -> tuple[list[int], Discarded |
     return [packet.sequence for packet in packets], discarded
 
 
-def test_feeding_bodies() -> None:
+def test_an_empty_body_between_pieces_leaves_them_alone() -> None:
     held = assembler()
     assert names(held, body(PACKET)) == ([7], None)
     assert names(held, body(PACKET[:500], piece=True)) == ([], None)
-    assert names(held, body(b"")) == ([], None)  # as of a pull: it leaves what is held alone
+    assert names(held, body(b"")) == ([], None)  # as of a pull: the held pieces stay
     assert names(held, body(PACKET[500:], offset=500, piece=True)) == ([7], None)
 
 

@@ -1,4 +1,4 @@
-"""Both halves of the lanes together, whatever the path does: nothing is lost, and nothing comes twice that must not."""
+"""Both halves of the lanes over a path with random faults: no packet is lost, and none arrives twice that must not."""
 
 from collections.abc import Callable
 from random import Random
@@ -33,7 +33,7 @@ configs = st.builds(
 
 
 def faults(seed: int, rates: dict[str, float]) -> Callable[[Request, int], Fate]:
-    """Each attempt suffers each kind with its rate until the path heals."""
+    """Return fates: each attempt suffers each kind of fault at its rate until the path heals."""
     random = Random(seed)
 
     def fate(request: Request, now: int) -> Fate:
@@ -60,7 +60,7 @@ def faults(seed: int, rates: dict[str, float]) -> Callable[[Request, int], Fate]
 
 
 def transfer(loop: Loop, size: int, seed: int) -> None:
-    """Packets in both directions, a few at a time, until all are there."""
+    """Send packets in both directions, a few at a time, until all have arrived."""
     random = Random(seed)
     for name in range(1, COUNT + 1):
         loop.queue.append(data_packet(name, 1 + random.getrandbits(size)))
@@ -69,13 +69,13 @@ def transfer(loop: Loop, size: int, seed: int) -> None:
             loop.run(loop.now + random.getrandbits(21))
     everything = set(range(1, COUNT + 1))
     while {name for _, name in loop.relay.received} != everything or set(loop.delivered) != everything or loop.queue:
-        assert loop.now < LIMIT_US, "something was lost"
+        assert loop.now < LIMIT_US, "a packet was lost"
         loop.run(loop.now + SECOND)
         again_if_given_up(loop)
 
 
 def again_if_given_up(loop: Loop) -> None:
-    """As the core would: what was in a batch that was given up is sent again."""
+    """Send the packets of a batch that was given up again, as the core would."""
     for _, event in loop.events:
         if isinstance(event, BatchDone) and not event.ok:
             _, names = loop.pushed.pop(event.token, (0, []))
@@ -84,7 +84,7 @@ def again_if_given_up(loop: Loop) -> None:
 
 @settings(max_examples=150)
 @given(st.integers(0, 1 << 30), rates, configs, st.sampled_from([6, 12, 16]))
-def test_nothing_is_lost_and_nothing_comes_twice(
+def test_nothing_is_lost_and_nothing_arrives_twice(
     seed: int, rates: dict[str, float], config: LaneConfig, size: int
 ) -> None:
     loop = Loop(config, faults(seed, rates), seed=seed)
@@ -102,7 +102,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(
 
 
 @given(st.binary(max_size=200), st.integers(100, 599), st.sampled_from([b"", b"TUNL", b"TUNL\x01\x04\x00\x00"]))
-def test_no_response_is_an_exception(body: bytes, status: int, magic: bytes) -> None:
+def test_no_response_raises(body: bytes, status: int, magic: bytes) -> None:
     loop = Loop(LaneConfig())
     loop.run(SECOND)
     loop.queue.append(data_packet(1))

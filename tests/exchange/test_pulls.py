@@ -1,4 +1,4 @@
-"""When to pull, how many at once, with which hold (7.4)."""
+"""When to pull, how many pulls at once, and with which hold (7.4)."""
 
 import pytest
 
@@ -34,25 +34,25 @@ def test_the_mode_follows_from_interval_and_path() -> None:
 
 
 @pytest.mark.parametrize("pulls", [policy(), policy(can_hold=False), policy(SECOND)])
-def test_while_more_waits_all_lanes_but_one_pull_at_once_without_a_hold(pulls: PullPolicy) -> None:
+def test_all_lanes_but_one_pull_at_once_without_a_hold_while_more_waits(pulls: PullPolicy) -> None:
     pulls.answered(pulled(empty=False, more=True), 100)
     assert [pulls.due_us(out, 4) for out in range(4)] == [0, 0, 0, NEVER_US]
     assert [pulls.due_us(out, 1) for out in range(2)] == [0, NEVER_US]
     assert pulls.started(HOLD_US, 100) == 0
     pulls.answered(pulled(), 200)
-    assert not pulls.hungry
+    assert not pulls.more_waits
 
 
 # holding
 
 
-def test_one_pull_is_always_out() -> None:
+def test_one_pull_is_always_in_flight() -> None:
     pulls = policy()
     assert pulls.due_us(0, 4) == 0
     assert pulls.due_us(1, 4) == NEVER_US
 
 
-def test_two_are_out_while_packets_flow_if_lanes_allow() -> None:
+def test_two_pulls_are_in_flight_while_packets_flow_if_lanes_allow() -> None:
     pulls = policy()
     pulls.answered(pulled(empty=False), 100)
     assert pulls.due_us(1, 3) == 0
@@ -77,7 +77,7 @@ def test_holds_double_while_nothing_comes_and_are_short_after_packets() -> None:
     assert pulls.started(500 * MS, 0) == 500 * MS
 
 
-def test_who_does_not_hold_is_not_asked_again_and_again() -> None:
+def test_a_relay_that_does_not_hold_pulls_is_asked_with_backoff() -> None:
     pulls = policy()
     due = []
     for _ in range(7):
@@ -92,7 +92,7 @@ def test_who_does_not_hold_is_not_asked_again_and_again() -> None:
     assert pulls.due_us(0, 2) == 0
 
 
-def test_an_empty_answer_to_a_repeat_or_without_a_hold_is_no_sign_of_that() -> None:
+def test_an_empty_answer_to_a_repeat_or_without_a_hold_starts_no_backoff() -> None:
     pulls = policy()
     pulls.answered(pulled(hold_us=SECOND, repeated=True), 0)
     pulls.answered(pulled(), 0)
@@ -103,7 +103,7 @@ def test_an_empty_answer_to_a_repeat_or_without_a_hold_is_no_sign_of_that() -> N
 # polling
 
 
-def test_polls_follow_packets_at_once_and_become_rare_when_nothing_comes() -> None:
+def test_polls_follow_packets_at_once_and_back_off_when_nothing_comes() -> None:
     pulls = policy(can_hold=False)
     assert pulls.due_us(0, 1) == 0
     assert pulls.started(HOLD_US, 0) == 0
@@ -140,23 +140,23 @@ def test_pulls_come_at_their_interval() -> None:
     assert pulls.due_us(1, 4) == NEVER_US
 
 
-def test_configuring_starts_anew() -> None:
+def test_configuring_resets_the_policy() -> None:
     pulls = policy(SECOND)
     pulls.started(HOLD_US, 7)
     pulls.answered(pulled(more=True, empty=False), 8)
     pulls.configure(0, can_hold=True)
-    assert (pulls.mode, pulls.hungry, pulls.interval_us) == (PullMode.HOLDING, False, 0)
+    assert (pulls.mode, pulls.more_waits, pulls.interval_us) == (PullMode.HOLDING, False, 0)
     assert pulls.due_us(0, 2) == 0
 
 
-def test_a_repeated_pull_says_nothing_about_holds() -> None:
+def test_a_repeated_pull_leaves_the_hold() -> None:
     pulls = policy()
     pulls.answered(pulled(hold_us=SECOND, took_us=SECOND, repeated=True), 100)
     assert pulls.started(HOLD_US, 100) == SECOND
 
 
 @pytest.mark.parametrize(("took_us", "hold_us", "due_us"), [(500 * MS, 2 * SECOND, 0), (400 * MS, SECOND, 50 * MS)])
-def test_half_a_hold_was_held(took_us: int, hold_us: int, due_us: int) -> None:
+def test_an_answer_after_half_the_hold_shows_that_the_relay_holds(took_us: int, hold_us: int, due_us: int) -> None:
     pulls = policy()
     pulls.answered(pulled(hold_us=SECOND, took_us=took_us), 0)
     assert pulls.due_us(0, 4) == due_us

@@ -1,4 +1,4 @@
-"""Who we are at the relay (section 6)."""
+"""The endpoint's registration at a relay: secret, generation and epoch (section 6)."""
 
 from msgspec import structs
 
@@ -18,23 +18,23 @@ def test_the_request_presents_the_secret() -> None:
     assert (request.pull_interval_ms, request.body_bytes_max, request.versions) == (250, 99_999, (1, 1))
 
 
-def test_only_the_answer_to_the_present_generation_is_taken() -> None:
+def test_only_the_answer_to_the_current_generation_is_accepted() -> None:
     attachment = Registration(SECRET, "", LaneConfig())
-    assert attachment.accept(answer(identity=bytes(16))) == "the answer to another endpoint's ATTACH"
-    assert attachment.accept(answer(generation=2)) == "the answer to an older ATTACH"
+    assert attachment.accept(answer(identity=bytes(16)), 0) == "the answer to another endpoint's ATTACH"
+    assert attachment.accept(answer(generation=2), 0) == "the answer to an older ATTACH"
     assert attachment.attached is None
-    assert attachment.accept(answer()) == ""
+    assert attachment.accept(answer(), 0) == ""
     assert attachment.attached == answer()
 
 
 def test_each_attach_has_a_higher_generation() -> None:
     attachment = Registration(SECRET, "", LaneConfig())
-    attachment.accept(answer())
+    attachment.accept(answer(), 0)
     assert attachment.renew(outbid=False)
     assert (attachment.generation, attachment.attached) == (2, None)
 
 
-def test_a_relay_that_knows_a_higher_one_is_outbid_soon() -> None:
+def test_a_higher_generation_at_the_relay_is_outbid_in_few_steps() -> None:
     attachment = Registration(SECRET, "", LaneConfig())
     steps = 0
     while attachment.renew(outbid=True):
@@ -46,6 +46,37 @@ def test_an_attachment_is_fresh_if_the_relay_says_so_or_has_another_epoch() -> N
     attachment = Registration(SECRET, "", LaneConfig())
     told = []
     for epoch, fresh in ((7, True), (7, False), (8, False), (8, True)):
-        assert attachment.accept(structs.replace(answer(), epoch=epoch, fresh=fresh)) == ""
+        assert attachment.accept(structs.replace(answer(), epoch=epoch, fresh=fresh), 0) == ""
         told.append(attachment.is_fresh)
     assert told == [True, False, True, True]
+
+
+SECOND = 1_000_000
+
+
+def met(*visits: tuple[int, int]) -> bool:
+    """Attach to relays with these epochs, at these seconds; return whether they count as several."""
+    attachment = Registration(SECRET, "", LaneConfig())
+    for epoch, second in visits:
+        assert attachment.accept(structs.replace(answer(), epoch=epoch), second * SECOND) == ""
+    return attachment.meets_several_relays
+
+
+def test_relays_that_answer_by_turns_are_recognised() -> None:
+    assert met(*((number % 2, number) for number in range(12)))
+    assert not met(*((number % 2, number) for number in range(11)))
+    assert met(*((number % 3, 10 * number) for number in range(13)))
+
+
+def test_one_relay_that_is_asked_again_and_again_while_others_answer_is_recognised() -> None:
+    """A proxy that sends every second request elsewhere may send each ATTACH to the same relay."""
+    assert met(*((5, number) for number in range(11)))
+
+
+def test_a_relay_that_restarts_every_second_is_one_relay() -> None:
+    assert not met(*((number, number) for number in range(200)))
+
+
+def test_a_relay_that_forgets_now_and_then_is_one_relay() -> None:
+    assert not met(*((5, 11 * number) for number in range(100)))
+    assert not met(*((number // 8, number) for number in range(200)))

@@ -1,4 +1,4 @@
-"""What HTTP responses mean (7.9, 7.10)."""
+"""The verdicts on HTTP responses (7.9, 7.10)."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_every_code_of_the_relay_has_its_meaning(code: StatusCode) -> None:
     assert (outcome.code, outcome.retry_after_us) == (code, 1_500_000)
 
 
-def test_the_longer_wait_is_obeyed() -> None:
+def test_the_longer_of_both_retry_afters_is_obeyed() -> None:
     assert judge(503, encoded(Status(StatusCode.BUSY, 1500)), 2_000_000).retry_after_us == 2_000_000
 
 
@@ -39,9 +39,14 @@ def test_a_code_of_a_later_version_is_judged_by_its_status() -> None:
     assert judge(500, encoded(Status(99)), 0).verdict is Verdict.REPEAT
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 401, 403, 407, 415])
-def test_these_are_fatal_whoever_says_so(status: int) -> None:
-    assert judge(status, b"", 0).verdict is Verdict.FATAL
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 401, 403, 415])
+def test_refusals_and_redirects_of_another_party_are_foreign(status: int) -> None:
+    assert judge(status, b"", 0).verdict is Verdict.FOREIGN
+    assert judge(status, encoded(Status(99)), 0).verdict is Verdict.FATAL
+
+
+def test_407_is_fatal() -> None:
+    assert judge(407, b"", 0).verdict is Verdict.FATAL
 
 
 def test_413_of_a_proxy_shrinks() -> None:
@@ -52,20 +57,47 @@ def test_413_of_a_proxy_shrinks() -> None:
 def test_everything_else_without_our_magic_is_repeated(status: int) -> None:
     outcome = judge(status, b"<html>\n\x1b[2J please  sign in</html>", 7)
     assert outcome.verdict is Verdict.REPEAT
-    assert outcome.text == f"HTTP {status}, no magic: something else answered: <html> [2J please sign in</html>"
+    assert outcome.text.startswith(f"HTTP {status}, but not from a relay")
+    assert outcome.text.endswith(": <html> [2J please sign in</html>")
     assert outcome.retry_after_us == 7
 
 
-def test_who_finds_us_too_many_and_does_not_say_until_when_gets_a_second() -> None:
+def test_a_429_without_a_retry_after_waits_a_second() -> None:
     assert judge(429, b"slow down", 0).retry_after_us == 1_000_000
     assert judge(503, b"slow down", 0).retry_after_us == 0
     assert judge(429, encoded(Status(StatusCode.BUSY)), 0).retry_after_us == 1_000_000
 
 
 @pytest.mark.parametrize(("status", "size"), [(406, 120), (407, 500), (408, 120), (502, 120)])
-def test_so_much_of_a_foreign_body_is_quoted(status: int, size: int) -> None:
+def test_the_quote_of_a_foreign_body_is_bounded(status: int, size: int) -> None:
     text = judge(status, b"x" * 1000, 0).text
-    assert text == f"HTTP {status}, no magic: something else answered: {'x' * size}"
+    assert text.startswith(f"HTTP {status}, but not from a relay")
+    assert text.endswith(f": {'x' * size}")
+    assert text.count("x") == size + text.split(": ")[0].count("x")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (200, b"hello", "it may be a login or block page"),
+        (
+            400,
+            b"<h1>The plain HTTP request was sent to HTTPS port",
+            "this port speaks TLS: the URL must begin with https://",
+        ),
+        (404, b"", "check the path of the relay's URL"),
+        (501, b"", "something on the way does not support POST requests"),
+        (502, b"", "a proxy cannot reach the relay"),
+    ],
+)
+def test_a_foreign_answer_is_explained(status: int, body: bytes, reason: str) -> None:
+    assert f"HTTP {status}, but not from a relay ({reason}" in judge(status, body, 0).text
+
+
+def test_damaged_answers_and_our_own_requests_are_named() -> None:
+    damaged = bytearray(encoded(Status(StatusCode.BUSY)))
+    damaged[-1] ^= 1
+    assert judge(200, bytes(damaged), 0).text.startswith("HTTP 200, but the answer arrived damaged (the body is ")
 
 
 def test_an_empty_body_is_named() -> None:
@@ -82,12 +114,18 @@ def test_a_damaged_answer_is_repeated() -> None:
     body = bytearray(encoded(Answer(1, 2, 3)))
     body[-1] ^= 1
     assert judge(200, body, 0).verdict is Verdict.REPEAT
-    assert judge(200, body[:20], 0).text == "HTTP 200, shorter than it says"
+    assert (
+        judge(200, body[:20], 0).text
+        == "HTTP 200, but the answer arrived damaged (the body is shorter than its length field says)"
+    )
 
 
 def test_our_own_request_sent_back_is_repeated() -> None:
     outcome = judge(200, encoded(Attach(bytes(32), 1, 0, 1)), 0)
-    assert (outcome.verdict, outcome.text) == (Verdict.REPEAT, "HTTP 200, a request instead of an answer")
+    assert (outcome.verdict, outcome.text) == (
+        Verdict.REPEAT,
+        "HTTP 200, but the answer is our own request, which something on the way sent back",
+    )
 
 
 def test_another_version_is_fatal() -> None:
@@ -96,8 +134,8 @@ def test_another_version_is_fatal() -> None:
     body[12:16] = checksum(body[:12], bytes(4), body[16:]).to_bytes(4, "big")
     found = judge(200, body, 0)
     assert found.verdict is Verdict.FATAL
-    assert found.text == "HTTP 200: the relay speaks another version of the protocol"
+    assert found.text == "HTTP 200: the relay speaks another protocol version: update the older side"
 
 
-def test_what_is_no_text_can_be_quoted() -> None:
+def test_a_body_that_is_not_text_can_be_quoted() -> None:
     assert judge(200, b"\xff\xfe<html>", 0).text.endswith("\ufffd\ufffd<html>")

@@ -1,4 +1,4 @@
-"""Times of exchanges, and the deadlines that follow (7.7, 7.8)."""
+"""Round-trip times of exchanges, and the deadlines that follow from them (7.7, 7.8)."""
 
 from tunnel.exchange.roundtrip import RoundTrip
 
@@ -13,7 +13,7 @@ def after(*samples: int) -> RoundTrip:
     return trip
 
 
-def test_before_the_first_sample() -> None:
+def test_before_the_first_sample_the_defaults_apply() -> None:
     trip = RoundTrip()
     assert (trip.srtt_us, trip.least_us) == (0, 0)
     assert (trip.deadline_us, trip.grace_us, trip.repeat_us(3)) == (SECOND, 50 * MS, SECOND)
@@ -31,19 +31,19 @@ def test_deadlines_are_four_times_the_smoothed_time_within_bounds() -> None:
     assert after(20 * SECOND).deadline_us == 30 * SECOND
 
 
-def test_grace_and_repeats_follow() -> None:
+def test_grace_and_repeats_follow_from_the_smoothed_time() -> None:
     assert after(200 * MS).grace_us == 100 * MS
     assert after(200 * MS).repeat_us(3) == SECOND
     assert [after(3 * SECOND).repeat_us(attempts) // SECOND for attempts in (1, 2, 3, 8)] == [12, 12, 6, 1]
 
 
-def test_an_answer_that_came_after_minutes_makes_no_minutes_of_every_later_repair() -> None:
+def test_an_answer_after_a_minute_does_not_push_repeats_beyond_thirty_seconds() -> None:
     assert after(61 * SECOND).repeat_us(3) == 30 * SECOND
     assert after(15 * SECOND).repeat_us(3) == 30 * SECOND
     assert after(14 * SECOND).repeat_us(3) == 28 * SECOND
 
 
-def test_the_least_time_forgets_after_one_to_two_minutes() -> None:
+def test_the_smallest_time_is_forgotten_after_one_to_two_minutes() -> None:
     trip = RoundTrip()
     trip.sample(50 * MS, 0)
     for second in range(1, 130):

@@ -1,4 +1,4 @@
-"""The relay's half of a lane (7.3, 7.4, 7.6), one rule after the other."""
+"""The relay's half of a lane (7.3, 7.4, 7.6), rule by rule."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ FRAME_BYTES = data_frame(0).size
 
 
 class Bench:
-    """A lane, its outbox, and requests in a line each."""
+    """A lane and its outbox, with short calls for requests."""
 
     def __init__(self, limits: ServedLimits = LIMITS) -> None:
         self.outbox = MemoryOutbox()
@@ -80,12 +80,12 @@ def test_every_answer_carries_evidence_that_counts_itself() -> None:
     assert bench.request(3).answer.evidence == [(0, 3), (1, 7)]
 
 
-def test_answering_twice_is_an_error_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="nothing to answer"):
+def test_answering_without_a_request_raises() -> None:
+    with pytest.raises(ValueError, match="no request to answer"):
         Bench().lane.answer(0)
 
 
-def test_what_was_received_is_confirmed_and_freed() -> None:
+def test_packets_are_freed_when_their_answer_is_confirmed() -> None:
     bench = Bench()
     bench.give(1, 2)
     bench.request(1)
@@ -95,7 +95,7 @@ def test_what_was_received_is_confirmed_and_freed() -> None:
     assert bench.lane.serial == 2
 
 
-def test_what_was_not_received_is_first_in_line_again_in_order() -> None:
+def test_packets_that_were_not_received_are_first_in_line_again_in_order() -> None:
     bench = Bench()
     bench.give(1, 2)
     bench.request(1)
@@ -103,7 +103,7 @@ def test_what_was_not_received_is_first_in_line_again_in_order() -> None:
     assert names(bench.request(2, received=0)) == [1, 2, 3]
 
 
-def test_a_repeat_is_not_applied_and_gets_the_same_under_a_new_serial() -> None:
+def test_a_repeat_is_not_applied_and_gets_the_same_packets_under_a_new_serial() -> None:
     bench = Bench()
     bench.give(1, 2)
     bench.request(1)
@@ -205,7 +205,7 @@ def test_a_higher_number_releases_the_parked_request() -> None:
     assert bench.lane.parked == 2
 
 
-def test_nothing_is_sent_down_a_dead_connection() -> None:
+def test_a_parked_pull_is_dropped_with_its_connection() -> None:
     bench = Bench()
     bench.park(1)
     bench.lane.gone(99)
@@ -246,7 +246,7 @@ def test_a_limit_without_room_for_a_header_gets_nothing() -> None:
     assert (names(reply), reply.answer.more) == ([], True)
 
 
-def test_what_a_smaller_repeat_cannot_hold_is_first_in_line_again() -> None:
+def test_packets_that_a_smaller_repeat_cannot_hold_are_first_in_line_again() -> None:
     bench = Bench()
     bench.give(1, 2, 3)
     bench.request(1)
@@ -265,7 +265,7 @@ def test_only_serials_up_to_the_newest_were_sent() -> None:
     assert bench.lane.has_sent(2)
 
 
-def test_serials_stop_at_their_end() -> None:
+def test_the_last_serial_is_never_exceeded() -> None:
     bench = Bench()
     bench.lane.serial = 2**32 - 2
     assert [bench.request(number, received=2**32 - 1).answer.serial for number in (1, 2)] == [2**32 - 1] * 2
@@ -302,7 +302,7 @@ def test_a_packet_larger_than_the_answer_leaves_in_pieces() -> None:
     assert bench.lane.held_bytes == FRAME_BYTES
 
 
-def test_a_piece_is_repeated_and_one_that_was_not_received_sent_again() -> None:
+def test_a_piece_is_repeated_or_sent_again_if_it_was_not_received() -> None:
     bench = Bench()
     bench.give(1, size=1000)
     first = bench.request(1, answer_bytes_max=limit_for(400)).answer
@@ -327,7 +327,7 @@ def test_a_piece_that_a_smaller_repeat_cannot_hold_puts_the_packet_back_whole() 
     assert names(bench.request(3, received=2)) == [1]
 
 
-def test_a_packet_comes_in_pieces() -> None:
+def test_a_packet_may_arrive_in_pieces() -> None:
     bench = Bench()
     data = data_frame(1, 1000).data
     frames = []
@@ -362,7 +362,7 @@ def test_closing_puts_everything_back_and_releases_what_is_parked() -> None:
     assert [frame.sequence for frame in [*bench.outbox.frames, *third.outbox.frames]] == [1, 2, 3]
 
 
-def test_every_repeat_counts() -> None:
+def test_every_repeat_is_counted() -> None:
     bench = Bench()
     for _ in range(3):
         bench.request(1)
@@ -375,8 +375,8 @@ def test_a_push_is_never_parked() -> None:
     assert bench.lane.answer(0) is not None
 
 
-def test_an_answer_to_nothing_is_an_error_of_the_caller() -> None:
-    text = "there is nothing to answer: receive comes first, and its arrival must apply"
+def test_the_error_for_answering_without_a_request_says_what_to_do() -> None:
+    text = "there is no request to answer: call receive first, and answer only if it applies"
     with pytest.raises(ValueError, match=f"^{text}$"):
         Bench().lane.answer(0)
 
@@ -403,7 +403,7 @@ def test_the_last_byte_of_a_packet_is_a_piece() -> None:
     assert (first.piece, last.piece, last.piece_offset, len(last.data)) == (True, True, FRAME_BYTES - 1, 1)
 
 
-def test_an_answer_without_packets_is_no_piece() -> None:
+def test_an_answer_without_packets_is_not_a_piece() -> None:
     bench = Bench()
     bench.give(1)
     bench.request(2)

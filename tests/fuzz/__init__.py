@@ -1,3 +1,3 @@
-"""Coverage-guided fuzzing of everything that meets bytes of a stranger; `python -m tests.fuzz` says how."""
+"""Coverage-guided fuzzing of all code that takes bytes from strangers; `python -m tests.fuzz --help` explains it."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: fuzz each target in a process of its own, one per core, and print what came of it."""
+"""`python -m tests.fuzz`: fuzz each target in a process of its own, one process per core, and print the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 when nothing crashed, 1 when something did, 2 for arguments that cannot be."""
+    """Return 0 when no target crashed, 1 when one did, 2 for arguments that are not valid."""
     options = _parse(arguments)
     unknown = [name for name in options.target if name not in TARGETS]
     if unknown:
@@ -46,10 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def repeat(path: Path, targets: list[str]) -> int:
-    """Run one saved input; its target is the folder it lies in, unless it is named."""
+    """Run one saved input. Its target is the name of its folder, unless --target names one."""
     name = targets[0] if targets else path.resolve().parent.name
     if name not in TARGETS:
-        print(f"of which target is {path}? say --target NAME: {', '.join(TARGETS)}", file=sys.stderr)
+        print(f"the target of {path} is not known: add --target NAME, one of: {', '.join(TARGETS)}", file=sys.stderr)
         return 2
     try:
         TARGETS[name].run(path.read_bytes())
@@ -64,10 +64,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, metavar="N", help="for each target (default 60)")
     parser.add_argument("--target", action="append", default=[], metavar="NAME", help=f"one of: {', '.join(TARGETS)}")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="begin the same way each time (default: not)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="same start each time (default: differs)")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help="processes (default: one per core)")
-    parser.add_argument("--random", action="store_true", help="seeded random inputs, even where atheris is there")
+    parser.add_argument("--random", action="store_true", help="seeded random inputs, even if atheris is installed")
     where = BUILD.relative_to(ROOT) / "crashes"
     parser.add_argument("--repeat", type=Path, metavar="FILE", help=f"run one input, as saved under {where}")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

@@ -1,4 +1,4 @@
-"""Puts right what hides the depths from a fuzzer: sizes and checksums of packets, envelopes and link headers."""
+"""Repairs sizes and checksums of packets, envelopes and link headers: a wrong one keeps a fuzzer out of the code."""
 
 import struct
 
@@ -13,7 +13,7 @@ _AT_LINK_CHECKSUM = 20  # 8.1
 
 
 def repair_packets(data: bytes) -> bytes:
-    """The same bytes with right checksums, and with the size of a packet that overruns set to what is there."""
+    """Return the bytes with right checksums; a packet that overruns the end gets the size of the bytes left."""
     fixed = bytearray(data)
     offset = 0
     while len(fixed) - offset >= HEADER_SIZE:
@@ -28,7 +28,7 @@ def repair_packets(data: bytes) -> bytes:
 
 
 def repair_envelope(data: bytes) -> bytes:
-    """The same bytes as a body of ours: magic, length and checksum right."""
+    """Return the bytes as a body of this protocol: with the right magic, length and checksum."""
     fixed = bytearray(data.ljust(ENVELOPE_BYTES, b"\0"))
     fixed[:4] = b"TUNL"
     _SIZE.pack_into(fixed, _AT_LENGTH, len(fixed) - ENVELOPE_BYTES)
@@ -38,7 +38,7 @@ def repair_envelope(data: bytes) -> bytes:
 
 
 def repair_link(data: bytes) -> bytes:
-    """The same bytes with the magic and the checksum of a link header at their start."""
+    """Return the bytes with the magic and the right checksum of a link header at their start."""
     fixed = bytearray(data.ljust(LINK_HEADER_SIZE, b"\0"))
     fixed[:4] = b"TLNK"
     _SIZE.pack_into(fixed, _AT_LINK_CHECKSUM, 0)

@@ -1,4 +1,4 @@
-"""What must hold for an endpoint between any two calls: books that balance, bounded memory, no lost wake-up."""
+"""Conditions that an endpoint must meet between any two calls: right counters, bounded memory, no lost wake-up."""
 
 from tests.fuzz.connection_world import World
 from tunnel.core.connection.connection import Connection
@@ -10,10 +10,10 @@ from tunnel.core.send.window import SegmentState, SendWindow
 
 __all__ = ["check_world"]
 
-STRAYS_MAX = 1100  # answers to what is not ours: bounded, whatever comes and however long nothing leaves
-TIMER_ENTRIES_PER_CONNECTION = 8  # of the heap, stale ones included
+STRAYS_MAX = 1100  # replies to unknown connections; bounded even if no batch ever leaves
+TIMER_ENTRIES_PER_CONNECTION = 8  # entries of the heap, stale ones included
 TIMER_ENTRIES_MIN = 128
-HORIZON_US = 600 * SECOND_US  # no deadline is further away than user timeout, keepalive or twice the longest drain
+HORIZON_US = 600 * SECOND_US  # user timeout, keepalive and twice the longest drain all end sooner
 PONGS_MAX = 4
 
 
@@ -37,11 +37,11 @@ def _check_sender(window: SendWindow, *, stopped: bool) -> None:
     assert window.edge_used == sum(segment.size for segment in window.outstanding.values() if segment.charged)
     assert window.unacknowledged_bytes == window.pending_bytes + sum(s.size for s in window.outstanding.values())
     lost = [number for number, segment in window.outstanding.items() if segment.state is SegmentState.LOST]
-    assert set(lost) <= set(window._lost), "lost, and not queued to be sent again"
+    assert set(lost) <= set(window._lost), "a lost segment is not queued for retransmission"
 
 
 def _kept_bytes(connection: Connection, window: ReceiveWindow) -> int:
-    """What the connection keeps in memory of what came: a slice keeps the whole body that it is of."""
+    """The bytes of received data that the connection keeps in memory: a slice keeps the whole body it is part of."""
     payloads = [chunk for chunk, _ in window._chunks]
     payloads += [item[1] for item in window._ahead.values()]
     payloads += [packet.payload for packet in connection.handshake._held]
@@ -59,29 +59,29 @@ def _check_receiver(connection: Connection, window: ReceiveWindow) -> None:
     assert len(window._ahead) <= config.out_of_order_packets_max
     assert len(connection.handshake._held) <= EARLY_PACKETS_MAX
     assert len(connection.liveness._pongs) <= PONGS_MAX
-    # What fills a gap may come although the window is full of what lies beyond the gap; and bodies may be pinned.
+    # Data that fills a gap may arrive although data beyond the gap fills the window; and slices may keep whole bodies.
     limit = 3 * window.size_bytes + EARLY_BYTES_MAX + 2 * HELD_BYTES_MAX
     assert _kept_bytes(connection, window) <= limit, f"{_kept_bytes(connection, window)} bytes kept, {limit} allowed"
 
 
 def _check_wake_up(endpoint: Endpoint, connection: Connection) -> None:
-    """Whoever has something to do is queued for it, or a timer runs."""
+    """A connection that has something to do is queued for it, or has a timer running."""
     timers, sender = connection.timers, connection.sender
-    deadline = min(timers._deadlines)  # timers.next() would put right what may be wrong
+    deadline = min(timers._deadlines)  # timers.next() would repair the very error looked for here
     if connection.state is State.REQUESTED:
         return  # the application's turn
     wake_up = endpoint.next_timeout()
-    assert deadline == NEVER_US or (wake_up is not None and wake_up <= deadline), "a timer that nobody will fire"
+    assert deadline == NEVER_US or (wake_up is not None and wake_up <= deadline), "the endpoint misses this timer"
     if sender.sendable():
-        assert connection.place.queued, "something to send, and not queued"
+        assert connection.place.queued, "there is something to send, but the connection is not queued"
     if connection.outbound.wants_control():
-        assert connection.id in endpoint._scheduler._control, "a control packet is due, and not queued"
+        assert connection.id in endpoint._scheduler._control, "a control packet is due, but not queued"
     if connection.state in (State.CONNECTING, State.CLOSED_EARLY, State.DRAIN):
         assert deadline != NEVER_US, f"{connection.state} without a timer"
     if sender.suspended or sender.stopped:
         return
     flying = [s for s in sender.window.outstanding.values() if s.state <= SegmentState.RECEIPTED]
-    assert not flying or deadline != NEVER_US, "packets in flight and no timer"
+    assert not flying or deadline != NEVER_US, "packets are in flight, but no timer runs"
 
 
 def _check_endpoint(world: World) -> None:

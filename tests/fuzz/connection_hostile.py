@@ -1,4 +1,4 @@
-"""Operations of those who mean no good: a lying relay, strangers, and peers that break the protocol."""
+"""Hostile operations: those of a lying relay, of strangers, and of peers that break the protocol."""
 
 from tests.fuzz.connection_ops import SERVICE, WINDOWS, some_peer
 from tests.fuzz.connection_world import World
@@ -29,11 +29,11 @@ from tunnel.wire import (
 __all__ = ["flood", "lying_ack", "lying_data", "relay_drops", "relay_edge", "relay_listens", "replay", "stranger"]
 
 
-# the relay, lying or not
+# the relay, honest or lying
 
 
 def near(world: World, peer: Peer) -> int:
-    """A sequence number of the endpoint's stream, or one close by."""
+    """A sequence number of the endpoint's stream, or one close to it."""
     around = world.draw.byte()
     if around < 128:
         return (peer.newest or peer.first) - around % 8
@@ -65,13 +65,13 @@ def relay_listens(world: World) -> None:
 
 
 def stranger(world: World) -> None:
-    """Any packet with guessed ids; with the right pair of ids it would be the peer itself."""
+    """Send any packet with guessed ids; a guess of the right pair of ids would make the sender the peer itself."""
     draw = world.draw
     peer = some_peer(world)
     kind, choice = draw.below(22), draw.byte()
     known = kind in (PacketType.ACCEPTED, PacketType.REJECTED, PacketType.CONNECT, PacketType.DROPPED, PacketType.EDGE)
     if known:
-        return  # these have operations of their own
+        return  # operations of their own send these
     destination = peer.their_id if choice & 3 else draw.number()
     source = draw.pick((0, peer.own_id + 1, draw.number()))
     ours = any(session.connection.identity.peer_id == source for session in world.live())
@@ -82,7 +82,7 @@ def stranger(world: World) -> None:
 
 
 def lying_ack(world: World) -> None:
-    """An ACK of what was never sent, of too much, with impossible ranges, or merely a very odd one."""
+    """Send an ACK of data never sent, of too much, with impossible ranges, or one that is merely very odd."""
     draw = world.draw
     peer = some_peer(world)
     cumulative = near(world, peer)
@@ -95,7 +95,7 @@ def lying_ack(world: World) -> None:
 
 
 def lying_data(world: World) -> None:
-    """A peer that breaks its word: other bytes under a number, a number far away, a wrong end, an empty DATA."""
+    """A peer breaks its word: other bytes under a used number, a number far away, a wrong end, or an empty DATA."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
     if not world.hostile:
@@ -115,14 +115,14 @@ def lying_data(world: World) -> None:
 
 
 def replay(world: World) -> None:
-    """What the endpoint sent comes back to it, as a confused relay might do; ids do not fit, so nothing may happen."""
+    """Return the endpoint's own packets to it, as a confused relay might; the ids do not fit, so nothing may happen."""
     if world.batches:
         _, packets = world.draw.pick(world.batches)
         world.inbox.extend((packet, None) for packet in packets if packet.type != PacketType.CONNECT)
 
 
 def flood(world: World) -> None:
-    """The same packet hundreds of times in one body, as a peer may who wants our memory."""
+    """Send the same packet hundreds of times in one body, as a peer might that wants to exhaust memory."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
     kinds = (PacketType.CONNECT, PacketType.ACK, PacketType.PING, PacketType.DATA)

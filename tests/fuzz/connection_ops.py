@@ -1,4 +1,4 @@
-"""What can happen to an endpoint whose application, carrier and peers mean well: one function per operation."""
+"""Operations on an endpoint whose application, carrier and peers are honest: one function per operation."""
 
 from collections.abc import Callable
 
@@ -76,7 +76,7 @@ def some_session(world: World) -> Session | None:
 
 
 def dial(world: World) -> None:
-    """connect()"""
+    """Call connect()."""
     draw = world.draw
     if len(world.peers) < 6:
         peer = Peer(Role.ACCEPTOR, 1 + draw.below(2**16), b"", draw.number(), len(world.peers))
@@ -101,7 +101,7 @@ def app_read(world: World) -> None:
 
 
 def app_end(world: World) -> None:
-    """finish(), close(), abort()"""
+    """Call finish(), close() or abort()."""
     session, kind = some_session(world), world.draw.below(8)
     if session is None:
         return
@@ -120,7 +120,7 @@ def app_end(world: World) -> None:
 
 
 def app_answer(world: World) -> None:
-    """accept() or refuse()"""
+    """Call accept() or refuse()."""
     session, kind = some_session(world), world.draw.below(4)
     if session is None:
         return
@@ -133,7 +133,7 @@ def app_answer(world: World) -> None:
     except LocalProtocolError:
         assert session.connection.state is not State.REQUESTED
     except ValueError:
-        assert session.connection.state is State.REQUESTED, "a text that is too long, and something was changed"
+        assert session.connection.state is State.REQUESTED, "a refusal with too long a text changed the state"
     world.events()
 
 
@@ -176,7 +176,7 @@ def carrier_changed(world: World) -> None:
 
 
 def step_time(world: World) -> None:
-    """Time passes, or the next timer is waited for."""
+    """Let time pass, or wait for the next timer."""
     choice = world.draw.byte()
     if choice & 1:
         deadline = world.endpoint.next_timeout()
@@ -185,18 +185,18 @@ def step_time(world: World) -> None:
     else:
         world.now += TIMES_US[(choice >> 2) % len(TIMES_US)]
     if choice & 2:
-        return  # a late caller
+        return  # the caller is late
     world.endpoint.handle_timeout(world.now)
     world.events()
     deadline = world.endpoint.next_timeout()
-    assert deadline is None or deadline > world.now, "the next timeout is due although all were handled"
+    assert deadline is None or deadline > world.now, "the next timeout is still due after all timeouts were handled"
 
 
-# the peer, honest
+# the honest peer
 
 
 def knock(world: World) -> None:
-    """A stranger's CONNECT, new or a known one again."""
+    """A stranger sends CONNECT, a new one or the repetition of an earlier one."""
     draw = world.draw
     again = [peer for peer in world.peers if peer.role is Role.INITIATOR]
     choice = draw.byte()
@@ -218,15 +218,15 @@ def knock(world: World) -> None:
     world.send(peer, PacketType.CONNECT, encode_connect(connect), peer.first)
     if resume:
         world.inbox[-1][0].destination = peer.their_id
-    world.flush()  # the next one may be another peer with the same names
+    world.flush()  # the next CONNECT may come from another peer with the same names
 
 
 def answer(world: World) -> None:
-    """ACCEPTED, or rarely REJECTED."""
+    """Send ACCEPTED, or rarely REJECTED."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
     if peer.role is Role.INITIATOR or not (peer.base or world.hostile):
-        return  # nobody knows the route key before CONNECT has left
+        return  # only CONNECT tells a peer the route key
     if choice & 15 == 15:
         reason = 1 + draw.below(14)
         rejected = Rejected(peer.route_key, reason, draw.text(100))
@@ -240,7 +240,7 @@ def answer(world: World) -> None:
 
 
 def peer_says(world: World) -> None:
-    """New bytes of the peer's stream, usually sent at once."""
+    """Send new bytes of the peer's stream, usually at once."""
     peer, size, choice = some_peer(world), world.draw.pick(SIZES), world.draw.byte()
     config, session = world.endpoint.config, world.sessions.get(peer.their_id)
     window = config.window_bytes_min if session is None else session.connection.receiver.window.size_bytes
@@ -273,7 +273,7 @@ def peer_acks(world: World) -> None:
 
 
 def peer_signals(world: World) -> None:
-    """PING, PONG, PROBE, NOOP, SHUTDOWN, ABORT"""
+    """Send PING, PONG, PROBE, NOOP, SHUTDOWN or ABORT."""
     peer, choice = some_peer(world), world.draw.byte()
     kinds = (PacketType.PING, PacketType.PONG, PacketType.PROBE, PacketType.NOOP)
     if choice < 240:
@@ -289,7 +289,7 @@ def peer_option(world: World) -> None:
     numbers = [draw.number() if draw.flag() else None for _ in range(4)]
     size = draw.pick(SIZES)
     size = size if world.hostile else min(size, world.endpoint.config.packet_bytes_max - 400)
-    filler = bytes([99, 0, 255]) + bytes(255)  # options of a kind that nobody knows
+    filler = bytes([99, 0, 255]) + bytes(255)  # options of an unknown kind
     options = Options(
         packet_bytes_max=numbers[0],
         keepalive_ms=numbers[1],

@@ -1,4 +1,4 @@
-"""After the chaos everybody behaves: what is still connected must then deliver everything, in bounded steps."""
+"""After the chaos all parties behave: connections that still live must deliver everything in bounded steps."""
 
 from tests.fuzz.connection_checks import check_world
 from tests.fuzz.connection_ops import SERVICE
@@ -25,14 +25,14 @@ from tunnel.wire import (
 
 __all__ = ["settle"]
 
-IDLE_ROUNDS_MAX = 150  # each at most a second, so longer than the longest timer of somebody who waits
+IDLE_ROUNDS_MAX = 150  # each at most a second: together longer than the longest timer
 WINDOW = 1 << 20
 SEGMENTS_PER_ROUND = 16
 BATCH_BYTES = 1 << 18
 
 
 def settle(world: World) -> None:
-    """Raise AssertionError if a connection between honest sides stands still."""
+    """Raise AssertionError if a connection between honest sides makes no progress."""
     world.flush()
     while world.batches:
         token, _ = world.batches.pop()
@@ -60,11 +60,11 @@ def settle(world: World) -> None:
         waiting = _waiting(world)
         idle = idle + 1 if _progress(world) == before else 0
         before = _progress(world)
-    assert not waiting, "stands still: " + "; ".join(map(_describe, waiting))
+    assert not waiting, "no progress: " + "; ".join(map(_describe, waiting))
 
 
 def _progress(world: World) -> list[int]:
-    """Another value whenever something has come through."""
+    """A value that changes with all progress."""
     peers = [session.peer for session in world.sessions.values()]
     return [session.read_bytes for session in world.sessions.values()] + [peer.in_order for peer in peers]
 
@@ -74,7 +74,7 @@ def _waiting(world: World) -> list[Session]:
 
 
 def _complete(session: Session) -> bool:
-    """Everything written has come, and everything that the peer wrote was read; or nobody can promise that."""
+    """Whether all data has arrived and was read in both directions, or a lie has freed the endpoint of that promise."""
     peer, connection = session.peer, session.connection
     if peer.lied or peer.lied_acks or peer.rejected or session.ended is not None:
         return True
@@ -85,13 +85,13 @@ def _complete(session: Session) -> bool:
 
 
 def _behave(world: World, session: Session) -> None:
-    """The application, the relay and the peer do what they owe."""
+    """Application, relay and peer do their duty."""
     connection, peer = session.connection, session.peer
     if connection.state is State.REQUESTED:
         try:
             connection.accept(world.now)
         except LocalProtocolError:
-            raise AssertionError("accept() is refused to a connection that was requested") from None
+            raise AssertionError("accept() was refused in the state REQUESTED") from None
     suspended = connection.handshake.suspended_since_us != NEVER_US
     unanswered = peer.base and connection.state in (State.CONNECTING, State.CLOSED_EARLY)
     if peer.role is Role.ACCEPTOR and (suspended or unanswered):

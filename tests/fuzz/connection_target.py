@@ -1,7 +1,7 @@
-"""The target `connection`: an endpoint with up to six connections, among peers, a relay and a carrier out of bytes.
+"""The target `connection`: an endpoint with up to six connections; the input plays peers, a relay and a carrier.
 
-The first four bytes choose the configuration, where to begin, and who may lie; then each byte chooses an operation,
-which takes what it needs from the bytes behind it.
+The first four bytes choose the configuration, the starting state, and which parties may lie. After them each byte
+chooses an operation, which takes its parameters from the bytes after it.
 """
 
 from collections.abc import Iterator
@@ -64,13 +64,13 @@ _WEIGHTED: tuple[tuple[ops.Operation, int], ...] = (
     (hostile.lying_data, 1),
     (hostile.replay, 1),
 )
-# A byte chooses by its lower six bits. New operations take places of old ones: saved inputs keep their meaning.
+# The lower six bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
 OPERATIONS: tuple[ops.Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 _INITIATOR, _SERVICE, _EXIT = range(3)
 
 
 def run(data: bytes) -> None:
-    """One life of an endpoint."""
+    """Run one life of an endpoint."""
     draw = Draw(data)
     config, seed, begin, flags = _CONFIGS[draw.byte() % len(_CONFIGS)], draw.byte(), draw.byte(), draw.byte()
     world = World(draw, config, Random(seed), hostile=bool(flags & 1), fat=bool(flags & 2), traced=bool(flags & 4))
@@ -97,8 +97,8 @@ def _script(*steps: int | ops.Operation) -> bytes:
 
 
 def _seeds() -> Iterator[tuple[str, bytes]]:
-    """Short lives that go well, for the fuzzer to spoil."""
-    dialled = (0, 1, 4, 0, 0, 1, 5, 0, 0, 6)  # configuration, ids and numbers, ACCEPTED
+    """Short lives without errors, for the fuzzer to mutate."""
+    dialled = (0, 1, 4, 0, 0, 1, 5, 0, 0, 6)  # configuration, ids and sequence numbers, ACCEPTED
     there = (ops.app_write, 5, ops.carrier_batch, 12, ops.carrier_done, 1, ops.peer_acks, 6, 0, ops.arrive)
     back = (ops.peer_says, 4, 5, ops.arrive, ops.app_read, 13, ops.carrier_batch, 12, ops.carrier_done, 1)
     ours = (ops.app_end, 5, ops.carrier_batch, 12, ops.carrier_done, 1, ops.peer_acks, 6, 0, ops.arrive)

@@ -1,4 +1,4 @@
-"""An endpoint among an application, a carrier and peers that the fuzzer plays; promises are checked on the way."""
+"""An endpoint among an application, a carrier and peers that the fuzzer plays, with checks of every step."""
 
 from random import Random
 
@@ -38,13 +38,13 @@ from tunnel.wire import (
 
 __all__ = ["Session", "World"]
 
-_FAT = Packet(PacketType.NOOP, 0, 0, 0, bytes(150_000))  # makes a body that nobody should keep for a small slice
+_FAT = Packet(PacketType.NOOP, 0, 0, 0, bytes(150_000))  # its body must not stay in memory for a small slice
 _ENDING = (Closed, Lost, Refused)
 _SEQUENCED = (PacketType.DATA, PacketType.FINISH, PacketType.CLOSE, PacketType.OPTION, PacketType.ACCEPTED)
 
 
 class Session:
-    """One connection as its application sees it."""
+    """One connection, seen from its application."""
 
     def __init__(self, connection: Connection, peer: Peer, number: int) -> None:
         self.connection = connection
@@ -53,19 +53,19 @@ class Session:
         self.written_bytes = 0
         self.read_bytes = 0
         self.digest = xxh3_128()
-        self.closed = False  # close() or abort() was called: no claim on what is not read
+        self.closed = False  # close() or abort() was called: unread data need not arrive
         self.events: list[Event] = []
         self.ended: Event | None = None
-        self.finished = False  # the end of the peer's stream was shown
+        self.finished = False  # the application has read the end of the peer's stream
 
     @property
     def written(self) -> bytes:
-        """Every byte that write() took."""
+        """Every byte that write() accepted."""
         return BLOB[self.start : self.start + self.written_bytes]
 
 
 class _Recorder(dict[int, Connection]):
-    """The endpoint's table of connections; tells of each new one, even if it is gone again before the call returns."""
+    """The endpoint's table of connections; reports each new one, even one that is removed before the call returns."""
 
     def __init__(self, world: "World") -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Recorder(dict[int, Connection]):
 
 
 class World:
-    """`inbox` is what is on its way to the endpoint: packet, the peer that speaks (None: a stranger or the relay)."""
+    """`inbox` is in flight to the endpoint: pairs of a packet and its sender (None: a stranger or the relay)."""
 
     def __init__(
         self, draw: Draw, config: EndpointConfig, random: Random, *, hostile: bool, fat: bool, traced: bool
@@ -102,13 +102,13 @@ class World:
     # connections
 
     def expect(self, peer: Peer) -> Peer:
-        """A peer joins; the connection that appears next may be its."""
+        """A peer joins; the connection that appears next may be the one with this peer."""
         self.peers.append(peer)
         self._next_peer = peer if peer.role is Role.ACCEPTOR else None
         return peer
 
     def find(self, own_id: int, route_key: bytes, user: str) -> Peer | None:
-        """The peer that opened, or will open, a connection of these names."""
+        """The peer that opened, or will open, a connection with these names."""
         names = (own_id, route_key, user)
         return next((peer for peer in self.peers if (peer.own_id, peer.route_key, peer.user) == names), None)
 
@@ -123,7 +123,7 @@ class World:
             peer = self.find(identity.peer_id, identity.route_key, identity.user)
             assert peer is not None
             if any(session.peer is peer for session in self.sessions.values()):
-                again = peer.again()  # an earlier connection of the same names is over and forgotten
+                again = peer.again()  # an earlier connection with the same names has ended and was forgotten
                 again.furthest = peer.furthest
                 self.peers[self.peers.index(peer)] = peer = again
             if self.hostile:
@@ -139,7 +139,7 @@ class World:
     # towards the endpoint
 
     def send(self, peer: Peer, kind: int, payload: bytes = b"", sequence: int = 0, attempt: int = 0) -> None:
-        """The peer sends a packet to the endpoint, unless it cannot know the id yet."""
+        """The peer sends a packet to the endpoint, unless it cannot know the connection id yet."""
         if kind == PacketType.ACCEPTED:
             packet = Packet(kind, peer.their_id, peer.own_id, sequence & 0xFFFFFFFF, payload, attempt & 0xFF)
         elif kind == PacketType.CONNECT:
@@ -151,13 +151,13 @@ class World:
         self.inbox.append((packet, peer))
 
     def send_segment(self, peer: Peer, index: int, attempt: int = 0) -> None:
-        """The peer sends a packet of its stream, if that fits the window or the peer does not care."""
+        """The peer sends a packet of its stream, if the packet fits the window or the peer ignores the window."""
         sequence, kind, payload = peer.segments[index]
         if self.hostile or kind != PacketType.DATA or peer.fits(index):
             self.send(peer, kind, payload, sequence, attempt)
 
     def flush(self) -> None:
-        """Everything on its way arrives as one body, in the order in which it was sent."""
+        """Deliver the inbox as one body, in the order in which it was sent."""
         if not self.inbox:
             return
         arriving, self.inbox = self.inbox, []
@@ -172,7 +172,7 @@ class World:
         self.events()
 
     def _told(self, peer: Peer, packet: Packet) -> None:
-        """Note what the endpoint may believe from now on."""
+        """Record what the packet allows the endpoint to believe from now on."""
         session = self.sessions.get(peer.their_id)
         if packet.type == PacketType.REJECTED:
             peer.rejected = True
@@ -210,13 +210,13 @@ class World:
     # from the endpoint
 
     def take_batch(self, size_max: int, *, arrives: bool) -> bool:
-        """The carrier takes a batch; whether there was one."""
+        """The carrier takes a batch; return whether there was one."""
         batch = self.endpoint.next_batch(size_max, self.now)
         if batch is None:
-            assert not self.endpoint.wants_batch(), "a batch is wanted, and there is none"
+            assert not self.endpoint.wants_batch(), "wants_batch() is true, but there is no batch"
             return False
         assert batch.size == sum(packet.size for packet in batch.packets)
-        assert batch.size <= size_max or len(batch.packets) == 1, f"{batch.size} bytes for {size_max}"
+        assert batch.size <= size_max or len(batch.packets) == 1, f"{batch.size} bytes in a batch of at most {size_max}"
         self.batches.append((batch.token, batch.packets))
         for packet in batch.packets:
             self._emitted(packet)
@@ -230,7 +230,7 @@ class World:
         session = self.sessions.get(own)
         if session is None or packet.type == PacketType.REJECTED:
             strays = (PacketType.ABORT, PacketType.REJECTED, PacketType.LISTEN_STATE, PacketType.SHUTDOWN)
-            assert packet.type in strays, f"a packet of type {packet.type} of no connection"
+            assert packet.type in strays, f"a packet of type {packet.type} that belongs to no connection"
             return
         peer = session.peer
         if packet.type == PacketType.ACCEPTED:
@@ -254,11 +254,11 @@ class World:
             peer.granted(unwrap(ack.cumulative, peer.next_sequence()), ack.window)
 
     def _check_ack(self, session: Session, ack: Ack) -> None:
-        """What is acknowledged was delivered (4.2); who has closed may skip gaps (5.6)."""
+        """Acknowledged packets were delivered (4.2); an endpoint that has closed may skip gaps (5.6)."""
         peer = session.peer
         delivered = peer.delivered
         cumulative = unwrap(ack.cumulative, peer.next_sequence())
-        assert cumulative <= max(delivered), "an acknowledgement of what was never sent"
+        assert cumulative <= max(delivered), "an acknowledgement of a packet that was never sent"
         if not session.connection.receiver.window.discarding:
             missing = [number for number in range(peer.first, cumulative + 1) if number not in delivered]
             assert not missing, f"acknowledged, but never delivered: {missing}"
@@ -277,7 +277,7 @@ class World:
     # the application
 
     def events(self) -> None:
-        """Hear what the endpoint has to tell, and check that it may say so."""
+        """Take the endpoint's events, and check that it may report them."""
         while (event := self.endpoint.poll_event()) is not None:
             session = self.sessions[event.connection_id]
             assert session.ended is None, f"{event} after {session.ended}"
@@ -292,7 +292,7 @@ class World:
             kinds = [type(earlier) for earlier in session.events]
             assert type(event) not in kinds, f"{event} twice"
         if isinstance(event, Flushed):
-            assert peer.vouched >= session.written_bytes, "Flushed, but not everything was acknowledged"
+            assert peer.vouched >= session.written_bytes, "Flushed before everything was acknowledged"
         elif isinstance(event, PeerFinished):
             assert not session.closed, "an end of stream after close()"
             shown = (session.read_bytes, session.digest.digest())
@@ -301,7 +301,7 @@ class World:
         elif isinstance(event, PeerClosed):
             assert peer.closed or peer.lied, "PeerClosed without CLOSE"
         elif isinstance(event, Closed):
-            assert peer.vouched >= session.written_bytes, "a clean end, but not everything was acknowledged"
+            assert peer.vouched >= session.written_bytes, "a clean end before everything was acknowledged"
             assert session.closed or session.finished, "a clean end before the end of the peer's stream was read"
         elif isinstance(event, Refused):
             assert peer.rejected, "Refused without REJECTED"
@@ -312,7 +312,7 @@ class World:
         readable = connection.readable
         data = bytes(connection.read(size_max, self.now))
         assert len(data) <= size_max
-        assert bool(data) == (readable and size_max > 0), "readable, and nothing to read"
+        assert bool(data) == (readable and size_max > 0), "`readable` disagrees with read()"
         begin = session.peer.start + session.read_bytes
         if not session.peer.lied:
             assert data == BLOB[begin : begin + len(data)], f"wrong bytes at {session.read_bytes}"
@@ -324,7 +324,7 @@ class World:
         return len(data)
 
     def write(self, session: Session, size: int) -> int:
-        """Write once; how much was taken."""
+        """Write once; return the number of bytes that were accepted."""
         begin = session.start + session.written_bytes
         data = BLOB[begin : min(begin + size, len(BLOB) - 1)]
         before = session.connection.unacknowledged_bytes

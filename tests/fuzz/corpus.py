@@ -1,7 +1,7 @@
-"""The committed inputs: seeds (corpus/) and every input that once broke something (found/), one text file per target.
+"""The committed inputs: seeds (corpus/) and all inputs that once broke a promise (found/), one text file per target.
 
-A line is a name and the bytes in hexadecimal; "#" starts a comment. `python -m tests.fuzz.corpus --write` makes the
-seeds anew from the golden vectors and from the scripts of the targets; without --write it says what would change.
+A line has a name and the bytes in hexadecimal; "#" starts a comment. `python -m tests.fuzz.corpus --write` makes the
+seeds again from the golden vectors and from the scripts of the targets; without --write it lists the differences.
 """
 
 import sys
@@ -20,7 +20,7 @@ FOUND = Path(__file__).parent / "found"
 
 
 def read(target: Target, folder: Path) -> dict[str, bytes]:
-    """What the folder holds for the target, by name."""
+    """The inputs for the target in this folder, by name."""
     path = folder / f"{target.name}.txt"
     inputs: dict[str, bytes] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
@@ -32,17 +32,17 @@ def read(target: Target, folder: Path) -> dict[str, bytes]:
 
 
 def committed(target: Target) -> dict[str, bytes]:
-    """Seeds and found inputs."""
+    """Seeds and found inputs of the target."""
     return {**read(target, SEEDS), **read(target, FOUND)}
 
 
 def expected_text(target: Target) -> str:
-    """The seeds of the target as their file should be."""
+    """The text that the target's file of seeds should have."""
     return "".join(f"{name} {raw.hex()}".rstrip() + "\n" for name, raw in target.seeds())
 
 
 def random_inputs(target: Target, seed: int, count: int) -> Iterator[bytes]:
-    """Inputs that depend on the seed alone: one in four is nothing but random, the others are changed seeds."""
+    """Inputs that depend on the seed alone: one in four is all random, the others are mutated committed inputs."""
     random = Random(f"{target.name} {seed}")
     known = list(committed(target).values()) or [b""]
     for _ in range(count):
@@ -53,7 +53,7 @@ def random_inputs(target: Target, seed: int, count: int) -> Iterator[bytes]:
 
 
 def mutated(data: bytes, random: Random) -> bytes:
-    """The same with a few bytes changed, inserted, repeated, removed, or set to a number that is likely to hurt."""
+    """Return the data with a few bytes changed, inserted, repeated, removed, or set to a number likely to do harm."""
     changed = bytearray(data)
     for _ in range(random.choice((1, 1, 2, 4, 16))):
         at = random.randrange(len(changed) + 1)
@@ -75,7 +75,7 @@ def mutated(data: bytes, random: Random) -> bytes:
 
 
 def main(arguments: list[str], folder: Path = SEEDS, say: Callable[[str], object] = print) -> int:
-    """The command; 1 if seeds differ and were not to be written, 2 for arguments that it does not know."""
+    """Run the command; return 1 if seeds differ and --write is missing, 2 for unknown arguments."""
     if arguments not in ([], ["--write"]):
         say("usage: python -m tests.fuzz.corpus [--write]")
         return 2

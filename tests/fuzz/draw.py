@@ -8,13 +8,13 @@ __all__ = ["SIZES", "WIRE_NUMBERS", "Draw"]
 
 _Item = TypeVar("_Item")
 
-# Where counters and limits go wrong: around 0, around half and the whole of 32 bits, and the limits of the protocol.
+# Numbers at which counters and limits fail: around 0, around 2**31 and 2**32, and at the limits of the protocol.
 WIRE_NUMBERS = (0, 1, 2, 24, 25, 1024, 65536, 2**24, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 2, 2**32 - 1)
 SIZES = (0, 1, 2, 7, 100, 1023, 1024, 1025, 4096, 5000, 16384, 65536, 70000, 131072)
 
 
 class Draw:
-    """Reads from the front. When the bytes are used up every choice is the first one and `more` is False."""
+    """Reads bytes from the front. After the last byte every choice is the first one and `more` is False."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -22,21 +22,21 @@ class Draw:
 
     @property
     def more(self) -> bool:
-        """Bytes are left."""
+        """Whether bytes are left."""
         return self._offset < len(self._data)
 
     def raw(self, size: int) -> bytes:
-        """The next bytes as they are; fewer at the end."""
+        """The next bytes as they are; fewer at the end of the input."""
         start = self._offset
         self._offset = min(len(self._data), start + size)
         return self._data[start : self._offset]
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """All bytes that are left."""
         return self.raw(len(self._data))
 
     def byte(self) -> int:
-        """0 to 255."""
+        """The next byte, 0 to 255; 0 at the end of the input."""
         offset = self._offset
         if offset >= len(self._data):
             return 0
@@ -44,7 +44,7 @@ class Draw:
         return self._data[offset]
 
     def number(self) -> int:
-        """32 bits: one byte chooses an interesting number with a small offset, or any that follows."""
+        """A number of 32 bits: one byte chooses a number near an interesting one, or says that four bytes follow."""
         choice = self.byte()
         if choice < 64:
             return choice
@@ -53,20 +53,20 @@ class Draw:
         return int(struct.unpack("!I", self.raw(4).ljust(4, b"\0"))[0])
 
     def below(self, limit: int) -> int:
-        """0 to `limit` - 1 (0 where there is no choice)."""
+        """A number from 0 to `limit` - 1; 0 if there is no choice."""
         if limit <= 1:
             return 0
         return self.byte() % limit if limit <= 256 else (self.byte() << 8 | self.byte()) % limit
 
     def flag(self) -> bool:
-        """True for odd bytes."""
+        """True if the next byte is odd."""
         return bool(self.byte() & 1)
 
     def pick(self, items: Sequence[_Item]) -> _Item:
-        """One of them; there must be one."""
+        """One of the items, of which there must be at least one."""
         return items[self.below(len(items))]
 
     def text(self, size_max: int) -> str:
-        """Text of at most so many bytes; broken UTF-8 is replaced."""
+        """Text of at most `size_max` bytes; broken UTF-8 is replaced."""
         text = self.raw(self.below(size_max + 1)).decode("utf-8", "replace")
         return text.encode()[:size_max].decode("utf-8", "ignore")

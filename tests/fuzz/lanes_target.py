@@ -1,4 +1,4 @@
-"""The target `lanes`: the dialing half of the lanes, against a relay of served lanes, over a network out of bytes."""
+"""The target `lanes`: the dialling half of the lanes against a relay's served lanes; the input plays the network."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -42,7 +42,7 @@ def _give(world: LanesWorld) -> None:
 
 
 def _arrive(world: LanesWorld) -> None:
-    """A request arrives; one in four times a copy of it may come again."""
+    """A request arrives; in one case of four a copy of it may arrive later."""
     choice = world.draw.byte()
     if world.posted:
         index = (choice >> 2) % len(world.posted)
@@ -52,7 +52,7 @@ def _arrive(world: LanesWorld) -> None:
 
 
 def _answer(world: LanesWorld) -> None:
-    """An answer comes; one in four times a copy of it may come again."""
+    """An answer arrives; in one case of four a copy of it may arrive later."""
     choice = world.draw.byte()
     if world.answers:
         index = (choice >> 2) % len(world.answers)
@@ -63,7 +63,7 @@ def _answer(world: LanesWorld) -> None:
 
 
 def _lose(world: LanesWorld) -> None:
-    """A request or an answer is lost, told or not."""
+    """A request or an answer is lost; the endpoint may or may not be notified."""
     choice = world.draw.byte()
     if choice & 1 and world.posted:
         request_id = world.posted.pop((choice >> 2) % len(world.posted))[0]
@@ -76,7 +76,7 @@ def _lose(world: LanesWorld) -> None:
 
 
 def _damage(world: LanesWorld) -> None:
-    """One byte is another one."""
+    """Change one byte of a request or an answer."""
     draw = world.draw
     if draw.flag() and world.posted:
         index = draw.below(len(world.posted))
@@ -94,7 +94,7 @@ def _changed(body: bytes, draw: Draw) -> bytes:
 
 
 def _foreign(world: LanesWorld) -> None:
-    """Somebody else answers: a proxy, a login page, another relay. Without our magic nothing is believed but status."""
+    """A proxy, a login page or another relay answers. Without the protocol's magic only the status may be believed."""
     draw = world.draw
     status, retry_after_us = draw.pick(_STATUSES), draw.number()
     if world.posted:
@@ -103,7 +103,7 @@ def _foreign(world: LanesWorld) -> None:
 
 
 def _lie(world: LanesWorld) -> None:
-    """The relay, or who knows the protocol, answers what it likes."""
+    """A lying relay, or a stranger that knows the protocol, gives any answer."""
     draw = world.draw
     choice = draw.byte()
     opened = list(world.lanes._open)
@@ -171,15 +171,15 @@ def _time(world: LanesWorld) -> None:
     world.relay.handle_timeout(world.now)
     world.collect()
     if choice & 2:
-        return  # a late caller
+        return  # the caller is late
     world.lanes.handle_timeout(world.now)
     world.drain()
     deadline = world.lanes.next_timeout()
-    assert deadline is None or deadline > world.now, "the next timeout is due although all was done"
+    assert deadline is None or deadline > world.now, "the next timeout is still due after all timeouts were handled"
 
 
 def _settings(world: LanesWorld) -> None:
-    """What the driver may change, and what may happen to the relay."""
+    """Change a setting of the driver, or the state of the relay."""
     draw = world.draw
     kind = draw.below(5)
     if kind == 0:
@@ -211,12 +211,12 @@ _WEIGHTED: tuple[tuple[Operation, int], ...] = (
     (_lie, 2),
     (_settings, 1),
 )
-# A byte chooses by its lower six bits. New operations take places of old ones: saved inputs keep their meaning.
+# The lower six bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
 OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 
 def run(data: bytes) -> None:
-    """One life of an attachment."""
+    """Run one life of an attachment."""
     draw = Draw(data)
     config, seed, lanes, flags = _CONFIGS[draw.byte() % len(_CONFIGS)], draw.byte(), draw.byte(), draw.byte()
     world = LanesWorld(draw, config, Random(seed), 1 + lanes % 8)
@@ -236,7 +236,7 @@ def run(data: bytes) -> None:
 
 
 def settle(world: LanesWorld) -> None:
-    """Everybody behaves from now on: whatever waits must get through, and something of it every so many rounds."""
+    """All parties behave from now on: everything must get through, with progress every IDLE_ROUNDS_MAX rounds."""
     world.lanes.set_pulling(True)
     world.lanes.set_pull_interval(0)
     world.posted.clear()
@@ -263,7 +263,7 @@ def settle(world: LanesWorld) -> None:
         idle = idle + 1 if world.progress() == before else 0
         before = world.progress()
     missing = [name for name in world.given if name not in world.delivered]
-    raise AssertionError(f"stands still: batches {list(world.pushed)}, packets {missing}")
+    raise AssertionError(f"no progress: batches {list(world.pushed)}, packets {missing}")
 
 
 def _script(*steps: int | Operation) -> bytes:

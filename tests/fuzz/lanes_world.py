@@ -1,6 +1,6 @@
-"""The lanes of an endpoint, a relay that keeps its promises, and a network and liars that the fuzzer plays.
+"""The lanes of an endpoint, a relay that keeps its promises, and a network with liars, which the fuzzer plays.
 
-What was posted may arrive any number of times, late, or damaged; what was answered likewise.
+Posted requests may arrive any number of times, late, or damaged; so may their answers.
 """
 
 from random import Random
@@ -24,12 +24,12 @@ from tunnel.wire import HEADER_SIZE, Buffer, Packet, frame_of
 
 __all__ = ["LanesWorld"]
 
-_ATTEMPTS_MAX = 3  # of one body that may be open at once
-_NAMES = 4096  # names stay small: a name is a sequence number
+_ATTEMPTS_MAX = 3  # attempts of one body that may be open at once
+_NAMES = 4096  # names are sequence numbers: they stay small
 
 
 class LanesWorld:
-    """`posted`: id and body of requests that may still arrive. `answers`: id, status and body that may still come."""
+    """`posted`: id and body of requests that may still arrive. `answers`: id, status and body of answers likewise."""
 
     def __init__(self, draw: Draw, config: LaneConfig, random: Random, lanes: int) -> None:
         self.draw = draw
@@ -39,13 +39,13 @@ class LanesWorld:
         self.lanes = Lanes(config, SECRET, random, endpoint_name="fuzz")
         self.posted: list[tuple[int, bytes]] = []
         self.answers: list[tuple[int, int, Buffer]] = []
-        self.handles: dict[int, int] = {}  # of the relay: the request's id
-        self.pushed: dict[int, list[int]] = {}  # names of the packets in batches without a receipt, by token
-        self.sizes: dict[int, int] = {}  # of the payloads, by name
-        self.given: list[int] = []  # names of what the relay was given
-        self.delivered: dict[int, int] = {}  # how often, by name
-        self.resets = 0  # the relay forgot what it had not confirmed
-        self.lied = False  # an answer was invented: nothing is promised but to stay alive
+        self.handles: dict[int, int] = {}  # the relay's handle -> the request's id
+        self.pushed: dict[int, list[int]] = {}  # by token: names of the packets in batches without a receipt
+        self.sizes: dict[int, int] = {}  # by name: size of the payload
+        self.given: list[int] = []  # names of the packets that the relay was given
+        self.delivered: dict[int, int] = {}  # by name: number of deliveries
+        self.resets = 0  # how often the relay forgot what it had not confirmed
+        self.lied = False  # an answer was invented: the lanes only promise not to fail
         self.refused = False
         self._attached = self._troubled = False
         self._next_token = 1
@@ -53,14 +53,14 @@ class LanesWorld:
     # the endpoint's side
 
     def _named(self, size: int) -> Packet:
-        """A packet with a name of its own; its size is such that pieces of it do not go on for ever."""
+        """A packet with a name of its own, and of a size that needs few pieces."""
         size = min(size, self.config.packet_bytes_max - HEADER_SIZE, 4 * self.config.body_bytes_start)
         name = len(self.sizes) + 1
         self.sizes[name] = size
         return data_packet(name, size)
 
     def push(self, sizes: list[int]) -> None:
-        """One batch, if there is room for it; what does not fit is left out, but for the first packet."""
+        """Send one batch, if there is room for it. Packets that do not fit are left out, except the first."""
         room = self.lanes.room(self.now)
         assert room >= 0
         if not room or len(self.sizes) > _NAMES:
@@ -78,18 +78,18 @@ class LanesWorld:
         self.lanes.push(packets, token, self.now)
 
     def drain(self) -> None:
-        """Requests leave, events are heard, in the order that the lanes ask for."""
+        """Send requests and take events, in the order that the lanes ask for."""
         polled = 0
         while (request := self.lanes.poll_request(self.now)) is not None:
             self._check_request(request)
             self.posted.append((request.id, b"".join(request.body)))
             polled += 1
-            assert polled < 100, "requests without end"
+            assert polled < 100, "the lanes send requests without end"
         while (event := self.lanes.poll_event()) is not None:
             self._heard(event)
 
     def _check_request(self, request: Request) -> None:
-        assert not self.refused, "a request after the refusal"
+        assert not self.refused, "the lanes sent a request after the refusal"
         assert -1 <= request.lane < self.config.lanes_max
         assert request.deadline_us > self.now
         size = sum(map(len, request.body))
@@ -104,13 +104,13 @@ class LanesWorld:
                 names = self.pushed.pop(event.token)
                 if event.ok and not self.lied:
                     arrived = {name for _, name in self.relay.received}
-                    assert set(names) <= arrived, f"receipted, and not at the relay: {set(names) - arrived}"
+                    assert set(names) <= arrived, f"receipted, but not at the relay: {set(names) - arrived}"
             case AttachedEvent():
                 assert not self._attached
                 self._attached = True
             case Detached():
                 assert self._attached
-                assert not self.pushed, "batches that were not given up before Detached"
+                assert not self.pushed, "Detached came before all batches were given up"
                 self._attached = False
             case AttachRefused():
                 self.refused = True
@@ -133,7 +133,7 @@ class LanesWorld:
     # the relay's side
 
     def give(self, size: int) -> None:
-        """A packet waits for the endpoint."""
+        """Give the relay a packet for the endpoint."""
         if len(self.sizes) <= _NAMES:
             packet = self._named(size)
             self.given.append(packet.sequence)
@@ -141,7 +141,7 @@ class LanesWorld:
             self.collect()
 
     def arrive(self, index: int) -> None:
-        """A copy of that request arrives."""
+        """Deliver a copy of that request to the relay."""
         request_id, body = self.posted[index]
         handle = len(self.handles) + 1
         self.handles[handle] = request_id
@@ -151,13 +151,13 @@ class LanesWorld:
         self.collect()
 
     def collect(self) -> None:
-        """What the relay answered is on its way."""
+        """Send the relay's answers on their way."""
         for handle, status, body in self.relay.replies:
             self.answers.append((self.handles[handle], status, b"".join(body)))
         self.relay.replies.clear()
 
     def progress(self) -> tuple[int, ...]:
-        """Another value whenever something has come through."""
+        """A value that changes with all progress."""
         outgoing = [served._outgoing_offset for served in self.relay.lanes.values()]
         pushing = [lane._outgoing_offset for lane in self.lanes._set.lanes]
         return (len(self.delivered), len(self.relay.received), len(self.pushed), *outgoing, *pushing)
@@ -171,7 +171,7 @@ class LanesWorld:
         assert lanes.body_bytes <= self.config.body_bytes_max
         assert lanes.answer_bytes <= self.config.answer_bytes_max
         assert lanes.hold_us <= self.config.hold_us
-        assert len(lanes._open) <= _ATTEMPTS_MAX * (self.config.lanes_max + 1), "open attempts without end"
+        assert len(lanes._open) <= _ATTEMPTS_MAX * (self.config.lanes_max + 1), "too many attempts are open"
         assert len(self.pushed) <= self.config.lanes_max
         assert lanes.attached == self._attached
         for lane in lanes._set.lanes:
@@ -186,4 +186,4 @@ class LanesWorld:
             if served._outgoing is not None:
                 kept.add(served._outgoing.sequence)
         lost = [name for name in self.given if name not in kept and name not in self.delivered]
-        assert not lost, f"the relay let go of what never came: {lost}"
+        assert not lost, f"the relay dropped packets that never arrived: {lost}"

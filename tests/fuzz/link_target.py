@@ -1,7 +1,7 @@
-"""The target `link_stream`: two halves of a link with a stream of bytes between them that comes in any portions.
+"""The target `link_stream`: two halves of a link, and between them a stream of bytes that arrives in any portions.
 
-Promises: what arrives is a prefix of what was sent, whole and in order, whatever was damaged on the way; receipts name
-what has arrived; a half that is fed with anything never raises and keeps no more than a batch.
+Promises: the batches that arrive are a prefix of those sent, whole and in order, whatever was damaged on the way;
+receipts name batches that have arrived; a half never raises, whatever it reads, and keeps no more than a batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ __all__ = ["LINK_TARGET"]
 
 OPERATIONS_MAX = 200
 LENGTH_MAX = 100_000
-MEMORY_MAX = 2**17  # for a batch that is not complete
+MEMORY_MAX = 2**17  # for an incomplete batch
 _RECEIPT_US = 25_000  # 8.2
 
 
 class _Half:
-    """One side: what it sent, what is on its way to it, and what it has received."""
+    """One side: its sent batches, the bytes in flight to it, and its received batches."""
 
     def __init__(self) -> None:
         self.state = LinkState(LENGTH_MAX)
@@ -30,7 +30,7 @@ class _Half:
         self.receipted = 0
         self.received: list[bytes] = []
         self.coming = bytearray()
-        self.damaged = False  # the stream towards it
+        self.damaged = False  # the stream towards this side was damaged
 
 
 class _World:
@@ -40,12 +40,12 @@ class _World:
         self.halves = (_Half(), _Half())
 
     def side(self) -> tuple[_Half, _Half]:
-        """One of them, and the other."""
+        """One of the two sides, and the other."""
         index = self.draw.byte() & 1
         return self.halves[index], self.halves[1 - index]
 
     def feed(self, half: _Half, other: _Half, size: int) -> None:
-        """So many bytes arrive."""
+        """The next `size` bytes arrive at `half`."""
         data = bytes(half.coming[:size])
         del half.coming[:size]
         found = half.state.receive(data, self.now)
@@ -55,9 +55,9 @@ class _World:
             half.receipted += 1
         other.coming += b"".join(half.state.handle_timeout(self.now))
         if not half.damaged:
-            assert half.received == other.sent[: len(half.received)], "other batches than were sent"
+            assert half.received == other.sent[: len(half.received)], "received batches differ from those sent"
         if not other.damaged and not half.damaged:
-            assert half.receipted <= len(other.received), "a receipt for what has not arrived"
+            assert half.receipted <= len(other.received), "a receipt for a batch that has not arrived"
             assert not half.state.closed, half.state.closed
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ def _arrive(world: _World) -> None:
 
 
 def _trickle(world: _World) -> None:
-    """Many portions of one byte."""
+    """Deliver many portions of one byte."""
     half, other = world.side()
     for _ in range(world.draw.byte() * 4):
         world.feed(half, other, 1)
@@ -102,7 +102,7 @@ def _wait(world: _World) -> None:
 
 
 def _damage(world: _World) -> None:
-    """A byte of a stream is changed, inserted or lost."""
+    """Change, insert or lose a byte of a stream."""
     half, _ = world.side()
     kind, at = world.draw.below(3), world.draw.below(max(1, len(half.coming)))
     if half.coming:
@@ -111,7 +111,7 @@ def _damage(world: _World) -> None:
 
 
 def _lie(world: _World) -> None:
-    """A header that nobody sent, with a right checksum."""
+    """Insert a header that neither side sent, with a right checksum."""
     draw = world.draw
     half, _ = world.side()
     half.damaged = True
@@ -131,12 +131,12 @@ _WEIGHTED: tuple[tuple[Operation, int], ...] = (
     (_damage, 2),
     (_lie, 2),
 )
-# A byte chooses by its lower five bits. New operations take places of old ones: saved inputs keep their meaning.
+# The lower five bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
 OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 
 def run(data: bytes) -> None:
-    """One life of a link."""
+    """Run one life of a link."""
     draw = Draw(data)
     world = _World(draw)
     for _ in range(OPERATIONS_MAX):

@@ -1,7 +1,7 @@
-"""The other side of one connection, as the fuzzer plays it, and what it knows for certain.
+"""The other side of one connection, which the fuzzer plays, and the facts that it can be sure of.
 
-It remembers what it was sent and checks it (the same number is always the same bytes, bytes come in the order in which
-they were written), and cuts its own stream into numbered packets that may be sent in any order and any number of times.
+It remembers and checks what it receives: the same number always has the same bytes, and bytes come in the order in
+which they were written. It cuts its own stream into numbered packets, to be sent in any order, any number of times.
 """
 
 import enum
@@ -13,80 +13,80 @@ from tunnel.wire import Ack, End, Packet, PacketType, encode_end, unwrap, wrap
 
 __all__ = ["BLOB", "Peer", "Role"]
 
-BLOB = Random(20).randbytes(1 << 20)  # both streams are slices of it, each from its own place
+BLOB = Random(20).randbytes(1 << 20)  # both streams are slices of it, each with its own start
 EARLY_BYTES = 64 * 1024  # 3.6
 _ENDS = (PacketType.FINISH, PacketType.CLOSE)
 _UNNUMBERED_IN_STREAM = (PacketType.ACCEPTED, PacketType.OPTION)
 
 
 class Role(enum.Enum):
-    """What the peer is, seen from the endpoint under test."""
+    """The peer's role in the connection."""
 
     INITIATOR = "initiator"
     ACCEPTOR = "acceptor"
 
 
 class Peer:
-    """Ids as on the wire, sequence numbers unbounded. `theirs` is the endpoint's side, `ours` the peer's."""
+    """Ids are as on the wire, sequence numbers unbounded. `theirs` is the endpoint's side, `ours` the peer's."""
 
     def __init__(self, role: Role, own_id: int, route_key: bytes, first: int, number: int, user: str = "") -> None:
         self.role = role
         self.number = number
         self.user = user
         self.own_id = own_id
-        self.their_id = 0  # the endpoint's id of the connection, once known
+        self.their_id = 0  # the endpoint's id of the connection, once it is known
         self.route_key = route_key
-        self.first = (1 << 32) + first % (1 << 32)  # CONNECT or ACCEPTED
-        self.lied = False  # other bytes under a used number, or a wrong end: then only the digest can be trusted
-        self.lied_acks = False  # acknowledged what never came
+        self.first = (1 << 32) + first % (1 << 32)  # the number of CONNECT or ACCEPTED
+        self.lied = False  # other bytes under a used number, or a wrong end: only the digest can detect this
+        self.lied_acks = False  # it acknowledged packets that never arrived
         self.rejected = False
         # our stream
         self.start = (number * 7919) % 4096
         self.sent_bytes = 0
         self.segments: list[tuple[int, int, bytes]] = []  # sequence, type, payload
-        self.ends: list[tuple[int, bytes]] = []  # length and digest of every end that was ever sent
+        self.ends: list[tuple[int, bytes]] = []  # length and digest of every end that was ever numbered
         self.finished = False
-        self.edge = 0  # up to here the endpoint has said that it has room
-        self.acknowledged = self.first - 1  # by the endpoint
-        self.delivered = {self.first}  # numbers that were handed to the endpoint
+        self.edge = 0  # the endpoint has announced room up to this number
+        self.acknowledged = self.first - 1  # by the endpoint, so far
+        self.delivered = {self.first}  # numbers that were delivered to the endpoint
         # their stream
-        self.base = 0  # their first number, unbounded; 0: nothing came
+        self.base = 0  # their first number, unbounded; 0: no packet has arrived
         self.numbered: dict[int, tuple[int, bytes]] = {}
-        self.offsets: dict[int, int] = {}  # where the stream stands behind each number
+        self.offsets: dict[int, int] = {}  # by number: the offset in the stream after that packet
         self.newest = 0
         self.their_bytes = 0
         self.received: set[int] = set()
         self.in_order = 0
-        self.furthest = EARLY_BYTES if role is Role.ACCEPTOR else 0  # window edge ever given
-        self.vouched = 0  # bytes that some valid acknowledgement covered
-        self.their_close = 0  # its number
+        self.furthest = EARLY_BYTES if role is Role.ACCEPTOR else 0  # the furthest window edge ever granted
+        self.vouched = 0  # bytes that some valid acknowledgement has covered
+        self.their_close = 0  # the sequence number of their CLOSE
         self.close_vouched = False
         self.echo = (0, 0)
 
     def again(self) -> "Peer":
-        """The same peer as it was in the beginning."""
+        """A new peer with the initial state of this one."""
         return Peer(self.role, self.own_id, self.route_key, self.first, self.number, self.user)
 
     # our stream
 
     def next_sequence(self) -> int:
-        """The number that the next new packet takes."""
+        """The number for the next new packet."""
         return self.first + 1 + len(self.segments)
 
     def say(self, size: int) -> None:
-        """Write some more bytes and number them."""
+        """Write some more bytes to the stream and number them."""
         if not self.finished and self.sent_bytes + size <= len(BLOB) - 4096 and size:
             begin = self.start + self.sent_bytes
             self.segments.append((self.next_sequence(), PacketType.DATA, BLOB[begin : begin + size]))
             self.sent_bytes += size
 
     def granted(self, cumulative: int, window: int) -> None:
-        """The endpoint has room for so many bytes beyond that number."""
+        """The endpoint has room for `window` bytes beyond the cumulative number."""
         upto = self.segments[: max(0, cumulative - self.first)]
         self.edge = max(self.edge, window + sum(len(raw) for _, kind, raw in upto if kind == PacketType.DATA))
 
     def fits(self, index: int) -> bool:
-        """Whether the endpoint has room for that packet."""
+        """Whether the endpoint has room for that packet of the stream."""
         upto = self.segments[: index + 1] if index >= 0 else self.segments
         return self.edge >= sum(len(raw) for _, kind, raw in upto if kind == PacketType.DATA)
 
@@ -95,7 +95,7 @@ class Peer:
         self.segments.append((self.next_sequence(), PacketType.OPTION, payload))
 
     def end(self, kind: int, received: int | None) -> None:
-        """FINISH or CLOSE, once each and in this order, with the right length and digest."""
+        """Number FINISH or CLOSE, once each and in this order, with the right length and digest."""
         if any(segment[1] in (kind, PacketType.CLOSE) for segment in self.segments):
             return
         digest = xxh3_128_digest(self.stream())
@@ -105,18 +105,18 @@ class Peer:
         self.finished = True
 
     def stream(self) -> bytes:
-        """Every byte of ours so far."""
+        """Every byte of our stream so far."""
         return BLOB[self.start : self.start + self.sent_bytes]
 
     @property
     def closed(self) -> bool:
-        """Our CLOSE has a number."""
+        """Whether our CLOSE has a number."""
         return any(segment[1] == PacketType.CLOSE for segment in self.segments)
 
     # their stream
 
     def emitted(self, packet: Packet, written: bytes, size_max: int) -> None:
-        """The endpoint put this sequenced packet into a batch."""
+        """The endpoint put this sequenced packet into a batch: check it."""
         kind, payload = packet.type, bytes(packet.payload)
         if not self.base:
             accepted = kind == PacketType.ACCEPTED
@@ -129,7 +129,7 @@ class Peer:
         sequence = unwrap(packet.sequence, self.newest)
         known = self.numbered.get(sequence)
         if known is not None:
-            assert known[0] == kind, f"number {sequence} was a {known[0]}, now a {kind}"
+            assert known[0] == kind, f"number {sequence} had type {known[0]}, now type {kind}"
             assert kind == PacketType.ACCEPTED or known[1] == payload, f"number {sequence} has other bytes than before"
             return
         assert sequence == self.newest + 1, f"number {sequence} follows {self.newest}"
@@ -139,7 +139,7 @@ class Peer:
             begin = self.their_bytes
             self.their_bytes += len(payload)
             assert payload, "DATA without a byte"
-            assert payload == written[begin : self.their_bytes], "other bytes than were written"
+            assert payload == written[begin : self.their_bytes], "the packet's bytes differ from those written"
             assert len(payload) <= size_max, f"{len(payload)} bytes in a packet, at most {size_max}"
             assert self.their_bytes <= self.furthest, f"{self.their_bytes} bytes sent, a window up to {self.furthest}"
         elif kind in _ENDS:
@@ -152,7 +152,7 @@ class Peer:
         self.offsets[sequence] = self.their_bytes
 
     def arrived(self, packet: Packet) -> None:
-        """That packet came through."""
+        """That packet arrived at the peer."""
         if packet.type == PacketType.CONNECT:
             return
         sequence = unwrap(packet.sequence, self.newest)
@@ -162,11 +162,11 @@ class Peer:
             self.in_order += 1
 
     def missing(self) -> bool:
-        """Something that was numbered and seen has not come."""
+        """Whether a packet that the endpoint has sent has not arrived."""
         return self.in_order < self.newest
 
     def honest_ack(self, window: int, delay_us: int) -> Ack:
-        """An ACK of what has come; the other side's own numbers if nothing has."""
+        """An ACK of all that has arrived; if nothing has, of the number before their first."""
         beyond = sorted(number for number in self.received if number > self.in_order)
         ranges: list[tuple[int, int]] = []
         for number in beyond:
@@ -178,7 +178,7 @@ class Peer:
         return Ack(wrap(self.in_order), window, delay_us, *self.echo, wired)
 
     def vouch(self, cumulative: int, window: int | None) -> None:
-        """The endpoint is told (validly) that everything up to a number has come."""
+        """The endpoint receives a valid acknowledgement of everything up to a number."""
         known = min(cumulative, self.newest)
         if known < self.base - 1:
             return

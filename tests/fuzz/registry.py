@@ -1,4 +1,4 @@
-"""All targets, by name, in the order in which they are run."""
+"""All targets, by name, in the order in which they run."""
 
 from tests.fuzz.connection_target import CONNECTION_TARGET
 from tests.fuzz.lanes_target import LANES_TARGET

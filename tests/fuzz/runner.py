@@ -1,4 +1,4 @@
-"""Runs a target in a process of its own and reads what it reports."""
+"""Runs a target in a process of its own and reads the report of that process."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ __all__ = ["BUILD", "HEADINGS", "ROOT", "Result", "choose_engine", "parse_libfuz
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "fuzz"  # git ignores build/
-"""corpus/TARGET grows from run to run; crashes/TARGET holds what broke something."""
+"""corpus/TARGET grows from run to run; crashes/TARGET holds inputs that broke a promise."""
 
 HEADINGS = (
     f"{'target':<12}",
@@ -29,7 +29,7 @@ HEADINGS = (
     f"{'corpus':>7}",
     " verdict",
 )
-_GRACE_S = 60  # for the start, and for the last input
+_GRACE_S = 60  # for starting, and for the last input
 _TROUBLE_LINES = 40
 
 _STATUS = re.compile(r"^#(\d+)\s+\w+\s+cov: (\d+) ft: (\d+) corp: (\d+)/", re.MULTILINE)
@@ -41,7 +41,7 @@ _SAVED = re.compile(r"Test unit written to (\S+)")
 
 
 class Result(msgspec.Struct):
-    """What came of fuzzing one target. None: the engine does not know."""
+    """The result of fuzzing one target. None: the engine does not report this number."""
 
     name: str
     engine: str
@@ -57,7 +57,7 @@ class Result(msgspec.Struct):
 
     @property
     def repeat_command(self) -> str:
-        """What runs the crashing input again."""
+        """The command that runs the crashing input again."""
         if not self.saved:
             return "nothing was saved"
         path = Path(self.saved)
@@ -76,7 +76,7 @@ class Result(msgspec.Struct):
 
 
 def choose_engine(by_chance: bool) -> tuple[str, str]:
-    """The engine, and what to tell about the choice."""
+    """The engine, and a sentence that explains the choice."""
     if by_chance:
         return "random", "seeded random inputs, as asked; nothing guides them"
     if importlib.util.find_spec("atheris") is None:
@@ -99,7 +99,7 @@ def parse_libfuzzer(result: Result, report: str) -> None:
 
 
 def run_target(name: str, engine: str, seconds: int, build: Path = BUILD, *, seed: int = 0) -> Result:
-    """Fuzz one target; never raises for what the target does. Seed 0: coverage finds another way each time."""
+    """Fuzz one target; never raises, whatever the target does. Seed 0: fuzzing takes another way each time."""
     result = Result(name, engine)
     corpus, crashes = build / "corpus" / name, build / "crashes" / name
     for folder in (corpus, crashes):
@@ -114,7 +114,7 @@ def run_target(name: str, engine: str, seconds: int, build: Path = BUILD, *, see
     except subprocess.TimeoutExpired:
         result.verdict, result.crashed = "HANGS", True
         return result
-    output = done.stdout.decode(errors="replace")  # where atheris writes the traceback
+    output = done.stdout.decode(errors="replace")  # atheris writes the traceback there
     report = done.stderr.decode(errors="replace")
     if engine == "atheris":
         parse_libfuzzer(result, report)
@@ -137,7 +137,7 @@ def _parse_counts(result: Result, output: str) -> None:
 
 
 def _trouble(report: str) -> str:
-    """The traceback out of a report full of progress."""
+    """The traceback from a report that is full of progress messages."""
     lines = [line for line in report.splitlines() if not line.startswith(("#", "stat::", "INFO:"))]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback") or "Uncaught" in line]
     lines = lines[starts[0] :] if starts else lines

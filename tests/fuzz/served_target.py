@@ -1,7 +1,7 @@
 """The target `served`: the relay's half of a lane, fed with exchanges of any number, serial, piece and limit.
 
-Promises: it never raises; each HTTP exchange is answered at most once; what it took from its outbox is confirmed, kept
-or put back; what it keeps is bounded; an answer is no larger than was asked for.
+Promises: it never raises; each HTTP exchange is answered at most once; packets taken from its outbox are confirmed,
+kept or put back; the memory that it keeps is bounded; an answer is no larger than the request allows.
 """
 
 import sys
@@ -34,7 +34,7 @@ _LIMITS = (
 
 
 class _World:
-    """One lane, and what is known of it. `asked` is the limit of the answer to each open HTTP exchange, by handle."""
+    """One lane and its state. `asked` is the limit of the answer to each open HTTP exchange, by handle."""
 
     def __init__(self, draw: Draw, limits: ServedLimits) -> None:
         self.draw = draw
@@ -45,17 +45,17 @@ class _World:
         self.asked: dict[int, int] = {}
         self.handle = 0
         self.names = 0
-        self.outgoing = b""  # a packet that comes in pieces
+        self.outgoing = b""  # a packet that arrives in pieces
         self.offset = 0
 
     def _evidence(self) -> list[tuple[int, int]]:
         return [(lane, self.lane.answered) for lane in range(self.limits.lanes)]
 
     def reply(self, reply: Reply | None) -> None:
-        """It answers this."""
+        """The lane gives this answer; check it."""
         if reply is None:
             return
-        asked = self.asked.pop(reply.handle)  # KeyError: answered twice, or after it was gone
+        asked = self.asked.pop(reply.handle)  # KeyError: answered twice, or after its connection was lost
         body = b"".join(encode_envelope(reply.answer))
         fixed = ANSWER_BYTES + EVIDENCE_BYTES * self.limits.lanes
         limit = max(fixed, min(asked, self.limits.answer_bytes_max))
@@ -82,11 +82,11 @@ class _World:
         assert memory <= 2 * incoming.held_bytes + 1024, f"{memory} bytes for {incoming.held_bytes}"
         names = [frame.sequence for frame in (*lane._unconfirmed, *self.outbox.frames)]
         names += [lane._outgoing.sequence] if lane._outgoing is not None else []
-        assert len(names) == len(set(names)), "a packet is in two places"
-        assert names[0:1] == [min(names)] if names and not outgoing else True, "what was put back is not first in line"
+        assert len(names) == len(set(names)), "a packet is held twice"
+        assert names[0:1] == [min(names)] if names and not outgoing else True, "a returned packet is not first"
         assert set(self.asked) == ({lane.parked} if lane.parked is not None else set())
         if lane.parked is not None:
-            assert not lane._has_more(), "parked, although something waits"
+            assert not lane._has_more(), "the pull is parked although packets wait"
 
 
 def _exchange(world: _World, *, number: int, serial: int, payload: bytes, offset: int, flags: int) -> None:
@@ -117,7 +117,7 @@ def _exchange(world: _World, *, number: int, serial: int, payload: bytes, offset
 
 
 def _next(world: _World) -> None:
-    """The next number, with the serial received or one less."""
+    """Send the next number, with the newest serial or the one before."""
     lane, choice = world.lane, world.draw.byte()
     serial = max(0, lane.serial - (choice & 1))
     payload = whole_packet(data_packet(1, world.draw.below(100))) if choice & 2 else b""
@@ -126,14 +126,14 @@ def _next(world: _World) -> None:
 
 
 def _again(world: _World) -> None:
-    """A number that was used before."""
+    """Send a number that was used before."""
     lane, choice = world.lane, world.draw.byte()
     number = max(0, lane.highest - (choice >> 1) % 3)
     _exchange(world, number=number, serial=max(0, lane.serial - 1), payload=b"", offset=0, flags=choice & 1)
 
 
 def _piece(world: _World) -> None:
-    """The next piece of a packet, or one that does not continue it."""
+    """Send the next piece of a packet, or a piece that does not continue it."""
     draw, lane = world.draw, world.lane
     choice, size = draw.byte(), draw.pick((1, 2, 23, 24, 100, 1000, 50_000))
     if world.offset >= len(world.outgoing):
@@ -148,14 +148,14 @@ def _piece(world: _World) -> None:
 
 
 def _wild(world: _World) -> None:
-    """Anything."""
+    """Send an exchange with arbitrary fields."""
     draw = world.draw
     flags, number, serial, offset = draw.byte(), draw.number(), draw.number(), draw.number()
     _exchange(world, number=number, serial=serial, payload=draw.raw(draw.below(64)), offset=offset, flags=flags)
 
 
 def _give(world: _World) -> None:
-    """Packets wait."""
+    """Put packets into the outbox."""
     for _ in range(1 + world.draw.below(3)):
         world.names += 1
         size = min(world.draw.pick(SIZES), world.limits.packet_bytes_max - HEADER_SIZE)
@@ -169,7 +169,7 @@ def _wait(world: _World) -> None:
 
 
 def _gone(world: _World) -> None:
-    """An HTTP connection dies."""
+    """End the HTTP connection of an exchange."""
     handle = world.lane.parked if world.draw.flag() else world.handle
     if handle is not None:
         world.lane.gone(handle)
@@ -178,7 +178,7 @@ def _gone(world: _World) -> None:
 
 
 def _close(world: _World) -> None:
-    """The generation ends; the next lane draws from the same outbox."""
+    """End the generation; the next lane draws from the same outbox."""
     for reply in world.lane.close():
         world.reply(reply)
     assert not world.asked
@@ -197,12 +197,12 @@ _WEIGHTED: tuple[tuple[Operation, int], ...] = (
     (_gone, 2),
     (_close, 1),
 )
-# A byte chooses by its lower five bits. New operations take places of old ones: saved inputs keep their meaning.
+# The lower five bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
 OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 
 def run(data: bytes) -> None:
-    """One life of a lane."""
+    """Run one life of a lane."""
     draw = Draw(data)
     world = _World(draw, draw.pick(_LIMITS))
     for _ in range(OPERATIONS_MAX):

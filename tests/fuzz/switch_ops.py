@@ -1,4 +1,4 @@
-"""What endpoints may do to a relay: one function per operation."""
+"""Operations of endpoints on a relay: one function per operation."""
 
 from collections.abc import Callable
 
@@ -79,14 +79,14 @@ def _sequence(draw: Draw) -> int:
 
 
 def attach_as(world: SwitchWorld, party: Party, name: str) -> None:
-    """ATTACH with the party's present generation."""
+    """Send ATTACH with the party's present generation."""
     message = Attach(party.secret, party.generation, 0, 1 << 20, (1, 1), name)
     world.request(party, b"".join(encode_envelope(message)))
     party.numbers, party.serials = {}, {}
 
 
 def attach(world: SwitchWorld) -> None:
-    """Attach again, under the same, a higher or a lower generation, or with the secret of somebody else."""
+    """Attach again, under the same, a higher or a lower generation, or with another party's secret."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     party.generation = min(_GENERATION_MAX, max(1, party.generation + (0, 1, 1, -1)[choice & 3]))
@@ -99,7 +99,7 @@ def attach(world: SwitchWorld) -> None:
     if stolen is party:
         party.generation, party.numbers, party.serials = message.generation, {}, {}
     elif stolen.user == party.user or party.is_exit:
-        return  # the relay cannot tell, and is not to blame
+        return  # the relay cannot notice this, and need not
     world.request(party, b"".join(encode_envelope(message)), whose=stolen)
 
 
@@ -109,7 +109,7 @@ def _exchange(world: SwitchWorld, party: Party, message: Exchange, whose: Party 
 
 
 def turn(world: SwitchWorld, party: Party, lane: int, *, hold_ms: int, limit: int, pull: bool) -> None:
-    """The next number of the lane; everything received is confirmed, and what waits is sent with a push."""
+    """Send the next number of the lane: confirm all answers; a push carries the packets that wait."""
     party.numbers[lane] = party.numbers.get(lane, 0) + 1
     payload = b""
     if not pull:
@@ -130,7 +130,7 @@ def turn(world: SwitchWorld, party: Party, lane: int, *, hold_ms: int, limit: in
 
 
 def exchange(world: SwitchWorld) -> None:
-    """What an honest endpoint does."""
+    """Take a turn as an honest endpoint."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     lane, hold_ms = (choice >> 3) % world.config.lanes_max, 20_000 if choice & 2 else 0
@@ -139,7 +139,7 @@ def exchange(world: SwitchWorld) -> None:
 
 
 def route(world: SwitchWorld, asker: Party, acceptor: Party, target: Target, key: bytes) -> None:
-    """Bind a route between the ids 1 and 2 of the two, as honest endpoints do. Both are attached."""
+    """Bind a route between id 1 of the one and id 2 of the other, as honest endpoints do. Both are attached."""
     connect_payload = encode_connect(Connect(key, False, target, 65536))
     asker.asked.append((key, 1))
     asker.ids.append(1)
@@ -160,7 +160,7 @@ def route(world: SwitchWorld, asker: Party, acceptor: Party, target: Target, key
 
 
 def odd_exchange(world: SwitchWorld) -> None:
-    """Any number, serial, lane, generation, epoch or attachment."""
+    """Send an exchange with any number, serial, lane, generation, epoch or attachment."""
     draw = world.draw
     party, named, choice = _party(world), _party(world), draw.byte()
     lane = draw.below(4)
@@ -185,7 +185,7 @@ def odd_exchange(world: SwitchWorld) -> None:
 
 
 def piece(world: SwitchWorld) -> None:
-    """A packet in pieces, whole or not."""
+    """Send a packet in pieces, complete or not."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     lane, size = draw.below(world.config.lanes_max), draw.pick((1, 50, 5000, 40_000))
@@ -224,7 +224,7 @@ def _marked(world: SwitchWorld, party: Party, kind: int, size: int) -> Packet:
 
 
 def data(world: SwitchWorld) -> None:
-    """DATA, on routes that are there or not."""
+    """Send DATA, on routes that exist or not."""
     party, size, count = _party(world), world.draw.pick(SIZES), 1 + world.draw.below(4)
     packet = _marked(world, party, PacketType.DATA, size)
     for number in range(count):
@@ -233,7 +233,7 @@ def data(world: SwitchWorld) -> None:
 
 
 def control(world: SwitchWorld) -> None:
-    """Everything else that is forwarded, and what may not be."""
+    """Send another type of packet, one that is forwarded or one that must not be."""
     draw = world.draw
     party = _party(world)
     kind = draw.pick((5, 6, 6, 6, 7, 9, 10, 12, 13, 14, 15, 16, 17, 18, 99))
@@ -243,7 +243,7 @@ def control(world: SwitchWorld) -> None:
 
 
 def connect(world: SwitchWorld) -> None:
-    """CONNECT to an exit or a service, new, repeated, or a resume."""
+    """Send CONNECT to an exit or a service: a new one, a repetition, or a resume."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     source, key = 1 + draw.below(12), bytes([draw.below(6)]) * 16
@@ -262,7 +262,7 @@ def connect(world: SwitchWorld) -> None:
 
 
 def accept(world: SwitchWorld) -> None:
-    """ACCEPTED or REJECTED, of a CONNECT that was handed to the party, or of somebody else's."""
+    """Answer a CONNECT with ACCEPTED or REJECTED: one that the party was given, or one of another party."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     key, source = bytes([draw.below(6)]) * 16, 1 + draw.below(12)
@@ -280,7 +280,7 @@ def accept(world: SwitchWorld) -> None:
 
 
 def listen(world: SwitchWorld) -> None:
-    """LISTEN_STATE, or OPTION of the attachment."""
+    """Send LISTEN_STATE, or OPTION of the attachment."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     kind, payload = PacketType.LISTEN_STATE, b""
@@ -296,7 +296,7 @@ def listen(world: SwitchWorld) -> None:
 
 
 def wild_packet(world: SwitchWorld) -> None:
-    """Any bytes that are packets, or nearly."""
+    """Send bytes that are packets, or nearly."""
     draw = world.draw
     party, choice, raw = _party(world), draw.byte(), draw.raw(draw.below(120))
     raw = repair_packets(raw) if choice & 3 else raw
@@ -313,24 +313,24 @@ def wild_packet(world: SwitchWorld) -> None:
 
 
 def wild_body(world: SwitchWorld) -> None:
-    """Any bytes as a body; a known attachment is named in some."""
+    """Send any bytes as a body; some name a known attachment."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     raw = draw.raw(draw.byte())
     if choice & 1:
         raw = repair_envelope(raw)
         if len(raw) > 60 and raw[5] in (1, 3):
-            return  # a whole ATTACH or EXCHANGE has operations of its own
+            return  # other operations send a whole ATTACH or EXCHANGE
     elif choice & 2:
         raw = bytes(world.config.body_bytes_max + choice // 64)
     world.request(party, raw)
 
 
-# links, and what else happens
+# links and other operations
 
 
 def link(world: SwitchWorld) -> None:
-    """A link is opened, carries packets, confirms, or ends."""
+    """Open a link, send packets over it, confirm a batch, or close it."""
     draw, switch = world.draw, world.switch
     party, choice = _party(world), draw.byte()
     if choice & 3 == 0 or not party.links:
@@ -353,7 +353,7 @@ def link(world: SwitchWorld) -> None:
 
 
 def gone(world: SwitchWorld) -> None:
-    """The connection of a request that is held dies."""
+    """End the connection of a held request."""
     if world.open:
         handle = world.draw.pick(list(world.open))
         world.switch.gone(handle, world.now)
@@ -362,7 +362,7 @@ def gone(world: SwitchWorld) -> None:
 
 
 def settings(world: SwitchWorld) -> None:
-    """The relay is to shut down; or numbers begin anew at an endpoint that has lost its memory."""
+    """Shut the relay down, or let an endpoint that lost its memory start its numbers again."""
     party = _party(world)
     if world.draw.byte() > 240:
         world.switch.drain()
@@ -372,15 +372,15 @@ def settings(world: SwitchWorld) -> None:
 
 
 def step_time(world: SwitchWorld) -> None:
-    """Time passes, or the next timer is waited for."""
+    """Let time pass, or wait for the next timer."""
     choice = world.draw.byte()
     if choice & 1:
         world.now = max(world.now, world.switch.next_timeout() or 0)
     else:
         world.now += TIMES_US[(choice >> 2) % len(TIMES_US)]
     if choice & 2:
-        return  # a late caller
+        return  # the caller is late
     world.switch.handle_timeout(world.now)
     world.collect()
     deadline = world.switch.next_timeout()
-    assert deadline is None or deadline > world.now, "the next timeout is due although all were handled"
+    assert deadline is None or deadline > world.now, "the next timeout is still due after all timeouts were handled"

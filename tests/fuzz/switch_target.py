@@ -1,4 +1,4 @@
-"""The target `switch`: bodies and packets of several users, good, wrong and hostile, at one relay."""
+"""The target `switch`: bodies and packets of several users, right, wrong and hostile, at one relay."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -13,7 +13,7 @@ from tunnel_servlet.switch.config import SwitchConfig
 __all__ = ["SWITCH_TARGET"]
 
 OPERATIONS_MAX = 250
-CHECK_EVERY = 4  # operations: a recount of everything costs more than what is counted
+CHECK_EVERY = 4  # operations: a full recount costs more than the operations themselves
 _SMALL = SwitchConfig(
     body_bytes_max=200_000,
     packet_bytes_max=80_000,
@@ -59,12 +59,12 @@ _WEIGHTED: tuple[tuple[ops.Operation, int], ...] = (
     (ops.settings, 1),
     (ops.piece, 1),
 )
-# A byte chooses by its lower six bits. New operations take places of old ones: saved inputs keep their meaning.
+# The lower six bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
 OPERATIONS: tuple[ops.Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 
 def run(data: bytes) -> None:
-    """One life of a relay."""
+    """Run one life of a relay."""
     draw = Draw(data)
     config, seed, begin = _CONFIGS[draw.byte() % len(_CONFIGS)], draw.byte(), draw.byte()
     world = SwitchWorld(draw, config, Random(seed))
@@ -81,20 +81,20 @@ def run(data: bytes) -> None:
         if not number % CHECK_EVERY:
             world.check()
     world.check()
-    world.now += 1_000_000_000  # everything ends some time
+    world.now += 1_000_000_000  # past every deadline
     for _ in range(3):
         world.switch.handle_timeout(world.now)
         world.collect()
         world.now += 1_000_000_000
     world.check()
     stats = world.switch.stats()
-    assert not world.open, "requests that nobody will answer"
+    assert not world.open, "requests that will never be answered"
     linked = sum(bool(party.links) for party in world.parties)
-    assert stats.attachments <= linked, "attachments that nobody uses"
+    assert stats.attachments <= linked, "attachments without a link have not ended"
 
 
 def _open_routes(world: SwitchWorld) -> None:
-    """Two routes, of different users, whose ids are the same numbers."""
+    """Bind two routes, of different users, whose ids are the same numbers."""
     alice, _, bob, eve, exit_party = world.parties
     ops.route(world, alice, bob, Target(TargetKind.SERVICE, "reports"), b"a" * 16)
     ops.route(world, eve, exit_party, Target(TargetKind.TCP, "reports", 80), b"e" * 16)

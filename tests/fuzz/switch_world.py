@@ -1,7 +1,7 @@
-"""The relay's switch among the endpoints of several users, all of them out of bytes.
+"""The relay's switch among endpoints of several users, which the fuzzer plays.
 
-Every packet with a payload of its own is marked with who sent it. Whoever gets one checks that the two were brought
-together by a CONNECT of one side and an ACCEPTED of the other, and by nothing else.
+Every packet with a payload of its own is marked with its sender. A receiver checks that it and the sender were
+connected by a CONNECT of one side and an ACCEPTED of the other, and by nothing else.
 """
 
 import struct
@@ -36,21 +36,21 @@ _MAGIC = b"mark"
 FORBIDDEN = "forbidden"
 NAMES = ("reports", "backups", "news", FORBIDDEN)
 TIMERS_MIN = 256
-TIMERS_PER_THING = 8  # entries of the heap for each attachment and route, stale ones included
+TIMERS_PER_THING = 8  # heap entries per attachment and route, stale ones included
 
 _FROM_RELAY = (PacketType.DROPPED, PacketType.EDGE, PacketType.LISTEN_STATE)
 _ROUTED = (PacketType.DATA, PacketType.ACK, PacketType.PING, PacketType.PONG, PacketType.PROBE, PacketType.SHUTDOWN)
 
 
 def authorise(user: str, target: Target) -> Decision:
-    """Who may reach what."""
+    """Whether the user may reach the target."""
     if target.host == FORBIDDEN:
         return Deny(text="no")
     return Hand(HandTo.SERVICE if target.kind is TargetKind.SERVICE else HandTo.EXIT)
 
 
 def may_listen(user: str, name: str) -> bool:
-    """Who may listen for what."""
+    """Whether the user may listen under the name."""
     return name != FORBIDDEN
 
 
@@ -65,19 +65,19 @@ class Party:
         self.identity = attachment_id(self.secret)
         self.generation = 1
         self.epoch = 0
-        self.numbers: dict[int, int] = {}  # by lane, of the newest exchange
-        self.serials: dict[int, int] = {}  # by lane, received
+        self.numbers: dict[int, int] = {}  # by lane: number of the newest exchange
+        self.serials: dict[int, int] = {}  # by lane: newest serial received
         self.outbox: list[bytes] = []  # packets that leave with the next exchange
-        self.asked: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it sent
-        self.handed: list[tuple[bytes, int]] = []  # and of every one that it was given
-        self.ids: list[int] = []  # its own, of connections
-        self.peers: list[int] = []  # ids of others that it has seen
+        self.asked: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it has sent
+        self.handed: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it was given
+        self.ids: list[int] = []  # ids of its own connections
+        self.peers: list[int] = []  # ids of other parties' connections that it has seen
         self.links: list[int] = []
-        self.names: list[str] = []  # of services that it ever listened for
+        self.names: list[str] = []  # of services that it has ever listened for
 
 
 class SwitchWorld:
-    """`open` is the HTTP exchanges that are not answered: handle, whose, the lane, and the limit of the answer."""
+    """`open` holds the HTTP exchanges without an answer: handle -> party, lane, and the limit of the answer."""
 
     def __init__(self, draw: Draw, config: SwitchConfig, random: Random) -> None:
         self.draw = draw
@@ -87,7 +87,7 @@ class SwitchWorld:
         users = ("alice", "alice", "bob", "eve", "exit")
         self.parties = [Party(number, user, is_exit=user == "exit") for number, user in enumerate(users)]
         self.open: dict[int, tuple[Party, int, int]] = {}
-        self.pairs: set[tuple[int, int, int, int]] = set()  # party and id of both sides that may speak to each other
+        self.pairs: set[tuple[int, int, int, int]] = set()  # (party, id, party, id) of sides that may exchange packets
         self.handle = 0
         self.links = 0
 
@@ -96,14 +96,14 @@ class SwitchWorld:
     def request(
         self, party: Party, body: bytes, lane: int = -1, limit: int = 1 << 32, whose: Party | None = None
     ) -> None:
-        """A body of the party arrives; it is answered now or later. `whose`: the endpoint that it names."""
+        """A body of the party arrives and is answered now or later. `whose`: the party that the body names."""
         self.handle += 1
         self.open[self.handle] = whose or party, lane, limit
         self.switch.request(self.handle, party.user, body, self.now, is_exit=party.is_exit)
         self.collect()
 
     def collect(self) -> None:
-        """Take what the switch has to say; what a link takes may give the switch more to say."""
+        """Take the switch's output; a link that takes packets may cause more of it."""
         self._collect_responses()
         while (link := self.switch.poll_link_ready()) is not None:
             owner = next((party for party in self.parties if link in party.links), None)
@@ -116,7 +116,7 @@ class SwitchWorld:
 
     def _collect_responses(self) -> None:
         while (response := self.switch.poll_response()) is not None:
-            party, lane, limit = self.open.pop(response.handle)  # KeyError: answered twice, or after it was gone
+            party, lane, limit = self.open.pop(response.handle)  # KeyError: answered twice, or after it was lost
             self._answered(party, lane, limit, response)
 
     def _answered(self, party: Party, lane: int, limit: int, response: Response) -> None:
@@ -142,7 +142,7 @@ class SwitchWorld:
     # packets
 
     def accepted(self, party: Party, payload: bytes, source: int, destination: int) -> None:
-        """The party sends ACCEPTED. If it was given that CONNECT, whoever sent it may be connected with it."""
+        """The party sends ACCEPTED. If it was given that CONNECT, it may be connected with the sender of CONNECT."""
         accepted = decode_accepted(payload)
         if accepted is None or (accepted.route_key, source) not in party.handed:
             return
@@ -168,22 +168,22 @@ class SwitchWorld:
         assert connect is not None
         named = (connect.route_key, frame.source)
         askers = [asker for asker in self.parties if named in asker.asked and asker.user == connect.options.user]
-        assert askers, f"CONNECT of {connect.options.user}, who never sent it"
-        assert connect.target.host != FORBIDDEN, "CONNECT to what is forbidden"
+        assert askers, f"CONNECT of {connect.options.user}, which that user never sent"
+        assert connect.target.host != FORBIDDEN, "CONNECT to a forbidden target"
         if not connect.resume:
             listens = connect.target.kind is TargetKind.SERVICE and connect.target.host in party.names
-            assert party.is_exit or listens, f"CONNECT to {connect.target} for who never offered that"
+            assert party.is_exit or listens, f"CONNECT to {connect.target} reached a party that never offered it"
         party.handed.append(named)
         party.peers.append(frame.source)
 
     def _received_routed(self, party: Party, frame: Frame) -> None:
         whose = [pair[0] for pair in self.pairs if pair[1:] == (frame.source, party.number, frame.destination)]
-        assert whose, f"type {frame.type} from {frame.source} to {frame.destination}, whom nobody brought together"
+        assert whose, f"type {frame.type} from {frame.source} to {frame.destination}, which no CONNECT has connected"
         payload = bytes(frame.payload)
         if len(payload) >= MARK.size and payload[:4] == _MAGIC and frame.type in _ROUTED:
             _, sender, source, _ = MARK.unpack_from(payload)
             assert sender in whose, f"a packet of party {sender} crossed to {party.number}"
-            assert source == frame.source, "a packet under another id than it was sent with"
+            assert source == frame.source, "the packet's source differs from the id that it was sent with"
 
     # what must hold
 
@@ -197,7 +197,7 @@ class SwitchWorld:
         assert stats.routes <= config.routes_max
         things = stats.attachments + stats.routes
         assert stats.timers <= TIMERS_MIN + TIMERS_PER_THING * things, f"{stats.timers} timers for {things} things"
-        assert set(self.open) == set(switch._held), "a request that is neither answered nor held"
+        assert set(self.open) == set(switch._held), "a request is neither answered nor held"
         assert stats.parked_pulls == len(switch._held)
         counts = msgspec.structs.asdict(stats.counters)
         assert min(counts.values()) >= 0

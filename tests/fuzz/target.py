@@ -1,4 +1,4 @@
-"""What a fuzz target is."""
+"""The definition of a fuzz target."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +13,6 @@ class Target:
     name: str
     run: Callable[[bytes], None]
     seeds: Callable[[], Iterator[tuple[str, bytes]]]
-    """The committed corpus, by name; see seeds.py."""
+    """The seeds, by name; corpus.py writes them to files."""
     size_max: int = 4096
-    """Bytes of the longest input; longer ones only make structured targets slow."""
+    """Bytes of the longest input; longer ones would only make structured targets slow."""

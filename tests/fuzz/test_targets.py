@@ -1,4 +1,4 @@
-"""Every target over the committed inputs and over seeded random ones, without a fuzzer; and the tools around them."""
+"""Runs every target on committed and on seeded random inputs, without a fuzzer; and tests the tools of the fuzzer."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def test_every_target_has_seeds_of_its_size(target: Target) -> None:
     assert all(len(raw) <= target.size_max for raw in corpus.committed(target).values())
 
 
-def test_the_seeds_are_written_and_read_again(tmp_path: Path) -> None:
+def test_seeds_read_back_as_they_were_written(tmp_path: Path) -> None:
     said: list[object] = []
     assert corpus.main(["--write"], tmp_path, said.append) == 0
     assert said == [f"written: {name}" for name in TARGETS]
@@ -62,7 +62,7 @@ def test_the_seeds_are_written_and_read_again(tmp_path: Path) -> None:
     assert corpus.main(["--help"], tmp_path, said.append) == 2
 
 
-def test_random_inputs_depend_on_the_seed_alone() -> None:
+def test_random_inputs_depend_only_on_the_seed() -> None:
     target = TARGETS["packets"]
     first = list(corpus.random_inputs(target, 3, 50))
     assert first == list(corpus.random_inputs(target, 3, 50))
@@ -78,10 +78,10 @@ def no_seeds() -> Iterator[tuple[str, bytes]]:
 
 
 def breaks_on_long(data: bytes) -> None:
-    assert len(data) < 5, "too long"
+    assert len(data) < 5, "the input is too long"
 
 
-def test_a_crash_by_chance_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_random_input_that_crashes_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz_by_chance(Target("breaks", breaks_on_long, no_seeds), 60, tmp_path) == CRASHED
     (saved,) = tmp_path.iterdir()
     with pytest.raises(AssertionError):
@@ -91,7 +91,7 @@ def test_a_crash_by_chance_is_saved(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "too long" in err
 
 
-def test_a_worker_reports_what_it_did(tmp_path: Path) -> None:
+def test_a_worker_reports_its_result(tmp_path: Path) -> None:
     result = run_target("ack", "random", 1, tmp_path)
     assert not result.crashed
     assert result.verdict == "ok"
@@ -111,7 +111,7 @@ artifact_prefix='x/'; Test unit written to x/crash-1
 """
 
 
-def test_a_report_of_libfuzzer_is_read() -> None:
+def test_the_report_of_libfuzzer_is_parsed() -> None:
     result = Result("ack", "atheris")
     parse_libfuzzer(result, REPORT)
     assert (result.executions, result.per_second) == (757093, 126182)
@@ -122,7 +122,7 @@ def test_a_report_of_libfuzzer_is_read() -> None:
     assert (nothing.edges, nothing.repeat_command) == (None, "nothing was saved")
 
 
-def test_the_engine_is_named_when_it_is_not_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choosing_the_random_engine_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_engine(by_chance=True)[0] == "random"
     assert "seeded random inputs" in choose_engine(by_chance=True)[1]
     monkeypatch.setitem(sys.modules, "atheris", None)
@@ -131,7 +131,7 @@ def test_the_engine_is_named_when_it_is_not_the_usual_one(monkeypatch: pytest.Mo
     assert reason.startswith("atheris is not installed here: seeded random inputs instead")
 
 
-def test_the_command_reports_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_in_text_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--random", "--seconds", "0", "--target", "link", "--target", "ack"]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -143,7 +143,7 @@ def test_the_command_reports_in_words_and_in_json(capsys: pytest.CaptureFixture[
     assert [target["verdict"] for target in found["targets"]] == ["ok", "ok"]
 
 
-def test_an_input_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_input_can_be_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "ack"
     folder.mkdir()
     (folder / "input").write_bytes(b"abc")

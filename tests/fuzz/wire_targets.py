@@ -1,6 +1,6 @@
-"""Targets for the parsers of `tunnel.wire`: any bytes, raw or with their checksums put right.
+"""Targets for the parsers of `tunnel.wire`: any bytes, raw or with repaired checksums.
 
-Promises: parsing is total (1.9); what was parsed is encoded to what parses to the same again.
+Promises: parsing is total (1.9); a parsed value that is encoded again parses to the same value.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ from tunnel.wire import (
 
 __all__ = ["WIRE_TARGETS"]
 
-_RAW, _REPAIRED = b"\0", b"\1"  # the first byte of an input: as it is, or with sizes and checksums put right
+_RAW, _REPAIRED = b"\0", b"\1"  # the first byte of an input: raw, or to be repaired
 
 Seeds = Callable[[], Iterator[tuple[str, bytes]]]
 Codec = tuple[Callable[[Any], Any], Callable[[Any], bytes]]
@@ -85,11 +85,11 @@ def _packets(data: bytes) -> None:
         assert moved.payload == packet.payload
     if data[:1] == _REPAIRED:
         whole = len(body) - (discarded.bytes if discarded else 0)
-        assert len(body) - whole < HEADER_SIZE, "a packet with its checksum put right was not taken"
+        assert len(body) - whole < HEADER_SIZE, "the parser refused a packet with a right checksum"
 
 
 def _codecs(codecs: tuple[Codec, ...]) -> Callable[[bytes], None]:
-    """Each decoder on every input: they are cheap, and what one refuses another takes."""
+    """Run each decoder on every input: decoders are cheap, and one may take what another refuses."""
 
     def run(data: bytes) -> None:
         for decode, encode in codecs:
@@ -131,7 +131,7 @@ def _link_header(data: bytes) -> None:
 
 
 def _vectors(choose: Callable[[str], bool], head: int, prefix: bytes = b"") -> Seeds:
-    """Golden vectors as seeds, without their first `head` bytes; large ones teach nothing that small ones do not."""
+    """Golden vectors as seeds, without their first `head` bytes; large vectors teach no more than small ones."""
 
     def seeds() -> Iterator[tuple[str, bytes]]:
         for path in sorted(VECTORS.glob("*.hex")):
@@ -160,7 +160,7 @@ def _is_packet(name: str) -> bool:
 
 
 def _batches() -> Iterator[tuple[str, bytes]]:
-    """Each packet alone with its checksum right, and all as one batch, whole and cut."""
+    """Each packet alone with its right checksum, and all as one batch, whole and cut."""
     yield from _vectors(_is_packet, 0, _REPAIRED)()
     batch = b"".join(raw[1:] for _, raw in _vectors(_is_packet, 0, _RAW)())
     yield "a_whole_batch", _RAW + batch

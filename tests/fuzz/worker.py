@@ -17,22 +17,22 @@ from tests.fuzz.target import Target
 __all__ = ["CRASHED", "fuzz_by_chance", "fuzz_by_coverage", "main"]
 
 CRASHED = 77  # libFuzzer's exit code for a crash
-_UNIT_TIMEOUT_S = 10  # one input that takes longer is a hang
+_UNIT_TIMEOUT_S = 10  # an input that takes longer counts as a hang
 _MEMORY_MB = 1024  # of the process
 
 
 def fuzz_by_coverage(name: str, seconds: int, seed: int, corpus: Path, crashes: Path) -> None:
-    """Does not return: libFuzzer ends the process. What is to be watched must not be imported before. Seed 0: another
-    one each time."""
+    """Fuzz until libFuzzer ends the process: this does not return. The modules to instrument must not be imported yet.
+    Seed 0: libFuzzer draws a seed."""
     import atheris
 
-    # The invariants are ours to check, not to cover.
+    # The invariants are a tool of these tests: they need no coverage.
     with atheris.instrument_imports(include=["tunnel", "tunnel_servlet"], exclude=["tunnel_servlet.switch.invariants"]):
         from tests.fuzz.registry import TARGETS
     target = TARGETS[name]
     arguments = [
         sys.argv[0],
-        f"-max_total_time={max(1, seconds)}",  # 0 would be for ever
+        f"-max_total_time={max(1, seconds)}",  # 0 would mean forever
         f"-max_len={target.size_max}",
         f"-seed={seed}",
         "-print_final_stats=1",
@@ -47,7 +47,7 @@ def fuzz_by_coverage(name: str, seconds: int, seed: int, corpus: Path, crashes: 
 
 
 def fuzz_by_chance(target: Target, seconds: int, crashes: Path) -> int:
-    """Rounds of random inputs until the time is over; the exit code."""
+    """Run rounds of random inputs until the time is up; return the exit code."""
     from tests.fuzz.corpus import committed, random_inputs
 
     deadline = time.monotonic() + seconds
@@ -74,7 +74,7 @@ def fuzz_by_chance(target: Target, seconds: int, crashes: Path) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Run the command."""
     name, engine, seconds, seed, corpus, crashes = arguments
     if engine == "atheris":
         fuzz_by_coverage(name, int(seconds), int(seed), Path(corpus), Path(crashes))

@@ -1,4 +1,4 @@
-"""The transcript in docs/TRANSCRIPT.md, replayed against a real relay: every byte that it answers."""
+"""The transcript in docs/TRANSCRIPT.md, replayed against a real relay: every byte of its answers must agree."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tunnel_servlet.web import host
 TRANSCRIPT = Path(__file__).parents[2] / "docs" / "TRANSCRIPT.md"
 USERS = {"initiator": "ann", "acceptor": "bob"}
 EPOCH = 0x0102030405060708
-Step = tuple[str, str, str, bytes]  # > or <, party, what it is called, body
+Step = tuple[str, str, str, bytes]  # direction (> or <), party, name of the body, body
 
 
 class FixedRandom(Random):
-    """Draws the epoch of the transcript."""
+    """Returns the epoch of the transcript."""
 
     def getrandbits(self, k: int, /) -> int:
         return EPOCH & ((1 << k) - 1)

@@ -16,7 +16,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def stream_pair() -> AsyncIterator[tuple[Stream, Stream]]:
-    """Both ends of one connection; closed at the end."""
+    """Both ends of one connection, which is closed when the context ends."""
     sockets = socket.socketpair()
     ends: list[Stream] = []
     try:
@@ -26,14 +26,14 @@ async def stream_pair() -> AsyncIterator[tuple[Stream, Stream]]:
     finally:
         for _, writer in ends:
             writer.transport.abort()
-        for each in sockets[len(ends) :]:  # who asked was cancelled meanwhile
+        for each in sockets[len(ends) :]:  # the caller was cancelled before this end had its streams
             each.close()
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def session_pair(**options: Any) -> AsyncIterator[tuple[MessageSession, MessageSession]]:
-    """Two sessions that talk to each other, not yet started."""
+    """Two sessions that are connected to each other, not yet started."""
     async with stream_pair() as (near, far):
         sessions = MessageSession(*near, **options), MessageSession(*far, **options)
         try:
@@ -45,7 +45,7 @@ async def session_pair(**options: Any) -> AsyncIterator[tuple[MessageSession, Me
 
 @asynccontextmanager
 async def served(handlers: Mapping[int, CallHandler]) -> AsyncIterator[str]:
-    """Answers calls at this address over TCP; at the end waits until the clients have gone."""
+    """Answer calls at this address over TCP; the end of the context waits until all clients have disconnected."""
     serve = serve_calls(handlers)
     tasks: list[asyncio.Future[None]] = []
 

@@ -1,4 +1,4 @@
-"""Packets to parts and back, without a stream."""
+"""The assembler turns packets into parts and back, without a stream."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ class Host:
 
 
 class Spool:
-    """Writes at once, or fails as it is told."""
+    """Writes at once, or fails with `error`; keeps the callbacks instead if `late` is a list."""
 
     def __init__(self) -> None:
         self.error: OSError | None = None
@@ -83,7 +83,7 @@ def test_a_small_packet_is_one_part() -> None:
         assert side.host.bytes == 0
 
 
-def test_a_large_one_is_cut_as_the_document_says() -> None:
+def test_a_large_packet_is_cut_as_the_document_says() -> None:
     body = bytes(range(256)) * 9
     found = parts_of(Packet(body), 1024)
     assert [part.correlation_id for part in found] == [0, 1, 2]
@@ -120,7 +120,7 @@ def test_a_large_body_goes_to_disk(tmp_path: Path) -> None:
     assert exact.host.packets[0].body == b"a" * 20
 
 
-def test_a_full_disk_refuses_the_message_alone(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_only_the_message(tmp_path: Path) -> None:
     side = Side(spool_bytes=20)
     side.spool.error = OSError(28, "No space left on device")
     found = parts_of(Packet(b"a" * 50), 10)
@@ -137,16 +137,16 @@ def test_a_full_disk_refuses_the_message_alone(tmp_path: Path) -> None:
     assert len(nowhere.host.refused) == 1
 
 
-def test_what_is_over_a_limit_is_refused() -> None:
+def test_messages_over_a_limit_are_refused() -> None:
     side = Side(body_bytes_max=25)
     side.take(parts_of(Packet(b"a" * 30), 10))
-    assert side.host.refused == [(1, "a body over 25 bytes")]
+    assert side.host.refused == [(1, "the body is over 25 bytes, the receiver's limit")]
     side = Side(incoming_max=1)
     sender = Side().assembler
     first, second = parts_of(Packet(b"a" * 20), 10, sender), parts_of(Packet(b"b" * 20), 10, sender)
     side.take([first[0], second[0], second[1], first[1]])
     assert [packet.body for packet in side.host.packets] == [b"a" * 20]
-    assert side.host.refused == [(2, "more than 1 split messages at once")]
+    assert side.host.refused == [(2, "more than 1 split messages at once: send fewer")]
     assert side.host.bytes == 40
 
 
@@ -156,7 +156,7 @@ def test_a_sender_that_goes_on_when_refused_is_cut_off(monkeypatch: pytest.Monke
     sender = Side().assembler
     firsts = [parts_of(Packet(b"a" * 20), 10, sender)[0] for _ in range(3)]
     side.take(firsts[:2])
-    with pytest.raises(MalformedFrameError, match="goes on"):
+    with pytest.raises(MalformedFrameError, match="refused messages have neither ended nor been cancelled"):
         side.take(firsts[2:])
     side.assembler.cancel(1)
     side.take(firsts[2:])
@@ -170,15 +170,15 @@ def test_a_cancelled_packet_is_forgotten() -> None:
         assert side.assembler.incoming_count == 1
         side.assembler.cancel(1)
         assert side.assembler.incoming_count == 0
-        with pytest.raises(MalformedFrameError, match="without those before"):
+        with pytest.raises(MalformedFrameError, match="without the parts before it"):
             side.take(found[1:])
 
 
-def test_what_is_written_late_still_counts() -> None:
+def test_parts_written_after_closing_still_count() -> None:
     side = Side(spool_bytes=5)
     side.spool.late = []
     side.take(parts_of(Packet(b"a" * 20), 10))
-    assert side.host.bytes == 10  # but for the last part: what becomes of the message is not known yet
+    assert side.host.bytes == 10  # the last part does not count: the fate of the message is not known yet
     side.assembler.close()
     for done in side.spool.late:
         done(ValueError("closed"))
@@ -194,7 +194,7 @@ def test_what_is_written_late_still_counts() -> None:
     assert again.host.packets == []
 
 
-def test_the_disk_may_be_behind_by_so_much() -> None:
+def test_the_lag_of_the_disk_is_bounded() -> None:
     side = Side(spool_bytes=5)
     side.spool.late = []
     part = SPOOL_AHEAD_BYTES // 8
@@ -210,7 +210,7 @@ def test_the_disk_may_be_behind_by_so_much() -> None:
     packet.body.close()
 
 
-def test_what_is_taken_is_told_in_the_order_in_which_it_came() -> None:
+def test_taken_bytes_are_reported_in_order_of_arrival() -> None:
     sender, side = Side().assembler, Side(spool_bytes=25)
     side.spool.late = []
     large, small = parts_of(Packet(b"a" * 30), 10, sender), parts_of(Packet(b"b" * 12), 6, sender)
@@ -218,14 +218,14 @@ def test_what_is_taken_is_told_in_the_order_in_which_it_came() -> None:
     side.take(small)
     assert side.host.told == [10, 10]
     (packet,) = side.host.packets
-    assert packet.body == b"b" * 12  # it waits for no disk, but it must not count for the large one
+    assert packet.body == b"b" * 12  # it waits for no disk, but it must not acknowledge the large one
     (done,) = side.spool.late
     done(OSError("full"))
-    assert side.host.refused == [(1, "no room for the body: full")]
+    assert side.host.refused == [(1, "the receiver cannot store the body: full")]
     assert side.host.told == [10, 10, 22]
 
 
-def test_a_message_that_is_whole_and_cannot_be_written_leaves_nothing_to_ignore() -> None:
+def test_a_complete_message_that_cannot_be_written_frees_its_id() -> None:
     side = Side(spool_bytes=5)
     side.spool.late = []
     parts = parts_of(Packet(b"a" * 20), 10)
@@ -236,7 +236,7 @@ def test_a_message_that_is_whole_and_cannot_be_written_leaves_nothing_to_ignore(
     assert len(side.host.refused) == 1
     assert side.host.bytes == 20
     side.spool.late = None
-    side.take(parts)  # the id is free
+    side.take(parts)  # the id is free again
     (packet,) = side.host.packets
     assert isinstance(packet.body, SpooledBody)
     packet.body.close()
@@ -246,5 +246,5 @@ def test_parts_out_of_order_break_the_framing() -> None:
     found = parts_of(Packet(b"a" * 30), 10)
     side = Side()
     side.take(found[:1])
-    with pytest.raises(MalformedFrameError, match="part 2 of message 1 instead of 1"):
+    with pytest.raises(MalformedFrameError, match="part 2 of message 1 came, but part 1 is next"):
         side.take(found[2:])

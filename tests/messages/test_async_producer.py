@@ -1,4 +1,4 @@
-"""The producer that queues: policies, batches, callbacks, and that nothing is lost in silence."""
+"""The producer with a queue: policies, batches, callbacks, and a report of every loss."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +15,7 @@ from tunnel.messages.requests import ProduceDecoder
 
 
 class Sink:
-    """A writer that keeps what is written, and lets `drain` return when it is told."""
+    """A writer that keeps the data; `drain` waits until `open` is set."""
 
     def __init__(self) -> None:
         self.decoder = ProduceDecoder()
@@ -37,7 +37,7 @@ class Sink:
 
 
 class Notes(CallbackHandler):
-    """Notes every call."""
+    """Records every call."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, object]] = []
@@ -84,7 +84,7 @@ async def test_batches_by_size_grouped_by_topic_and_partition() -> None:
 
 
 @in_loop
-async def test_a_batch_waits_for_company_only_so_long() -> None:
+async def test_a_batch_waits_for_more_messages_only_for_the_linger_time() -> None:
     sink = Sink()
     async with producer(sink, linger_s=0.001) as made:
         assert await made.send("t", "alone")
@@ -120,7 +120,7 @@ async def test_flush_and_close_send_everything() -> None:
 
 
 async def filled(made: AsyncProducer, sink: Sink) -> None:
-    """One batch stands in the stream, and the queue is full."""
+    """Fill the queue while one batch is in the stream."""
     sink.open.clear()
     made.offer("t", "0")
     made.offer("t", "1")
@@ -131,7 +131,7 @@ async def filled(made: AsyncProducer, sink: Sink) -> None:
 
 
 @in_loop
-async def test_zero_refuses_at_once() -> None:
+async def test_a_timeout_of_zero_refuses_at_once() -> None:
     sink, notes = Sink(), Notes()
     async with producer(sink, notes, queue_max=2, batch_max=2) as made:
         await filled(made, sink)
@@ -143,7 +143,7 @@ async def test_zero_refuses_at_once() -> None:
 
 
 @in_loop
-async def test_less_than_zero_waits() -> None:
+async def test_a_negative_timeout_waits_without_end() -> None:
     sink = Sink()
     async with producer(sink, queue_max=2, batch_max=2, enqueue_timeout_ms=-1) as made:
         await filled(made, sink)
@@ -157,7 +157,7 @@ async def test_less_than_zero_waits() -> None:
 
 
 @in_loop
-async def test_who_is_cancelled_when_its_turn_comes_hands_it_on() -> None:
+async def test_a_sender_cancelled_at_its_turn_passes_the_turn_on() -> None:
     sink = Sink()
     async with producer(sink, queue_max=1, batch_max=1, enqueue_timeout_ms=-1) as made:
         sink.open.clear()
@@ -173,7 +173,7 @@ async def test_who_is_cancelled_when_its_turn_comes_hands_it_on() -> None:
 
 
 @in_loop
-async def test_more_than_zero_waits_so_many_milliseconds() -> None:
+async def test_a_positive_timeout_waits_that_many_milliseconds() -> None:
     sink = Sink()
     async with producer(sink, queue_max=2, batch_max=2, enqueue_timeout_ms=5) as made:
         await filled(made, sink)
@@ -189,7 +189,7 @@ async def test_more_than_zero_waits_so_many_milliseconds() -> None:
 
 
 @in_loop
-async def test_closing_refuses_who_waits_and_keeps_what_was_taken() -> None:
+async def test_closing_refuses_waiting_senders_and_sends_queued_messages() -> None:
     sink = Sink()
     async with producer(sink, queue_max=2, batch_max=2, enqueue_timeout_ms=-1) as made:
         await filled(made, sink)
@@ -204,7 +204,7 @@ async def test_closing_refuses_who_waits_and_keeps_what_was_taken() -> None:
 
 
 @in_loop
-async def test_callbacks_hear_of_every_step() -> None:
+async def test_callbacks_are_called_at_every_step() -> None:
     sink, notes = Sink(), Notes()
     async with producer(sink, notes, batch_max=3) as made:
         for value in ("a", "drop me", "b"):
@@ -226,7 +226,7 @@ async def test_callbacks_hear_of_every_step() -> None:
 
 
 @in_loop
-async def test_what_cannot_be_sent_is_told_and_the_rest_is_sent() -> None:
+async def test_messages_that_cannot_be_sent_are_reported_and_the_others_sent() -> None:
     sink, notes = Sink(), Notes()
     async with producer(sink, notes) as made:
         for value in ("good", "x" * 101, 5):
@@ -249,7 +249,7 @@ async def test_what_cannot_be_sent_is_told_and_the_rest_is_sent() -> None:
 
 
 @in_loop
-async def test_an_event_handler_of_ones_own() -> None:
+async def test_a_custom_event_handler_can_replace_the_default() -> None:
     taken: list[str] = []
 
     class Keep:
@@ -264,7 +264,7 @@ async def test_an_event_handler_of_ones_own() -> None:
     assert taken == ["a"]
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings_are_refused() -> None:
     for wrong in ({"batch_max": 0}, {"batch_max": 11, "queue_max": 10}, {"linger_s": -1}):
         with pytest.raises(ValueError, match="must hold"):
             AsyncProducerConfig(**wrong)

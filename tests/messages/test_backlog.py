@@ -1,4 +1,4 @@
-"""The backlog in memory: what is given up, and what is never given out."""
+"""The backlog in memory: which messages it discards, and which it never returns."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tunnel.messages.errors import MessageTooLargeError
 
 
 class World:
-    """A backlog of three with a clock."""
+    """A backlog with a clock; it holds three messages."""
 
     def __init__(self, policy: DiscardPolicy, **limits: int) -> None:
         self.now = 0.0
@@ -35,7 +35,7 @@ class World:
         (DiscardPolicy.EXPIRED, [b"a", b"b", b"d"], [b"c", b"e"]),
     ],
 )
-def test_what_is_given_up(policy: DiscardPolicy, kept: list[bytes], lost: list[bytes]) -> None:
+def test_each_policy_discards_its_messages(policy: DiscardPolicy, kept: list[bytes], lost: list[bytes]) -> None:
     world = World(policy, messages_max=3)
     put = world.backlog.put
     taken = [
@@ -64,7 +64,7 @@ def test_bytes_are_bounded_too() -> None:
         MemoryBacklog(messages_max=0)
 
 
-def test_what_expired_is_not_given_out() -> None:
+def test_expired_messages_are_not_returned() -> None:
     world = World(DiscardPolicy.OLDEST)
     world.backlog.put(b"short", ttl=1)
     world.backlog.put(b"long", ttl=3)
@@ -74,7 +74,7 @@ def test_what_expired_is_not_given_out() -> None:
 
 
 @pytest.mark.parametrize("policy", [DiscardPolicy.PRIORITY, DiscardPolicy.EXPIRED])
-def test_the_order_of_worth_does_not_grow_without_end(policy: DiscardPolicy) -> None:
+def test_the_discard_order_does_not_grow_without_end(policy: DiscardPolicy) -> None:
     world = World(policy, messages_max=10)
     for number in range(1000):
         world.backlog.put(b"%d" % number, ttl=1e6)
@@ -87,7 +87,7 @@ def test_the_order_of_worth_does_not_grow_without_end(policy: DiscardPolicy) -> 
 
 
 @in_loop
-async def test_waiting_for_a_message() -> None:
+async def test_get_waits_for_a_message() -> None:
     backlog = MemoryBacklog()
     assert backlog.get_nowait() is None
     waiting = asyncio.ensure_future(backlog.get())

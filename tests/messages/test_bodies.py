@@ -1,4 +1,4 @@
-"""Bodies in memory and in files without names."""
+"""Bodies in memory and in unnamed files."""
 
 import asyncio
 import errno
@@ -48,7 +48,7 @@ async def test_files_are_read_ahead(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_file_that_shrinks_or_is_given_up(tmp_path: Path) -> None:
+async def test_a_file_that_shrinks_is_an_error_and_one_can_be_closed_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "body"
     path.write_bytes(bytes(3_000_000))
     ready = asyncio.Event()
@@ -69,7 +69,7 @@ def test_a_spooled_body_has_no_name_until_it_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     if named:
-        monkeypatch.delattr(os, "O_TMPFILE")  # as where there is none
+        monkeypatch.delattr(os, "O_TMPFILE")  # as on systems without it
         monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
     body = SpooledBody(tmp_path)
     body.write([memoryview(b"some "), memoryview(b""), memoryview(b"text")] + [memoryview(b"!")] * 600)
@@ -82,9 +82,7 @@ def test_a_spooled_body_has_no_name_until_it_is_saved(
     assert (tmp_path / "kept").read_bytes() == b"some text" + b"!" * 600
 
 
-def test_the_space_of_a_large_file_is_given_back_beside_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_space_of_a_large_file_is_freed_outside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[tuple[str, int]] = []
     done = threading.Event()
     close = os.close
@@ -106,7 +104,7 @@ def test_the_space_of_a_large_file_is_given_back_beside_the_loop(
     assert closed == [("tunnel-free", inode)]
 
 
-def test_short_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.writev
     monkeypatch.setattr(os, "writev", lambda fd, pieces: real(fd, [pieces[0][:3]]))
     body = SpooledBody(tmp_path)
@@ -117,7 +115,7 @@ def test_short_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @in_loop
-async def test_one_thread_writes_in_order_and_tells() -> None:
+async def test_one_thread_writes_in_order_and_reports_each_write() -> None:
     writer = ThreadSpoolWriter()
     body = SpooledBody()
     outcomes: list[BaseException | None] = []
@@ -132,7 +130,7 @@ async def test_one_thread_writes_in_order_and_tells() -> None:
         writer.write(body, [memoryview(text)], told)
     full = SpooledBody()
     full.file.close()
-    full.file = open("/dev/full", "r+b", buffering=0)  # noqa: SIM115, ASYNC230 - a disk that is full
+    full.file = open("/dev/full", "r+b", buffering=0)  # noqa: SIM115, ASYNC230 - a full disk
     writer.write(full, [memoryview(b"x")], told)
     await done.wait()
     assert outcomes[:3] == [None] * 3
@@ -152,7 +150,7 @@ async def test_one_thread_writes_in_order_and_tells() -> None:
 
 
 @in_loop
-async def test_what_was_never_written_is_closed_at_once() -> None:
+async def test_a_body_that_was_never_written_is_closed_at_once() -> None:
     writer = ThreadSpoolWriter()
     body = SpooledBody()
     writer.discard(body)

@@ -36,7 +36,7 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 
 
 @in_loop
-async def test_what_is_appended_is_fetched(tmp_path: Path) -> None:
+async def test_appended_messages_are_fetched(tmp_path: Path) -> None:
     table = ChannelTable()
     with Log.open(tmp_path, SOON) as log:
         async with broker(log, table) as address:
@@ -61,7 +61,7 @@ async def test_what_is_appended_is_fetched(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_what_is_wrong_is_refused(tmp_path: Path) -> None:
+async def test_invalid_requests_are_refused(tmp_path: Path) -> None:
     table = ChannelTable()
     with Log.open(tmp_path, LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=10)) as log:
         for number in range(3):
@@ -85,7 +85,7 @@ async def test_what_is_wrong_is_refused(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_who_is_behind_is_told(tmp_path: Path) -> None:
+async def test_a_consumer_that_lags_is_notified(tmp_path: Path) -> None:
     table = ChannelTable()
     lags: list[int] = []
     with Log.open(tmp_path, SOON) as log:
@@ -104,7 +104,7 @@ async def test_who_is_behind_is_told(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_far_behind_readers_go_to_the_replica_and_come_back(tmp_path: Path) -> None:
+async def test_consumers_far_behind_read_from_the_replica_and_return(tmp_path: Path) -> None:
     table, replicas = ChannelTable(), ChannelTable()
     with Log.open(tmp_path / "master", SOON) as log, Log.open(tmp_path / "copy", SOON) as copy:
         log.append(numbered(1000))
@@ -137,7 +137,7 @@ async def test_far_behind_readers_go_to_the_replica_and_come_back(tmp_path: Path
 
 
 @in_loop
-async def test_a_replica_that_is_behind_itself_or_gone_stops_nobody(tmp_path: Path) -> None:
+async def test_consumers_go_on_when_the_replica_lags_or_dies(tmp_path: Path) -> None:
     table = ChannelTable()
     with Log.open(tmp_path / "master", SOON) as log, Log.open(tmp_path / "copy", SOON) as copy:
         log.append(numbered(200))
@@ -157,7 +157,7 @@ async def test_a_replica_that_is_behind_itself_or_gone_stops_nobody(tmp_path: Pa
                 await consumer.fetch()
                 assert consumer.address == replica
                 (await table.channel(replica))._writer.transport.abort()
-            consumer.address = replica  # where nobody is any more
+            consumer.address = replica  # no server listens there any more
             with pytest.raises(OSError, match=r".*"):
                 await consumer.fetch()
             assert consumer.address == master
@@ -186,6 +186,6 @@ async def test_appends_wait_for_a_slow_disk(tmp_path: Path) -> None:
             await log.flushed(1)
             log._config = SOON
             log.append([b"b"])
-            for waiter in [*log._roomers]:
+            for waiter in [*log._room_waiters]:
                 waiter[0].call_soon(waiter[1].set_result, None)
             assert (await call).fields == {"offset": "0"}

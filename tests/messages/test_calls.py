@@ -18,7 +18,7 @@ from tunnel.messages.frames import FRAME_BYTES_MAX, CallHeader, FrameFlag, Respo
 async def channels(
     handlers: Mapping[int, CallHandler] | None = None, **options: Any
 ) -> AsyncIterator[tuple[CallChannel, CallChannel]]:
-    """A caller, and one that has handlers."""
+    """A caller and an answerer, which has the handlers."""
     async with (
         stream_pair() as (near, far),
         CallChannel(*near) as caller,
@@ -28,7 +28,7 @@ async def channels(
 
 
 class Gated:
-    """A handler whose calls wait to be let through, each by its body."""
+    """A handler whose calls each wait at a gate, named by their body."""
 
     def __init__(self) -> None:
         self.gates: dict[bytes, asyncio.Event] = {}
@@ -80,7 +80,7 @@ async def test_many_callers_share_one_connection_both_ways() -> None:
 
 
 @in_loop
-async def test_errors_of_the_far_handler_come_back() -> None:
+async def test_errors_of_the_handler_reach_the_caller() -> None:
     async def fail(request: Request) -> Response:
         raise ValueError("no such thing")
 
@@ -155,7 +155,7 @@ async def test_a_timeout_and_a_cancellation_reach_the_handler() -> None:
             await caller.call(2)
         assert gated.cancelled == [b"timeout", b"cancelled"]
         assert not answerer._handling
-        # to nothing that is known: harmless
+        # to an unknown request: harmless
         caller._write(encode_frame(CallHeader(1, 9999, FrameFlag.CANCEL)))
         answerer._write(encode_frame(CallHeader(0, 9999, FrameFlag.RESPONSE)))
         await caller.call(2)
@@ -163,7 +163,7 @@ async def test_a_timeout_and_a_cancellation_reach_the_handler() -> None:
 
 
 @in_loop
-async def test_too_many_requests_are_refused_not_held() -> None:
+async def test_requests_over_the_limit_are_refused_and_not_queued() -> None:
     gated = Gated()
     async with channels({1: gated, 2: gated}, handled_max=2, handled_bytes_max=100) as (caller, _):
         first = asyncio.ensure_future(caller.call(1, b"a"))
@@ -181,7 +181,7 @@ async def test_too_many_requests_are_refused_not_held() -> None:
 
 
 @in_loop
-async def test_who_asks_and_never_reads_is_left() -> None:
+async def test_a_caller_that_never_reads_is_disconnected() -> None:
     def much(request: Request) -> Response:
         return Response(bytes(100_000))
 
@@ -195,7 +195,7 @@ async def test_who_asks_and_never_reads_is_left() -> None:
 
 
 @in_loop
-async def test_the_end_of_the_connection_ends_calls_and_handlers() -> None:
+async def test_the_end_of_the_connection_cancels_calls_and_handlers() -> None:
     gated = Gated()
     async with channels({1: gated}) as (caller, answerer):
         call = asyncio.ensure_future(caller.call(1, b"x"))
@@ -218,7 +218,7 @@ async def test_the_end_of_the_connection_ends_calls_and_handlers() -> None:
 
 
 @in_loop
-async def test_closing_cancels_and_answers_still_leave() -> None:
+async def test_closing_cancels_calls_and_still_sends_answers() -> None:
     async with channels({1: echo}) as (caller, answerer):
         call = asyncio.ensure_future(caller.call(1, b"x"))
         assert (await call).body == b"x"
@@ -232,7 +232,7 @@ async def test_closing_cancels_and_answers_still_leave() -> None:
 
 
 @in_loop
-async def test_a_peer_that_speaks_otherwise_or_stops_within_a_frame() -> None:
+async def test_a_peer_that_breaks_the_framing_is_disconnected() -> None:
     for data, kind in ((b"GET / HTTP/1.1\r\n", MalformedFrameError), (b"\x00\x00", ChannelClosedError)):
         async with stream_pair() as (near, far), CallChannel(*far) as channel:
             near[1].write(data)
@@ -242,7 +242,7 @@ async def test_a_peer_that_speaks_otherwise_or_stops_within_a_frame() -> None:
 
 
 @in_loop
-async def test_behind_a_server() -> None:
+async def test_a_channel_works_over_tcp() -> None:
     async with served({1: echo}) as address:
         host, port = address.split(":")
         async with CallChannel(*await asyncio.open_connection(host, int(port))) as channel:

@@ -19,7 +19,7 @@ def echo(request: Request) -> Response:
 
 
 @in_loop
-async def test_many_who_ask_dial_once() -> None:
+async def test_many_callers_share_one_dial() -> None:
     async with served({1: echo}) as address:
         dials: list[str] = []
 
@@ -44,7 +44,7 @@ async def test_many_who_ask_dial_once() -> None:
 
 
 @in_loop
-async def test_one_who_gives_up_does_not_stop_the_others() -> None:
+async def test_a_caller_that_gives_up_does_not_stop_the_others() -> None:
     async with served({1: echo}) as address:
         gate = asyncio.Event()
 
@@ -98,7 +98,7 @@ async def test_connecting_takes_three_seconds_at_most() -> None:
 
 
 @in_loop
-async def test_addresses_without_a_dial_are_those_of_tcp() -> None:
+async def test_addresses_are_tcp_addresses_by_default() -> None:
     async with served({1: echo}) as address, ChannelTable() as table:
         assert (await table.call(address, 1, b"x")).body == b"x"
         with pytest.raises(ValueError, match="has no port"):
@@ -106,17 +106,17 @@ async def test_addresses_without_a_dial_are_those_of_tcp() -> None:
 
 
 @in_loop
-async def test_over_a_tunnel() -> None:
+async def test_channels_work_over_a_tunnel() -> None:
     async with MemoryTestRelay() as relay, relay.attach("bob") as bob, relay.attach("ann") as ann:
         await bob.start_server(serve_calls({1: echo}), "echo")
         async with ChannelTable(lambda address: ann.open_connection(*split_address(address))) as table:
             assert (await table.call("echo", 1, b"x")).body == b"x"
 
 
-def test_addresses() -> None:
+def test_addresses_are_parsed() -> None:
     assert split_address("host:80") == ("host", 80)
     assert split_address("[::1]:80") == ("::1", 80)
     assert split_address("reports") == ("reports", None)
     for wrong in (":80", "host:", "host:http"):
-        with pytest.raises(ValueError, match="is no address"):
+        with pytest.raises(ValueError, match="is not an address"):
             split_address(wrong)

@@ -1,4 +1,4 @@
-"""Codecs: what goes in comes out, and nothing unpacks to more than allowed."""
+"""Codecs: unpacked data equals the original, and never exceeds the limit."""
 
 import gzip
 import sys
@@ -14,14 +14,14 @@ CODECS = [Codec.GZIP, Codec.ZSTD]
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_goes_in_comes_out(codec: Codec) -> None:
+def test_data_unpacks_to_the_original(codec: Codec) -> None:
     packed = compress(DATA, codec)
     assert decompress(packed, codec, len(DATA)) == DATA
     assert (len(packed) < len(DATA)) == (codec is not Codec.NONE)
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_more_than_allowed_is_refused(codec: Codec) -> None:
+def test_unpacking_more_than_allowed_is_refused(codec: Codec) -> None:
     with pytest.raises(DecompressError, match="more than 3099 bytes"):
         decompress(compress(DATA, codec), codec, len(DATA) - 1)
 
@@ -41,14 +41,14 @@ def test_damage_is_noticed(codec: Codec, damage: str) -> None:
     assert caught.value.offset == 7
 
 
-def test_a_zstd_frame_need_not_tell_its_size() -> None:
+def test_a_zstd_frame_need_not_state_its_size() -> None:
     packed = zstandard.ZstdCompressor(write_content_size=False).compress(DATA)
     assert decompress(packed, Codec.ZSTD, len(DATA)) == DATA
     with pytest.raises(DecompressError):
         decompress(packed, Codec.ZSTD, len(DATA) - 1)
 
 
-def test_a_bomb_stays_small() -> None:
+def test_a_compression_bomb_does_not_fill_memory() -> None:
     bomb = gzip.compress(bytes(10_000_000))
     with pytest.raises(DecompressError, match="more than 1000 bytes"):
         decompress(bomb, Codec.GZIP, 1000)

@@ -1,4 +1,4 @@
-"""Handlers: who gets what, in which order, and what is held meanwhile."""
+"""Handlers: which of them gets which packet, in which order, and which bodies are kept meanwhile."""
 
 import asyncio
 from typing import Any
@@ -50,7 +50,7 @@ async def test_one_executor_keeps_the_order_and_several_do_not_wait() -> None:
     dispatcher.register(2, handle_now)
     dispatcher.dispatch(Packet(b"a", 1, executor_id=1))
     dispatcher.dispatch(Packet(b"b", 1, executor_id=1))
-    dispatcher.dispatch(Packet(b"sync", 2, executor_id=1))  # behind those two
+    dispatcher.dispatch(Packet(b"sync", 2, executor_id=1))  # after those two
     dispatcher.dispatch(Packet(b"c", 1, executor_id=2))
     assert dispatcher.pending_bytes > 0
     gates[b"b"].set()
@@ -86,7 +86,7 @@ async def test_bodies_are_closed_when_handlers_return_or_are_cancelled() -> None
 
 
 @in_loop
-async def test_a_handler_that_raises_is_told_to_the_loop() -> None:
+async def test_a_handler_that_raises_is_reported_to_the_loop() -> None:
     loop = asyncio.get_running_loop()
     problems: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: problems.append(context))

@@ -1,4 +1,4 @@
-"""The examples of docs/MESSAGES.md run as they stand there."""
+"""The examples of docs/MESSAGES.md run as the document has them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The public face of tunnel.messages: names come when they are used."""
+"""The public interface of tunnel.messages: names are imported on first use."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 import tunnel.messages
 
 
-def test_every_name_comes_and_others_do_not() -> None:
+def test_exported_names_can_be_imported_and_others_cannot() -> None:
     assert set(tunnel.messages.__all__) <= set(dir(tunnel.messages))
     for name in tunnel.messages.__all__:
         assert getattr(tunnel.messages, name) is not None
@@ -16,7 +16,7 @@ def test_every_name_comes_and_others_do_not() -> None:
         tunnel.messages.Nothing  # noqa: B018
 
 
-def test_importing_it_brings_neither_a_carrier_nor_zstd() -> None:
+def test_importing_it_imports_neither_a_carrier_nor_zstd() -> None:
     code = (
         "import sys, tunnel.messages; from tunnel.messages import *; print({'aiohttp', 'zstandard'} & set(sys.modules))"
     )

@@ -1,4 +1,4 @@
-"""Sets in files: the same as in memory, sent without being read."""
+"""Message sets in files: the same as in memory, sent without being read."""
 
 import asyncio
 import io
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def test_it_reads_as_the_set_in_memory_does(path: Path) -> None:
+def test_a_file_set_reads_like_a_set_in_memory(path: Path) -> None:
     with FileMessageSet.open(path) as messages:
         memory = ByteBufferMessageSet(DATA)
         assert list(messages) == list(memory)
@@ -39,7 +39,7 @@ def test_it_reads_as_the_set_in_memory_does(path: Path) -> None:
         assert messages.size_bytes == len(DATA)
 
 
-def test_messages_larger_than_a_chunk_are_read_too(path: Path) -> None:
+def test_messages_larger_than_a_chunk_are_read(path: Path) -> None:
     payloads = [bytes(700_000), bytes(2_500_000), b"last"]
     path.write_bytes(encode_payloads(payloads) + encode_payloads([bytes(2_000_000)])[:-1])
     with FileMessageSet.open(path) as messages:
@@ -62,7 +62,7 @@ def test_a_length_in_a_file_is_not_trusted(path: Path) -> None:
         assert list(messages) == []
 
 
-def test_it_grows(tmp_path: Path) -> None:
+def test_a_file_set_can_be_appended_to(tmp_path: Path) -> None:
     with FileMessageSet.open(tmp_path / "new", writable=True) as messages:
         assert messages.append(ByteBufferMessageSet.of([b"a"])) == 11
         with FileMessageSet.open(tmp_path / "other", writable=True) as other:
@@ -74,7 +74,7 @@ def test_it_grows(tmp_path: Path) -> None:
             messages.read(0, 5).append(ByteBufferMessageSet.of([b"c"]))
 
 
-def test_recovery_cuts_what_is_not_whole(path: Path) -> None:
+def test_recovery_cuts_off_an_incomplete_message(path: Path) -> None:
     for tail in (b"\x00\x00", DATA[:12], DATA[:-1] + b"x", b"\xff" * 100):
         path.write_bytes(DATA + tail)
         with FileMessageSet.open(path, writable=True) as messages:
@@ -85,7 +85,7 @@ def test_recovery_cuts_what_is_not_whole(path: Path) -> None:
                 messages.read(0, 5).truncate()
 
 
-def test_it_finds_the_nth_message_by_the_headers(path: Path) -> None:
+def test_search_finds_the_nth_message_by_the_headers(path: Path) -> None:
     with FileMessageSet.open(path) as messages:
         starts = [each.offset for each in messages] + [len(DATA)]
         assert [messages.search(0, count) for count in range(6)] == starts
@@ -97,7 +97,7 @@ def test_it_finds_the_nth_message_by_the_headers(path: Path) -> None:
         messages.search(0, 5)
 
 
-def test_it_is_loaded_into_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_set_can_be_loaded_into_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pread
     with FileMessageSet.open(path) as messages:
         assert messages.load() == DATA
@@ -107,7 +107,7 @@ def test_it_is_loaded_into_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert FileMessageSet(messages.descriptor, 0, len(DATA) + 5).load() == DATA
 
 
-def test_it_goes_to_sockets_files_and_descriptors(path: Path, tmp_path: Path) -> None:
+def test_a_file_set_writes_to_sockets_files_and_descriptors(path: Path, tmp_path: Path) -> None:
     with FileMessageSet.open(path) as messages:
         near, far = socket.socketpair()
         with near, far:
@@ -134,7 +134,7 @@ def test_it_goes_to_sockets_files_and_descriptors(path: Path, tmp_path: Path) ->
 
 
 @in_loop
-async def test_it_goes_to_streams() -> None:
+async def test_a_file_set_writes_to_streams() -> None:
     file = FileMessageSet.open(Path("/dev/null"))
     assert file.view(0, 0).nbytes == 0
     file.close()

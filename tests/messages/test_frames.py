@@ -1,4 +1,4 @@
-"""Frames: the layout, the limit at both sides of its edge, and any bytes."""
+"""Frames: the layout, sizes at the limit and beyond it, and arbitrary bytes."""
 
 import struct
 
@@ -68,7 +68,7 @@ def test_a_frame_over_the_limit_is_refused_by_its_first_bytes() -> None:
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_frame_is_refused(data: bytes) -> None:
+def test_data_that_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedFrameError, match="not a frame"):
         list(FrameDecoder().feed(data))
 

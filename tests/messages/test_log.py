@@ -1,4 +1,4 @@
-"""The log: group flush, what readers see, rolling, retention, recovery and failure."""
+"""The log: group flush, visibility to readers, rolling, retention, recovery and failure."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ def payloads(log: Log, offset: int = 0) -> list[bytes]:
     return found
 
 
-def test_what_is_appended_comes_back_after_it_is_flushed(tmp_path: Path) -> None:
+def test_appended_messages_can_be_read_after_the_flush(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log", config()) as log:
         assert log.append([b"a", b"b"]) == 0
         assert log.append_set(encode_payloads([b"c"]), 1) == 2
@@ -77,7 +77,7 @@ async def test_groups_are_flushed_by_number_and_by_time(tmp_path: Path) -> None:
         assert log._waiters == []
 
 
-def test_the_flush_makes_visible_not_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flush_and_not_the_write_makes_messages_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, gate = threading.Event(), threading.Event()
     real = os.fdatasync
 
@@ -97,12 +97,12 @@ def test_the_flush_makes_visible_not_the_write(tmp_path: Path, monkeypatch: pyte
         assert log.end_offset == 2
 
 
-def test_segments_roll_and_old_ones_go(tmp_path: Path) -> None:
+def test_segments_roll_and_old_ones_are_removed(tmp_path: Path) -> None:
     with Log.open(tmp_path, config(segment_bytes=100, flush_messages=1)) as log:
         for number in range(10):
             log.append([b"%d" % number * 50])
             log.flush()
-    # A segment rolls after its flush was told: here it has.
+    # A segment rolls after the flush of its records was reported; closing the log waits for that.
     assert len(list(tmp_path.glob("*.log"))) == 6
     with Log.open(tmp_path) as log:
         assert payloads(log) == [b"%d" % number * 50 for number in range(10)]
@@ -119,7 +119,7 @@ def test_segments_roll_and_old_ones_go(tmp_path: Path) -> None:
         assert (log.first_offset, log.end_offset) == (10, 10)
 
 
-def test_a_segment_that_is_removed_under_a_reader(tmp_path: Path) -> None:
+def test_a_reader_survives_the_removal_of_its_segment(tmp_path: Path) -> None:
     with Log.open(tmp_path, config(segment_bytes=10)) as log:
         log.append([b"a" * 10])
         log.flush()
@@ -130,7 +130,7 @@ def test_a_segment_that_is_removed_under_a_reader(tmp_path: Path) -> None:
             log.read(0)
 
 
-def test_retention(tmp_path: Path) -> None:
+def test_retention_removes_old_segments(tmp_path: Path) -> None:
     with Log.open(tmp_path / "bytes", config(segment_bytes=50, retain_bytes=200)) as log:
         for _ in range(10):
             log.append([bytes(50)])
@@ -146,7 +146,7 @@ def test_retention(tmp_path: Path) -> None:
         assert log.first_offset == log.end_offset == 3
 
 
-def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
     with Log.open(tmp_path) as log:
         log.append([b"a", b"b"])
     with open(tmp_path / f"{0:020d}.log", "ab") as file:
@@ -158,7 +158,7 @@ def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
         assert payloads(log) == [b"a", b"b", b"c"]
 
 
-def test_damage_in_the_middle_is_not_hidden(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
     with Log.open(tmp_path, config(segment_bytes=10)) as log:
         for number in range(3):
             log.append([b"%d" % number * 20])
@@ -222,7 +222,7 @@ async def test_a_disk_that_fails_ends_the_log(tmp_path: Path, monkeypatch: pytes
 
 
 @in_loop
-async def test_short_writes_go_on_and_room_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_short_writes_are_completed_and_room_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, gate = os.writev, threading.Event()
 
     def short(descriptor: int, buffers: list[memoryview]) -> int:
@@ -246,7 +246,7 @@ async def test_short_writes_go_on_and_room_is_waited_for(tmp_path: Path, monkeyp
 
 
 @in_loop
-async def test_who_waits_for_room_hears_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_room_raises_when_the_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
 
     def fail(descriptor: int, buffers: object) -> int:
@@ -256,7 +256,7 @@ async def test_who_waits_for_room_hears_of_a_failure(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "writev", fail)
     with Log.open(tmp_path, config(pending_bytes_max=10)) as log:
         log.append([bytes(50)])
-        while not log.has_room:  # taken by the writer thread  # noqa: ASYNC110
+        while not log.has_room:  # until the writer thread takes it  # noqa: ASYNC110
             await asyncio.sleep(0)
         log.append([bytes(50)])
         room = asyncio.ensure_future(log.room())

@@ -50,7 +50,7 @@ def test_messages_come_with_their_offsets() -> None:
 
 
 @given(st.lists(st.binary(max_size=50)), st.integers(0, 60))
-def test_a_truncated_tail_ends_it_quietly(payloads: list[bytes], cut: int) -> None:
+def test_a_truncated_tail_ends_the_iteration_without_an_error(payloads: list[bytes], cut: int) -> None:
     data = encode_payloads(payloads)
     whole = list(scan(data))
     assert [each.payload for each in whole] == payloads
@@ -59,7 +59,7 @@ def test_a_truncated_tail_ends_it_quietly(payloads: list[bytes], cut: int) -> No
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_give_messages_or_a_corruption(data: bytes) -> None:
+def test_any_bytes_give_messages_or_an_error(data: bytes) -> None:
     found: list[MessageAndOffset] = []
     with suppress(CorruptMessageError):
         for each in scan(data):
@@ -68,7 +68,7 @@ def test_any_bytes_give_messages_or_a_corruption(data: bytes) -> None:
     assert b"".join(encode_message(each.message) for each in found) == data[:end]
 
 
-def test_what_is_wrong_has_a_name_and_a_place() -> None:
+def test_an_error_names_the_damage_and_its_place() -> None:
     good = encode_payloads([b"good"])
 
     def broken(**changed: int) -> bytes:
@@ -94,7 +94,7 @@ def test_what_is_wrong_has_a_name_and_a_place() -> None:
         assert caught.value.exit_code == 7
 
 
-def test_a_length_over_the_maximum_is_refused_before_the_payload_is_there() -> None:
+def test_a_length_over_the_maximum_is_refused_before_the_payload_arrives() -> None:
     header = struct.pack(">IBBI", 1007, 1, 0, 0)
     with pytest.raises(MessageSizeError):
         list(scan(header, message_bytes_max=1000))
@@ -119,7 +119,7 @@ def test_nesting_is_bounded() -> None:
         list(scan(wrap(wrap(wrap(inner)))))
 
 
-def test_what_is_unpacked_is_bounded_in_all() -> None:
+def test_the_total_of_unpacked_bytes_is_bounded() -> None:
     inner = encode_payloads([bytes(600)])
     assert len(list(scan(wrap(inner), unpacked_bytes_max=610))) == 1
     with pytest.raises(DecompressError, match="more than 609 bytes"):
@@ -130,7 +130,7 @@ def test_what_is_unpacked_is_bounded_in_all() -> None:
         list(scan(twice, unpacked_bytes_max=1200))
 
 
-def test_half_a_compressed_set_is_none() -> None:
+def test_an_incomplete_compressed_set_is_an_error() -> None:
     inner = encode_payloads([b"a", b"b"])
     with pytest.raises(DecompressError, match="ends within"):
         list(scan(wrap(inner[:-1])))
@@ -140,12 +140,12 @@ def test_half_a_compressed_set_is_none() -> None:
         list(scan(wrap(encode_payloads([bytes(11)])), message_bytes_max=10))
 
 
-def test_too_large_is_the_callers_fault() -> None:
+def test_too_large_a_message_is_an_error_of_the_caller() -> None:
     check_size(bytes(10), 10)
     with pytest.raises(MessageTooLargeError, match="11 bytes, at most 10"):
         check_size(bytes(11), 10)
 
 
-def test_the_header_alone_tells_where_the_next_one_is() -> None:
+def test_the_header_alone_gives_the_place_of_the_next_message() -> None:
     data = encode_payloads([b"abc"])
     assert parse_header(data, 0, 100) == (13, 0, crc32(b"abc"))

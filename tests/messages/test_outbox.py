@@ -1,4 +1,4 @@
-"""From outbox to inbox: each message once, in order, whatever dies in between."""
+"""From outbox to inbox: each message once, in order, whichever process dies in between."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from tunnel.messages.outbox import DELIVER, FENCED, GAP, Outbox, OutboxSender, r
 
 
 class Wire:
-    """Connects senders to an inbox, and can be cut."""
+    """Connects senders to an inbox; the test can cut the connection."""
 
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
@@ -114,11 +114,11 @@ async def test_cuts_and_restarts_change_nothing(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_what_waits_unseen_is_sent_when_it_comes(tmp_path: Path) -> None:
+async def test_a_message_is_sent_after_an_idle_connection_was_lost(tmp_path: Path) -> None:
     with Outbox.open(tmp_path / "out") as outbox, Inbox.open(tmp_path / "in") as inbox:
         async with wire(inbox) as path, fast(outbox, path):
             await path.connected.wait()
-            path.cut()  # idle: noticed all the same
+            path.cut()  # noticed although the sender is idle
             await outbox.put(b"x")
             await outbox.delivered(0)
         waiting = asyncio.ensure_future(outbox.delivered(7))
@@ -130,7 +130,7 @@ async def test_what_waits_unseen_is_sent_when_it_comes(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_receiver_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delivery_to_a_failing_receiver_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Outbox.open(tmp_path / "out") as outbox, Inbox.open(tmp_path / "in") as inbox:
         real, failures = inbox.log.append, iter([LogError("the disk is full")] * 3)
 
@@ -175,7 +175,7 @@ async def test_an_old_copy_of_an_outbox_is_noticed(tmp_path: Path) -> None:
                 async with fast(outbox, path):
                     await outbox.delivered(1)
             with Outbox.open(tmp_path / "old") as old, Outbox.open(tmp_path / "out") as new:
-                # both have epoch 2 and 3: the older one is refused from the newer one's first word on
+                # Both have epoch 2 and 3: the older one is refused as soon as the newer one has sent its first message.
                 async with fast(new, path):
                     await new.put(b"2")
                     await new.delivered(2)
@@ -193,7 +193,7 @@ async def test_an_old_copy_of_an_outbox_is_noticed(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_what_a_receiver_must_not_take(tmp_path: Path) -> None:
+async def test_the_inbox_refuses_gaps_old_epochs_and_malformed_calls(tmp_path: Path) -> None:
     with Inbox.open(tmp_path / "in") as inbox:
         with pytest.raises(RemoteCallError, match="message 1 instead of 0") as caught:
             inbox._accept(b"x" * 16, 1, 1, [b"gap"])
@@ -215,7 +215,7 @@ async def test_what_a_receiver_must_not_take(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_the_progress_is_noted_and_read_again(tmp_path: Path) -> None:
+async def test_progress_survives_a_restart(tmp_path: Path) -> None:
     for start in range(0, 300, 100):
         with Inbox.open(tmp_path, checkpoint_records=30) as inbox:
             assert inbox.expected(b"y" * 16) == start
@@ -229,21 +229,21 @@ async def test_the_progress_is_noted_and_read_again(tmp_path: Path) -> None:
         assert [record.offset for record in inbox.read(250, 20)] == list(range(250, 270))
     progress = (tmp_path / "inbox.json").read_bytes()
     (tmp_path / "inbox.json").write_bytes(progress.replace(b'"offset":301', b'"offset":999'))
-    with pytest.raises(LogError, match="speaks of 999"):
+    with pytest.raises(LogError, match="has the offset 999"):
         Inbox.open(tmp_path)
     (tmp_path / "inbox.json").write_bytes(b"{}")
-    with pytest.raises(LogError, match="is no inbox"):
+    with pytest.raises(LogError, match="is not an inbox"):
         Inbox.open(tmp_path)
 
 
-def test_directories_that_are_no_outbox(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_outbox_is_refused(tmp_path: Path) -> None:
     with Outbox.open(tmp_path) as outbox:
         outbox.log.append([b"x"])
         with pytest.raises(LogError, match="another process"):
             Outbox.open(tmp_path)
     identity = (tmp_path / "outbox.json").read_bytes()
     (tmp_path / "outbox.json").write_bytes(b"[]")
-    with pytest.raises(LogError, match="is no outbox"):
+    with pytest.raises(LogError, match="is not an outbox"):
         Outbox.open(tmp_path)
     os.unlink(tmp_path / "outbox.json")
     with pytest.raises(LogError, match="is missing"):

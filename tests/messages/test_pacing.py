@@ -1,4 +1,4 @@
-"""The window: bytes by time, on paths of any speed."""
+"""The window that limits queued bytes by time, on paths of any speed."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ NEVER = (1 << 62, 0)
 
 
 def pauses(random: Random) -> Iterator[tuple[int, int]]:
-    """When they begin and how long they are: as on a machine that does other things, too."""
+    """Start and length of each pause, as on a machine that runs other programs, too."""
     at = 0
     while True:
         at += random.randint(2_000, 40_000)
@@ -20,14 +20,14 @@ def pauses(random: Random) -> Iterator[tuple[int, int]]:
 
 
 class Path:
-    """A path of some rate and delay, with a queue that never drops."""
+    """A path with some rate and delay, and a queue that never drops."""
 
     def __init__(self, bytes_per_second: float, delay_us: int, pauses: Iterator[tuple[int, int]] | None = None) -> None:
         self.rate = bytes_per_second
         self.delay_us = delay_us
         self.window = TimeWindow()
         self.now = 0
-        self.free_at = 0.0  # when the path has carried everything
+        self.free_at = 0.0  # when the path will have carried everything
         self.waits: list[float] = []
         self.answers: deque[tuple[float, int]] = deque()
         self.total = 0
@@ -35,13 +35,13 @@ class Path:
         self.pause = next(self.pauses, NEVER)
 
     def arrival(self) -> float:
-        """When what was sent last is there: what comes in a pause of the receiver is all seen at its end."""
+        """When the newest data is received: data that arrives in a pause of the receiver, at the end of the pause."""
         while sum(self.pause) < self.free_at:
             self.pause = next(self.pauses, NEVER)
         return self.free_at if self.free_at < self.pause[0] else sum(self.pause)
 
     def run(self, until_us: int) -> int:
-        """Send as much as allowed; bytes taken meanwhile."""
+        """Send as much as the window allows; return the number of bytes received meanwhile."""
         before = self.window.received_bytes
         while self.now < until_us:
             while self.window.room() > 0:
@@ -59,7 +59,7 @@ class Path:
 
 @pytest.mark.parametrize("delay_us", [100, 20_000, 200_000])
 @pytest.mark.parametrize("rate", [100e3, 10e6, 1e9])
-def test_what_waits_is_bounded_by_time_and_the_path_is_used(rate: float, delay_us: int) -> None:
+def test_the_queue_is_bounded_in_time_and_the_path_is_used(rate: float, delay_us: int) -> None:
     path = Path(rate, delay_us)
     path.run(15_000_000)
     path.waits.clear()
@@ -67,13 +67,13 @@ def test_what_waits_is_bounded_by_time_and_the_path_is_used(rate: float, delay_u
     taken = path.run(25_000_000)
     path.waits.sort()
     part_us = 1024 / rate * 1e6
-    # On long paths opening the window after a probe shows, against a ping that is long there anyway.
+    # On long paths the queue that a probe for more speed causes is visible, beside a ping that is long there anyway.
     assert path.waits[int(len(path.waits) * 0.99)] < 8_000 + 8 * part_us + delay_us / 5
     if delay_us * rate / 1e6 < WINDOW_BYTES_MAX / 2:
         assert taken > 0.85 * rate * (path.now - start) / 1e6
 
 
-def test_a_path_that_changes_is_learned_anew() -> None:
+def test_the_window_adapts_when_the_path_changes() -> None:
     path = Path(50e6, 200)
     path.run(2_000_000)
     assert path.window.base_us is not None
@@ -86,7 +86,7 @@ def test_a_path_that_changes_is_learned_anew() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pauses_of_a_busy_machine_neither_open_nor_close_the_window(seed: int) -> None:
+def test_pauses_of_a_busy_machine_hardly_change_the_window(seed: int) -> None:
     path = Path(250e6, 200, pauses(Random(seed)))
     path.run(2_000_000)
     sizes: list[int] = []
@@ -95,13 +95,13 @@ def test_pauses_of_a_busy_machine_neither_open_nor_close_the_window(seed: int) -
         taken += path.run(until)
         sizes.append(path.window.window_bytes)
     sizes.sort()
-    # 4 ms of it are a million bytes. What comes at once after a pause looks like a path that is many times as fast.
+    # 4 ms of this rate are a million bytes. Data received at once after a pause suggests a path many times as fast.
     assert sizes[int(len(sizes) * 0.99)] < 3_000_000
     assert sizes[int(len(sizes) * 0.01)] > 700_000
     assert taken > 0.9 * 250e6 * (path.now - start) / 1e6
 
 
-def test_it_does_not_grow_while_it_is_not_used() -> None:
+def test_the_window_does_not_grow_while_it_is_not_used() -> None:
     window = TimeWindow()
     for number in range(1, 100):
         window.sent(100, number * 1000)
@@ -111,7 +111,7 @@ def test_it_does_not_grow_while_it_is_not_used() -> None:
     assert window.in_flight_bytes == 0
 
 
-def test_answers_that_cannot_be_are_noticed() -> None:
+def test_impossible_acknowledgements_are_noticed() -> None:
     window = TimeWindow()
     window.sent(100, 0)
     assert not window.received(101, 10)

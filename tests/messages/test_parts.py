@@ -1,4 +1,4 @@
-"""Parts on the wire: the layout, and cutting a stream anywhere."""
+"""Parts on the wire: their layout, and streams that are cut anywhere."""
 
 import struct
 
@@ -20,7 +20,7 @@ def encode(part: Part, body: bytes) -> bytes:
     return encode_part_header(part, len(body)) + body
 
 
-def test_the_layout() -> None:
+def test_the_layout_is_that_of_the_document() -> None:
     part = Part(16, 2, 3, 4, 5, 6, True)
     assert encode(part, b"body") == struct.pack(">IBqqqqiB", 38 + 4, 16, 2, 3, 4, 5, 6, 1) + b"body"
     assert PART_HEADER_BYTES == 42
@@ -60,13 +60,13 @@ def test_any_bytes_give_parts_or_an_error(data: bytes) -> None:
         ({"correlation": -1, "last": 0}, "single part"),
     ],
 )
-def test_what_is_no_part_is_refused_by_its_header(change: dict[str, int], text: str) -> None:
+def test_data_that_is_no_part_is_refused_by_its_header(change: dict[str, int], text: str) -> None:
     fields = {"length": 40, "type": 16, "a": 0, "b": 0, "c": 0, "d": 0, "correlation": 1, "last": 1} | change
     with pytest.raises(MalformedFrameError, match=text):
         PartDecoder(100).feed(struct.pack(">IBqqqqiB", *fields.values()))
 
 
-def test_an_empty_part_is_whole_with_its_header() -> None:
+def test_an_empty_part_is_complete_with_its_header() -> None:
     header = encode_part_header(Part(16, 0, 0, 0, 1, -1, True), 0)
     decoder = PartDecoder()
     assert not decoder.feed(header[:-1])

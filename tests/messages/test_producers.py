@@ -19,7 +19,7 @@ def seen(request: ProduceRequest) -> Seen:
 
 
 @in_loop
-async def test_what_it_sends_arrives_as_it_was_encoded() -> None:
+async def test_messages_arrive_as_they_were_encoded() -> None:
     async with stream_pair() as (near, far):
         await SyncProducer(near[1]).send("raw", b"a", b"b", partition=3)
         await SyncProducer(near[1], encoder=StringEncoder()).send("text", "ä")
@@ -38,7 +38,7 @@ async def test_what_it_sends_arrives_as_it_was_encoded() -> None:
 
 
 @in_loop
-async def test_what_may_not_be_sent_is_refused_before_anything_is_written() -> None:
+async def test_invalid_messages_are_refused_before_anything_is_written() -> None:
     async with stream_pair() as (near, far):
         producer = SyncProducer(near[1], message_bytes_max=10)
         with pytest.raises(MessageTooLargeError):
@@ -53,7 +53,7 @@ async def test_what_may_not_be_sent_is_refused_before_anything_is_written() -> N
 
 
 @in_loop
-async def test_over_a_tunnel_it_can_wait_until_it_is_acknowledged() -> None:
+async def test_a_producer_over_a_tunnel_can_wait_for_acknowledgements() -> None:
     requests: list[Seen] = []
 
     async def serve(reader: StreamReader, writer: StreamWriter) -> None:

@@ -63,12 +63,12 @@ def test_a_stream_may_be_cut_anywhere(sent: list[list[ProduceRequest]], step: in
         (b"\x00\x00\x00\x01\xff" + struct.pack(">iI", 0, 0), "UTF-8"),
     ],
 )
-def test_what_is_no_request_is_refused_by_its_first_bytes(data: bytes, match: str) -> None:
+def test_data_that_is_no_request_is_refused_by_its_first_bytes(data: bytes, match: str) -> None:
     with pytest.raises(MalformedFrameError, match=match):
         ProduceDecoder(1000).feed(data)
 
 
-def test_all_requests_of_one_count_against_the_limit() -> None:
+def test_all_parts_of_a_multi_request_count_against_the_limit() -> None:
     data = b"".join(encode_multi_produce([one(bytes(400))] * 3))
     with pytest.raises(MalformedFrameError, match="over 1000 bytes"):
         ProduceDecoder(1000).feed(data)
@@ -76,7 +76,7 @@ def test_all_requests_of_one_count_against_the_limit() -> None:
 
 
 @in_loop
-async def test_reading_a_stream_to_its_end() -> None:
+async def test_requests_are_read_until_the_end_of_the_stream() -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(b"".join(encode_multi_produce([one(b"a"), one(b"b")])))
     reader.feed_data(b"".join(encode_produce(one(b"c"))))

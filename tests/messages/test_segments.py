@@ -1,4 +1,4 @@
-"""Segments: finding messages by offset, and what is found after a crash."""
+"""Segments: finding messages by offset, and recovery after a crash."""
 
 import os
 from pathlib import Path
@@ -24,18 +24,18 @@ def test_messages_are_found_by_their_offset(tmp_path: Path) -> None:
     assert (segment.base, segment.count, segment.end) == (5, 100, 105)
     for offset in (5, 6, 50, 104):
         assert next(iter(segment.read(offset, 10_000))).payload == PAYLOADS[offset - 5]
-        assert next(iter(segment.read(offset, 1))).payload == PAYLOADS[offset - 5]  # the first one whole
+        assert next(iter(segment.read(offset, 1))).payload == PAYLOADS[offset - 5]  # the first whole message
     assert segment.read(105, 1000).size_bytes == 0
     assert segment.read(5, 1 << 30).size_bytes == segment.size
 
 
-def test_an_index_saves_reading(tmp_path: Path) -> None:
+def test_an_index_saves_reading_the_file(tmp_path: Path) -> None:
     filled(tmp_path).seal()
     again = Segment(tmp_path, 0)
     assert again.recover(last=False) == 0
     assert (again.count, again.size) == (100, os.path.getsize(again.path))
     assert next(iter(again.read(77, 1))).payload == PAYLOADS[77]
-    # damage is seen by who reads it, since the file was not read
+    # The file was not read at opening, so only a reader of the messages would notice damage.
     data = bytearray(again.path.read_bytes())
     data[50] ^= 1
     again.path.write_bytes(data)
@@ -43,7 +43,7 @@ def test_an_index_saves_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "odd", "longer file", "beyond"])
-def test_a_wrong_index_is_not_believed(tmp_path: Path, damage: str) -> None:
+def test_a_wrong_index_is_not_used(tmp_path: Path, damage: str) -> None:
     segment = filled(tmp_path)
     segment.seal()
     path = segment.index_path
@@ -64,7 +64,7 @@ def test_a_wrong_index_is_not_believed(tmp_path: Path, damage: str) -> None:
     assert next(iter(again.read(99, 1))).payload == PAYLOADS[99]
 
 
-def test_a_torn_tail_is_cut_off_the_last_segment_alone(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_off_only_the_last_segment(tmp_path: Path) -> None:
     for tail in (b"\x00", encode_payloads([b"x" * 50])[:-1], b"\xff" * 40, encode_payloads([b"x"])[:-1] + b"y"):
         whole = filled(tmp_path).size
         with open(segment_path(tmp_path, 0), "ab") as file:
@@ -77,7 +77,7 @@ def test_a_torn_tail_is_cut_off_the_last_segment_alone(tmp_path: Path) -> None:
         assert segment.recover(last=False) == 0
 
 
-def test_large_sets_are_indexed_inside(tmp_path: Path) -> None:
+def test_large_sets_have_index_entries_inside(tmp_path: Path) -> None:
     segment = Segment(tmp_path, 0)
     data = encode_payloads(PAYLOADS)
     segment.path.write_bytes(data)
@@ -98,14 +98,14 @@ def test_readers_outlive_the_segment(tmp_path: Path) -> None:
     assert list(part.payloads()) == PAYLOADS[98:]
 
 
-def test_all_segments_must_be_there(tmp_path: Path) -> None:
+def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
     segments = [filled(tmp_path, 0, PAYLOADS[:10]), filled(tmp_path, 10, PAYLOADS[:5])]
     assert recover_segments(segments) == 0
-    with pytest.raises(LogError, match="one is missing"):
+    with pytest.raises(LogError, match="one is missing; restore it"):
         recover_segments([segments[0], Segment(tmp_path, 11)])
 
 
-def test_files_are_replaced_whole(tmp_path: Path) -> None:
+def test_files_are_replaced_atomically(tmp_path: Path) -> None:
     for data in (b"old", b"new"):
         write_atomically(tmp_path / "file", data)
         assert (tmp_path / "file").read_bytes() == data

@@ -1,4 +1,4 @@
-"""Sessions over real streams: large packets, small ones, pings, and ends in the middle."""
+"""Sessions over real streams: large packets, small ones, pings, and ends in the middle of a packet."""
 
 import asyncio
 import hashlib
@@ -20,7 +20,7 @@ LARGE = os.urandom(1 << 20) * 5
 
 
 class Inbox:
-    """A handler that keeps what it got."""
+    """A handler that keeps the packets that it receives."""
 
     def __init__(self) -> None:
         self.packets: list[tuple[int, bytes]] = []
@@ -54,7 +54,7 @@ async def test_packets_of_any_size_arrive(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_both_directions_at_once_and_answers() -> None:
+async def test_packets_and_answers_travel_in_both_directions_at_once() -> None:
     async with session_pair(part_bytes=1024) as (near, far):
         answers = Inbox()
         near.register(1, answers)
@@ -89,14 +89,14 @@ async def test_a_ping_never_waits_for_a_large_packet() -> None:
             pings += 1
         await large
         await near.ping()
-        # Everything small came before the end of what was large.
+        # Every small packet arrived before the end of the large one.
         assert pings > 1
         assert len(inbox.packets[0][1]) == 5
         assert len(inbox.packets) == pings + 1
 
 
 @in_loop
-async def test_what_nobody_wants_is_refused_and_the_session_goes_on(tmp_path: Path) -> None:
+async def test_refused_packets_do_not_end_the_session(tmp_path: Path) -> None:
     config = AssemblerConfig(body_bytes_max=2_000_000, directory=tmp_path)
     async with session_pair(config=config) as (near, far):
         inbox = Inbox()
@@ -115,7 +115,7 @@ async def test_what_nobody_wants_is_refused_and_the_session_goes_on(tmp_path: Pa
 
 
 @in_loop
-async def test_cancelling_stops_in_the_middle() -> None:
+async def test_cancelling_stops_a_packet_in_the_middle() -> None:
     async with session_pair() as (near, far):
         inbox = Inbox()
         far.register(1, inbox)
@@ -136,7 +136,7 @@ async def test_cancelling_stops_in_the_middle() -> None:
 
 
 @in_loop
-async def test_a_file_that_shrinks_fails_alone(tmp_path: Path) -> None:
+async def test_a_file_that_shrinks_fails_only_its_packet(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(LARGE)
     async with session_pair() as (near, far):
@@ -153,7 +153,7 @@ async def test_a_file_that_shrinks_fails_alone(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_peer_that_vanishes_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_peer_that_vanishes_leaves_no_files_or_tasks(tmp_path: Path) -> None:
     async with session_pair(config=AssemblerConfig(directory=tmp_path)) as (near, far):
         far.register(1, Inbox())
         near.start()
@@ -175,7 +175,7 @@ async def test_a_peer_that_vanishes_leaves_nothing(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_clean_end_is_no_error() -> None:
+async def test_a_clean_end_of_the_session_is_no_error() -> None:
     async with session_pair() as (near, far):
         far.start()
         async with near:
@@ -197,7 +197,7 @@ async def test_pings_fail_with_the_session() -> None:
 
 
 @in_loop
-async def test_slow_handlers_hold_the_sender() -> None:
+async def test_slow_handlers_hold_the_sender_back() -> None:
     async with session_pair(pending_bytes_max=1 << 20) as (near, far):
         gate = asyncio.Event()
 
@@ -221,14 +221,14 @@ async def test_slow_handlers_hold_the_sender() -> None:
     [
         (b"GET / HTTP/1.1\r\n" + bytes(50), "not a part"),
         (encode_part_header(Part(3, 0, 0, 0, 0, -1, True), 8) + (5).to_bytes(8, "big"), "not sent"),
-        (encode_part_header(Part(16, 0, 1, 0, 0, 4, False), 0), "without those before"),
+        (encode_part_header(Part(16, 0, 1, 0, 0, 4, False), 0), "without the parts before it"),
     ],
 )
-def test_a_peer_that_speaks_otherwise_is_left(data: bytes, match: str) -> None:
+def test_a_peer_that_breaks_the_framing_is_disconnected(data: bytes, match: str) -> None:
     @in_loop
     async def main() -> None:
         async with stream_pair() as (near, far), MessageSession(*near) as session:
-            # a type of a later version, and a refusal and an answer for what is not there: all harmless
+            # A type of a later version, and a refusal and an answer for an unknown packet: all harmless.
             for kind in (9, 5, 2):
                 far[1].write(encode_part_header(Part(kind, 0, 0, 0, 77, -1, True), 0))
             far[1].write(data)
@@ -240,7 +240,7 @@ def test_a_peer_that_speaks_otherwise_is_left(data: bytes, match: str) -> None:
 
 
 @in_loop
-async def test_wrong_arguments() -> None:
+async def test_wrong_arguments_are_refused() -> None:
     async with stream_pair() as (near, _):
         with pytest.raises(ValueError, match="part_bytes"):
             MessageSession(*near, part_bytes=0)
@@ -251,7 +251,7 @@ async def test_wrong_arguments() -> None:
 
 
 @in_loop
-async def test_over_a_tunnel() -> None:
+async def test_sessions_work_over_a_tunnel() -> None:
     async with MemoryTestRelay() as relay, relay.attach("bob") as bob, relay.attach("ann") as ann:
         got: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

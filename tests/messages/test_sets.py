@@ -1,4 +1,4 @@
-"""Sets in memory: iterating, and writing to whatever takes bytes."""
+"""Message sets in memory: iterating, and writing to anything that takes bytes."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from tunnel.messages.sets import ByteBufferMessageSet, MessageSet
 PAYLOADS = [b"one", b"two", b"three"]
 
 
-def test_a_set_is_its_messages_end_to_end() -> None:
+def test_a_set_is_the_concatenation_of_its_messages() -> None:
     messages = ByteBufferMessageSet.of(PAYLOADS)
     assert list(messages.payloads()) == PAYLOADS
     assert messages.size_bytes == len(messages.data) == messages.valid_bytes == 3 * 10 + 11
@@ -25,7 +25,7 @@ def test_a_set_is_its_messages_end_to_end() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
-def test_it_may_be_compressed_as_one(codec: Codec) -> None:
+def test_a_set_can_be_compressed_as_one_message(codec: Codec) -> None:
     messages = ByteBufferMessageSet.of([bytes(1000)] * 10, codec=codec)
     assert messages.size_bytes < 300
     assert list(messages.payloads()) == [bytes(1000)] * 10
@@ -43,7 +43,7 @@ def written(messages: MessageSet, offset: int = 0, size_max: int | None = None) 
     return sink.getvalue()
 
 
-def test_it_writes_the_part_that_is_asked_for_and_remembers_nothing() -> None:
+def test_write_to_writes_the_requested_part_and_keeps_no_state() -> None:
     messages = ByteBufferMessageSet.of(PAYLOADS)
     data = messages.data
     assert written(messages) == written(messages) == data
@@ -55,7 +55,7 @@ def test_it_writes_the_part_that_is_asked_for_and_remembers_nothing() -> None:
             messages.write_to(io.BytesIO(), offset, size_max)
 
 
-def test_it_writes_to_sockets_and_descriptors(tmp_path: Path) -> None:
+def test_a_set_writes_to_sockets_and_descriptors(tmp_path: Path) -> None:
     messages = ByteBufferMessageSet.of(PAYLOADS)
     near, far = socket.socketpair()
     with near, far:

@@ -1,6 +1,6 @@
 """`python -m tests.mutants`: change the source in small ways, and list the changes that no test notices.
 
-Exit code 1 when a change is neither noticed nor defended in tests/mutants/defended.txt.
+The exit code is 1 when a change is neither noticed nor defended in tests/mutants/defended.txt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.mutants.areas import Module, choose, pytest_arguments
+from tests.mutants.areas import SOURCES, Module, choose, pytest_arguments
 from tests.mutants.plugin import Outcome
 from tests.mutants.tree import mutate
 from tests.mutants.types import refused
@@ -25,7 +25,7 @@ __all__ = ["main"]
 ROOT = Path(__file__).resolve().parents[2]
 DEFENDED = Path(__file__).with_name("defended.txt")
 BUILD = ROOT / "build" / "mutants"
-# Without what costs time at every test and helps none; the time limit of a test is that of its mutant.
+# Leaves out plugins that only cost time here; a mutant has its own time limit, which replaces that of the tests.
 PYTEST = (
     "-q --no-header --no-summary --assert=plain --capture=no -o timeout=0 -p tests.mutants.plugin -p no:cacheprovider"
     " -p no:xdist -p no:pytest_cov -p no:hypothesispytest -p no:logging -p no:faulthandler"
@@ -33,7 +33,7 @@ PYTEST = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: every mutant is noticed or defended; 1: one is not; 2: it could not be found out."""
+    """Return 0 when every mutant is noticed or defended, 1 when one is not, 2 when the run failed."""
     options = _parse(arguments)
     try:
         modules = choose(ROOT, options.modules.replace(",", " ").split())
@@ -86,7 +86,7 @@ class Known:
         self._modules: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
 
     def outcomes(self, module: Module) -> dict[str, str]:
-        """Those that are known of this source."""
+        """The outcomes that are known for the module's present source."""
         return self._modules.get(self._key(module), {})
 
     def of(self, module: Module, mutants: list[str]) -> dict[str, str]:
@@ -99,7 +99,7 @@ class Known:
             found.pop(name, None)
 
     def learn(self, modules: list[Module], lines: str) -> None:
-        """Results as the plugin writes them."""
+        """Record results in the plugin's format."""
         by_name = {module.dotted: module for module in modules}
         for line in lines.splitlines():
             found = json.loads(line)
@@ -107,7 +107,7 @@ class Known:
         self._path.write_text(json.dumps(self._modules))
 
     def refuse(self, names: dict[Module, set[str]]) -> None:
-        """The type checker notices these; who survived is caught."""
+        """Count these mutants as noticed by the type checker, if no test noticed them."""
         for module, refused_names in names.items():
             found = self._modules[self._key(module)]
             for name in refused_names & found.keys():
@@ -139,10 +139,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog="for example: python -m tests.mutants --modules core.send,exchange --children 2",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--modules", default="", metavar="M,M", help="areas (core, exchange, switch) or modules")
+    parser.add_argument("--modules", default="", metavar="M,M", help=f"areas ({', '.join(SOURCES)}) or modules")
     parser.add_argument("--children", type=int, default=1, metavar="N", help="mutants under test at once (default 1)")
     parser.add_argument(
-        "--tests", type=int, default=400, metavar="N", help="for one mutant, cheapest first (default 400)"
+        "--tests", type=int, default=400, metavar="N", help="tests for one mutant, cheapest first (default 400)"
     )
     parser.add_argument("--again", action="store_true", help="leave out what was noticed or defended before")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR", help="where to work (build/mutants)")

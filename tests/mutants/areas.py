@@ -1,4 +1,4 @@
-"""Which modules are changed, and which tests must notice it."""
+"""The modules that are mutated, and the tests that must notice it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,46 @@ from pathlib import Path
 
 from tests.support.imports import is_within, module_name
 
-__all__ = ["Module", "choose", "pytest_arguments"]
+__all__ = ["SOURCES", "Module", "choose", "pytest_arguments"]
 
 SOURCES = {
     "core": Path("tunnel/core"),
     "exchange": Path("tunnel/exchange"),
     "switch": Path("servlet/tunnel_servlet/switch"),
+    "client": Path("client/tunnel_client"),
+    "carriers": Path("tunnel/carriers"),
+    "face": Path("tunnel"),
 }
 NOT_CHANGED = ("__init__", "invariants")
-"""What nothing depends on: names that are exported, and checks that only tests call."""
+"""Modules without behaviour of their own: `__init__` only exports names, and only tests call `invariants`."""
 
-# The tests that mirror a source. What draws many examples or counts steps is left out: what only those tests notice no
-# test promises by its name, and every mutant would pay for them.
+# The tests that mirror a source. Tests that draw many examples or count steps are left out: no test promises by its
+# name what only they notice, and every mutant would take their time.
 TESTS = {
     "core": ("tests/core", "tests/scripted/test_scripts.py"),
     "exchange": ("tests/exchange", "tests/servlet/switch"),
     "switch": ("tests/servlet/switch",),
+}
+# Most modules of the other areas wait for sockets, so that a mutant would take seconds. Only these modules are mutated,
+# each with its own tests.
+SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
+    "client": {
+        "places": ("tests/client/test_places.py",),
+        "settings": ("tests/client/test_settings.py",),
+        "login_file": ("tests/client/test_login_file.py", "tests/client/test_settings.py"),
+        "forward.traffic": ("tests/client/forward/test_traffic.py",),
+        "proxy.requests": ("tests/client/proxy/test_http_connect.py", "tests/client/proxy/test_socks.py"),
+        "doctor.findings": ("tests/client/doctor/test_findings.py",),
+    },
+    "carriers": {
+        "link_protocol": ("tests/carriers/test_link_protocol.py",),
+        "proxies": ("tests/carriers/test_proxies.py",),
+        "challenges": ("tests/carriers/test_challenges.py",),
+    },
+    "face": {
+        "errors": ("tests/test_errors.py",),
+        "status": ("tests/test_status.py",),
+    },
 }
 LEFT_OUT = (
     "tests/core/test_hostile.py",
@@ -38,7 +62,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Module:
-    """One source file. `name` is short: core.send.rtt, exchange.lanes, switch.mailbox."""
+    """One source file. `name` is short: core.send.rtt, switch.mailbox, client.forward.traffic, face.errors."""
 
     area: str
     inner: str
@@ -58,24 +82,33 @@ class Module:
 
     @property
     def own_tests(self) -> str:
-        """What the files start with that mirror this module."""
+        """How the names of the test files begin that mirror this module."""
+        if self.area in SINGLE:
+            return self.tests[0].removesuffix(".py")
         *folders, stem = self.inner.split(".")
-        return "/".join((TESTS[self.area][0], *folders, f"test_{stem}"))
+        return "/".join((self.tests[0], *folders, f"test_{stem}"))
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """The files and folders of tests that must notice a change of it."""
+        return SINGLE[self.area][self.inner] if self.area in SINGLE else TESTS[self.area]
 
 
 def every_module(root: Path) -> list[Module]:
-    """All that can be chosen, in order."""
+    """All modules that can be chosen, in order."""
     return [
-        Module(area, ".".join(path.relative_to(root / source).with_suffix("").parts))
+        Module(area, inner)
         for area, source in SOURCES.items()
         for path in sorted((root / source).rglob("*.py"))
         if path.stem not in NOT_CHANGED
+        for inner in (".".join(path.relative_to(root / source).with_suffix("").parts),)
+        if inner in SINGLE.get(area, (inner,))
     ]
 
 
 def choose(root: Path, words: Iterable[str]) -> list[Module]:
-    """The modules that are meant by names of areas (core), folders (core.send) and modules (core.send.rtt). ValueError
-    for an unknown name."""
+    """The modules that names of areas (core), folders (core.send) and modules (core.send.rtt) select. ValueError for an
+    unknown name."""
     known = every_module(root)
     chosen: list[Module] = []
     for word in words:
@@ -87,6 +120,6 @@ def choose(root: Path, words: Iterable[str]) -> list[Module]:
 
 
 def pytest_arguments(modules: Iterable[Module]) -> list[str]:
-    """Arguments for pytest."""
-    folders = {folder: None for module in modules for folder in TESTS[module.area]}
-    return [*folders, *(f"--ignore={path}" for path in LEFT_OUT)]
+    """Arguments for pytest: the tests of these modules."""
+    paths = {path: None for module in modules for path in module.tests}
+    return [*paths, *(f"--ignore={path}" for path in LEFT_OUT)]

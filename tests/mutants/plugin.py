@@ -1,7 +1,7 @@
 """A pytest plugin: collects once, learns which test reaches which function, then runs each mutant in a forked child.
 
 The child runs the tests that reach the mutated function, those of the module's own file first, and stops at the first
-that fails. Collecting anew for every mutant, as other runners do, takes ten times as long as the tests.
+that fails. Collecting again for every mutant, as other runners do, takes ten times as long as the tests.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mutmut.mutation import trampoline
 __all__ = ["Outcome", "pytest_addoption", "pytest_configure"]
 
 GIB = 1 << 30
-MEMORY_BYTES = 4 * GIB  # address space of a child: a mutant that appends for ever ends early
-WALL_S = 600  # a child that neither ends nor computes
+MEMORY_BYTES = 4 * GIB  # address space of a child: a mutant that appends without end stops early
+WALL_S = 600  # for a child that neither ends nor computes
 
 
 class Outcome:
-    """What became of a mutant."""
+    """The result for one mutant."""
 
     KILLED = "killed"
     TIMEOUT = "timeout"
@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Runner:
-    """Takes the place of pytest's loop over the tests."""
+    """Replaces pytest's loop over the tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.failed: list[str] = []
@@ -86,9 +86,9 @@ class Runner:
             raise session.Failed("the tests cannot be collected")
         self._learn(session)
         if self.failed:
-            raise session.Failed(f"without a mutant these fail: {', '.join(self.failed)}")
+            raise session.Failed(f"these tests fail without a mutant: {', '.join(self.failed)}")
         jobs = [job for entry in self._plan for job in self._jobs(session, entry)]
-        warnings.simplefilter("error")  # as the project's tests have it
+        warnings.simplefilter("error")  # the setting of the project's tests
         gc.freeze()  # a collection in a child would copy every page
         gc.disable()
         with self._results.open("w") as results:
@@ -106,7 +106,7 @@ class Runner:
         return True
 
     def _learn(self, session: pytest.Session) -> None:
-        """Run every test once, and note which functions it reaches and what it costs."""
+        """Run every test once; record which functions it reaches and how long it takes."""
         reached: dict[str, None] = {}
 
         def note(name: str, caller: str | None = None) -> None:
@@ -150,7 +150,7 @@ class Runner:
             os._exit(code)
 
     def _run(self, session: pytest.Session, job: Job) -> int:
-        """In the child: 1 when a test fails."""
+        """In the child: return 1 when a test fails."""
         active = f"{job.module}.{job.mutant}"
         trampoline.get_mutant_under_test = lambda: active
         items = [session.items[number] for number in job.tests]
@@ -163,7 +163,7 @@ class Runner:
         return 0
 
     def _test(self, item: pytest.Item, following: pytest.Item | None) -> None:
-        """Run one test; a function without fixtures is just called, which takes a tenth of pytest's time."""
+        """Run one test. A test without fixtures is just called, which takes a tenth of pytest's time."""
         if not _is_plain(item):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             return
@@ -205,7 +205,7 @@ def _after(items: list[pytest.Item], number: int) -> pytest.Item | None:
 
 
 def _confine() -> None:
-    """In the child: no output, and bounds for what a mutant may do that never ends."""
+    """In the child: no output, and limits for a mutant that never ends."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)

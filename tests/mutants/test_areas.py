@@ -1,23 +1,23 @@
-"""Which modules and tests a word means."""
+"""Words on the command line select modules and tests."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.areas import LEFT_OUT, Module, choose, pytest_arguments
+from tests.mutants.areas import LEFT_OUT, SINGLE, SOURCES, Module, choose, pytest_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 RTT = Module("core", "send.rtt")
 
 
-def test_a_word_is_an_area_a_folder_or_a_module() -> None:
+def test_a_word_selects_an_area_a_folder_or_a_module() -> None:
     assert choose(ROOT, ["core.send.rtt"]) == choose(ROOT, ["tunnel.core.send.rtt"]) == [RTT]
     assert choose(ROOT, ["core.send.rtt", "core.send.rtt"]) == [RTT]
     send = choose(ROOT, ["core.send"])
     assert RTT in send
     assert {module.inner.partition(".")[0] for module in send} == {"send"}
     assert {module.area for module in choose(ROOT, ["switch"])} == {"switch"}
-    assert {module.area for module in choose(ROOT, [])} == {"core", "exchange", "switch"}
+    assert {module.area for module in choose(ROOT, [])} == set(SOURCES)
 
 
 def test_an_unknown_word_is_an_error() -> None:
@@ -26,7 +26,9 @@ def test_an_unknown_word_is_an_error() -> None:
             choose(ROOT, [word])
 
 
-def test_every_module_and_every_test_that_is_named_exists() -> None:
+def test_all_named_modules_and_tests_exist() -> None:
+    single = [module.name for module in choose(ROOT, []) if module.area in SINGLE]
+    assert sorted(single) == sorted(f"{area}.{inner}" for area, inners in SINGLE.items() for inner in inners)
     for module in choose(ROOT, []):
         assert (ROOT / module.path).is_file(), module.name
     for path in LEFT_OUT:
@@ -46,3 +48,9 @@ def test_a_module_has_names_and_tests_of_its_own() -> None:
     assert RTT.own_tests == "tests/core/send/test_rtt"
     assert pytest_arguments([module])[0] == "tests/servlet/switch"
     assert pytest_arguments([RTT])[:2] == ["tests/core", "tests/scripted/test_scripts.py"]
+    single = Module("client", "forward.traffic")
+    assert (single.dotted, single.own_tests) == (
+        "tunnel_client.forward.traffic",
+        "tests/client/forward/test_traffic",
+    )
+    assert pytest_arguments([single])[0] == "tests/client/forward/test_traffic.py"

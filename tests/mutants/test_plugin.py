@@ -1,4 +1,4 @@
-"""A tiny project, all of whose mutants run: what is noticed, what is not, and what never ends."""
+"""All mutants of a tiny project run: one is noticed, one is not, one never ends, and one is never reached."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def run(folder: Path, tests: str) -> tuple[int, dict[str, str]]:
 
 
 @pytest.mark.timeout(600)  # it burns some seconds of CPU, which a busy machine may not have at once
-def test_mutants_are_killed_survive_end_never_or_are_reached_by_nobody(tmp_path: Path) -> None:
+def test_mutants_are_killed_survive_time_out_or_are_never_reached(tmp_path: Path) -> None:
     code, found = run(tmp_path, TESTS)
     assert code == 0
     assert found["count: 0 => 1 #1"] == Outcome.SURVIVED
@@ -64,7 +64,7 @@ def test_mutants_are_killed_survive_end_never_or_are_reached_by_nobody(tmp_path:
     assert found["unused: + => - #1"] == Outcome.UNREACHED
 
 
-def test_a_test_that_fails_without_a_mutant_ends_it(tmp_path: Path) -> None:
+def test_a_test_that_fails_without_a_mutant_ends_the_run(tmp_path: Path) -> None:
     code, found = run(tmp_path, TESTS.replace("== 2", "== 3"))
     assert code != 0
     assert not found

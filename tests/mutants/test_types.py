@@ -1,4 +1,4 @@
-"""What mypy refuses, found by function."""
+"""Mutants that mypy refuses are found, by function."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ class Box:
 """
 
 
-def test_a_mutant_of_another_type_is_refused_and_others_are_not(tmp_path: Path) -> None:
+def test_a_mutant_with_a_wrong_type_is_refused_and_others_are_not(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     module = Module("core", "box")
     (tree / module.path).parent.mkdir(parents=True)

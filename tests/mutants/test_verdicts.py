@@ -22,7 +22,7 @@ HALF = "twice: * => / #1"
 MORE = "twice: 2 => 3 #1"
 
 
-def test_a_change_is_named_by_its_function_and_its_words() -> None:
+def test_a_change_is_named_by_its_function_and_its_tokens() -> None:
     text, names = mutated("box.py", SOURCE)
     found = changes(text)
     assert set(found) == set(names)
@@ -47,7 +47,7 @@ def both(first, second):
 """
 
 
-def test_the_same_tokens_twice_in_a_function_are_told_apart() -> None:
+def test_the_same_tokens_twice_in_a_function_have_different_numbers() -> None:
     found = sorted(changes(mutated("box.py", TWO_OF_EACH)[0]).values())
     assert found == [
         "both: 4 => 5 #1",
@@ -58,7 +58,7 @@ def test_the_same_tokens_twice_in_a_function_are_told_apart() -> None:
     ]
 
 
-def test_the_name_stays_when_the_line_is_written_more_clearly() -> None:
+def test_the_name_stays_when_only_the_layout_of_the_line_changes() -> None:
     clearer = TWO_OF_EACH.replace(
         "    return first < 4 and second < 4",
         "    # Four is too many.\n    return (\n        first < 4\n        and second < 4  # of both\n    )",
@@ -67,12 +67,12 @@ def test_the_name_stays_when_the_line_is_written_more_clearly() -> None:
     assert {change.rpartition(" #")[0] for change in changes(mutated("box.py", TWO_OF_EACH)[0]).values()} <= named
 
 
-def test_what_only_adds_tokens_is_named_with_the_one_before() -> None:
+def test_a_change_that_only_adds_tokens_is_named_with_the_token_before() -> None:
     mutated_text = "def x_f__mutmut_orig(a):\n    return a\n\n\ndef x_f__mutmut_1(a):\n    return a or True\n"
     assert list(changes(mutated_text).values()) == ["f: a => a or True #2"]
 
 
-def test_a_defence_that_means_two_mutants_is_an_error() -> None:
+def test_a_defence_that_names_two_mutants_is_an_error() -> None:
     function = "def x_f__mutmut_{}(a):\n    return {}\n"
     text = "\n".join(function.format(*pair) for pair in (("orig", "a"), ("1", "None"), ("2", "None")))
     outcomes = dict.fromkeys(("x_f__mutmut_1", "x_f__mutmut_2"), Outcome.SURVIVED)
@@ -89,7 +89,7 @@ def test_defended_lines_have_a_reason() -> None:
         read_defended(f"core.box {HALF}\n")
 
 
-def test_mutants_are_counted_and_survivors_compared_with_what_is_defended() -> None:
+def test_survivors_are_compared_with_the_defended_mutants() -> None:
     text, names = mutated("box.py", SOURCE)
     words = changes(text)
     outcomes = dict.fromkeys(names, Outcome.KILLED)
@@ -111,5 +111,5 @@ def test_mutants_are_counted_and_survivors_compared_with_what_is_defended() -> N
     assert lines[-1].split() == ["all", "4", "1", "1", "0", "1", "1", "66.7%"]
 
 
-def test_a_module_without_mutants_is_without_fault() -> None:
+def test_a_module_without_mutants_has_the_full_score() -> None:
     assert judge(MODULE, "X = 1\n", {}, {}).rate == 100

@@ -1,4 +1,4 @@
-"""A copy of the project in which every function of the chosen modules stands next to its mutants."""
+"""A copy of the project in which every function of the chosen modules is followed by its mutants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COPIED = ("client", "docs", "loadtests", "servlet", "tests", "tunnel")
 
 
 def mutate(root: Path, tree: Path, modules: Iterable[Module]) -> dict[Module, list[str]]:
-    """Make `tree` anew from `root`; the names of the mutants that each module has in it."""
+    """Make `tree` from `root`; return the names of each module's mutants."""
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
     for name in COPIED:
@@ -33,7 +33,7 @@ def mutate(root: Path, tree: Path, modules: Iterable[Module]) -> dict[Module, li
 
 
 def _kept(kept: Path, path: str, source: str) -> str:
-    """As `mutated`, once for each source: it takes longer than the copy of everything else."""
+    """As `mutated`, but once for each source: mutation takes longer than copying everything else."""
     found = kept / f"{hashlib.sha256((path + source).encode()).hexdigest()[:24]}.py"
     if not found.exists():
         kept.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the type checker notices: `make lint` is a part of `make test`, so no test need show what mypy refuses."""
+"""Mutants that the type checker notices: `make lint` is part of `make test`, so tests need not catch those mutants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ERROR = re.compile(r"^(.+\.py):(\d+): error: (.*)$")
 
 
 def refused(tree: Path, modules: Iterable[Module]) -> dict[Module, set[str]]:
-    """The names of the mutants in `tree` that mypy finds wrong."""
+    """The names of the mutants in `tree` that mypy refuses."""
     by_path = {str(module.path): module for module in modules}
     options = ["--no-warn-unused-ignores", "--no-pretty", f"--cache-dir={tree.parent / 'mypy'}"]
     command = [sys.executable, "-m", "mypy", *options, *by_path]

@@ -1,4 +1,4 @@
-"""What the mutants say: their changes as text, those that are defended, and the table."""
+"""The verdicts on mutants: changes as text, defended changes, and the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def changes(mutated: str) -> dict[str, str]:
     """For every mutant in the text of a mutated module: its function, the tokens that changed, and which of them.
 
     `Box.full: 4 => 5 #1` is the first 4 in the function that becomes a 5. Lines, comments and the layout of the code do
-    not count, so a line may be written more clearly without touching what is said of its mutants.
+    not count, so that clearer code need not change the names of its mutants.
     """
     functions: dict[str, list[str]] = {}
     lines = mutated.splitlines(keepends=True)
@@ -40,20 +40,20 @@ def changes(mutated: str) -> dict[str, str]:
 
 
 def _tokens(function: str) -> list[str]:
-    """What the function consists of after its name, without comments and layout."""
+    """The tokens of the function after its name, without comments and layout."""
     found = tokenize.generate_tokens(io.StringIO(textwrap.dedent(function)).readline)
     words = [token.string for token in found if token.type not in _LAYOUT]
     return words[words.index("def") + 2 :]
 
 
 def _readable(function: str) -> str:
-    """Class.method, or function."""
+    """The name of a function, or of a method as Class.method."""
     return function.removeprefix("xǁ").replace("ǁ", ".") if "ǁ" in function else function.removeprefix("x_")
 
 
 def _difference(before: list[str], after: list[str]) -> str:
-    """The run of tokens that changed, what stands there now, and which such run it is. What only adds tokens is named
-    with the one before it."""
+    """The run of tokens that changed, the tokens that replace it, and which such run it is. A change that only adds
+    tokens is named together with the token before it."""
     shorter = min(len(before), len(after))
     first = next((at for at in range(shorter) if before[at] != after[at]), shorter)
     rest = next((at for at in range(shorter - first) if before[-1 - at] != after[-1 - at]), shorter - first)
@@ -93,24 +93,24 @@ class Row:
     defended: list[str] = field(default_factory=list)
     survivors: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
-    """Defended, and no such mutant is left."""
+    """Defended, but no such mutant is left."""
     ambiguous: list[str] = field(default_factory=list)
-    """Defended, and more than one mutant is meant: nobody has looked at the second."""
+    """Defended, but the line names more than one mutant, of which only one was examined."""
 
     @property
     def has_faults(self) -> bool:
-        """Whether something is to be mended."""
+        """Whether a test or a defence is missing or wrong."""
         return bool(self.survivors or self.stale or self.ambiguous)
 
     @property
     def rate(self) -> float:
-        """Of the mutants that can be noticed."""
+        """The percentage of noticed mutants among those that can be noticed."""
         possible = self.mutants - len(self.defended)
         return 100.0 * self.noticed / possible if possible else 100.0
 
 
 def judge(module: Module, mutated: str, outcomes: dict[str, str], defended: dict[str, str]) -> Row:
-    """Count; a survivor is defended or it is not."""
+    """Count the outcomes; separate defended survivors from the others."""
     row = Row(module)
     words = changes(mutated)
     for mutant, outcome in outcomes.items():

@@ -1,13 +1,13 @@
-"""What real clients go through: a relay, an exit and nginx as processes; and a bad way beside the good one.
+"""The path that real clients take: a relay, an exit and nginx as processes; and a bad path beside the good one.
 
     def test_it(way: Way) -> None:
         with tunnel_client.create_connection(target, runtime=way.runtime) as sock:
             ...
             with way.trouble():
-                ...  # on the bad way, the relay was just killed, and its successor is not there yet
+                ...  # on the bad path, the relay was just killed, and its successor is not there yet
 
-Every way is exchanges alone (poll) through nginx with its defaults. On the bad one a fault proxy before nginx loses 5 %
-of the exchanges, too. The exit is a process of its own, so that connections outlive the relay.
+Every path carries only exchanges (poll), through nginx with its defaults. On the bad one a fault proxy before nginx
+also loses 5 % of the exchanges. The exit is a process of its own, so that connections outlive the relay.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from tests.real.transfers import access_log
 __all__ = ["HERE", "PROXY_VARIABLES", "WAIT_S", "WAYS", "Way", "World", "environment", "run_command", "wait_until"]
 
 HERE = "127.0.0.1"
-WAIT_S = 50.0  # only what hangs gets there
+WAIT_S = 50.0  # only a hanging test reaches it
 WAYS = ("nginx", "faults")
 _LOOK_S = 0.02
 _LOST = ("--drop-request", "0.025", "--drop-response", "0.025", "--seed", "7")
@@ -39,7 +39,7 @@ PROXY_VARIABLES = (*_NAMES, *(name.upper() for name in _NAMES))
 
 
 class World:
-    """Everything between a client and its server. `with` it."""
+    """Everything between a client and its server; a context manager."""
 
     def __init__(self, directory: Path) -> None:
         self.relay = RelayProcess()
@@ -65,7 +65,7 @@ class World:
         self._stack.close()
 
     def exchanges(self) -> int:
-        """How many nginx has answered."""
+        """The number of exchanges that nginx has answered."""
         return len(access_log(self.directory))
 
 
@@ -74,7 +74,7 @@ def _faults(port: int, nginx: Server) -> list[str]:
 
 
 class Way:
-    """One way to the relay, and the commands that use it: started when a test first asks for them, then kept."""
+    """One path to the relay, and the commands that use it: started when a test first asks for them, then kept."""
 
     def __init__(self, world: World, name: str, url: str) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class Way:
         self._stack = contextlib.ExitStack()
         self._ports: dict[tuple[str, ...], int] = {}
         self.runtime = tunnel_client.Runtime(self._settings, linger=2.0)
-        # For commands of ours; a command finds `tunnel` beside the Python that runs us.
+        # For our commands; they find `tunnel` in the directory of the Python that runs the tests.
         self.environment = {
             "TUNNEL_RELAY": url,
             "TUNNEL_TOKEN": token,
@@ -102,19 +102,19 @@ class Way:
         self._stack.close()
 
     def patch(self) -> tunnel_client.patch:
-        """Python clients that know nothing of the tunnel go through it, to servers of this machine."""
+        """Lead Python clients that know nothing of the tunnel through it, to servers of this machine."""
         return tunnel_client.patch(hosts=[HERE], runtime=self.runtime)
 
     def forward(self, port: int) -> int:
-        """The port of `tunnel forward` to that one."""
+        """Start `tunnel forward` to this port; return the local port."""
         return self._serve("forward", "{port}:" + f"{HERE}:{port}")
 
     def proxy(self) -> int:
-        """The port of `tunnel proxy`."""
+        """Start `tunnel proxy`; return its port."""
         return self._serve("proxy", "{port}")
 
     def expose(self, name: str, port: int) -> str:
-        """Publish the server at that port; the service's name."""
+        """Publish the server at this port; return the name of the service."""
         name = f"{name}-{self.name}-{port}"
         if ("expose", name) not in self._ports:
             self._start("expose", name, f"{HERE}:{port}")
@@ -122,12 +122,12 @@ class Way:
         return name
 
     def forward_service(self, name: str) -> int:
-        """The port of `tunnel forward` to a service."""
+        """Start `tunnel forward` to a service; return the local port."""
         return self._serve("forward", "{port}:" + name)
 
     @contextlib.contextmanager
     def trouble(self) -> Iterator[None]:
-        """On the bad way the relay dies as the block begins; its successor is there when the block is over."""
+        """On the bad path, kill the relay as the block begins; its successor is ready when the block ends."""
         if self.name == "nginx":
             yield
             return
@@ -140,7 +140,7 @@ class Way:
             relay.wait_ready()
 
     def exchanges(self) -> int:
-        """How many exchanges nginx has answered, on any way."""
+        """The number of exchanges that nginx has answered, on any path."""
         return self._world.exchanges()
 
     def _serve(self, command: str, words: str) -> int:
@@ -158,7 +158,7 @@ class Way:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Return when it holds. What other programs do has no event that could be waited for."""
+    """Return when the condition holds. It is polled, since other programs give no event to wait for."""
     until = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < until, f"{what}: not within {WAIT_S:.0f} s"
@@ -166,12 +166,12 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def environment(way: Way) -> dict[str, str]:
-    """For a program that starts commands of ours."""
+    """The environment for a program that starts our commands."""
     return {**os.environ, **way.environment}
 
 
 def run_command(way: Way, command: Sequence[str], *, directory: Path | None = None, **variables: str) -> str:
-    """What a command prints; it must end well."""
+    """Run a command that must succeed; return its output."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,5 +1,5 @@
-"""For the tests with real programs: which proxies each went through; for those of real clients, one relay with all that
-stands before it, for all of them."""
+"""Fixtures for tests with real programs: a record of the proxies that each test used, and, shared by all tests of real
+clients, one relay with everything that stands before it."""
 
 from collections.abc import Generator, Iterator
 
@@ -12,7 +12,7 @@ from tests.support.configurations import CONFIGURATION
 
 @pytest.fixture(autouse=True)
 def nothing_started() -> None:
-    """What starts from here on, the test starts itself."""
+    """Forget earlier programs, so that the record holds only those of this test."""
     STARTED.clear()
 
 
@@ -35,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    """Each way to the relay in turn. A test that went past it fails."""
+    """Each path to the relay in turn. A test whose traffic bypasses it fails."""
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     found = world.ways[request.param]

@@ -1,5 +1,5 @@
 """A small web server over TLS for real HTTP clients: it stops in the middle of an answer when a test wants that, echoes
-what is posted, and hands /git/ to `git http-backend`."""
+the bodies of POST requests, and hands /git/ to `git http-backend`."""
 
 import http.server
 import os
@@ -16,12 +16,12 @@ from tests.real.transfers import CA, MIB, noise
 
 __all__ = ["LARGE", "HttpsServer", "https_server"]
 
-LARGE = noise(2 * MIB, seed=6)  # what GET /large answers with
+LARGE = noise(2 * MIB, seed=6)  # the body of the answer to GET /large
 _CERTIFICATE = Path(CA).parent / "server.pem"
 
 
 class HttpsServer(http.server.ThreadingHTTPServer):
-    """`connections` counts those that were accepted. `projects` is where repositories are."""
+    """The server. `connections` counts the accepted connections; `projects` is the directory of the repositories."""
 
     daemon_threads = True
 
@@ -38,7 +38,7 @@ class HttpsServer(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Its root."""
+        """The URL of its root."""
         return f"https://{HERE}:{self.server_port}"
 
     def get_request(self) -> tuple[Any, Any]:
@@ -48,11 +48,11 @@ class HttpsServer(http.server.ThreadingHTTPServer):
         return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False), address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client may leave whenever it likes."""
+        """Ignore errors: a client may leave whenever it likes."""
 
     @contextmanager
     def stopping_halfway(self) -> Iterator[None]:
-        """Within the block, answers stop when their first half was written, until `go_on`."""
+        """Within the block, answers pause after their first half, until `go_on`."""
         self.halfway.clear()
         self._may_end.clear()
         try:
@@ -61,11 +61,11 @@ class HttpsServer(http.server.ThreadingHTTPServer):
             self._may_end.set()
 
     def go_on(self) -> None:
-        """Let the second halves follow."""
+        """Send the second halves."""
         self._may_end.set()
 
     def pause(self) -> None:
-        """Called in the middle of an answer."""
+        """Pause in the middle of an answer if a test wants that."""
         self.halfway.set()
         self._may_end.wait(WAIT_S)
 
@@ -101,7 +101,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body[half:])
 
     def _run_git(self, body: bytes) -> None:
-        """CGI, RFC 3875: what `git http-backend` is made for."""
+        """Run `git http-backend` by CGI (RFC 3875)."""
         path, _, query = self.path.removeprefix("/git").partition("?")
         variables = {
             "GIT_PROJECT_ROOT": str(self.server.projects),
@@ -113,7 +113,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             "CONTENT_LENGTH": str(len(body)),
             "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
             "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-            "REMOTE_USER": "ann",  # pushing asks for one
+            "REMOTE_USER": "ann",  # a push requires a user
         }
         done = subprocess.run(
             ["git", "http-backend"],
@@ -134,7 +134,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def https_server(projects: Path) -> Iterator[HttpsServer]:
-    """It serves in threads, until the end of the block."""
+    """Serve in threads until the end of the block."""
     with HttpsServer(projects) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

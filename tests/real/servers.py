@@ -1,5 +1,5 @@
-"""Real programs for tests: started with a configuration and a port of their own, answering when they are handed out,
-gone at the end of the `with` block, also when a test fails or is killed.
+"""Real programs for tests: each is started with its own configuration and port, answers when the `with` block begins,
+and is killed at its end, also when the test fails or is killed.
 
     with hold_port() as relay, start_nginx(tmp_path, "nginx-defaults.conf", relay=relay) as nginx:
         ...  # nginx.url leads to the relay
@@ -38,9 +38,9 @@ __all__ = [
 
 CONFIG = Path(__file__).parent / "config"
 STARTED: list[str] = []
-"""The configurations of the proxies that were started, in this order; whoever reports them empties it."""
-_LOOK_S = 0.02  # between looks whether it answers
-_NOBODY, _NOGROUP = 65534, 65534  # of every Linux
+"""The configurations of the proxies that were started, in this order; the reader of the list empties it."""
+_LOOK_S = 0.02  # between checks whether the program answers
+_NOBODY, _NOGROUP = 65534, 65534  # the same on every Linux
 _SHARED_PORT_TRIES = 5
 
 MakeCommand = Callable[[int], Sequence[str]]  # given the port
@@ -48,7 +48,7 @@ IsUp = Callable[[int], bool]
 
 
 class _ConfigTemplate(string.Template):
-    """`@{name}`: no program here uses that sign itself."""
+    """A template with `@{name}` as placeholders: none of these programs uses that syntax itself."""
 
     delimiter = "@"
 
@@ -73,11 +73,11 @@ class Server(Process):
 
     @property
     def url(self) -> str:
-        """For programs that speak HTTP."""
+        """The URL, for programs that speak HTTP."""
         return f"http://127.0.0.1:{self.port}"
 
     def wait_ready(self, seconds: float = READY_S) -> "Server":
-        """Return when it answers. NotReadyError, with its last lines, when it ends first or takes too long."""
+        """Return when the program answers. Raise NotReadyError, with its last lines, if it ends or is too slow."""
         super().wait_ready(seconds)
         until = time.monotonic() + seconds
         while not self._is_up(self.port):
@@ -102,9 +102,9 @@ def start_server(
 ) -> Iterator[Server]:
     """Start a program that listens where `make_command(port)` says; it is killed at the end of the block.
 
-    The port stays ours from here on, so that the program may be killed and started again: nginx, haproxy, squid,
+    The port stays reserved, so that the program may be killed and started again: nginx, haproxy, squid,
     PostgreSQL, redis, sshd and NATS reuse addresses and can bind it. With `reuses_addresses=False` the port is only
-    likely to be free; another is tried when it was not.
+    likely to be free; if it was not, another is tried.
     """
     options: dict[str, Any] = {"is_up": is_up, "ready": ready, "environment": environment, "directory": directory}
     if reuses_addresses:
@@ -144,16 +144,16 @@ def _takes_connections(port: int) -> bool:
 
 
 def render(template: str, **values: object) -> str:
-    """The text of a committed configuration, with its `@{name}`s filled in. KeyError where one has no value."""
+    """Return a committed configuration with its `@{name}`s filled in. Raise KeyError if one has no value."""
     return _ConfigTemplate((CONFIG / template).read_text()).substitute({name: str(v) for name, v in values.items()})
 
 
 @contextlib.contextmanager
 def start_nginx(directory: Path, template: str, **values: object) -> Iterator[Server]:
-    """nginx in one process, with its files in `directory`; its access log is `directory/access.log`."""
+    """Start nginx in one process, with its files in `directory`; its access log is `directory/access.log`."""
     common = (CONFIG / "nginx-common.conf").read_text()
     head = _ConfigTemplate(common).substitute(directory=directory)
-    user = "user root;\n" if os.geteuid() == 0 else ""  # as nobody it could not write below a directory of root
+    user = "user root;\n" if os.geteuid() == 0 else ""  # the user `nobody` cannot write in root's directory
     file = directory / "nginx.conf"
 
     def make_command(port: int) -> list[str]:
@@ -181,7 +181,7 @@ access_log @{directory}/access.log short;
 
 @contextlib.contextmanager
 def start_haproxy(directory: Path, template: str, **values: object) -> Iterator[Server]:
-    """haproxy in one process, in the foreground."""
+    """Start haproxy in one process, in the foreground."""
     file = directory / "haproxy.cfg"
 
     def make_command(port: int) -> list[str]:
@@ -195,7 +195,7 @@ def start_haproxy(directory: Path, template: str, **values: object) -> Iterator[
 
 @contextlib.contextmanager
 def start_squid(template: str, files: Mapping[str, str] | None = None, **values: object) -> Iterator[Server]:
-    """squid in one process, as nobody: it refuses to be root. `files` lie beside its configuration, in @{directory}."""
+    """Start squid in one process, as the user `nobody`: it refuses to run as root. `files` lie in @{directory}."""
     with open_directory() as directory:
         for name, text in (files or {}).items():
             _hand_over(directory / name, text)
@@ -210,11 +210,11 @@ def start_squid(template: str, files: Mapping[str, str] | None = None, **values:
             yield server
 
 
-# --- programs that do not want to be root
+# --- programs that refuse to run as root
 
 
 def as_nobody(command: Sequence[str]) -> list[str]:
-    """The command as it is run without root's rights: as it is, unless we are root. It dies with its parent still."""
+    """Return the command that runs this one as the user `nobody` if we are root. It still dies with its parent."""
     if os.geteuid() != 0:
         return list(command)
     ids = [f"--reuid={_NOBODY}", f"--regid={_NOGROUP}", "--clear-groups", "--pdeathsig=KILL"]
@@ -223,7 +223,7 @@ def as_nobody(command: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def open_directory() -> Iterator[Path]:
-    """A temporary directory that belongs to whom `as_nobody` runs: the usual ones of tests are closed to others."""
+    """A temporary directory of the user that `as_nobody` runs as: pytest's own are closed to other users."""
     directory = Path(tempfile.mkdtemp(prefix="tunnel-"))
     try:
         directory.chmod(0o700)

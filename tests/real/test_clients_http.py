@@ -23,7 +23,7 @@ _GIT = ("-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-c", "init.d
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpsServer]:
-    """With a repository `project.git`, in which is something large."""
+    """A server with a repository `project.git` that contains a large file."""
     projects = tmp_path_factory.mktemp("projects")
     work = tmp_path_factory.mktemp("work")
     (work / "large").write_bytes(LARGE)
@@ -42,7 +42,7 @@ def git(directory: Path, *words: str) -> None:
 
 
 def git_environment() -> dict[str, str]:
-    """No configuration of this machine has a say, and nobody is asked for a password."""
+    """Keep git from reading this machine's configuration and from asking for a password."""
     nowhere = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0"}
     return {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **nowhere}
 
@@ -52,14 +52,14 @@ def proxy_url(way: Way, scheme: str = "http") -> str:
 
 
 def fetch(way: Way, server: HttpsServer, command: list[str], **variables: str) -> None:
-    """Run a command that gets something large; the trouble comes when half of it was written."""
+    """Run a command that fetches something large; the trouble begins when half of it was written."""
     env = {**environment(way), **variables}
     with (
         server.stopping_halfway(),
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env) as process,
     ):
         try:
-            assert server.halfway.wait(WAIT_S), "nothing was asked for"
+            assert server.halfway.wait(WAIT_S), "no request arrived"
             with way.trouble():
                 server.go_on()
                 said, _ = process.communicate(timeout=WAIT_S)
@@ -69,7 +69,7 @@ def fetch(way: Way, server: HttpsServer, command: list[str], **variables: str) -
 
 
 def test_httpx(way: Way, server: HttpsServer) -> None:
-    """All on one connection, which outlives the trouble."""
+    """All requests use one connection, which outlives the trouble."""
     before = server.connections
     with httpx.Client(proxy=proxy_url(way), verify=tls(), timeout=WAIT_S, trust_env=False) as http:
         assert http.get(f"{server.url}/hello").text == "/hello\n"
@@ -106,7 +106,7 @@ def test_curl(way: Way, server: HttpsServer, scheme: str, tmp_path: Path) -> Non
 
 
 def test_git(way: Way, server: HttpsServer, tmp_path: Path) -> None:
-    """Clone, commit, push; another clone has it."""
+    """Clone, commit and push; a second clone has the commit."""
     url = f"{server.url}/git/project.git"
     variables = {**git_environment(), "https_proxy": proxy_url(way), "GIT_SSL_CAINFO": CA}
     clone = tmp_path / "clone"

@@ -20,13 +20,13 @@ NUMBERS = list(range(COUNT))
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server alone."""
+    """A single server, not a cluster."""
     with start_server(lambda port: ["nats-server", "-a", HERE, "-p", str(port)]) as running:
         yield running
 
 
 async def connect(port: int, name: str) -> Client:
-    """pytest shows what is printed when a test fails: a lost subscriber is otherwise seen by the other client alone."""
+    """Connect and print events, which pytest shows when a test fails: only the other client would notice a loss."""
 
     async def on_error(error: Exception) -> None:
         print(f"{name}: {error!r}")
@@ -45,7 +45,7 @@ async def connect(port: int, name: str) -> Client:
 
 
 def test_nats(way: Way, server: Server) -> None:
-    """Publisher and subscriber are both behind the tunnel. Neither connects again: nothing is lost all the same."""
+    """Publisher and subscriber both use the tunnel. Neither reconnects, and yet no message is lost."""
 
     async def main() -> None:
         subscriber, publisher = await connect(server.port, "subscriber"), await connect(server.port, "publisher")

@@ -30,7 +30,7 @@ def program(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Server]:
-    """An empty server that trusts everybody and keeps nothing; it refuses to be root."""
+    """An empty server that trusts every user and keeps nothing; it refuses to run as root."""
     with open_directory() as directory:
         data = str(directory / "data")
         options = ["-U", "postgres", "--auth=trust", "--no-sync", "--no-instructions", "--locale=C", "-E", "UTF8"]
@@ -43,7 +43,7 @@ def postgres() -> Iterator[Server]:
 
         with start_server(make_command, directory=directory, is_up=answers) as server:
             yield server
-            server.signal(signal.SIGINT)  # killed, it would leave shared memory behind
+            server.signal(signal.SIGINT)  # SIGKILL would leave shared memory behind
             server.wait(WAIT_S)
 
 
@@ -52,7 +52,7 @@ def conninfo(port: int) -> str:
 
 
 def answers(port: int) -> bool:
-    """It takes connections before it takes queries."""
+    """Whether the server answers queries: it accepts connections earlier."""
     with contextlib.suppress(psycopg.OperationalError), psycopg.connect(conninfo(port)):
         return True
     return False
@@ -72,7 +72,7 @@ def test_psycopg(way: Way, postgres: Server) -> None:
 
 
 def test_psycopg_async(way: Way, postgres: Server) -> None:
-    """The server is a service: `tunnel expose` on its side, `tunnel forward` on ours."""
+    """The server is a service: `tunnel expose` on its side, `tunnel forward` on the client's."""
 
     async def main() -> None:
         port = way.forward_service(way.expose("db", postgres.port))
@@ -110,7 +110,7 @@ def test_asyncpg(way: Way, postgres: Server) -> None:
 
 
 def test_pgbench(way: Way, postgres: Server) -> None:
-    """Every transaction took effect once: the server counts as many as pgbench."""
+    """Every transaction takes effect once: the server counts as many as pgbench."""
     there = ["-h", HERE, "-U", "postgres", "-p"]
     pgbench = program("pgbench")
     subprocess.run(

@@ -1,4 +1,4 @@
-"""The programs in docs/recipes/ do what the pages say: each runs as it stands there, but for hosts, ports and users."""
+"""The programs in docs/recipes/ do what the pages say: each runs unchanged, except for hosts, ports and users."""
 
 import asyncio
 import getpass
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real("nginx")
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-# The servers of the other files.
+# Fixtures for the servers, from the other test files.
 postgres, redis_server, nats_server = of_postgres.postgres, of_redis.server, of_nats.server
 sshd, wss_port, https = of_ssh.sshd, of_tls.wss_port, of_http.server
 
@@ -35,13 +35,13 @@ Replacements = dict[str, str]
 
 @pytest.fixture
 def way(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    """The good one, in the environment; it is the one of sockets that name none."""
+    """The good path, named in the environment: sockets without a runtime of their own use it."""
     found = world.ways["nginx"]
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in {**found.environment, "SSL_CERT_FILE": CA}.items():
         monkeypatch.setenv(name, value)
-    for name in ("_configured", "_default"):  # what other tests of this process have left there
+    for name in ("_configured", "_default"):  # other tests of this process may have set these
         monkeypatch.setattr(tunnel_client.sockets.runtime, name, None)
     yield found
     tunnel_client.sockets.runtime.default_runtime().close()
@@ -50,7 +50,7 @@ def way(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
 @pytest.fixture
 def run_page(way: Way, capsys: pytest.CaptureFixture[str]) -> Callable[[str, Replacements], list[str]]:
     def run(page: str, replacements: Replacements) -> list[str]:
-        """What the programs of that page print."""
+        """Run the programs of that page; return the lines they print."""
         programs = _PROGRAM.findall((RECIPES / page).read_text())
         said = []
         for program in programs:

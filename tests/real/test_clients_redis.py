@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real("nginx", "redis-server", "redis-benchmark")
 
 COUNT = 2000
 KEYS = [f"key:{number}" for number in range(COUNT)]
-# redis-py 8 gives up after 5 s without a byte, and sends the same command again: then a message is published twice.
+# By default redis-py 8 gives up after 5 s without a byte and repeats the command, which publishes a message twice.
 PATIENT: dict[str, Any] = {"socket_timeout": WAIT_S}
 LARGE = bytes(range(256)) * 4096
 
@@ -30,7 +30,7 @@ def server() -> Iterator[Server]:
 
 
 def test_redis(way: Way, server: Server) -> None:
-    """A pipeline and a large value meet the trouble; the connection stays the same."""
+    """A pipeline and a large value survive the trouble on one connection."""
     with way.patch(), redis.Redis(host=HERE, port=server.port, single_connection_client=True, **PATIENT) as database:
         before = database.client_id()
         with way.trouble(), database.pipeline(transaction=False) as pipeline:
@@ -44,14 +44,14 @@ def test_redis(way: Way, server: Server) -> None:
 
 
 def test_redis_pubsub(way: Way, server: Server) -> None:
-    """What was subscribed stays subscribed, and nothing that was published meanwhile is missing."""
+    """A subscription survives the trouble, and no message published meanwhile is missing."""
     with (
         way.patch(),
         redis.Redis(host=HERE, port=server.port, **PATIENT) as database,
         database.pubsub(ignore_subscribe_messages=True) as listener,
     ):
         listener.subscribe("news")
-        assert listener.get_message(timeout=WAIT_S) is None  # the answer to subscribing
+        assert listener.get_message(timeout=WAIT_S) is None  # the confirmation of the subscription
         with way.trouble(), redis.Redis(host=HERE, port=server.port, **PATIENT) as publisher:
             assert [publisher.publish("news", str(number)) for number in range(20)] == [1] * 20
             heard: list[Any] = []
@@ -84,7 +84,7 @@ def test_redis_asyncio(way: Way, server: Server) -> None:
 
 
 def test_redis_benchmark(way: Way, server: Server) -> None:
-    """python -m loadtests.experiments.redis_bench is the long form."""
+    """The long form of this test is `python -m loadtests.experiments.redis_bench`."""
     port = str(way.forward(server.port))
     command = ["redis-benchmark", "-h", HERE, "-p", port, "-q", "-n", "1000", "-c", "20", "-t", "set"]
     with redis.Redis(host=HERE, port=server.port) as direct:
@@ -99,7 +99,7 @@ def test_redis_benchmark(way: Way, server: Server) -> None:
         assert bench.returncode == 0, said
         assert "Error" not in said
         assert "requests per second" in said
-        assert 1000 <= sets(direct) <= 1020  # its connections may finish what they have begun
+        assert 1000 <= sets(direct) <= 1020  # its connections may finish requests that they have begun
 
 
 def sets(direct: redis.Redis) -> int:

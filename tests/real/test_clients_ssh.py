@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real("nginx", "sshd", "ssh", "scp", "ssh-keygen")
 
 PAYLOAD = noise(2 * MIB, seed=4)
 DIGEST = hashlib.sha256(PAYLOAD).hexdigest()
-_SEPARATION = Path("/run/sshd")  # Debian's sshd wants it when it is root; its service makes it
+_SEPARATION = Path("/run/sshd")  # Debian's sshd needs it when it runs as root; normally its service creates it
 _CONFIG = """\
 ListenAddress {host}:{port}
 HostKey {directory}/host_key
@@ -39,14 +39,14 @@ Subsystem sftp internal-sftp
 
 @dataclass
 class Sshd:
-    """A server, and what a client has to know."""
+    """A server, and the options that a client needs."""
 
     server: Server
     directory: Path
 
     @property
     def words(self) -> list[str]:
-        """Options of ssh and scp; `tunnel connect` is as the recipe has it."""
+        """Options for ssh and scp, with the ProxyCommand of the recipe."""
         options = (
             "ProxyCommand=tunnel connect %h:%p",
             f"IdentityFile={self.directory}/user_key",
@@ -61,7 +61,7 @@ class Sshd:
 
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """Of this user, for this user, with keys of its own."""
+    """A server that runs as this user, admits this user, and has its own keys."""
     directory = tmp_path_factory.mktemp("sshd")
     for name in ("host_key", "user_key"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
@@ -102,7 +102,7 @@ def shell(way: Way, sshd: Sshd) -> Iterator[paramiko.SSHClient]:
 
 
 def test_paramiko(way: Way, sshd: Sshd, tmp_path: Path) -> None:
-    """A command and files over one connection."""
+    """A command and file transfers share one connection."""
     with shell(way, sshd) as ssh:
         stdin, stdout, _ = ssh.exec_command("sha256sum", timeout=WAIT_S)
         with way.trouble():
@@ -116,7 +116,7 @@ def test_paramiko(way: Way, sshd: Sshd, tmp_path: Path) -> None:
 
 
 def test_ssh(way: Way, sshd: Sshd) -> None:
-    """What goes in comes out; the exit code is the far command's."""
+    """Standard input comes back as output; the exit code is that of the remote command."""
     command = ["ssh", *sshd.words, HERE, "echo ready; cat; exit 7"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(way)

@@ -38,7 +38,7 @@ def client_context() -> ssl.SSLContext:
 
 @pytest.fixture(scope="module")
 def echo_port() -> Iterator[int]:
-    """A TLS server that says what it hears."""
+    """The port of a TLS echo server."""
     with Background() as background:
 
         async def start() -> asyncio.Server:
@@ -51,7 +51,7 @@ def echo_port() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def wss_port() -> Iterator[int]:
-    """A WebSocket server that says what it hears, over TLS."""
+    """The port of a WebSocket echo server over TLS."""
 
     def serve(connection: websockets.sync.server.ServerConnection) -> None:
         for message in connection:
@@ -76,15 +76,15 @@ def test_wrap_socket(way: Way, echo_port: int) -> None:
                 wrapped.sendall(PAYLOAD[start : start + TURN])
                 while len(received) < start + TURN:
                     data = wrapped.recv(1 << 16)
-                    assert data, "it ended early"
+                    assert data, "the stream ended early"
                     received += data
         assert hashlib.sha256(received).digest() == hashlib.sha256(PAYLOAD).digest()
         assert session == (wrapped.version(), wrapped.cipher())
         wrapped.unwrap().close()
 
 
-def test_a_certificate_for_somebody_else_is_refused(way: Way, echo_port: int) -> None:
-    """The tunnel is no excuse: whom TLS talks to is the far end, by its own name."""
+def test_a_certificate_for_another_name_is_refused(way: Way, echo_port: int) -> None:
+    """TLS through the tunnel still checks the certificate against the name of the target."""
     with (
         tunnel_client.create_connection((HERE, echo_port), timeout=WAIT_S, runtime=way.runtime) as sock,
         pytest.raises(ssl.SSLCertVerificationError, match=r"not valid for 'db\.internal'"),
@@ -93,7 +93,7 @@ def test_a_certificate_for_somebody_else_is_refused(way: Way, echo_port: int) ->
 
 
 async def talk(way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """All that is said comes back, whatever happens."""
+    """Send the payload and check that all of it comes back, whatever happens on the path."""
 
     async def send() -> None:
         writer.write(PAYLOAD)
@@ -107,7 +107,7 @@ async def talk(way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 def test_start_tls_of_asyncio(way: Way, echo_port: int) -> None:
-    """StreamWriter.start_tls is loop.start_tls; the socket below is one of the tunnel."""
+    """StreamWriter.start_tls, which is loop.start_tls, works on a tunnel socket."""
 
     async def main() -> None:
         reader, writer = await asyncio.open_connection(HERE, echo_port)
@@ -118,14 +118,14 @@ def test_start_tls_of_asyncio(way: Way, echo_port: int) -> None:
         run(main())
 
 
-def test_start_tls_on_a_transport_of_ours(way: Way, echo_port: int) -> None:
-    """loop.start_tls takes the transport of a tunnel connection as it takes its own."""
+def test_start_tls_on_a_tunnel_transport(way: Way, echo_port: int) -> None:
+    """loop.start_tls accepts the transport of a tunnel connection as it accepts its own."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         url, token = way.environment["TUNNEL_RELAY"], way.environment["TUNNEL_TOKEN"]
         async with tunnel.attach(url, token=token, proxy=None, carrier="poll", linger=1.0) as attachment:
-            reader = asyncio.StreamReader(limit=4 * MIB)  # it never pauses the transport, which changes below it
+            reader = asyncio.StreamReader(limit=4 * MIB)  # never pauses the transport, which start_tls replaces
             protocol = asyncio.StreamReaderProtocol(reader)
             plain, _ = await attachment.create_connection(lambda: protocol, HERE, echo_port)
             secured = await loop.start_tls(plain, protocol, client_context(), server_hostname="localhost")

@@ -1,4 +1,4 @@
-"""Some MiB both ways through real reverse proxies, each with a committed configuration (config/)."""
+"""Transfers of some MiB both ways through real reverse proxies, each with a committed configuration (config/)."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from loadtests.harness.ports import hold_port
 from tests.real.servers import start_haproxy, start_nginx
 from tests.real.transfers import MIB, a_relay, access_log, client, move, statuses, until
 from tests.support.loops import run
+from tunnel import UnreachableError
 from tunnel.exchange import LaneConfig
 
 nginx = pytest.mark.real("nginx")
@@ -27,13 +28,13 @@ def test_nginx_with_its_defaults(tmp_path: Path) -> None:
 
     with hold_port() as relay, start_nginx(tmp_path, "nginx-defaults.conf", relay=relay) as server:
         run(main())
-    assert set(statuses(tmp_path)) <= {200, 499}  # 499: the client closed a request that was held
+    assert set(statuses(tmp_path)) <= {200, 499}  # 499: the client closed a held request
 
 
 @nginx
-@pytest.mark.parametrize("body", ["100k", "16k"])
-def test_nginx_that_takes_small_bodies_alone(tmp_path: Path, body: str) -> None:
-    """Bodies shrink at 413, and the limit is remembered: few of hundreds of bodies are too large."""
+@pytest.mark.parametrize("body", ["100k", "16k", "8k", "4k"])
+def test_nginx_that_refuses_large_bodies(tmp_path: Path, body: str) -> None:
+    """Bodies shrink after a 413, and the limit is remembered: of hundreds of bodies only a few are too large."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:
@@ -46,8 +47,8 @@ def test_nginx_that_takes_small_bodies_alone(tmp_path: Path, body: str) -> None:
 
 
 @nginx
-def test_nginx_that_asks_twice(tmp_path: Path) -> None:
-    """proxy_next_upstream non_idempotent: the relay gets requests twice, and applies them once."""
+def test_nginx_that_repeats_requests(tmp_path: Path) -> None:
+    """With proxy_next_upstream non_idempotent the relay gets requests twice, and applies them once."""
 
     async def main() -> None:
         lossy = FaultProxyOptions(listen=("127.0.0.1", lossy_port), upstream=("127.0.0.1", relay), drop_response=ALWAYS)
@@ -66,7 +67,7 @@ def test_nginx_that_asks_twice(tmp_path: Path) -> None:
 
 @nginx
 def test_nginx_that_closes_after_each_request(tmp_path: Path) -> None:
-    """keepalive_requests 1: no connection is used twice, and none that was closed is trusted."""
+    """With keepalive_requests 1 no connection is used twice, and the client does not rely on a closed one."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:
@@ -79,7 +80,7 @@ def test_nginx_that_closes_after_each_request(tmp_path: Path) -> None:
 
 @nginx
 def test_nginx_with_a_forced_cache(tmp_path: Path) -> None:
-    """An answer to something else is ignored; what it should have answered is asked again."""
+    """An answer to another request is ignored, and the request is sent again."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url, lanes=SMALL_BODIES) as attachment:
@@ -92,7 +93,7 @@ def test_nginx_with_a_forced_cache(tmp_path: Path) -> None:
 
 @nginx
 def test_nginx_that_cuts_held_requests(tmp_path: Path) -> None:
-    """A pull that is held for longer than the proxy waits is answered with 504: holds become shorter."""
+    """A pull that is held for longer than the proxy waits is answered with 504, so holds become shorter."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url, lanes=SHORT_HOLDS) as attachment:
@@ -106,7 +107,7 @@ def test_nginx_that_cuts_held_requests(tmp_path: Path) -> None:
 
 @nginx
 @pytest.mark.parametrize("carrier", ["poll", "link"])
-def test_nginx_that_lets_upgrades_pass(tmp_path: Path, carrier: str) -> None:
+def test_nginx_that_passes_upgrades(tmp_path: Path, carrier: str) -> None:
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
             moved = await move(attachment, 4 * MIB)
@@ -118,8 +119,8 @@ def test_nginx_that_lets_upgrades_pass(tmp_path: Path, carrier: str) -> None:
 
 
 @nginx
-def test_nginx_that_lets_no_upgrade_pass(tmp_path: Path) -> None:
-    """What asked for a link goes on with exchanges."""
+def test_nginx_that_blocks_upgrades(tmp_path: Path) -> None:
+    """An endpoint that asked for a link goes on with exchanges."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier="link") as attachment:
@@ -131,8 +132,8 @@ def test_nginx_that_lets_no_upgrade_pass(tmp_path: Path) -> None:
 
 
 @haproxy
-def test_haproxy_that_asks_twice(tmp_path: Path) -> None:
-    """retry-on all-retryable-errors: the relay gets requests twice, and applies them once."""
+def test_haproxy_that_repeats_requests(tmp_path: Path) -> None:
+    """With retry-on all-retryable-errors the relay gets requests twice, and applies them once."""
 
     async def main() -> None:
         lossy = FaultProxyOptions(listen=("127.0.0.1", lossy_port), upstream=("127.0.0.1", relay), drop_response=ALWAYS)
@@ -151,7 +152,7 @@ def test_haproxy_that_asks_twice(tmp_path: Path) -> None:
 @haproxy
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 def test_haproxy_with_short_timeouts(tmp_path: Path, carrier: str) -> None:
-    """Held requests are cut: what is sent later arrives all the same."""
+    """The proxy cuts held requests, and later data still arrives."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
@@ -159,4 +160,36 @@ def test_haproxy_with_short_timeouts(tmp_path: Path, carrier: str) -> None:
             assert moved.carrier.startswith(carrier)
 
     with hold_port() as relay, start_haproxy(tmp_path, "haproxy-short-timeouts.cfg", relay=relay) as server:
+        run(main())
+
+
+@haproxy
+@pytest.mark.parametrize("body", [65_536, 30_000, 4_096])
+def test_haproxy_that_refuses_large_answers(tmp_path: Path, body: int) -> None:
+    """It answers 403 in place of a large answer. The endpoint cannot know why, so it asks for smaller ones, too."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url) as attachment:
+            await move(attachment, MIB)
+
+    with hold_port() as relay, start_haproxy(tmp_path, "haproxy-small-answers.cfg", relay=relay, body=body) as server:
+        run(main())
+
+
+@nginx
+def test_nginx_that_sends_requests_to_two_relays_by_turns(tmp_path: Path) -> None:
+    """No attachment lasts, and the error says what to configure."""
+
+    async def main() -> None:
+        async with a_relay(relay), a_relay(other):
+            attachment = client(server.url, attach_timeout=None)
+            with pytest.raises(UnreachableError, match="several relays answer at this address by turns"):
+                async with attachment:
+                    await attachment.open_connection("reports", timeout=None)
+
+    with (
+        hold_port() as relay,
+        hold_port() as other,
+        start_nginx(tmp_path, "nginx-two-relays.conf", relay=relay, other=other) as server,
+    ):
         run(main())

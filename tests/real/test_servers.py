@@ -1,4 +1,4 @@
-"""The rig that starts real programs: up when handed out, gone afterwards, and clear about what did not start."""
+"""The rig that starts real programs: they answer in the block, are gone after it, and errors say what did not start."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ def hear(port: int) -> bytes:
         return connection.recv(100)
 
 
-def test_a_server_is_up_killed_and_up_again_at_the_same_port() -> None:
+def test_a_killed_server_restarts_at_the_same_port() -> None:
     with start_server(lambda port: program(SERVES, port, "reuse")) as server:
         assert hear(server.port) == str(os.getuid()).encode()
         server.kill()
@@ -45,13 +45,13 @@ def test_a_server_is_up_killed_and_up_again_at_the_same_port() -> None:
     assert not server.is_running
 
 
-def test_one_that_does_not_reuse_addresses() -> None:
+def test_a_server_that_does_not_reuse_addresses() -> None:
     with start_server(lambda port: program(SERVES, port, "plain"), reuses_addresses=False) as server:
         assert hear(server.port)
     assert not server.is_running
 
 
-def test_what_does_not_start_says_why() -> None:
+def test_an_error_says_why_a_server_did_not_start() -> None:
     with pytest.raises(NotReadyError, match=r"ended\nno, thanks"), start_server(lambda port: program(ENDS, port)):
         pass
     ports: list[int] = []
@@ -65,7 +65,7 @@ def test_what_does_not_start_says_why() -> None:
     assert len(ports) == 5
 
 
-def test_what_is_never_up_is_not_waited_for_for_ever() -> None:
+def test_waiting_for_a_server_has_a_limit() -> None:
     with hold_port() as port:
         server = Server(program(SERVES, port, "reuse"), port, is_up=lambda _: False).start()
         with server, pytest.raises(NotReadyError, match="not up within 0 s"):
@@ -73,22 +73,22 @@ def test_what_is_never_up_is_not_waited_for_for_ever() -> None:
     assert not server.is_running
 
 
-def test_nobody_owns_what_it_needs() -> None:
+def test_open_directory_belongs_to_the_user_of_as_nobody() -> None:
     with open_directory() as directory, start_server(lambda port: as_nobody(program(SERVES, port, "reuse"))) as server:
         assert int(hear(server.port)) == directory.stat().st_uid != 0
     assert not directory.exists()
 
 
 @pytest.mark.parametrize("template", [path.name for path in CONFIG.iterdir()])
-def test_every_configuration_says_what_it_is(template: str) -> None:
-    names = ("port", "relay", "lossy", "directory", "body")
+def test_every_configuration_begins_with_a_comment_about_it(template: str) -> None:
+    names = ("port", "relay", "other", "lossy", "directory", "body")
     text = render(template, **dict.fromkeys(names, "x"))
     assert text.startswith("# ")
     assert "@{" not in text
 
 
 @pytest.mark.real("nginx")
-def test_nginx_serves_what_it_is_told(tmp_path: Path) -> None:
+def test_nginx_serves_its_configuration(tmp_path: Path) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with (
         hold_port() as relay,

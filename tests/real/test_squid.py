@@ -1,4 +1,5 @@
-"""Some MiB both ways through squid, the forward proxy of many companies: open, with a password, before nginx."""
+"""Transfers of some MiB both ways through squid, a forward proxy that many companies use: open, with password, before
+nginx."""
 
 import hashlib
 from pathlib import Path
@@ -13,7 +14,7 @@ from tunnel import NotAuthenticatedError
 
 squid = pytest.mark.real("squid")
 USER, PASSWORD = "me", "s3cret pass"
-# What the helpers of squid read: a hash of the password, and one of user, realm and password.
+# The files that squid's helpers read: a hash of the password, and one of user, realm and password.
 PASSWORDS = {
     "Basic": f"{USER}:$6$abcdefgh$JkUs2M4cQMIF3fzb8rSPdrGis9kyxOr8G//"
     "eP6mEBQv4DyD/cfcCAqUX6.8VAMaqE9BpPh.U5Cfz9mU/DZcFL1\n",
@@ -25,7 +26,7 @@ PASSWORDS = {
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_squid(scheme: str, carrier: str) -> None:
-    """CONNECT lets everything pass, hence links; without TLS squid passes no upgrade on, and exchanges remain."""
+    """CONNECT lets links pass; without TLS squid does not forward an upgrade, so that exchanges remain."""
 
     async def main() -> None:
         url = f"http://127.0.0.1:{relay}" if scheme == "http" else f"https://127.0.0.1:{tls}"
@@ -70,7 +71,7 @@ def test_squid_with_a_password(asks: str, scheme: str, carrier: str) -> None:
                 assert moved.carrier.startswith(carrier if scheme == "https" else "poll")
             with pytest.raises(NotAuthenticatedError, match=rf"asks for {asks} \(tunnel test\): give user"):
                 await client(url, proxy=server.url, ca=CA).start()
-            with pytest.raises(NotAuthenticatedError, match=rf"asks for {asks} .* does not take those of {USER}"):
+            with pytest.raises(NotAuthenticatedError, match=rf"asks for {asks} .* did not accept user {USER}"):
                 await client(url, proxy=f"http://{USER}:wrong@{there}", ca=CA).start()
 
     template = f"squid-{asks.lower()}.conf"

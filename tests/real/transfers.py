@@ -1,4 +1,4 @@
-"""A relay in this process, and some MiB through whatever stands before it: both ways at once, compared by digest."""
+"""A relay in this process, and transfers of some MiB to it: both ways at once, compared by digest."""
 
 import asyncio
 import hashlib
@@ -32,15 +32,15 @@ MIB = 1 << 20
 _CHUNK_BYTES = 64 << 10
 _TLS = Path(__file__).parent.parent / "support" / "tls"
 CA = str(_TLS / "ca.pem")
-_WAIT_S = 50  # only a hanging transfer gets there
+_WAIT_S = 50  # only a hanging transfer reaches it
 
 
 @dataclass
 class Moved:
-    """What a transfer was like."""
+    """Statistics of a transfer."""
 
     carrier: str
-    stats: list[ConnectionStats]  # of the client's side, of each connection at its end
+    stats: list[ConnectionStats]  # one for each connection, from the client's side at its end
 
 
 @asynccontextmanager
@@ -59,13 +59,13 @@ async def a_relay(port: int, *, tls_port: int = 0, **changes: Any) -> AsyncItera
 
 
 def client(url: str, user: str = "bob", **options: Any) -> Attachment:
-    """An attachment of this user; through no proxy and by exchanges alone unless told otherwise."""
+    """An attachment of this user; by default it uses no proxy, and exchanges only."""
     defaults: dict[str, Any] = {"token": TOKENS[user], "proxy": None, "carrier": "poll", "attach_timeout": 40}
     return attach(url, **{**defaults, **options})
 
 
 async def digest_service(reader: StreamReader, writer: StreamWriter) -> None:
-    """Reads a size of 8 bytes, then sends so much noise while it reads to the end; then the digest of what it read."""
+    """Read a size (8 bytes), send that much noise while reading to the end, then send the digest of the input."""
     size = int.from_bytes(await reader.readexactly(8), "big")
 
     async def send() -> None:
@@ -85,7 +85,7 @@ async def digest_service(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 async def move(attachment: Attachment, size: int = 2 * MIB, connections: int = 2) -> Moved:
-    """Both ways at once over each connection; every byte is right, or an assertion fails."""
+    """Move `size` bytes each way at once over each connection; assert that every byte is right."""
     async with asyncio.timeout(_WAIT_S):
         await asyncio.gather(*[_move_one(attachment, size, seed) for seed in range(10, 10 + connections)])
     stats = attachment.stats()
@@ -116,22 +116,22 @@ async def _move_one(attachment: Attachment, size: int, seed: int) -> None:
 
 
 def noise(size: int, seed: int) -> bytes:
-    """Bytes that no filter can guess, the same for the same seed."""
+    """Return incompressible bytes, the same for the same seed."""
     return hashlib.shake_128(seed.to_bytes(4, "big")).digest(size)
 
 
 def access_log(directory: Path) -> list[str]:
-    """What nginx noted, a line for each request that it answered."""
+    """Return nginx's access log: a line for each request that it answered."""
     return (directory / "access.log").read_text().splitlines()
 
 
 def statuses(directory: Path) -> list[int]:
-    """What nginx answered, in order."""
+    """Return the statuses of nginx's answers, in order."""
     return [int(line.split()[0]) for line in access_log(directory)]
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return when it holds. What other programs do has no event that could be awaited."""
+    """Return when the condition holds. It is polled, since other programs give no event to await."""
     async with asyncio.timeout(_WAIT_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)

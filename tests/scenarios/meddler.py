@@ -1,4 +1,4 @@
-"""A reverse proxy that alters answers as hotels, virus scanners and accelerators do: it is right HTTP, but not ours."""
+"""A reverse proxy that alters answers as hotels, virus scanners and accelerators do: valid HTTP, but not ours."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +26,7 @@ Seen = list[Original]
 
 
 def whole(original: Original, body: bytes | None = None, status: int = 0, **headers: str) -> web.Response:
-    """The answer as it was, but for what is named."""
+    """The original answer, except for the parts that the arguments replace."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return web.Response(
         status=status or original.status,
@@ -37,7 +37,7 @@ def whole(original: Original, body: bytes | None = None, status: int = 0, **head
 
 @asynccontextmanager
 async def a_meddler(port: int, meddle: Meddle) -> AsyncIterator[tuple[str, Seen]]:
-    """Before the relay at `port`: its URL, and what came through."""
+    """Start the proxy before the relay at `port`; yield its URL and the list of exchanges that passed."""
     seen: Seen = []
     session = aiohttp.ClientSession(auto_decompress=False, timeout=aiohttp.ClientTimeout(total=None))
 
@@ -66,4 +66,4 @@ async def a_meddler(port: int, meddle: Meddle) -> AsyncIterator[tuple[str, Seen]
     finally:
         await runner.cleanup()
         await session.close()
-        await asyncio.sleep(0)  # what was closed says so in the next turn of the loop
+        await asyncio.sleep(0)  # closed connections are noticed in the next turn of the loop

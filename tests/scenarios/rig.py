@@ -49,7 +49,7 @@ def relay_process(
     more: tuple[str, ...] = (),
     **limits: Any,
 ) -> Process:
-    """`tunnel-relay serve` with this configuration; `before` is a command that runs it, `more` stands behind."""
+    """`tunnel-relay serve` with this configuration; `before` is a command that runs it, `more` further arguments."""
     lines = "\n".join(f"{name} = {value}" for name, value in limits.items())
     (directory / "relay.toml").write_text(_CONFIG.format(port=port, exits=exits, limits=lines))
     (directory / "tokens.toml").write_text(render_users(KEYS))
@@ -58,7 +58,7 @@ def relay_process(
 
 
 def an_exit(port: int) -> Process:
-    """`tunnel-relay exit` at the relay of that port; it dials this machine alone."""
+    """`tunnel-relay exit`, attached to the relay at that port; it dials only this machine."""
     arguments = ("--relay", f"http://127.0.0.1:{port}", "--proxy", "", "--allow", "127.0.0.0/8:*")
     return Process(relay_command("exit", *arguments), ready=is_attached, environment={"TUNNEL_TOKEN": TOKENS["exits"]})
 
@@ -68,7 +68,7 @@ def is_attached(line: str) -> bool:
 
 
 def python_client(program: str, port: int, *words: str, environment: Mapping[str, str] | None = None) -> Process:
-    """A client's program that says `attached to` something when it has what it needs."""
+    """A client program as a process; it prints a line that starts with `attached to` when it is ready."""
     command = [sys.executable, "-c", program, f"http://127.0.0.1:{port}", *words]
     return Process(command, ready=is_attached, environment={"TUNNEL_TOKEN": TOKENS["bob"], **(environment or {})})
 
@@ -81,14 +81,14 @@ def client(port: int, user: str = "bob", **options: Any) -> Attachment:
 
 @asynccontextmanager
 async def target(serve: Any) -> AsyncIterator[int]:
-    """A TCP server; its port."""
+    """Start a TCP server; yield its port."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
 
 
 async def echo_digest(reader: StreamReader, writer: StreamWriter, size: int, progress: Any = None) -> None:
-    """Send so much to an echo and compare what comes back; `progress(bytes)` is told, and may be awaited."""
+    """Send `size` bytes to an echo and compare the bytes that come back; await `progress(received)` after reads."""
     data = hashlib.shake_128(b"echo").digest(size)
 
     async def send() -> None:
@@ -112,6 +112,6 @@ async def echo_digest(reader: StreamReader, writer: StreamWriter, size: int, pro
 
 
 def resident_bytes(pid: int) -> int:
-    """Of a process: the most memory that it had so far."""
+    """The peak resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024

@@ -1,4 +1,4 @@
-"""Who wants to hurt a relay process, beside somebody honest who must not notice (scenarios 38 and 39)."""
+"""Clients that attack a relay process while an honest client must not notice (scenarios 38 and 39)."""
 
 import asyncio
 import gzip
@@ -18,7 +18,7 @@ HEAD = (
     f"Authorization: Bearer {TOKENS['ann']}\r\n"
 ).encode()
 CROWD = 200
-MEMORY_BYTES_MAX = 64 * MIB  # that abuse may cost
+MEMORY_BYTES_MAX = 64 * MIB  # the growth that abuse may cause
 
 
 async def serve(reader: StreamReader, writer: StreamWriter) -> None:
@@ -44,7 +44,7 @@ async def send(port: int, *parts: bytes) -> tuple[asyncio.StreamReader, asyncio.
 
 
 async def status(port: int, *parts: bytes) -> int:
-    """What a request is answered with."""
+    """Send a request; return the status of its answer."""
     reader, writer = await send(port, *parts)
     line = await reader.readline()
     writer.close()
@@ -52,7 +52,7 @@ async def status(port: int, *parts: bytes) -> int:
 
 
 @in_loop
-async def test_38_a_crowd_that_says_nothing_or_very_little(tmp_path: Path) -> None:
+async def test_38_connections_that_send_no_complete_request_are_closed(tmp_path: Path) -> None:
     with hold_port() as port:
         async with (
             relay_process(tmp_path, port, header_seconds=2, body_seconds=2),
@@ -74,7 +74,7 @@ async def test_38_a_crowd_that_says_nothing_or_very_little(tmp_path: Path) -> No
 
 
 @in_loop
-async def test_39_bodies_that_are_meant_to_hurt(tmp_path: Path) -> None:
+async def test_39_hostile_bodies_are_refused_and_cost_little_memory(tmp_path: Path) -> None:
     with hold_port() as port:
         async with (
             relay_process(tmp_path, port) as relay,
@@ -106,7 +106,7 @@ def pieces(data: bytes) -> list[bytes]:
 
 
 async def many_packets(url: str, number: int) -> int:
-    """A body full of the smallest packets there are, of an attachment of the sender's own; how it is answered."""
+    """Attach, and send a body full of the smallest packets that exist; return the status of the answer."""
     packets = [Packet(PacketType.NOOP, 1, 2, 3, b"")] * (MIB // 24 - 10)
     headers = {"Authorization": f"Bearer {TOKENS['ann']}", "Content-Type": "application/octet-stream"}
     async with aiohttp.ClientSession(headers=headers) as session:

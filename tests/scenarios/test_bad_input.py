@@ -1,8 +1,8 @@
-"""What people and programs get wrong: each is told what, where and what to do, with the exit code of the contract.
+"""Mistakes of people and programs: the error names the mistake, its place and the remedy, with the right exit code.
 
-Elsewhere: pages with status 200, compressed and cut answers (test_bodies), compressed and cut requests, unknown
-attachments, wrong and revoked tokens (tests/servlet/test_app, test_running, test_cli), what is no relay
-(tests/carriers/test_poll).
+Tested elsewhere: pages with status 200, compressed and cut answers (test_bodies), compressed and cut requests, unknown
+attachments, wrong and revoked tokens (tests/servlet/web/test_application, web/test_running, command/test_main),
+addresses that are not a relay (tests/carriers/test_poll).
 """
 
 import socket
@@ -36,7 +36,7 @@ def file() -> Path:
 
 @in_loop
 async def test_a_repeated_exchange_with_another_body_is_not_applied() -> None:
-    """The first one counts (7.3): what comes later under its number is answered, and read by nobody."""
+    """The first body counts (7.3): a later one of the same number is answered, but its packets are not read."""
     async with relay() as running, Client(running, "ann") as ann, Client(running, "bob") as bob:
         await ann.attach()
         await bob.attach(seed=2)
@@ -52,15 +52,17 @@ async def test_a_repeated_exchange_with_another_body_is_not_applied() -> None:
 
 
 @in_loop
-async def test_a_target_that_no_rule_allows() -> None:
+async def test_a_target_that_no_rule_allows_is_denied() -> None:
     config = settings(exit="inline")
     async with relay(config) as running:
         url = f"http://{running.addresses[0]}"
-        async with attach(url, token=TOKENS["exits"], proxy=None, carrier="poll") as nobody:
-            with pytest.raises(DeniedError, match=r"db\.internal:5432: .*ask its operator for a rule") as caught:
-                await nobody.open_connection("db.internal", 5432, timeout=40)
+        async with attach(url, token=TOKENS["exits"], proxy=None, carrier="poll") as attachment:
+            with pytest.raises(
+                DeniedError, match=r"db\.internal:5432: .*ask the operator of the relay for a rule"
+            ) as caught:
+                await attachment.open_connection("db.internal", 5432, timeout=40)
             assert caught.value.exit_code == 5
-            assert nobody.is_attached
+            assert attachment.is_attached
 
 
 def test_a_port_in_use(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Answers that arrive altered though HTTP went well (scenarios 6, 8, 9, 15, 17, and a replay of 37)."""
+"""Answers that arrive altered although the HTTP is valid (scenarios 6, 8, 9, 15, 17, and a replay for 37)."""
 
 import asyncio
 import gzip
@@ -16,7 +16,7 @@ from tunnel import UnreachableError
 from tunnel.exchange import LaneConfig
 from tunnel.wire import StatusCode
 
-SMALL_BODIES = LaneConfig(body_bytes_max=64 << 10, answer_bytes_max=64 << 10)  # more of them
+SMALL_BODIES = LaneConfig(body_bytes_max=64 << 10, answer_bytes_max=64 << 10)  # smaller bodies, hence more exchanges
 PAGE = b"<!doctype html><title>Log in</title>"
 
 
@@ -39,7 +39,7 @@ async def interim(original: Original) -> web.StreamResponse:
 
 
 def sometimes(altered: bytes | None = None, status: int = 0, **headers: str) -> Meddle:
-    """One answer in five is another."""
+    """Replace one answer in five."""
 
     async def meddle(original: Original) -> web.StreamResponse:
         if original.number % 5:
@@ -58,7 +58,7 @@ async def compressed(original: Original) -> web.StreamResponse:
 
 
 async def cut(original: Original) -> web.StreamResponse:
-    """At another place each time, with a length that fits."""
+    """Truncate one answer in three, each at another place, with a Content-Length that fits."""
     if original.number % 3:
         return whole(original)
     return whole(original, original.answer[: original.number * 7919 % len(original.answer)])
@@ -72,7 +72,7 @@ MEDDLERS: dict[str, Meddle] = {
     "9 a body in chunks": rechunked,
     "9 a byte-order mark and a line end": marked,
     "9 a body that was compressed": compressed,
-    "15 answers that nobody asked for": interim,
+    "15 unsolicited interim answers": interim,
     "15 a late refusal of Expect": sometimes(b"no expectations", 417),
     "6 a body that is cut": cut,
     "8 a page to log in": sometimes(PAGE, 200, Content_Type="text/html"),
@@ -80,7 +80,7 @@ MEDDLERS: dict[str, Meddle] = {
 
 
 @pytest.mark.parametrize("name", MEDDLERS)
-def test_altered_answers_cost_time_alone(name: str) -> None:
+def test_altered_answers_cost_only_time(name: str) -> None:
     async def main() -> None:
         async with (
             a_relay(relay),
@@ -98,15 +98,15 @@ async def always_squeezed(original: Original) -> web.StreamResponse:
     return squeezed(original)
 
 
-async def never(original: Original) -> web.StreamResponse:
+async def always_a_page(original: Original) -> web.StreamResponse:
     return whole(original, PAGE)
 
 
 @pytest.mark.parametrize(
     ("meddle", "text"),
-    [(always_squeezed, r"something in between compresses answers \(gzip\)"), (never, "Log in")],
+    [(always_squeezed, r"a device on the path compresses answers \(gzip\)"), (always_a_page, "Log in")],
 )
-def test_9_what_is_always_altered_is_told(meddle: Meddle, text: str) -> None:
+def test_9_a_device_that_alters_every_answer_is_reported(meddle: Meddle, text: str) -> None:
     async def main() -> None:
         async with a_relay(relay), a_meddler(relay, meddle) as (url, _):
             attachment = client(url, attach_timeout=None)
@@ -121,10 +121,10 @@ def test_9_what_is_always_altered_is_told(meddle: Meddle, text: str) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_17_a_redirect_is_an_error_and_gets_no_token(status: int) -> None:
+def test_17_a_redirect_is_an_error_and_does_not_get_the_token(status: int) -> None:
     async def main() -> None:
         async def listen(original: Original) -> web.StreamResponse:
-            raise AssertionError("nobody comes here")
+            raise AssertionError("the client followed the redirect")
 
         async def redirect(original: Original) -> web.StreamResponse:
             return whole(original, b"", status, Location=f"{elsewhere}/exchange")
@@ -142,8 +142,8 @@ def test_17_a_redirect_is_an_error_and_gets_no_token(status: int) -> None:
         run(main())
 
 
-def test_37_a_captured_exchange_is_of_no_use_to_others() -> None:
-    """Sent again by its owner it changes nothing; by another user it is answered as any unknown one."""
+def test_37_a_captured_exchange_is_useless_to_another_user() -> None:
+    """Sent again by its owner it changes nothing; sent by another user it is answered like any unknown attachment."""
 
     async def main() -> None:
         async def nothing(original: Original) -> web.StreamResponse:
@@ -163,7 +163,7 @@ def test_37_a_captured_exchange_is_of_no_use_to_others() -> None:
                 for original in seen[replayed:]:
                     replayed += 1
                     theirs = await thief.post(original.body)
-                    if original.number > 1:  # the first is ATTACH: its secret is the thief's now, to no avail
+                    if original.number > 1:  # the first is ATTACH: its secret does not help the thief
                         assert (theirs.status, theirs.message.code) == (404, StatusCode.UNKNOWN)
                         assert (await owner.post(original.body)).status in (200, 409)
             await moving

@@ -41,7 +41,7 @@ FAULTS: dict[str, FaultProxyOptions] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_cost_time_alone(name: str) -> None:
+def test_faults_cost_only_time(name: str) -> None:
     options = FAULTS[name]
     size = MIB // (16 if name.startswith("21") else 2)
 
@@ -52,7 +52,7 @@ def test_faults_cost_time_alone(name: str) -> None:
             FaultProxy(through) as proxy,
             client(proxy.url, lanes=SMALL_BODIES) as attachment,
         ):
-            # How many exchanges it takes, and so how many faults, is a matter of time: until there were some.
+            # The number of exchanges, and so of faults, depends on timing: move data until there were some faults.
             while sum(proxy.counts.faults.values()) <= 2:
                 await move(attachment, size, connections=1)
 
@@ -60,7 +60,7 @@ def test_faults_cost_time_alone(name: str) -> None:
         run(main())
 
 
-def test_4_connect_comes_twice_and_dials_once() -> None:
+def test_4_a_duplicated_connect_dials_once() -> None:
     dialled = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,8 +87,8 @@ def test_4_connect_comes_twice_and_dials_once() -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_12_idle_connections_are_cut(silent: bool) -> None:
-    """What is held for longer than the path allows is lost: later bytes arrive all the same."""
+def test_12_bytes_arrive_although_idle_connections_are_cut(silent: bool) -> None:
+    """A request that is held for longer than the path allows is lost: later bytes arrive all the same."""
 
     async def main() -> None:
         options = FaultProxyOptions(upstream=("127.0.0.1", relay), idle_cut=IdleCut(500_000, silent=silent))
@@ -101,7 +101,7 @@ def test_12_idle_connections_are_cut(silent: bool) -> None:
 
 
 @pytest.mark.parametrize("side", ["", "request", "response"])
-def test_18_and_19_nothing_passes_for_a_while(side: str) -> None:
+def test_18_and_19_a_transfer_survives_a_blackhole(side: str) -> None:
     async def main() -> None:
         options = FaultProxyOptions(upstream=("127.0.0.1", relay))
         async with a_relay(relay), FaultProxy(options) as proxy, client(proxy.url, lanes=SMALL_BODIES) as attachment:

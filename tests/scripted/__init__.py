@@ -1,3 +1,3 @@
-"""Scripted traces in the manner of packetdrill: one endpoint, the rest of the world written down line by line."""
+"""Scripted traces in the manner of packetdrill: a script plays all other parties around one endpoint, line by line."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What a script can tell the endpoint, and what it can ask about it: two tables of small functions."""
+"""Commands that a script gives the endpoint, and facts that it asks for: two tables of small functions."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ def configure(phrase: Phrase) -> EndpointConfig:
 
 
 def run_command(world: World, phrase: Phrase) -> None:
-    """Carry out a command; with raises=NAME it must fail in that way."""
+    """Run a command; with raises=NAME it must raise that exception."""
     command = COMMANDS.get(phrase.word)
     if command is None:
         raise ValueError(f"no command {phrase.word}")
@@ -62,7 +62,7 @@ def _argument(phrase: Phrase, default: str = "") -> str:
 
 
 def _wait(world: World, phrase: Phrase) -> None:
-    """Only the time passes."""
+    """Let only the time pass."""
 
 
 def _connect(world: World, phrase: Phrase) -> None:
@@ -95,7 +95,7 @@ def _refuse(world: World, phrase: Phrase) -> None:
 
 
 def _write(world: World, phrase: Phrase) -> None:
-    """Bytes of the stream; all of them are taken, or as many as `takes` says."""
+    """Write bytes of the stream; the endpoint must take all of them, or as many as `takes` says."""
     fields = Fields(phrase)
     connection = world.connection(phrase.connection)
     size = parse_number(_argument(phrase))
@@ -107,7 +107,7 @@ def _write(world: World, phrase: Phrase) -> None:
 
 
 def _read(world: World, phrase: Phrase) -> None:
-    """Exactly so many bytes, and the right ones; `nothing` if there are none."""
+    """Read exactly this number of bytes, which must be the right ones; `nothing` if there must be none."""
     party = world.party(phrase.connection)
     argument = _argument(phrase)
     wanted = 0 if argument == "nothing" else parse_number(argument)
@@ -120,12 +120,12 @@ def _read(world: World, phrase: Phrase) -> None:
     if len(data) != wanted:
         raise ScriptError(f"read gave {len(data)} bytes, not {wanted}")
     if data != stream(party.read, wanted):
-        raise ScriptError(f"read gave other bytes than the peer sent, behind byte {party.read}")
+        raise ScriptError(f"read gave bytes that differ from those sent, after byte {party.read}")
     party.read += wanted
 
 
 def _flush(world: World, phrase: Phrase) -> None:
-    """Somebody waits for the acknowledgement of everything written, and of `waiting` bytes that will be."""
+    """Wait for the acknowledgement of everything written, and of `waiting` bytes that are still to be written."""
     fields = Fields(phrase)
     world.connection(phrase.connection).flush(fields.number("waiting", "0"))
     fields.finish()
@@ -147,7 +147,7 @@ def _abort(world: World, phrase: Phrase) -> None:
 
 
 def _carrier(world: World, phrase: Phrase) -> None:
-    """`on` or `off`; receipts=manual|at_once, batch=BYTES, lanes=N, pull=TIME."""
+    """Set `on` or `off`; receipts=manual|at_once, batch=BYTES, lanes=N, pull=TIME."""
     fields = Fields(phrase)
     if phrase.arguments:
         world.carrier_on = _argument(phrase) == "on"
@@ -163,7 +163,7 @@ def _carrier(world: World, phrase: Phrase) -> None:
 
 
 def _batch(world: World, phrase: Phrase) -> None:
-    """A batch leaves now, whether the endpoint asks for it or not; `none` if it has nothing for it."""
+    """Send a batch now, whether the endpoint asks for it or not; `none` if it has no packet for one."""
     size = _argument(phrase, str(world.batch_bytes))
     left = world.take_batch(world.batch_bytes if size == "none" else parse_number(size))
     if left == (size == "none"):
@@ -181,7 +181,7 @@ def _giveup(world: World, phrase: Phrase) -> None:
 
 
 def _attached(world: World, phrase: Phrase) -> None:
-    """`fresh` or `known`; packet=BYTES, edge=BYTES."""
+    """Attach: `fresh` or `known`; packet=BYTES, edge=BYTES."""
     fields = Fields(phrase)
     packet, edge = fields.number("packet", "16M"), fields.number("edge", "1024M")
     fields.finish()
@@ -193,7 +193,7 @@ def _detached(world: World, phrase: Phrase) -> None:
 
 
 def _timeout(world: World, phrase: Phrase) -> None:
-    """The driver calls although nothing need be due."""
+    """Call handle_timeout although no timer need be due."""
     world.endpoint.handle_timeout(world.now)
 
 
@@ -226,7 +226,7 @@ COMMANDS: dict[str, Callable[[World, Phrase], None]] = {
 
 
 def _timer(world: World, phrase: Phrase) -> Value:
-    """How long from now until the timer is due."""
+    """The time from now until the timer is due."""
     name = phrase.arguments[0]
     if name not in Timer.__members__:
         raise ValueError(f"no timer {name}")

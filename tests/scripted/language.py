@@ -1,6 +1,6 @@
-"""The language of the scripts: lines of text to steps. README.md explains it to a person.
+"""The language of the scripts: parses lines of text into steps. README.md explains it to people.
 
-Nothing here knows what a command or a packet means; that is `runner.py` and `packets.py`.
+This module does not know the meaning of a command or a packet; see `runner.py` and `packets.py`.
 """
 
 import enum
@@ -23,11 +23,11 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 
 
 class ScriptError(Exception):
-    """A script that cannot be read, or that the endpoint does not follow."""
+    """A script that cannot be parsed, or that the endpoint does not follow."""
 
 
 class Kind(enum.Enum):
-    """What a line does; the value is its mark."""
+    """The kind of a line; the value is its mark."""
 
     COMMAND = ""
     IN = "<"
@@ -52,7 +52,7 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Step:
-    """One line: when, and what. Several phrases are packets of one batch, or packets or events in that order."""
+    """One line: its time and its phrases. Several phrases are packets of one batch, or packets or events in order."""
 
     line: int
     text: str
@@ -62,7 +62,7 @@ class Step:
     after_us: int | None = None
 
     def moment(self, now: int) -> int:
-        """The virtual time of this step when the one before was at `now`."""
+        """The virtual time of this step if the step before was at `now`."""
         if self.after_us is not None:
             return now + self.after_us
         return now if self.at_us is None else self.at_us
@@ -79,7 +79,7 @@ class Script:
 
 
 def parse_number(text: str) -> int:
-    """A number with an optional unit: times in microseconds, sizes in bytes. ValueError if it is none."""
+    """A number with an optional unit: times in microseconds, sizes in bytes. ValueError if it is no number."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise ValueError(f"not a number: {text}")
@@ -96,7 +96,7 @@ def parse_number(text: str) -> int:
 
 
 def parse_script(path: Path) -> Script:
-    """Read a file; ScriptError with file and line if it is not in the language."""
+    """Read a file; ScriptError with file and line if it breaks the language."""
     lines = path.read_text().splitlines()
     header = []
     for line in lines:
@@ -112,7 +112,7 @@ def parse_script(path: Path) -> Script:
 
 
 def parse_steps(text: str, source: str) -> list[Step]:
-    """The steps of a text; `source` names it in errors."""
+    """The steps of a text; `source` names the text in errors."""
     steps = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", raw).strip()
@@ -162,7 +162,7 @@ def _parse_phrase(text: str) -> Phrase:
 
 
 def _expand(phrase: Phrase) -> list[Phrase]:
-    """`seq=1..8` and `times=8` stand for eight phrases."""
+    """Return the phrases that `seq=1..8` and `times=8` stand for."""
     fields = dict(phrase.fields)
     times = parse_number(fields.pop("times", "1"))
     match = _RANGE.fullmatch(fields.get("seq", ""))

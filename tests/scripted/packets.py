@@ -1,4 +1,4 @@
-"""Packets into the endpoint: from the words of a script to what comes in."""
+"""Packets into the endpoint: turns the words of a script into packets."""
 
 import enum
 from collections.abc import Callable
@@ -42,17 +42,17 @@ from tunnel.wire import (
 
 __all__ = ["NOBODY", "Fields", "build"]
 
-WINDOW = "256K"  # what a scripted peer offers when the script does not say
+WINDOW = "256K"  # the window of a scripted peer unless the script gives one
 OTHER_ROUTE_KEY = bytes(range(16))
 
 NOBODY = Party("", 0, 0, OTHER_ROUTE_KEY, Target(TargetKind.SERVICE, "-"), initiator=False)
-"""To whom packets belong that speak of no connection."""
+"""The party of packets that belong to no connection."""
 
 E = TypeVar("E", bound=enum.IntEnum)
 
 
 class Fields:
-    """The fields of a phrase; each is taken once, and what nobody takes is an error of the script."""
+    """The fields of a phrase; each is taken once, and a field that is never taken is an error of the script."""
 
     def __init__(self, phrase: Phrase) -> None:
         self._left = dict(phrase.fields)
@@ -66,16 +66,16 @@ class Fields:
         return parse_number(self.text(key, default))
 
     def optional(self, key: str) -> int | None:
-        """The field as a number; None if it is not there."""
+        """The field as a number; None without the field."""
         return self.number(key) if key in self._left else None
 
     def milliseconds(self, key: str) -> int | None:
-        """A duration as options carry it."""
+        """A duration in milliseconds, as options carry it."""
         value = self.optional(key)
         return None if value is None else value // 1000
 
     def flag(self, key: str) -> bool:
-        """Whether the field says yes."""
+        """Whether the field is `yes`."""
         return self.text(key, "no") == "yes"
 
     def member(self, key: str, kind: type[E], default: str) -> int:
@@ -84,13 +84,13 @@ class Fields:
         return kind[text.upper()] if text.upper() in kind.__members__ else parse_number(text)
 
     def finish(self) -> None:
-        """ValueError if anything is left."""
+        """ValueError if fields are left that were never taken."""
         if self._left:
             raise ValueError(f"unknown fields: {', '.join(self._left)}")
 
 
 def build(phrase: Phrase, party: Party) -> Packet:
-    """The packet that the phrase describes, from the party's peer, or from the relay."""
+    """The packet that the phrase describes, sent by the party's peer or by the relay."""
     fields = Fields(phrase)
     word = phrase.word
     kind = parse_number(word.removeprefix("TYPE_")) if word.startswith("TYPE_") else int(PacketType[word])
@@ -108,7 +108,7 @@ def build(phrase: Phrase, party: Party) -> Packet:
 
 
 def _ids(kind: int, party: Party, *, resume: bool) -> tuple[int, int]:
-    """Source and destination as 2.2, 2.3, 2.8, 2.9 and 2.10 have them; sender-relative in all others."""
+    """Source and destination: as in 2.2, 2.3, 2.8, 2.9 and 2.10 for those types, as the sender sees them for others."""
     if kind == PacketType.ACCEPTED:
         return party.own_id, party.peer_id
     if kind == PacketType.REJECTED:

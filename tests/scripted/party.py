@@ -1,4 +1,4 @@
-"""A connection as a script names it: its ids, where its numbers start, and the bytes of both directions."""
+"""A connection as a script names it: its ids, its first sequence numbers, and the bytes of both directions."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -27,8 +27,8 @@ def digest_of(length: int) -> bytes:
 
 @dataclass
 class Party:
-    """`own` is the endpoint under test, `peer` the other one. Numbers in scripts count from CONNECT and ACCEPTED, which
-    are 0; here they are put on the wire and taken from it."""
+    """`own` is the endpoint under test, `peer` the other one. In scripts, numbers count from CONNECT and ACCEPTED,
+    which are 0; this class converts between these numbers and those on the wire."""
 
     name: str
     peer_id: int
@@ -44,7 +44,7 @@ class Party:
 
     @property
     def own_id(self) -> int:
-        """0 until known."""
+        """Our connection id, 0 until it is known."""
         return 0 if self.connection is None else self.connection.id
 
     def live(self) -> Connection:
@@ -54,24 +54,24 @@ class Party:
         return self.connection
 
     def own_sequence(self, number: int) -> int:
-        """A number of ours on the wire."""
+        """The number on the wire of our packet with this number."""
         return wrap(self.live().identity.first_sequence + number)
 
     def own_number(self, wire: int) -> int:
-        """A number of ours as scripts have it."""
+        """The number, as scripts count, of our packet with this number on the wire."""
         return distance(wrap(self.live().identity.first_sequence), wire)
 
     def peer_sequence(self, number: int) -> int:
-        """A number of the peer on the wire."""
+        """The number on the wire of the peer's packet with this number."""
         return wrap(self.peer_base + number)
 
     def peer_number(self, wire: int) -> int:
-        """A number of the peer as scripts have it."""
+        """The number, as scripts count, of the peer's packet with this number on the wire."""
         return distance(wrap(self.peer_base), wire)
 
     def place(self, number: int, size: int | None) -> tuple[int, int]:
-        """Offset and size of the peer's packet with that number. What was not mentioned before it is taken to be as
-        long as this one; a number that was mentioned keeps what it had."""
+        """Offset and size of the peer's packet with that number. Packets before it that the script has not mentioned
+        are taken to have its size; a packet that was mentioned keeps its size."""
         known = self.peer_numbers.get(number)
         if known is not None and size in (None, known[1]):
             return known

@@ -1,4 +1,4 @@
-"""Plays a script: commands and packets in, and nothing may come out that a line does not expect, at its very time."""
+"""Plays a script: commands and packets go in, and every packet and event must be expected by a line, at its time."""
 
 from collections import deque
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tunnel.core import EndpointConfig
 
 __all__ = ["play", "play_file"]
 
-HISTORY_LINES = 14  # of what happened before, shown with a failure
+HISTORY_LINES = 14  # lines of history shown with a failure
 
 OPENINGS = {
     "initiator": """
@@ -38,7 +38,7 @@ OPENINGS = {
         ! Connected@{name}
     """,
 }
-"""`open`, `open acceptor`, `open exit`: a connection comes to be. The ACK names nothing that gives an RTT sample."""
+"""`open`, `open acceptor`, `open exit`: opens a connection. Its ACK names no packet, so that it gives no RTT sample."""
 
 LISTENING = """
         listen svc
@@ -48,12 +48,12 @@ LISTENING = """
 
 
 def play_file(path: Path) -> None:
-    """Read and play; ScriptError says file, line, what was expected and what came."""
+    """Read and play a file; ScriptError gives file, line, the expected and the actual packet or event."""
     play(parse_script(path))
 
 
 def play(script: Script) -> None:
-    """Play every step, then see that nothing is left over."""
+    """Play every step, then check that no packet or event is left over."""
     player = _Player(script)
     for step in script.steps:
         player.play(step)
@@ -74,7 +74,7 @@ class _Player:
         self._world = World(config)
 
     def play(self, step: Step) -> None:
-        """One line."""
+        """Play one line."""
         self._step = step
         try:
             moment = step.moment(self._world.now)
@@ -86,7 +86,7 @@ class _Player:
             self._fail(error)
 
     def finish(self) -> None:
-        """What left and what came was all expected."""
+        """Check that every packet and event was expected."""
         try:
             self._nothing_left()
         except ScriptError as error:
@@ -126,7 +126,7 @@ class _Player:
             world.settle()
 
     def _connecting(self, phrase: Phrase) -> Phrase:
-        """CONNECT@name TARGET from a peer: the first one of that name makes the party."""
+        """Handle CONNECT@name TARGET from a peer: the first CONNECT of that name makes the party."""
         fields = dict(phrase.fields)
         base = Fields(Phrase("", fields={"base": fields.pop("base")})).number("base") if "base" in fields else None
         if phrase.connection not in self._world.parties:
@@ -176,7 +176,7 @@ class _Player:
             raise ScriptError(_difference(f"{phrase.word} {' '.join(phrase.arguments)}", known))
 
     def _nothing_left(self) -> None:
-        """No packet and no event is left that no line has expected."""
+        """Check that no packet or event is left that no line has expected."""
         for queue in (self._world.sent, self._world.events):
             if queue:
                 raise ScriptError(_difference("nothing more before this line", _list(queue)))

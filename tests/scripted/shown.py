@@ -1,4 +1,4 @@
-"""Packets out of the endpoint, as scripts write them, and whether they are what a script expects."""
+"""Packets out of the endpoint, in the words of scripts, and whether a script expects them."""
 
 import enum
 from collections.abc import Callable
@@ -32,7 +32,7 @@ __all__ = ["Shown", "Value", "agrees", "matches", "show", "target_text"]
 Value: TypeAlias = int | str | bool | None
 
 STRICT = {"attempt": "0", "sack": "none"}
-"""Fields that have these values when a script does not say otherwise; any other that it leaves out is free."""
+"""Fields that have these values unless a script gives others; all other fields that it leaves out are not compared."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Shown:
     """A packet or an event in words."""
 
     word: str
-    connection: str  # the name that scripts use; "" when it belongs to none
+    connection: str  # the name in the script; "" if it belongs to no connection
     fields: dict[str, Value]
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Shown:
 
 
 def matches(expected: Phrase, actual: Shown) -> bool:
-    """Whether the packet or event is of the kind that is expected, with all the fields that are named."""
+    """Whether the packet or event has the expected type and the values of all the fields that are given."""
     if expected.word != actual.word or (actual.connection and expected.connection != actual.connection):
         return False
     wanted = {**{key: value for key, value in STRICT.items() if key in actual.fields}, **expected.fields}
@@ -83,7 +83,7 @@ def show(packet: Packet, party: Party | None) -> Shown:
 
 
 def target_text(target: Target) -> str:
-    """A service by its name, a TCP target as host:port."""
+    """A service as its name, a TCP target as host:port."""
     return target.host if target.kind == TargetKind.SERVICE else f"{target.host}:{target.port}"
 
 

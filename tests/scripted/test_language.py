@@ -1,4 +1,4 @@
-"""The runner itself: it must notice what a script is there to notice."""
+"""Tests of the runner: it must notice every error that a script is there to notice."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ HEADER = "# PROTOCOL 4.6\n# A sentence.\n"
 
 
 def played(folder: Path, body: str) -> str:
-    """What the runner says about a script; "" when it is content."""
+    """The runner's message about a script; "" if the script passes."""
     path = folder / "a.trace"
     path.write_text(HEADER + body)
     try:
@@ -39,7 +39,7 @@ def test_numbers_have_units(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1h", "1.5us", "0x", "1..2"])
-def test_what_is_no_number_is_an_error(text: str) -> None:
+def test_text_that_is_no_number_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="not a"):
         parse_number(text)
 
@@ -57,7 +57,7 @@ def test_a_line_has_a_time_a_mark_and_phrases() -> None:
 
 
 @pytest.mark.parametrize("line", ["+x write 1", "write 1 ;", "< ACK cum=1 cum=2", "< DATA seq=1 times=99999"])
-def test_a_line_outside_the_language_is_named(line: str) -> None:
+def test_an_error_names_the_line_that_breaks_the_language(line: str) -> None:
     with pytest.raises(ScriptError, match="here:1: "):
         parse_steps(line, "here")
 
@@ -106,12 +106,12 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("body", "message"), FAULTS)
-def test_what_is_wrong_is_said_with_file_and_line(tmp_path: Path, body: str, message: str) -> None:
+def test_an_error_names_file_and_line(tmp_path: Path, body: str, message: str) -> None:
     said = played(tmp_path, body)
     assert message in said
     lines = body.count("\n") + HEADER.count("\n")
     assert said.startswith(f"{tmp_path}/a.trace:{lines}: ")
 
 
-def test_a_sound_script_is_silent(tmp_path: Path) -> None:
+def test_a_correct_script_passes(tmp_path: Path) -> None:
     assert played(tmp_path, "open\nwrite 10\n> DATA seq=1 len=10\n+1s > DATA seq=1 len=10 attempt=1\n") == ""

@@ -35,14 +35,14 @@ def test_the_endpoint_follows_the_script(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=name)
-def test_a_script_names_clauses_that_exist(path: Path) -> None:
+def test_clauses_that_a_script_names_exist(path: Path) -> None:
     clauses = parse_script(path).clauses
     assert clauses
     assert [clause for clause in clauses if clause not in CLAUSES] == []
 
 
 class Table(dict[tuple[State, Input], Row]):
-    """The state table, with the rows that were used."""
+    """The state table; it records the rows that were used."""
 
     def __init__(self) -> None:
         super().__init__(TRANSITIONS)

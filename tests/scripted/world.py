@@ -1,4 +1,4 @@
-"""The endpoint under test on a virtual clock, with a carrier that does what the script says."""
+"""The endpoint under test on a virtual clock, with a carrier that follows the script."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -26,29 +26,29 @@ from tunnel.wire import (
 
 __all__ = ["ScriptedRandom", "World", "clock"]
 
-PEER_ID = 0xA000  # of the first connection; others follow
+PEER_ID = 0xA000  # id of the first connection; others follow
 PEER_BASE = 7_000_000
-TIMEOUTS_MAX = 100_000  # in one step of a script: an endpoint that never comes to rest
+TIMEOUTS_MAX = 100_000  # in one step of a script; more mean that the endpoint never comes to rest
 BATCHES_MAX = 10_000
 
 _ENDS = frozenset({int(PacketType.FINISH), int(PacketType.CLOSE)})
 
 
 class ScriptedRandom(Random):
-    """A seeded random of which a script can say what it draws next."""
+    """A seeded Random for which a script can choose the next draws."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.next: deque[int] = deque()
 
     def getrandbits(self, bits: int, /) -> int:
-        """The scripted numbers are for 32 bits: ids and first sequence numbers."""
+        """The script's numbers apply to draws of 32 bits: ids and first sequence numbers."""
         return self.next.popleft() if bits == 32 and self.next else super().getrandbits(bits)
 
 
 class World:
-    """Everything that a script can see and touch. Packets that left and events that came wait, each with its time,
-    until a line of the script expects them."""
+    """All that a script can see and change. Packets and events of the endpoint are kept, each with its time, until a
+    line of the script expects them."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self.random = ScriptedRandom(1)
@@ -75,7 +75,7 @@ class World:
         return party
 
     def new_party(self, name: str, target: str, base: int | None, *, initiator: bool) -> Party:
-        """A connection that begins: the endpoint under test is its initiator, or its acceptor."""
+        """A new connection: the endpoint under test is its initiator, or its acceptor."""
         host, colon, port = target.partition(":")
         party = Party(
             name,
@@ -105,7 +105,7 @@ class World:
     # time
 
     def advance(self, moment: int) -> None:
-        """Let the time pass; every timer fires when it is due, and what it causes leaves at that time."""
+        """Let the time pass; every timer fires when it is due, and packets that it causes leave at that time."""
         if moment < self.now:
             raise ValueError(f"{clock(moment)} is over: it is {clock(self.now)}")
         for _ in range(TIMEOUTS_MAX):
@@ -116,26 +116,26 @@ class World:
             self.now = max(self.now, due)
             self.endpoint.handle_timeout(self.now)
             self.settle()
-        raise ScriptError(f"timers fire for ever at {clock(self.now)}")
+        raise ScriptError(f"timers fire without end at {clock(self.now)}")
 
     # the carrier
 
     def receive(self, packets: Sequence[Packet]) -> None:
-        """One batch reaches the endpoint, as bytes."""
+        """Deliver one batch to the endpoint, as bytes."""
         parsed, discarded = parse_packets(b"".join(encode_packets(packets)))
         if discarded is not None:
             raise ScriptError(f"the script's own packets are broken: {discarded}")
         self.endpoint.receive_packets(parsed, self.now)
 
     def settle(self) -> None:
-        """Whatever wants to leave leaves, and events come out."""
+        """Let the endpoint send all the batches it wants, and take its events."""
         for _ in range(BATCHES_MAX):
             if not (self.carrier_on and self.endpoint.wants_batch()):
                 break
             if not self.take_batch(self.batch_bytes) and self.endpoint.wants_batch():
-                raise ScriptError("the endpoint wants a batch for ever and has nothing to put into it")
+                raise ScriptError("the endpoint keeps asking for a batch and has nothing to put into it")
         else:
-            raise ScriptError(f"the endpoint fills one batch after the other at {clock(self.now)}")
+            raise ScriptError(f"the endpoint fills batches without end at {clock(self.now)}")
         while (event := self.endpoint.poll_event()) is not None:
             shown = self._shown_event(event)
             self.events.append((self.now, shown))
@@ -143,14 +143,14 @@ class World:
         self._check_timers()
 
     def take_batch(self, size_max: int) -> bool:
-        """One batch leaves, receipted at once unless the script does that; False if there was none."""
+        """Send one batch, receipted at once unless the script does that; return False if there was none."""
         batch = self.endpoint.next_batch(size_max, self.now)
         if batch is None:
             return False
         if batch.size != sum(packet.size for packet in batch.packets):
-            raise ScriptError(f"a batch says that it has {batch.size} bytes")
+            raise ScriptError(f"a batch claims a size of {batch.size} bytes")
         if batch.size > size_max and len(batch.packets) > 1:
-            raise ScriptError(f"a batch of {batch.size} bytes, where {size_max} were allowed")
+            raise ScriptError(f"a batch of {batch.size} bytes, at most {size_max} are allowed")
         self.tokens.append(batch.token)
         for packet in batch.packets:
             party = self._party_of(packet)
@@ -165,7 +165,7 @@ class World:
         return True
 
     def done(self, number: int, *, ok: bool) -> None:
-        """The receipt of a batch, by its place among all that left; or that it is given up."""
+        """Report a batch, named by its place among all that left, as receipted or as given up."""
         if not 0 < number <= len(self.tokens):
             raise ValueError(f"{len(self.tokens)} batches have left, there is no batch {number}")
         self.endpoint.batch_done(self.tokens[number - 1], ok, self.now)
@@ -173,7 +173,7 @@ class World:
     # what must hold in every script
 
     def _check_repeat(self, packet: Packet, party: Party) -> None:
-        """1.8: a retransmission differs in its attempt alone; and the stream is what the script wrote."""
+        """1.8: a retransmission differs only in its attempt; and the stream is what the script wrote."""
         if packet.type not in SEQUENCED or self._resumes(packet):
             return
         number = party.own_number(packet.sequence)
@@ -182,16 +182,16 @@ class World:
         if known is None:
             self._check_first(packet, party, payload)
         elif (packet.type, payload) != known[:2]:
-            raise ScriptError(f"{PacketType(packet.type).name} {number} is not what it was the first time (1.8)")
+            raise ScriptError(f"{PacketType(packet.type).name} {number} differs from its first transmission (1.8)")
         attempts = 0 if known is None else known[2]
         if packet.attempt != attempts % 256:
-            raise ScriptError(f"packet {number} leaves as attempt {packet.attempt}, after {attempts} attempts (1.8)")
+            raise ScriptError(f"packet {number} leaves as attempt {packet.attempt}, not {attempts} (1.8)")
         party.sent[number] = (packet.type, payload, attempts + 1)
 
     def _check_first(self, packet: Packet, party: Party, payload: bytes) -> None:
         if packet.type == PacketType.DATA:
             if payload != stream(party.written, len(payload)):
-                raise ScriptError(f"DATA {party.own_number(packet.sequence)} carries other bytes than were written")
+                raise ScriptError(f"DATA {party.own_number(packet.sequence)} differs from the bytes written")
             party.written += len(payload)
         elif packet.type in _ENDS:
             end = decode_end(payload)
@@ -208,12 +208,12 @@ class World:
         return False
 
     def _check_timers(self) -> None:
-        """The endpoint wakes up in time for every deadline of every connection."""
+        """Check that the endpoint wakes up in time for every deadline of every connection."""
         wakes = self.endpoint.next_timeout()
         for connection in self.endpoint.connections.values():
             deadline = connection.timers.next()
             if connection.state is not State.CLOSED and deadline < 1 << 61 and (wakes is None or wakes > deadline):
-                raise ScriptError(f"a timer is due at {clock(deadline)}, and the endpoint sleeps beyond it")
+                raise ScriptError(f"a timer is due at {clock(deadline)}, but the endpoint sleeps past it")
 
     def _shown_event(self, event: Event) -> Shown:
         fields: dict[str, Value] = {}
@@ -229,7 +229,7 @@ class World:
 
 
 def clock(time_us: int) -> str:
-    """A time as scripts write it."""
+    """A time in the format of scripts."""
     for unit, size in (("s", 1_000_000), ("ms", 1000)):
         if time_us % size == 0:
             return f"{time_us // size}{unit}"

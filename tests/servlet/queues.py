@@ -23,7 +23,7 @@ KIB = 1 << 10
 
 
 class Box:
-    """A mailbox with its budget, and how often it has called."""
+    """A mailbox with its budget, and the number of its calls."""
 
     def __init__(self, *, bytes_max: int = 1 << 20, **settings: int) -> None:
         self.config = SwitchConfig(**{**SETTINGS, "reserved_bytes": 4 * KIB, **settings})
@@ -31,14 +31,14 @@ class Box:
         self.budget = Budget(bytes_max, self.config.pool_bytes(bytes_max))
         self.calls = 0
         self.mailbox = Mailbox(self.budget, self.config, self.counters, self._call)
-        # Where notices about what comes from nobody in particular go.
+        # The other end for queues without a pair: notices about their packets go there.
         self._elsewhere = Mailbox(Budget(1 << 30, 1 << 30), self.config, Counters(), lambda: None)
 
     def _call(self) -> None:
         self.calls += 1
 
     def queue(self, own_id: int, *, start: int = 100) -> RouteQueue:
-        """A queue in use; its sequence numbers start behind `start`."""
+        """A queue in use; its sequence numbers start after `start`."""
         queue = self.mailbox.open(own_id)
         assert queue is not None
         back = self._elsewhere.open(own_id)
@@ -49,13 +49,13 @@ class Box:
         return queue
 
     def pair(self, own_id: int, back: Box, back_id: int) -> tuple[RouteQueue, RouteQueue]:
-        """Both directions of a route: what waits here, what waits there."""
+        """Both directions of a route: the queue in this mailbox, and the queue in the other."""
         here, there = self.queue(own_id), back.queue(back_id)
         here.back, there.back = there, here
         return here, there
 
     def take(self, limit: int = 1 << 20) -> list[Packet]:
-        """What leaves next, as packets; it is confirmed at once."""
+        """Take the packets that leave next, and confirm them at once."""
         frames = self.mailbox.take(limit)
         self.mailbox.confirmed(frames)
         return packets(frames)

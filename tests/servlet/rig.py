@@ -24,7 +24,7 @@ from tunnel.wire import (
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable, make_token
-from tunnel_servlet.config import ListenAddress, RelayConfig, ShellLimits
+from tunnel_servlet.config import ListenAddress, RelayConfig, ServiceLimits
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.web.running import RunningRelay
 
@@ -53,26 +53,26 @@ ANYWHERE = Grant(connect=(parse_rule("127.0.0.0/8:*"), parse_rule("*:*")), servi
 def settings(
     *, limits: dict[str, Any] | None = None, switch: dict[str, Any] | None = None, **changes: Any
 ) -> RelayConfig:
-    """A configuration in which ann and bob may go anywhere and the user exits is an exit."""
+    """A configuration in which ann and bob may connect to any target and the user `exits` is an exit."""
     config = RelayConfig(
         listen=(LOOPBACK,),
         exit="none",
         tokens=TokenTable(KEYS),
         grants=GrantTable({"ann": ANYWHERE, "bob": ANYWHERE, "exits": Grant(exit=True)}),
         switch=SwitchConfig(**(switch or {})),
-        limits=ShellLimits(**(limits or {})),
+        limits=ServiceLimits(**(limits or {})),
     )
     return replace(config, **changes)
 
 
 def relay(config: RelayConfig | None = None, **options: Any) -> RunningRelay:
-    """A relay to be entered."""
+    """A relay; enter it to start it."""
     return RunningRelay(config or settings(), **options)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until it holds."""
-    while not condition():  # noqa: ASYNC110 - what is awaited here has no event
+    """Run the loop until the condition holds."""
+    while not condition():  # noqa: ASYNC110 - these conditions have no event
         await asyncio.sleep(0)
 
 
@@ -86,12 +86,12 @@ class Reply:
 
     @property
     def message(self) -> Any:
-        """What the envelope says, or what is wrong with it."""
+        """The message in the envelope, or the error of decoding it."""
         return decode_envelope(self.body)
 
 
 class Client:
-    """HTTP as a carrier speaks it, and as it should not."""
+    """An HTTP client that sends requests as a carrier does, and invalid ones."""
 
     def __init__(self, running: RunningRelay, user: str = "ann", base: str = "") -> None:
         self.url = f"http://{running.addresses[0]}{base}"
@@ -109,22 +109,22 @@ class Client:
         await self.session.close()
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
-        """Any request."""
+        """Send any request."""
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         async with self.session.request(method, self.url + path, data=body, headers=names) as response:
             return Reply(response.status, response.headers, await response.read())
 
     async def post(self, body: Any, **headers: str) -> Reply:
-        """An exchange."""
+        """Send an exchange."""
         usual = {"Authorization": f"Bearer {self.token}", "Content_Type": "application/octet-stream"}
         return await self.ask("POST", "/exchange", body, **{**usual, **headers})
 
     def post_soon(self, body: bytes) -> asyncio.Task[Reply]:
-        """An exchange whose answer takes time."""
+        """Send an exchange whose answer takes time."""
         return asyncio.get_running_loop().create_task(self.post(body))
 
     async def parked(self, body: bytes) -> asyncio.Task[Reply]:
-        """A pull that the relay holds."""
+        """Send a pull; return when the relay holds it."""
         before = self.switch.stats().parked_pulls
         pull = self.post_soon(body)
         await until(lambda: self.switch.stats().parked_pulls > before)

@@ -49,6 +49,7 @@ from tunnel_servlet.switch.switch import Response, Switch
 
 __all__ = [
     "DATABASE",
+    "FORBIDDEN",
     "MS",
     "REPORTS",
     "SECOND",
@@ -73,12 +74,15 @@ __all__ = [
     "read_dropped",
     "read_edge",
     "read_rejected",
+    "reason",
     "rejected",
+    "resume",
 ]
 
 MS, SECOND = 1_000, 1_000_000
 DATABASE = Target(TargetKind.TCP, "db.internal", 5432)
 REPORTS = Target(TargetKind.SERVICE, "reports")
+FORBIDDEN = Target(TargetKind.TCP, "forbidden", 1)  # no rule allows it
 SETTINGS: dict[str, Any] = {
     "process_bytes_max": 8 << 20,
     "user_bytes_max": 4 << 20,
@@ -91,8 +95,8 @@ SETTINGS: dict[str, Any] = {
 
 
 def allow(user: str, target: Target) -> Decision:
-    """The rules of the tests: nobody reaches what is called forbidden."""
-    if target.host == "forbidden":
+    """The rules of the tests: all targets are allowed except FORBIDDEN."""
+    if target == FORBIDDEN:
         return Deny(text="not for you")
     return Hand(HandTo.SERVICE if target.kind is TargetKind.SERVICE else HandTo.EXIT)
 
@@ -123,10 +127,10 @@ class Relay:
         self.links_ended: list[int] = []
         self._handle = 0
 
-    def post(self, user: str, body: bytes, *, is_exit: bool = False) -> int:
+    def post(self, user: str, body: bytes, *, is_exit: bool = False, identity: bytes | None = None) -> int:
         """Hand in a body; the handle of its response."""
         self._handle += 1
-        self.switch.request(self._handle, user, body, self.now, is_exit=is_exit)
+        self.switch.request(self._handle, user, body, self.now, is_exit=is_exit, identity=identity)
         self.settle()
         return self._handle
 
@@ -153,7 +157,7 @@ class Relay:
         self.now = end
 
     def message(self, handle: int) -> Any:
-        """What the response to this request says; it must be there."""
+        """Return the message in the response to this request. The response must be there."""
         return decode_envelope(b"".join(self.responses[handle].body))
 
     @property
@@ -170,6 +174,7 @@ class Peer:
     seed: int = 1
     name: str = ""
     is_exit: bool = False
+    own_identity: bytes | None = None  # of an endpoint in the relay's process
     generation: int = 1
     answer_bytes_max: int = 1 << 20
     numbers: dict[int, int] = field(default_factory=dict)
@@ -183,10 +188,10 @@ class Peer:
 
     @property
     def identity(self) -> bytes:
-        return attachment_id(self.secret)
+        return self.own_identity or attachment_id(self.secret)
 
     def attach(self, **changes: Any) -> Attached | Status:
-        """ATTACH; with a generation of its own lanes start anew."""
+        """Send ATTACH and return the answer. A new generation starts the lanes again."""
         fields: dict[str, Any] = {
             "secret": self.secret,
             "generation": self.generation,
@@ -195,7 +200,7 @@ class Peer:
             "name": self.name,
         }
         body = b"".join(encode_envelope(Attach(**{**fields, **changes})))
-        handle = self.relay.post(self.user, body, is_exit=self.is_exit)
+        handle = self.relay.post(self.user, body, is_exit=self.is_exit, identity=self.own_identity)
         message = self.relay.message(handle)
         assert isinstance(message, Attached | Status)
         if isinstance(message, Attached):
@@ -298,6 +303,10 @@ def connect(
     return Packet(PacketType.CONNECT, source, destination, sequence, encode_connect(message), attempt)
 
 
+def resume(initiator: int, acceptor: int, endpoint: Peer, **changes: Any) -> Packet:
+    return connect(initiator, resume=True, destination=acceptor, endpoint_id=endpoint.identity, **changes)
+
+
 def accepted(initiator: int, own: int, *, route_key: bytes | None = None, resumed: bool = False) -> Packet:
     message = Accepted(route_key or key(initiator), resumed, 1 << 16)
     return Packet(PacketType.ACCEPTED, initiator, own, 500, encode_accepted(message))
@@ -344,6 +353,12 @@ def read_rejected(packet: Packet) -> Rejected:
     assert packet.type == PacketType.REJECTED
     assert found is not None
     return found
+
+
+def reason(packets: list[Packet]) -> int:
+    """Of the one packet, a REJECTED."""
+    (packet,) = packets
+    return read_rejected(packet).reason
 
 
 def read_dropped(packet: Packet) -> Dropped:

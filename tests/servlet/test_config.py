@@ -1,4 +1,4 @@
-"""Configuration: what it means, and how an operator learns what is wrong with it."""
+"""The relay's configuration: its meaning, and the errors that operators see."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ from tunnel_servlet.config import (
     ConfigError,
     ListenAddress,
     RelayConfig,
-    ShellLimits,
+    ServiceLimits,
     parse_address,
     parse_config,
     parse_users,
@@ -49,7 +49,7 @@ drain_seconds = 7
 """
 
 
-def test_everything_is_read() -> None:
+def test_every_setting_is_read() -> None:
     config = parse_config(FULL, "relay.toml")
     assert config.listen == (
         ListenAddress("127.0.0.1", 8080),
@@ -72,30 +72,30 @@ def test_everything_is_read() -> None:
 def test_an_empty_file_is_the_default() -> None:
     config = parse_config("", "relay.toml")
     assert config.listen == RelayConfig().listen
-    assert (config.limits, config.exit, config.tls) == (ShellLimits(), "inline", None)
+    assert (config.limits, config.exit, config.tls) == (ServiceLimits(), "inline", None)
 
 
 ERRORS = [
     ("listen = [", "relay.toml: not TOML"),
     ("lisen = []", "relay.toml: lisen: unknown key; did you mean listen?"),
-    ("xyz = 1", "relay.toml: xyz: unknown key; known are: admin, base"),
+    ("xyz = 1", "relay.toml: xyz: unknown key; known keys: admin, base"),
     ("listen = 'x'", "relay.toml: listen: expected array, got str"),
-    ("listen = ['x']", "relay.toml: listen: 'x' is no address: write HOST:PORT"),
+    ("listen = ['x']", "relay.toml: listen: 'x' is not an address: write HOST:PORT"),
     ("listen = [1]", "relay.toml: listen[0]: expected str, got int"),
-    ("admin = '1:x'", "relay.toml: admin: '1:x' is no address"),
-    ("base = 'x'", "relay.toml: base: 'x' is no path"),
-    ("base = '/x/'", "relay.toml: base: '/x/' is no path"),
+    ("admin = '1:x'", "relay.toml: admin: '1:x' is not an address"),
+    ("base = 'x'", "relay.toml: base: 'x' is not a path"),
+    ("base = '/x/'", "relay.toml: base: '/x/' is not a path"),
     ("exit = 'maybe'", "relay.toml: exit: invalid enum value 'maybe'"),
     ("[tls]\nkey = 'k'", "relay.toml: tls: object missing required field certificate"),
     ("[tls]\nkey = 'k'\ncertificate = 'c'\nca = 'x'", "relay.toml: tls.ca: unknown key; remove it"),
     ("[users.ann]\nconect = []", "relay.toml: users.ann.conect: unknown key; did you mean connect?"),
     ("[users.ann]\nconnect = 'x'", "relay.toml: users.ann.connect: expected array, got str"),
-    ("[users.ann]\nconnect = ['x']", "relay.toml: users.ann.connect: 'x' is no rule"),
+    ("[users.ann]\nconnect = ['x']", "relay.toml: users.ann.connect: 'x' is not a rule"),
     ("[users.ann]\nexit = 1", "relay.toml: users.ann.exit: expected bool, got int"),
     ("[users]\nann = 1", "relay.toml: users.ann: expected object, got int"),
-    ("[users.'a b']", "relay.toml: users: 'a b' is no user name"),
+    ("[users.'a b']", "relay.toml: users: 'a b' is not a user name"),
     ("[everyone]\nconnect = ['10.0.0.1/8:1']", "did you mean 10.0.0.0/8?"),
-    ("names_may_resolve_to = ['x']", "relay.toml: names_may_resolve_to: 'x' is no network"),
+    ("names_may_resolve_to = ['x']", "relay.toml: names_may_resolve_to: 'x' is not a network"),
     ("[limits]\nbody_bytes = 1", "relay.toml: limits.body_bytes: unknown key; did you mean body_bytes_max?"),
     ("[limits]\nbody_bytes_max = 'x'", "relay.toml: limits.body_bytes_max: expected a whole number, not 'x'"),
     ("[limits]\nbody_bytes_max = 1.5", "relay.toml: limits.body_bytes_max: expected a whole number, not 1.5"),
@@ -116,7 +116,7 @@ def test_an_error_names_file_key_and_remedy(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "8080", ":8080", "x:", "x:y", "x:65536", "ftp://x:1", "x:-1"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="address"):
         parse_address(text)
 
@@ -125,7 +125,7 @@ def test_what_is_no_address(text: str) -> None:
     ("text", "is_loopback"),
     [("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("0.0.0.0:1", False), ("relay.example:1", False)],
 )
-def test_loopback_is_known(text: str, is_loopback: bool) -> None:
+def test_loopback_addresses_are_recognised(text: str, is_loopback: bool) -> None:
     assert parse_address(text).is_loopback is is_loopback
     assert str(parse_address(text)) == text
 
@@ -140,20 +140,20 @@ PUBLIC = (ListenAddress("0.0.0.0", 80),)
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (RelayConfig(), "tokens.toml: nobody has a token: run `tunnel-relay user add NAME -c r.toml`"),
+        (RelayConfig(), "tokens.toml: no user has a token: run `tunnel-relay user add NAME -c r.toml`"),
         (RelayConfig(tokens=TOKENS), "r.toml: no rule allows anything: add connect"),
-        (RelayConfig(grants=POLICY), "nobody has a token"),
-        (RelayConfig(listen=PUBLIC, is_open=True), "--open: 0.0.0.0:80 can be reached from elsewhere"),
+        (RelayConfig(grants=POLICY), "no user has a token"),
+        (RelayConfig(listen=PUBLIC, is_open=True), "--open: other machines can reach 0.0.0.0:80"),
         (RelayConfig(listen=(ListenAddress("127.0.0.1", 1, tls=True),), is_open=True), "needs a [tls] table"),
     ],
 )
-def test_it_does_not_start_by_mistake(config: RelayConfig, message: str) -> None:
+def test_a_relay_does_not_start_with_a_mistaken_configuration(config: RelayConfig, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         require_safe(config, "r.toml")
     assert message in str(caught.value)
 
 
-def test_it_starts_with_tokens_and_rules_or_open_on_loopback() -> None:
+def test_a_relay_starts_with_tokens_and_rules_or_open_on_loopback() -> None:
     require_safe(RelayConfig(tokens=TOKENS, grants=POLICY, listen=PUBLIC), "r.toml")
     require_safe(RelayConfig(is_open=True), "r.toml")
 
@@ -173,9 +173,9 @@ def test_users_are_written_and_read() -> None:
     ("text", "message"),
     [
         ("x", "t.toml: not TOML"),
-        ("ann = 1", "t.toml: ann: only `tokens` stands under a user"),
-        ("[ann]\nrole = 1", "t.toml: ann: only `tokens` stands under a user"),
-        ("['a b']", "t.toml: 'a b' is no user name"),
+        ("ann = 1", "t.toml: ann: a user may have only the key `tokens`"),
+        ("[ann]\nrole = 1", "t.toml: ann: a user may have only the key `tokens`"),
+        ("['a b']", "t.toml: 'a b' is not a user name"),
         ("[ann]\ntokens = 1", "t.toml: ann.tokens: expected array, got int"),
         ("[ann]\ntokens = [{id = 'x'}]", "t.toml: ann.tokens[0]: object missing required field sha256"),
         ("[ann]\ntokens = [{id = 'x', sha256 = 'y'}]", "t.toml: ann.tokens[0]: a key id is 8 hex digits"),

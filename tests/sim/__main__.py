@@ -1,4 +1,4 @@
-"""`python -m tests.sim`: run seeds, print what failed and how to repeat it; tables of coverage and of goodput."""
+"""`python -m tests.sim`: run seeds, print failures and how to repeat them; tables of coverage and of goodput."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.sim.runner import Outcome, run_seeds
 
 __all__ = ["main"]
 
-SEEDS_THAT_COVER = 2000  # from here on a hole in the table is a failure
+SEEDS_THAT_COVER = 2000  # with this many seeds, a hole in the table of coverage is a failure
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 when every promise was kept, 1 when one was broken."""
+    """Return 0 when every promise was kept, 1 when one was broken."""
     options = _parse(arguments)
     if options.goodput:
         return goodput.main(as_json=options.json)
@@ -51,15 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="run so many seeds (default 100)")
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="the number of seeds to run (default 100)")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="the first of them (default 0)")
-    parser.add_argument("--seed", type=int, metavar="S", help="run this one seed, and say what it means")
+    parser.add_argument("--seed", type=int, metavar="S", help="run this one seed, and print its scenario")
     parser.add_argument("--trace", metavar="DIR", help="write the trace of each seed to DIR/seed-S.jsonl")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
     )
     parser.add_argument("--coverage", action="store_true", help="print fault kinds x connection states")
-    parser.add_argument("--goodput", action="store_true", help="measure what loss leaves of the throughput, instead")
+    parser.add_argument("--goodput", action="store_true", help="measure the throughput that loss leaves, instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return parser.parse_args(arguments)
 

@@ -1,4 +1,4 @@
-"""Scenarios made for one purpose: one kind of fault alone, an endpoint that dies, a silence beyond the user timeout."""
+"""Scenarios for one purpose: one kind of fault alone, an endpoint that dies, a silence beyond the user timeout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def one_kind(kind: FaultKind, seed: int) -> Scenario:
 
 
 def one_death(node: int, seed: int, absence_us: int) -> Scenario:
-    """The client (0), the service (1) or the exit (2) dies in the middle of four streams; a successor comes."""
+    """The client (0), the service (1) or the exit (2) dies in the middle of four streams; a successor replaces it."""
     paced = Flow(40_000, write_bytes=1000, write_pause_us=500 * MILLISECOND)
     streams = tuple(
         StreamSpec(number, 0, 1 + number % 2, paced, paced, Ending.FINISH, label="killed") for number in range(4)
@@ -42,7 +42,7 @@ def one_death(node: int, seed: int, absence_us: int) -> Scenario:
 
 
 def one_silence(length_us: int, user_timeout_us: int) -> Scenario:
-    """The client's path swallows everything for so long."""
+    """The client's path swallows everything for `length_us`."""
     paced = Flow(40_000, write_bytes=1000, write_pause_us=500 * MILLISECOND)
     window = Window(FaultKind.BLACKHOLE, 3 * SECOND, 3 * SECOND + length_us, 0)
     plan = FaultPlan(end_us=window.end_us, windows=(window,))
@@ -51,13 +51,13 @@ def one_silence(length_us: int, user_timeout_us: int) -> Scenario:
 
 
 def one_slow_path(shape: PathShape, size: int) -> Scenario:
-    """One upload, nothing wrong but the path itself."""
+    """One upload with no fault: only the path itself is slow."""
     nodes = (replace(_nodes()[0], shape=shape), *_nodes()[1:])
     return Scenario(1, nodes, (StreamSpec(0, 0, 1, Flow(size), Flow(), Ending.CLOSE, label="slow path"),), FaultPlan())
 
 
 def unheard_abort() -> Scenario:
-    """The exit aborts the second of two streams while its only lane is busy with the answer to the first."""
+    """The exit aborts the second of two streams while its only lane still carries its acceptance of the first."""
     far = PathShape(SECOND, SECOND, 0, 1_000_000)
     client, service, exit_ = _nodes()
     paced = Flow(4000, write_bytes=100, write_pause_us=100 * MILLISECOND)

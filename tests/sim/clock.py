@@ -13,7 +13,7 @@ MINUTE = 60 * SECOND
 
 
 class Alarm:
-    """One action at one time; `cancel()` takes it out of force, not out of the queue."""
+    """One action at one time; `cancel()` disables it, but leaves its entry in the queue."""
 
     __slots__ = ("action", "time_us")
 
@@ -26,7 +26,7 @@ class Alarm:
 
 
 class Clock:
-    """Runs actions in the order of their times; the same calls give the same order, always."""
+    """Runs actions in the order of their times; the same calls always give the same order."""
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -35,7 +35,7 @@ class Clock:
         self._counter = 0
 
     def at(self, time_us: int, action: Callable[[], None]) -> Alarm:
-        """Run `action` at `time_us`; what lies in the past runs next."""
+        """Run `action` at `time_us`; a time in the past means next."""
         alarm = Alarm(max(time_us, self.now_us), action)
         self._counter += 1
         heapq.heappush(self._queue, (alarm.time_us, self._counter, alarm))
@@ -45,7 +45,7 @@ class Clock:
         return self.at(self.now_us + delay_us, action)
 
     def step(self, until_us: int) -> bool:
-        """Run the next action not later than `until_us`; False, at `until_us`, when there is none."""
+        """Run the next action not later than `until_us`; without one, set the clock to `until_us` and return False."""
         while self._queue:
             time_us, _, alarm = self._queue[0]
             if alarm.action is not None and time_us > until_us:

@@ -1,4 +1,4 @@
-"""Where faults struck: kinds x states of the connections that they struck, as a table whose holes are failures."""
+"""A table of fault kinds by the states of the connections that faults struck. A hole in the table is a failure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tunnel.core import State
 
 __all__ = ["IMPOSSIBLE", "STATES", "Cells", "Table"]
 
-STATES = tuple(state for state in State if state is not State.CLOSED)  # of closed connections nothing is left to hurt
+STATES = tuple(state for state in State if state is not State.CLOSED)  # a closed connection cannot be hurt
 
 K, S = FaultKind, State
-_READING = (S.OPEN, S.PEER_CLOSED)  # only there does an application read
+_READING = (S.OPEN, S.PEER_CLOSED)  # an application reads in these states only
 IMPOSSIBLE = frozenset(
     (kind, state) for kind in (K.SLOW_READER, K.STOPPED_READER) for state in STATES if state not in _READING
 )
-"""Cells that cannot exist; every other one must be struck in 2,000 seeds."""
+"""Cells that cannot occur; 2,000 seeds must strike every other one."""
 
 
 class Cells:
@@ -27,7 +27,7 @@ class Cells:
         self.kinds: dict[FaultKind, int] = {}
 
     def strike(self, kind: FaultKind, states: Iterable[State]) -> None:
-        """One strike, on everything that was in one of these states."""
+        """Count one strike on all connections that were in one of these states."""
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         for state in states:
             if state is not State.CLOSED:
@@ -35,7 +35,7 @@ class Cells:
                 self.counts[key] = self.counts.get(key, 0) + 1
 
     def plain(self) -> dict[str, dict[str, int]]:
-        """Kind -> state -> count, with names: for other processes and for JSON."""
+        """Kind -> state -> count, with names as keys: for other processes and for JSON."""
         rows: dict[str, dict[str, int]] = {kind.name: {"": count} for kind, count in self.kinds.items()}
         for (kind, state), count in self.counts.items():
             rows[kind.name][state.name] = count
@@ -43,7 +43,7 @@ class Cells:
 
 
 class Table:
-    """The strikes of many runs, and what moved in the runs of each kind."""
+    """The strikes of many runs; for each kind of fault also the bytes and connections of its runs."""
 
     def __init__(self) -> None:
         self._cells: dict[tuple[str, str], int] = {}
@@ -52,7 +52,7 @@ class Table:
         self._connections: dict[str, int] = {}
 
     def add(self, cells: dict[str, dict[str, int]], moved_bytes: int, connections: int) -> None:
-        """Count one run in."""
+        """Add the counts of one run."""
         for kind, row in cells.items():
             self._runs[kind] = self._runs.get(kind, 0) + 1
             self._bytes[kind] = self._bytes.get(kind, 0) + moved_bytes
@@ -61,7 +61,7 @@ class Table:
                 self._cells[kind, state] = self._cells.get((kind, state), 0) + count
 
     def holes(self) -> list[str]:
-        """The cells that exist and were never struck."""
+        """The cells that can occur and were never struck."""
         return [
             f"{kind.value} x {state.value}"
             for kind in FaultKind
@@ -70,7 +70,7 @@ class Table:
         ]
 
     def render(self) -> str:
-        """The table for people."""
+        """The table as text."""
         heads = [state.name.lower().replace("_", " ") for state in STATES]
         widths = [max(len(head), 7) for head in heads]
         lines = [

@@ -1,4 +1,4 @@
-"""`python -m tests.sim.demo`: one transfer in both directions through everything that may happen to it, drawn."""
+"""`python -m tests.sim.demo`: one transfer in both directions through all kinds of faults, drawn as a time line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MARKS = {
 
 
 def demo_scenario(seed: int) -> Scenario:
-    """4 MB up and 3 MB down over 80 ms and 1 MB/s, a blackhole of 5 s and a restart of the relay on the way."""
+    """4 MB up and 3 MB down over 80 ms and 1 MB/s, with a blackhole of 5 s and a restart of the relay."""
     far = PathShape(40 * MILLISECOND, 40 * MILLISECOND, 10 * MILLISECOND, 1_000_000)
     near = PathShape(1 * MILLISECOND, 1 * MILLISECOND, 0, 100_000_000)
     rates = {
@@ -61,7 +61,7 @@ def demo_scenario(seed: int) -> Scenario:
 
 
 class Painter:
-    """Colours on a terminal, nothing else elsewhere."""
+    """Adds colours on a terminal, and nothing elsewhere."""
 
     def __init__(self, colours: bool) -> None:
         self._colours = colours
@@ -71,7 +71,7 @@ class Painter:
 
 
 class Picture:
-    """What happened, put into columns of time."""
+    """The events of a run, sorted into columns of time."""
 
     def __init__(self, world: World, end_us: int) -> None:
         self.world = world
@@ -97,7 +97,7 @@ class Picture:
         return rate, so_far
 
     def marks(self, kind: FaultKind) -> str:
-        """Where this kind struck."""
+        """The columns in which this kind struck."""
         line = [" "] * WIDTH
         for time_us, struck in self.world.strikes or ():
             if struck is kind:
@@ -171,7 +171,7 @@ def _digests(world: World, paint: Painter) -> Iterable[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 only if every byte was right."""
+    """Return 0 only if every byte was right."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.demo", description=__doc__)
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args(arguments)

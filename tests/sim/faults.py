@@ -1,4 +1,4 @@
-"""What may go wrong, as data: the kinds, and the plan that one seed draws from them."""
+"""The faults of the simulator, as data: their kinds, and the plan that one seed draws from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class FaultKind(enum.Enum):
-    """One way to hurt a tunnel; the value names it in traces and tables."""
+    """One way to hurt a tunnel; the value is its name in traces and tables."""
 
     REQUEST_LOST = "request lost"
     REQUEST_RESET = "request reset"
@@ -65,7 +65,7 @@ class FaultKind(enum.Enum):
 
 K = FaultKind
 
-# what traces call each of them; the finer name goes into the text
+# the name of each kind in traces; the finer name goes into the text
 TRACE_FAULTS: dict[FaultKind, TraceFault] = {
     K.REQUEST_LOST: TraceFault.REQUEST_LOST,
     K.REQUEST_RESET: TraceFault.CONNECTION_REFUSED,
@@ -118,9 +118,9 @@ WINDOW_KINDS = (K.BLACKHOLE, K.BLACKHOLE_UP, K.BLACKHOLE_DOWN, K.FLAPPING)
 LINK_KINDS = (K.LINK_CUT, K.LINK_STALLED, K.LINK_FLIPPED)
 MOMENT_KINDS = (K.PAUSED, K.CLOCK_JUMP)
 
-FLAP_UP_US = 5 * SECOND  # reliability.md, scenario 20
+FLAP_UP_US = 5 * SECOND  # docs/RELIABILITY.md, scenario 20
 FLAP_DOWN_US = 2 * SECOND
-PHASE_US_MAX = 200 * SECOND  # all of it and the healing after it fit into the user timeout of 300 s
+PHASE_US_MAX = 200 * SECOND  # faults and healing must fit into the user timeout of 300 s
 JUMP_US_MAX = 40 * SECOND  # of all jumps of one clock together, for the same reason
 PAUSE_US = 30 * SECOND
 REPLAY_US_MAX = 60 * SECOND
@@ -129,7 +129,7 @@ DELAY_US_MAX = 5 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A kind in force between two times on the path of one node, or of all (-1)."""
+    """A kind of fault that is in force between two times on the path of one node, or of all nodes (-1)."""
 
     kind: FaultKind
     start_us: int
@@ -144,7 +144,7 @@ class Window:
         return True
 
     def gap_end_us(self, now_us: int) -> int:
-        """When the silence that covers `now_us` ends."""
+        """The time at which the silence that covers `now_us` ends."""
         if self.kind is K.FLAPPING:
             period_us = FLAP_UP_US + FLAP_DOWN_US
             return min(self.end_us, now_us + period_us - (now_us - self.start_us) % period_us)
@@ -163,30 +163,30 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Everything that one run will suffer. Nothing strikes at or after `end_us`."""
+    """All faults of one run. None strikes at or after `end_us`."""
 
     end_us: int = 0
     rates: dict[FaultKind, float] = field(default_factory=dict)
     nodes: tuple[int, ...] = ()
-    """Whose exchanges the rates concern; empty: everybody's."""
+    """The nodes whose exchanges the rates concern; empty: all nodes."""
     windows: tuple[Window, ...] = ()
     moments: tuple[Moment, ...] = ()
     body_limits: tuple[tuple[int, int], ...] = ()
-    """(from when, bytes): larger request bodies are answered 413; 0 bytes: no limit."""
+    """(from when, bytes): larger request bodies are answered with 413; 0 bytes: no limit."""
     restart_exchanges_mean: int = 0
     restarts_max: int = 0
     restart_absence_us: int = 500 * MILLISECOND
     link_mean_us: int = 0
-    """Mean time between two strikes on one link, of the link kinds in `link_kinds`."""
+    """Mean time between two strikes of the kinds in `link_kinds` on one link."""
     link_kinds: tuple[FaultKind, ...] = ()
 
     @property
     def healed_us(self) -> int:
-        """From here on every node is there and every path works."""
+        """The time from which every node is running and every path works."""
         return max([self.end_us, *(moment.time_us + moment.amount_us for moment in self.moments)])
 
     def describe(self) -> list[str]:
-        """The plan in a few words, for whoever reads a failure."""
+        """The plan in a few words, for a reader of a failure."""
         words = [f"{kind.value} {rate:.0%}" for kind, rate in self.rates.items()]
         words += [f"{w.kind.value} {w.start_us / 1e6:.1f}-{w.end_us / 1e6:.1f} s node {w.node}" for w in self.windows]
         words += [
@@ -203,7 +203,7 @@ class FaultPlan:
 
 
 def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> FaultPlan:
-    """A plan of several kinds at once; `named` nodes may die, since their successors can be told from them."""
+    """A plan of several kinds at once; only `named` nodes may die, because the relay can recognise their successors."""
     end_us = log_between(random, 2 * SECOND, PHASE_US_MAX)
     kinds: list[FaultKind] = []
     families: list[tuple[FaultKind, ...]] = [
@@ -224,7 +224,7 @@ def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> 
 
 
 def draw_rate(random: Random, kind: FaultKind) -> float:
-    """How probable it is, for each exchange, or each packet."""
+    """The probability of this kind, per exchange or per packet."""
     most = _PACKET_LOSS_MAX if kind is K.PACKET_LOST else EXCHANGE_KINDS[kind]
     return round(random.uniform(0.01, most), 3)
 
@@ -249,7 +249,7 @@ def plan_of(random: Random, kinds: list[FaultKind], end_us: int, nodes: int, mor
 
 
 def _draw_window(random: Random, kind: FaultKind, end_us: int, nodes: int) -> Window:
-    """It starts early, while bytes still move."""
+    """A window that starts early, while bytes still move."""
     start_us = between(random, 0, end_us // 4)
     length_us = log_between(random, SECOND, PHASE_US_MAX)
     if kind is K.FLAPPING:

@@ -1,4 +1,4 @@
-"""What loss leaves of the throughput: one transfer up and one down over a lossy path, against the same without loss."""
+"""The throughput that loss leaves: one transfer up and one down over a lossy path, compared with a lossless one."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from tunnel.exchange import LaneConfig
 __all__ = ["GOALS", "PATHS", "Mode", "kept", "main"]
 
 KIB, MIB = 1024, 1024 * 1024
-LIMIT_US = 120 * MINUTE  # of virtual time: who has not finished by then keeps nothing
+LIMIT_US = 120 * MINUTE  # of virtual time: a transfer that takes longer counts as 0
 SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How exchanges fail: half of them before the request arrives, half after it took effect."""
+    """The way in which exchanges fail: half of them before the request arrives, half after it took effect."""
 
     name: str
     kinds: tuple[FaultKind, FaultKind]
     goals: dict[float, float]
-    """Rate of failing exchanges -> the part of the goodput that must be kept."""
+    """Rate of failing exchanges -> the part of the goodput that must remain."""
 
 
 GOALS = (
     Mode("reported", (FaultKind.REQUEST_RESET, FaultKind.RESPONSE_RESET), {0.02: 0.90, 0.10: 0.60, 0.30: 0.25}),
     Mode("silent", (FaultKind.REQUEST_LOST, FaultKind.RESPONSE_LOST), {0.02: 0.50, 0.10: 0.20, 0.30: 0.05}),
 )
-SMOLTCP = {0.02: 0.516, 0.10: 0.117, 0.30: 0.0036}  # its TCP, 32 KiB buffer, packets lost, 100 ms
+SMOLTCP = {0.02: 0.516, 0.10: 0.117, 0.30: 0.0036}  # TCP of smoltcp, with a 32 KiB buffer, lost packets, 100 ms
 
 PATHS: dict[str, tuple[PathShape, int]] = {
     "100 ms, 10 MB/s (reference)": (PathShape(50 * MILLISECOND, 50 * MILLISECOND, 0, 10_000_000), 24 * MIB),
     "20 ms, 50 MB/s": (PathShape(10 * MILLISECOND, 10 * MILLISECOND, 0, 50_000_000), 48 * MIB),
     "600 ms, 1 MB/s": (PathShape(300 * MILLISECOND, 300 * MILLISECOND, 0, 1_000_000), 8 * MIB),
 }
-"""Name -> shape and size of the transfer. The goals bind on the first."""
+"""Name -> shape and size of the transfer. The goals apply to the first."""
 
 
 def transfer_us(seed: int, shape: PathShape, size: int, upload: bool, rates: dict[FaultKind, float]) -> int:
-    """Virtual time from the opening to the last byte; LIMIT_US if that is not enough."""
+    """Virtual time from the opening to the last byte; LIMIT_US if the transfer takes longer."""
     flow = Flow(size=size, write_bytes=MIB)
     up, down = (flow, Flow()) if upload else (Flow(), flow)
     lanes = LaneConfig(
@@ -75,10 +75,10 @@ def transfer_us(seed: int, shape: PathShape, size: int, upload: bool, rates: dic
 
 
 def kept(name: str, mode: Mode, rate: float, upload: bool, seeds: tuple[int, ...] = SEEDS) -> float:
-    """The part of the goodput that is left, the median of some seeds."""
+    """The part of the goodput that remains, as the median of some seeds."""
     shape, size = PATHS[name]
     clean_us = transfer_us(0, shape, size, upload, {})
-    each = 1 - math.sqrt(1 - rate)  # either half failing fails the exchange
+    each = 1 - math.sqrt(1 - rate)  # the exchange fails if either half fails
     lossy_us = [transfer_us(seed, shape, size, upload, dict.fromkeys(mode.kinds, each)) for seed in seeds]
     return clean_us / statistics.median(lossy_us)
 
@@ -107,7 +107,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def main(*, as_json: bool) -> int:
-    """Print the table; 0 when every goal on the reference path was reached."""
+    """Print the table; return 0 when every goal on the reference path was reached."""
     rows = measure()
     if as_json:
         print(json.dumps(rows))
@@ -117,7 +117,7 @@ def main(*, as_json: bool) -> int:
 
 
 def render(rows: list[dict[str, Any]]) -> str:
-    """The table for people."""
+    """The table as text."""
     lines = ["goodput kept, compared with the same path without loss; 4 lanes, bodies of 256 KiB, window 16 MiB", ""]
     lines.append(
         f"{'path':<30}{'failures':<11}{'rate':>6}{'upload':>9}{'download':>10}{'goal':>7}   {'':<6}{'smoltcp':>8}"

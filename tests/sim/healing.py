@@ -1,4 +1,4 @@
-"""How soon bytes move again when the path or the relay does: one stream, one fault, nothing else."""
+"""The time until bytes move again after a path or a relay recovers: one stream, one fault, nothing else."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.sim.world import World
 
 __all__ = ["HEALING_US", "first_byte_after", "first_byte_of_a_new_relay"]
 
-HEALING_US = 2 * SECOND  # reliability.md, scenario 18
+HEALING_US = 2 * SECOND  # docs/RELIABILITY.md, scenario 18
 HOLE_STARTS_US = 3 * SECOND
 
 
 def first_byte_after(kind: FaultKind, length_us: int, seed: int, *, upload: bool, bulk: bool) -> int:
-    """Virtual time between the end of the blackhole and the first new byte at the reader; the run completes, too."""
+    """Virtual time from the end of the blackhole to the first new byte at the reader. The run must also complete."""
     heals_us = HOLE_STARTS_US + length_us
     if bulk:
         flow = Flow(size=6_000_000)
-    else:  # a byte each 100 ms, before, during and after
+    else:  # one byte every 100 ms, before, during and after the blackhole
         flow = Flow(size=heals_us // (100 * MILLISECOND) + 50, write_bytes=1, write_pause_us=100 * MILLISECOND)
     up, down = (flow, Flow()) if upload else (Flow(), flow)
     far = PathShape(40 * MILLISECOND, 40 * MILLISECOND, 5 * MILLISECOND, 1_000_000)
@@ -39,7 +39,7 @@ def first_byte_after(kind: FaultKind, length_us: int, seed: int, *, upload: bool
 
 
 def first_byte_of_a_new_relay(absence_us: int, start_us: int, seed: int, *, upload: bool) -> int:
-    """Virtual time between the return of a relay that died at 3 s and the first new byte at the reader, of a stream
+    """Virtual time between the return of a relay that died at 3 s and the first new byte at the reader of a stream
     opened at `start_us`. The service comes back later than the client, and on a link."""
     back_us = HOLE_STARTS_US + absence_us
     flow = Flow(size=(back_us - start_us) // (100 * MILLISECOND) + 50, write_bytes=1, write_pause_us=100 * MILLISECOND)

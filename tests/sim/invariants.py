@@ -1,4 +1,4 @@
-"""What must hold after every step, at a cost that is proportional to what the step touched."""
+"""Conditions that must hold after every step, checked at a cost proportional to what the step touched."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["check_node_step", "check_quiet", "check_relay_step", "check_routes"]
 
-DEEP_EVERY = 64  # steps between the checks that add everything up
+DEEP_EVERY = 64  # steps between the checks that recount everything
 SPINS_MAX = 2_000  # pumps of one node at one instant
 
 
 def check_node_step(node: Node) -> None:
-    """After a pump: the connections that it touched, the shared budget, and the clock."""
+    """After a pump, check the connections that it touched, the shared budget, and the clock."""
     endpoint = node.endpoint
     touched, node.touched = node.touched, {}
     for connection_id in touched:
@@ -34,7 +34,7 @@ def check_node_step(node: Node) -> None:
 
 
 def _check_time(node: Node) -> None:
-    """Nothing is due in the past once everything was drained, and time goes on."""
+    """Nothing may be due in the past after everything was drained, and time must advance."""
     now_us = node.now_us
     for name, due_us in (("endpoint", node.endpoint.next_timeout()), ("lanes", node.lanes.next_timeout())):
         if due_us is not None and due_us <= now_us:
@@ -43,7 +43,7 @@ def _check_time(node: Node) -> None:
         node.pumped_at_us, node.spins = now_us, 0
     node.spins += 1
     if node.spins > SPINS_MAX:
-        raise Violation(f"{node}: pumped {SPINS_MAX} times without the clock going on")
+        raise Violation(f"{node}: pumped {SPINS_MAX} times while the clock stood still")
 
 
 def _check_connection(node: Node, connection: Connection) -> None:
@@ -62,7 +62,7 @@ def _check_sending(node: Node, connection: Connection) -> None:
     party = node.parties.get(connection.id)
     peer = party.peer() if party is not None else None
     if peer is not None and not peer.connection.receiver.window.discarding:
-        # what the reader's side knows, not what the writer's side believes
+        # the reader's own edge, not the writer's belief of it
         edge = max(min(window.peer_edge, peer.connection.receiver.window.right_edge), EARLY_BYTES_MAX)
     if window.sent_offset > edge:
         beyond = window.sent_offset - edge
@@ -70,7 +70,7 @@ def _check_sending(node: Node, connection: Connection) -> None:
     used_before = node.edge_used.get(connection.id, 0)
     if window.edge_used > max(window.edge_bytes, used_before):
         oldest = window.outstanding.get(window.oldest)
-        allowed = oldest.size if oldest is not None and oldest.charged else 0  # 4.11: one packet always
+        allowed = oldest.size if oldest is not None and oldest.charged else 0  # 4.11: one packet is always allowed
         if window.edge_used - allowed > max(window.edge_bytes, used_before):
             raise Violation(
                 f"{node}, connection {connection.id}: {window.edge_used} bytes in flight, "
@@ -83,7 +83,7 @@ def _check_sending(node: Node, connection: Connection) -> None:
 
 
 def _check_receiving(node: Node, connection: Connection) -> None:
-    """What is kept for the reader <= the window that was announced (3.6 allows 64 KiB before any is)."""
+    """Bytes kept for the reader <= the window that was announced (3.6 allows 64 KiB before any is)."""
     window = connection.receiver.window
     kept = window.buffered_bytes + window._ahead_bytes
     if kept > max(window.size_bytes, EARLY_BYTES_MAX) or window.size_bytes > node.spec.endpoint.window_bytes_max:
@@ -96,7 +96,7 @@ def _check_receiving(node: Node, connection: Connection) -> None:
 
 
 def _check_sums(node: Node, connection: Connection) -> None:
-    """The counters equal what they count."""
+    """The counters equal a recount."""
     window, reading = connection.sender.window, connection.receiver.window
     charged = sum(segment.size for segment in window.outstanding.values() if segment.charged)
     if charged != window.edge_used:
@@ -114,8 +114,8 @@ def _check_sums(node: Node, connection: Connection) -> None:
 
 
 def check_relay_step(relay: RelayHost) -> None:
-    """Nothing due in the past; now and then, everything that the switch can say about itself: mailboxes, unconfirmed
-    packets and reservations within their limits, and all sums right. The more there is, the more seldom."""
+    """Nothing may be due in the past. Now and then, all self-checks of the switch: mailboxes, unconfirmed packets and
+    reservations within their limits, and all sums right. The larger the state, the less often."""
     due_us = relay.switch.next_timeout()
     if due_us is not None and due_us < relay.now_us:
         raise Violation(f"relay: its next timeout lies {relay.now_us - due_us} us in the past")
@@ -129,7 +129,7 @@ def check_relay_step(relay: RelayHost) -> None:
 
 
 def check_switch(switch: Switch) -> None:
-    """The switch's own invariants, and what its lanes may keep: an answer and a packet either way."""
+    """The switch's own invariants, and the memory of its lanes: at most an answer and a packet in each direction."""
     limit_bytes = switch.config.body_bytes_max + 2 * switch.config.packet_bytes_max
     for attachment in switch._registry.by_id.values():
         for lane, _ in attachment.lanes.values():
@@ -142,7 +142,7 @@ def check_switch(switch: Switch) -> None:
 
 
 def check_quiet(nodes: Iterable[Node], switch: Switch) -> None:
-    """Long after the last stream ended nothing is left of any."""
+    """Long after the last stream ended, no connection and no granted window may remain."""
     for node in nodes:
         left = [connection.state for connection in node.endpoint.connections.values()]
         if left:
@@ -154,7 +154,7 @@ def check_quiet(nodes: Iterable[Node], switch: Switch) -> None:
 
 
 def check_routes(switch: Switch) -> None:
-    """The relay is right about itself, and has no route any more."""
+    """The relay's counters are right, and it has no route left."""
     check_switch(switch)
     routes = switch.stats().routes
     if routes:

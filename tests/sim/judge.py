@@ -1,4 +1,4 @@
-"""What each application must have seen in the end, by how its stream was meant to end."""
+"""The results that each application must have seen at the end, given how its stream was meant to end."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tunnel.core import LostReason
 __all__ = ["judge"]
 
 RESET_BY_CLOSE = (LostReason.PEER_CLOSED, LostReason.RESET, LostReason.UNKNOWN)
-"""What a writer may learn when its peer closes without waiting for the end of stream (5.4)."""
+"""Errors that a writer may learn of when its peer closes without waiting for the end of stream (5.4)."""
 
 
 def judge(stream: Stream, touched_by_death: bool) -> None:
-    """Raise Violation unless both applications saw what they had to see."""
+    """Raise Violation unless both applications saw the result that they had to see."""
     for party in stream.parties:
         if party.outcome is None:
             raise Violation(f"{party}: has not ended")
     if touched_by_death:
-        return  # both sides ended: that is all that is demanded; bytes and ends were checked as they came
+        return  # both sides ended: no more is demanded; bytes and ends were checked on arrival
     JUDGES[stream.spec.ending](stream)
 
 
@@ -41,7 +41,7 @@ def _close(stream: Stream) -> None:
 
 
 def _simultaneous(stream: Stream) -> None:
-    """Whoever closed had read everything; the other may have learnt of a reset, if its bytes were unacknowledged."""
+    """A side that closed had read everything; the other may see a reset, if its bytes were not acknowledged."""
     for party in _both(stream):
         if party.outcome is Outcome.CLEAN:
             _demand_all(party)
@@ -60,7 +60,7 @@ def _early(stream: Stream) -> None:
 
 
 def _abort(stream: Stream) -> None:
-    """The side that did not abort learns it, unless the stream was over before."""
+    """The side that did not abort learns of it, unless the stream was over before."""
     aborted = [party for party in stream.parties if party.aborted]
     if not aborted:
         return _finish(stream)
@@ -75,7 +75,7 @@ def _refused(stream: Stream) -> None:
     if initiator is None or initiator.outcome is not Outcome.REFUSED:
         raise Violation(f"{stream}: not refused but {_end_of(initiator) if initiator else 'never opened'}")
     if stream.acceptor is not None:
-        raise Violation(f"{stream}: refused, and accepted too")
+        raise Violation(f"{stream}: both refused and accepted")
 
 
 JUDGES = {
@@ -91,7 +91,7 @@ JUDGES = {
 
 def _both(stream: Stream) -> tuple[Party, Party]:
     if stream.initiator is None or stream.acceptor is None:
-        raise Violation(f"{stream}: has not both of its ends")
+        raise Violation(f"{stream}: one of its ends is missing")
     return stream.initiator, stream.acceptor
 
 

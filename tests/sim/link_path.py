@@ -20,7 +20,7 @@ __all__ = ["LinkPath"]
 K = FaultKind
 NOTSENT_BYTES = 128 * 1024  # DESIGN section 6: TCP_NOTSENT_LOWAT
 BATCH_BYTES = 64 * 1024
-DEAD_US = 20 * SECOND  # TCP's own patience with a path that is gone
+DEAD_US = 20 * SECOND  # TCP gives up on a dead path after this time
 STALL_US_MAX = 10 * SECOND
 
 
@@ -67,7 +67,7 @@ class RelaySide(Protocol):
 
 
 class LinkPath:
-    """Opens, carries until something closes it, and then tells both sides, once each."""
+    """Opens, carries data until it is closed, and then notifies both sides, once each."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class LinkPath:
         self._node = node
         self._near = LinkState()
         self._far = LinkState()
-        self._number = 0  # as the relay names it; 0: it does not know it (any more)
+        self._number = 0  # the relay's number of this link; 0: the relay does not know it (any more)
         self._batches = 0
         self._stalled_until_us = 0
         self._over = False
@@ -99,7 +99,7 @@ class LinkPath:
     # life
 
     def open(self) -> None:
-        """TCP, then the upgrade: two round trips, unless the path swallows them."""
+        """Connect by TCP, then upgrade: two round trips, unless the path swallows them."""
         round_trip_us = self._shape.up_us + self._shape.down_us
         if self._window_end(K.BLACKHOLE_UP) or self._window_end(K.BLACKHOLE_DOWN):
             self._clock.after(DEAD_US, self._die)
@@ -129,7 +129,7 @@ class LinkPath:
             self._node.link_opened(self)
 
     def _die(self) -> None:
-        """The connection breaks: nothing under way arrives, each side learns it in its time."""
+        """The connection breaks: nothing in flight arrives, and each side learns of it in its own time."""
         if self._over:
             return
         self._over = True
@@ -148,18 +148,18 @@ class LinkPath:
             self._relay.link_closed(number)
 
     def cut_by_relay(self) -> None:
-        """The relay is gone: it need not be told."""
+        """The relay has died: there is no relay to notify."""
         self._number = 0
         self._die()
 
     def cut_by_endpoint(self) -> None:
-        """The endpoint is gone: what tells the node finds another life."""
+        """The endpoint has died: a notification would reach its next life."""
         self._die()
 
     # the node's side
 
     def room(self) -> int:
-        """Bytes of a batch that may leave now."""
+        """The number of bytes of a batch that may leave now."""
         if not self.is_open or self._over or self.up.backlog_bytes() >= NOTSENT_BYTES:
             return 0
         return BATCH_BYTES
@@ -172,7 +172,7 @@ class LinkPath:
         self._node.later(0, lambda: self._take_down(data))
 
     def _take_down(self, data: bytes) -> None:
-        """The node reads; a paused one reads later."""
+        """The node reads; a paused node reads later."""
         if self._over:
             return
         found = self._near.receive(data, self._node.now_us)
@@ -191,7 +191,7 @@ class LinkPath:
         self._write(self.up, self._near.handle_timeout(self._node.now_us))
 
     def _wake_node_later(self) -> None:
-        """When the backlog has gone, the node may send again."""
+        """When the backlog has drained, the node may send again."""
         if self.up.backlog_bytes() >= NOTSENT_BYTES:
             rest_us = (self.up.backlog_bytes() - NOTSENT_BYTES) * SECOND // self._shape.bytes_per_second
             self._node.later(rest_us + 1, lambda: None)
@@ -199,7 +199,7 @@ class LinkPath:
     # the relay's side
 
     def fill_down(self) -> None:
-        """Write what waits in the mailbox, as much as TCP takes."""
+        """Write packets from the mailbox, as many as TCP takes."""
         while not self._over and self._number:
             backlog_bytes = self.down.backlog_bytes()
             if backlog_bytes >= NOTSENT_BYTES:
@@ -245,7 +245,7 @@ class LinkPath:
         return max(self._stalled_until_us, self._window_end(K.BLACKHOLE_DOWN))
 
     def _window_end(self, one_way: FaultKind) -> int:
-        """When the present blackhole of this way ends, 0 if there is none. One that lasts kills the connection."""
+        """The end of the present blackhole in this direction, 0 if there is none. A long one kills the connection."""
         now_us = self._clock.now_us
         for window in self._plan.windows:
             if window.kind in (K.BLACKHOLE, K.FLAPPING, one_way) and window.covers(self._node.index, now_us):
@@ -266,7 +266,7 @@ class LinkPath:
         if kind is K.LINK_FLIPPED:
             pipe = pick(self._random, (self.up, self.down))
             if not pipe.flip(between(self._random, 0, 1 << 20), between(self._random, 0, 7)):
-                self._clock.after(self._shape.up_us + 1, self._fault)  # nothing was under way: try again
+                self._clock.after(self._shape.up_us + 1, self._fault)  # nothing was in flight: try again
                 return
         self._strike(kind, self._node.index, 0, "")
         if kind is K.LINK_CUT:

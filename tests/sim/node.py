@@ -1,4 +1,4 @@
-"""An endpoint, its lanes and perhaps its link, pumped as the driver would pump them: dumb and short."""
+"""An endpoint, its lanes and perhaps its link, pumped as the driver would pump them, by short and simple code."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tunnel.wire import SECRET_SIZE, Packet, attachment_id
 
 __all__ = ["Application", "Node", "NodeSpec"]
 
-RELINK_US = 1_000_000  # between two attempts at a link
+RELINK_US = 1_000_000  # between two attempts to open a link
 BACKLOG = 1_024
-ROUNDS_MAX = 1_000  # of one pump
+ROUNDS_MAX = 1_000  # rounds of one pump
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What a node is configured to be."""
+    """The configuration of a node."""
 
     name: str
     user: str = "user"
@@ -53,7 +53,7 @@ class NodeSpec:
 
 
 class Application(Protocol):
-    """Who gets the events of connections that no party has yet, and hears what parties do."""
+    """Receives the events of connections that belong to no party yet, and reports of what parties do."""
 
     def asked(self, node: Node, event: ConnectRequested) -> None: ...
 
@@ -93,16 +93,16 @@ class Node:
         self.link: LinkPath | None = None
         self.attached = False
         self.touched: dict[int, None] = {}
-        self.edge_used: dict[int, int] = {}  # of each connection, when it was last looked at (invariants.py)
+        self.edge_used: dict[int, int] = {}  # of each connection, at its last check (invariants.py)
         self.pumped_at_us = -1
         self.spins = 0
         self._make_random = make_random
         self._make_link = make_link
         self._application = application
         self._trace = trace
-        self._check = check  # after every step
+        self._check = check  # called after every step
         self._exchange_trace: ExchangeTracer | None = None
-        self._exchanges: dict[int, int] = {}  # request id -> exchange id of the path
+        self._exchanges: dict[int, int] = {}  # request id -> the path's exchange id
         self._armed_us = -1
         self._pumping = False
         self._states: list[State] = []
@@ -124,7 +124,7 @@ class Node:
     # life
 
     def start(self) -> None:
-        """A new life: nothing is remembered but the name and what it listens for."""
+        """Start a new life: it remembers only its name and the names that it listens for."""
         self.lives += 1
         self.alive = True
         random = self._make_random(self.lives)
@@ -144,7 +144,7 @@ class Node:
         self.pump()
 
     def die(self) -> None:
-        """kill -9: every connection of this life ends without a word."""
+        """kill -9: every connection of this life ends without a notification."""
         self.alive = False
         self.path.forget_all()
         self._exchanges.clear()
@@ -156,7 +156,7 @@ class Node:
         self.parties.clear()
 
     def pause(self, length_us: int) -> None:
-        """SIGSTOP: what comes waits, timers included; the clock goes on."""
+        """SIGSTOP: input and timers wait; the clock goes on."""
         self.paused_until_us = self.clock.now_us + length_us
         self.clock.at(self.paused_until_us, self._on_timer)
 
@@ -166,7 +166,7 @@ class Node:
         self._on_timer()
 
     def later(self, delay_us: int, action: Callable[[], None]) -> Alarm:
-        """Run `action`, then pump, if this life still lasts; after a pause if it falls into one."""
+        """Run `action`, then pump, if this life still lasts. If the time falls into a pause, wait for its end."""
         life = self.lives
         return self.clock.after(delay_us, lambda: self._in_life(life, action))
 
@@ -205,15 +205,15 @@ class Node:
             self.link.open()
 
     def link_opened(self, link: LinkPath) -> None:
-        """From now on everything goes over it."""
+        """From now on everything goes over the link."""
         self._in_life(self.lives, lambda: self._use_link(link, True))
 
     def link_lost(self, link: LinkPath, unreceipted: list[int]) -> None:
-        """What it did not receipt is given up (8.3); lanes take over, another link is tried."""
+        """Batches without a receipt are given up (8.3); lanes take over, and another link is tried."""
         self._in_life(self.lives, lambda: self._give_link_up(link, unreceipted))
 
     def link_refused(self, link: LinkPath) -> None:
-        """The relay does not know this attachment, or this life of it."""
+        """The relay does not know this attachment, or not this life of it."""
         self._in_life(self.lives, lambda: self._give_link_up(link, []))
 
     def link_receipted(self, token: int) -> None:
@@ -255,7 +255,7 @@ class Node:
         while self._events() | self._batches() | self._requests() | self._timeouts():
             rounds += 1
             if rounds > ROUNDS_MAX:
-                raise Violation(f"{self}: there is always something to do, and time does not go on")
+                raise Violation(f"{self}: the pump always has something to do, and time stands still")
         self._pumping = False
         self._check(self)
         self._arm()
@@ -301,7 +301,7 @@ class Node:
             case Detached():
                 self.attached = False
             case AttachRefused():
-                raise Violation(f"{self}: {event}, and nobody refused it")
+                raise Violation(f"{self}: {event}, although no relay refused it")
             case Abandoned(request_id=request_id):
                 exchange_id = self._exchanges.pop(request_id, None)
                 if exchange_id is not None:
@@ -374,7 +374,7 @@ class Node:
             self.pump()
 
     def states(self) -> list[State]:
-        """Of all connections, as they are at this moment."""
+        """The states of all connections at this moment."""
         if self._states_at != self.clock.steps:
             self._states_at = self.clock.steps
             self._states = [connection.state for connection in self.endpoint.connections.values()]
@@ -383,7 +383,7 @@ class Node:
     def __str__(self) -> str:
         return f"node {self.index} ({self.spec.name})"
 
-    # what parties tell
+    # reports of parties
 
     def struck(self, kind: FaultKind, connection_id: int) -> None:
         self._application.struck(kind, self, connection_id)

@@ -15,7 +15,7 @@ __all__ = ["HttpPath", "PathShape", "Peer", "Relayed", "Strike"]
 
 K = FaultKind
 HEAD_BYTES = 400  # request or response line and headers
-KEPT_CONNECTIONS = 8  # idle ones a client keeps
+KEPT_CONNECTIONS = 8  # idle connections that a client keeps
 LOGIN_PAGE = b"<!doctype html><html><body>Please sign in to continue.</body></html>"
 ERROR_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 
@@ -24,7 +24,7 @@ Strike = Callable[[FaultKind, int, int, str], None]
 
 
 class Peer(Protocol):
-    """The endpoint's side: what its HTTP client would tell it."""
+    """The endpoint's side: the reports of its HTTP client."""
 
     def answered(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None: ...
 
@@ -35,14 +35,14 @@ class Relayed(Protocol):
     """The relay's side of the path."""
 
     def arrived(self, path: HttpPath, exchange_id: int, body: bytes, faults: list[FaultKind]) -> bool:
-        """A complete request, and what is to happen to its response; False when nobody listens there."""
+        """A complete request, and the faults planned for its response; False when no relay listens."""
 
     def gone(self, path: HttpPath, exchange_id: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PathShape:
-    """What the path is like when nothing is wrong."""
+    """The properties of the path without faults."""
 
     up_us: int = 10 * MILLISECOND
     down_us: int = 10 * MILLISECOND
@@ -54,8 +54,8 @@ class PathShape:
 
 
 class HttpPath:
-    """One attachment's way to the relay. Exchanges are named by ids of this path; `forget_all` starts a new life of
-    the endpoint, whose old exchanges then lead nowhere."""
+    """One attachment's way to the relay. Exchanges are named by ids of this path. `forget_all` starts a new life of the
+    endpoint; answers to its earlier exchanges are dropped."""
 
     def __init__(
         self, clock: Clock, shape: PathShape, plan: FaultPlan, random: Random, node: int, strike: Strike, relay: Relayed
@@ -72,7 +72,7 @@ class HttpPath:
         self.node = node
         self._strike = strike
         self._relay = relay
-        self._waiting: dict[int, int] = {}  # exchange id -> request id of those not answered; -1: nobody waits
+        self._waiting: dict[int, int] = {}  # exchange id -> request id, until answered; -1: given up
         self._next_id = 0
         self._kept = 0
         self._up_free_us = 0
@@ -83,7 +83,7 @@ class HttpPath:
     # the endpoint's side
 
     def send(self, request_id: int, body: bytes, new_connection: bool) -> int:
-        """A request leaves; its exchange id."""
+        """A request leaves; return its exchange id."""
         self._next_id += 1
         exchange_id = self._next_id
         self.exchanges += 1
@@ -104,7 +104,7 @@ class HttpPath:
         return exchange_id
 
     def abandon(self, exchange_id: int) -> None:
-        """The endpoint closed this exchange's connection; the relay learns it half of the time."""
+        """The endpoint closed this exchange's connection; the relay learns of it in half of the cases."""
         if self._waiting.pop(exchange_id, -1) >= 0 and chance(self._random, 0.5):
             self._clock.after(self.shape.up_us, lambda: self._relay.gone(self, exchange_id))
 
@@ -140,7 +140,7 @@ class HttpPath:
         """The relay died while this exchange was open, and its host says so."""
         self._clock.after(self.shape.down_us, lambda: self._fail(exchange_id))
 
-    # what may go wrong on the way up
+    # faults on the way up
 
     def _send_through_faults(self, exchange_id: int, body: bytes, arrive_us: int) -> None:
         random = self._random
@@ -160,7 +160,7 @@ class HttpPath:
             self._clock.at(arrive_us + between(random, 1, REPLAY_US_MAX), lambda: self._ghost(body))
 
     def _stopped(self, exchange_id: int, body: bytes, faults: list[FaultKind], back_us: int) -> bool:
-        """Whether the relay never sees the request. The endpoint is told at `back_us`, or not at all."""
+        """Whether the relay never sees the request. The endpoint learns of the failure at `back_us`, or not at all."""
         limit = self._limit()
         if limit and len(body) > limit:
             self._note(K.TOO_LARGE, body)
@@ -177,7 +177,7 @@ class HttpPath:
         return instead and self._answer_instead(exchange_id, body, faults, back_us)
 
     def _answer_instead(self, exchange_id: int, body: bytes, faults: list[FaultKind], back_us: int) -> bool:
-        """Somebody else answers; True when the relay never sees the request, else its answer leads nowhere."""
+        """A proxy answers. True: the relay never sees the request; False: the relay's own answer is lost."""
         random = self._random
         kind = K.HTML_ANSWER if K.HTML_ANSWER in faults else K.ERROR_ANSWER
         self._note(kind, body)
@@ -228,7 +228,7 @@ class HttpPath:
             self.reset(exchange_id)
 
     def _ghost(self, body: bytes) -> None:
-        """A proxy's own copy: the relay sees a request whose answer nobody awaits."""
+        """A proxy's own copy: the relay sees a request whose answer will reach no endpoint."""
         self._next_id += 1
         self._relay.arrived(self, self._next_id, body, [])
 

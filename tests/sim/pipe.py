@@ -1,4 +1,4 @@
-"""One direction of a TCP connection: bytes in order, in time, until it is cut."""
+"""One direction of a TCP connection: bytes arrive in order and after a delay, until the connection is cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Pipe"]
 
 
 class Pipe:
-    """`write` at one end, `deliver` is called at the other. `stalled_until` says how long nothing gets through."""
+    """Bytes that `write` takes reach `deliver`. `stalled_until` says until when nothing gets through."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Pipe:
         self._alarm: Alarm | None = None
 
     def backlog_bytes(self) -> int:
-        """Written and not yet sent: what TCP_NOTSENT_LOWAT bounds."""
+        """Bytes that were written and not yet sent; TCP_NOTSENT_LOWAT bounds them."""
         return max(0, self._free_us - self._clock.now_us) * self._bytes_per_second // SECOND
 
     def write(self, data: bytes) -> None:
@@ -41,7 +41,7 @@ class Pipe:
             self._arm()
 
     def flip(self, position: int, bit: int) -> bool:
-        """Damage what is under way; False if nothing is."""
+        """Damage a bit in flight; False if nothing is in flight."""
         if not self._under_way:
             return False
         index = position % len(self._under_way)
@@ -52,7 +52,7 @@ class Pipe:
         return True
 
     def cut(self) -> None:
-        """Nothing that is under way arrives."""
+        """Drop everything in flight."""
         self._under_way.clear()
         if self._alarm is not None:
             self._alarm.cancel()

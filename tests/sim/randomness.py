@@ -1,4 +1,4 @@
-"""Seeded streams of random numbers: one per purpose, so that a draw added here moves nothing there."""
+"""Seeded streams of random numbers, one per purpose: an added draw in one leaves the others unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def stream(seed: int, *names: str | int) -> Random:
-    """The stream of this seed with this name (seeding by text goes through SHA-512, never through hash())."""
+    """The stream of this seed with this name (seeding by text uses SHA-512, never hash())."""
     return Random("/".join(map(str, (seed, *names))))
 
 
@@ -36,7 +36,7 @@ def pick(random: Random, choices: Sequence[T]) -> T:
 
 
 class NearWrap(Random):
-    """Every 32-bit draw lies below 2**32 by a little, or by more: sequence numbers (and ids) that wrap within the first
+    """Every 32-bit draw lies just below 2**32, by a little or by more: sequence numbers (and ids) wrap within the first
     packets, and never run out."""
 
     def getrandbits(self, k: int, /) -> int:

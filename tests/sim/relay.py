@@ -1,4 +1,4 @@
-"""The relay's host: the real switch, what reaches it and what it answers, and its deaths."""
+"""The relay's host: the real switch, its requests and responses, and its deaths."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class RelayHost:
         self._random = random
         self._make_switch = make_switch
         self._strike = strike
-        self._check = check  # after every step
-        self._open: dict[int, tuple[HttpPath, int, list[FaultKind]]] = {}  # handle -> whose response it is
+        self._check = check  # called after every step
+        self._open: dict[int, tuple[HttpPath, int, list[FaultKind]]] = {}  # handle -> the exchange to answer
         self._handles: dict[tuple[int, int], int] = {}  # (node, exchange id) -> handle
         self._next_handle = 0
         self._next_link = 0
@@ -53,7 +53,7 @@ class RelayHost:
     # the path's side
 
     def arrived(self, path: HttpPath, exchange_id: int, body: bytes, faults: list[FaultKind]) -> bool:
-        """A request; False when nobody listens."""
+        """A request arrives; return False when no relay listens."""
         if self.clock.now_us < self.down_until_us:
             return False
         self.exchanges += 1
@@ -76,7 +76,7 @@ class RelayHost:
     # links
 
     def link_opened(self, link: LinkPath, user: str, attachment_id: bytes, epoch: int, generation: int) -> int:
-        """The number of the new link, 0 if the switch refuses it or nobody listens."""
+        """Return the number of the new link, 0 if the switch refuses it or no relay listens."""
         if self.clock.now_us < self.down_until_us:
             return 0
         self._next_link += 1
@@ -95,7 +95,7 @@ class RelayHost:
     # drained after every step
 
     def pump(self) -> None:
-        """Deliver what the switch has to say, to paths and links; then see to its timer."""
+        """Deliver the switch's output to paths and links; then set its timer."""
         while (response := self.switch.poll_response()) is not None:
             path, exchange_id, faults = self._open.pop(response.handle)
             del self._handles[path.node, exchange_id]
@@ -129,7 +129,7 @@ class RelayHost:
     # faults
 
     def restart(self, absence_us: int) -> None:
-        """All state is lost; nobody listens for a while. Its host resets the connections, or nobody does."""
+        """Lose all state and do not listen for a while. The host may reset the connections, or leave them silent."""
         self.restarts += 1
         self._strike(FaultKind.RELAY_RESTART, -1, 0, f"{absence_us} us")
         open_exchanges, self._open = self._open, {}
@@ -147,7 +147,7 @@ class RelayHost:
         self._restart_at_exchange = self._draw_restart()
 
     def jump(self, amount_us: int) -> None:
-        """Its clock leaps ahead, as after a suspension."""
+        """The relay's clock leaps ahead, as after a suspension."""
         self._strike(FaultKind.CLOCK_JUMP, -1, 0, f"{amount_us} us")
         self.offset_us += amount_us
         self.switch.handle_timeout(self.now_us)

@@ -1,4 +1,4 @@
-"""Runs seeds: one after the other, or on all cores; what came out is plain data."""
+"""Runs seeds, one after the other or on all cores; outcomes are plain data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Outcome", "run_scenario", "run_seed", "run_seeds"]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     failure: str = ""
@@ -36,7 +36,7 @@ class Outcome:
     cells: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def report(self) -> str:
-        """Everything that is needed to see it fail again."""
+        """All that a reader needs to reproduce the failure."""
         lines = [f"seed {self.seed} FAILED after {self.virtual_us / SECOND:.3f} s: {self.failure}"]
         lines += [f"    {line}" for line in self.options]
         lines.append(f"    repeat: python -m tests.sim --seed {self.seed} --trace DIR")
@@ -44,12 +44,12 @@ class Outcome:
 
 
 def run_seed(seed: int, trace_directory: str = "") -> Outcome:
-    """Run what the seed means; with a directory, write its trace there."""
+    """Run the scenario of the seed; with a directory, write its trace there."""
     return run_scenario(draw_scenario(seed), trace_directory)
 
 
 def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
-    """Run one scenario to its end or its first broken promise. An exception of the code under test is one, too."""
+    """Run one scenario to its end or its first broken promise. An exception of the code under test counts as one."""
     writer = None
     if trace_directory:
         Path(trace_directory).mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def run_seeds(first: int, count: int, jobs: int, trace_directory: str = "") -> I
     if jobs <= 1 or count <= 1:
         yield from (run_seed(*item) for item in work)
         return
-    # fork where there is a choice: children start at once, and nothing of the parent runs
+    # Fork where the platform offers it: children start at once, and run none of the parent's code.
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         yield from pool.imap(_run, work, chunksize=4)
 

@@ -1,4 +1,4 @@
-"""What one seed means: the nodes, their paths and limits, the streams and the faults. Data; nothing runs here."""
+"""The meaning of one seed: the nodes, their paths and limits, the streams and the faults. Data; nothing runs here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
 DRAW_VERSION = 4
 """2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one; 4:
-an exit sends much while it dials, where bodies are limited (draw_busy_exit)."""
+an exit that sends much while it dials, where bodies are limited (draw_busy_exit)."""
 
 KIB = 1024
 
@@ -36,14 +36,14 @@ class Scenario:
     switch: SwitchConfig = field(default_factory=SwitchConfig)
 
     def natural_end_us(self) -> int:
-        """When the applications alone would be done, on their own paths without faults, generously."""
+        """A generous time for the applications alone to finish, on their own paths without faults."""
         total = sum(spec.up.size + spec.down.size for spec in self.streams)
         slowest = min(node.shape.bytes_per_second for node in self.nodes)
         moving_us = 6 * total * SECOND // slowest
         return moving_us + max((_natural_us(spec) for spec in self.streams), default=0)
 
     def describe(self) -> list[str]:
-        """The options that the seed expands to, a line each."""
+        """The options that the seed expands to, one per line."""
         lines = [f"node {index}: {_words(node)}" for index, node in enumerate(self.nodes)]
         labels = sorted({spec.label for spec in self.streams})
         total = sum(spec.up.size + spec.down.size for spec in self.streams)
@@ -53,7 +53,7 @@ class Scenario:
 
 
 def draw_scenario(seed: int, version: int = DRAW_VERSION) -> Scenario:
-    """The scenario of a seed. An older version draws what the seed meant when it was written down."""
+    """The scenario of a seed. An older version draws the scenario that the seed had when it was recorded."""
     random = stream(seed, "scenario")
     initiators = between(random, 1, 2)
     acceptors = 2 if chance(random, 0.3) else 1
@@ -94,7 +94,7 @@ def _draw_node(random: Random, index: int, initiator: bool) -> NodeSpec:
 
 
 def _draw_shape(random: Random) -> PathShape:
-    """From a neighbour to scenario 22 of the list: 256 kbit/s at 2 s of round trip."""
+    """From a neighbour to scenario 22 of docs/RELIABILITY.md: 256 kbit/s at 2 s of round trip."""
     one_way_us = log_between(random, 200, 300 * MILLISECOND)
     if chance(random, 0.04):
         return PathShape(SECOND, SECOND, 50 * MILLISECOND, 32_000)
@@ -141,14 +141,14 @@ def _draw_switch(random: Random) -> SwitchConfig:
 
 
 def _natural_us(spec: StreamSpec) -> int:
-    """The application's own pauses of one stream; after a stop of a reader the other flow may only begin."""
+    """The applications' own pauses in one stream; the other flow may start only after a reader's stop."""
     times = [spec.start_us, spec.dial_us, spec.moment_us, *(_flow_us(flow) for flow in (spec.up, spec.down))]
     return sum(times)
 
 
 def _flow_us(flow: Flow) -> int:
     writes = -(-flow.size // flow.write_bytes) * flow.write_pause_us
-    # a paced reader may get its bytes in pieces of one packet each
+    # A paced reader may receive its bytes in pieces of one packet each.
     reads = (-(-flow.size // flow.read_bytes) + -(-flow.size // KIB)) * flow.read_pause_us
     return writes + reads + flow.stop_us
 

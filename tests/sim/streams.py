@@ -1,4 +1,4 @@
-"""What applications do with streams, as data: who opens, how much goes each way and how fast, and how it ends."""
+"""The use that applications make of streams, as data: opener, bytes and pace in each direction, and the end."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ class Ending(enum.Enum):
     CLOSE = "close"
     """The initiator only writes and closes; the acceptor reads to the end, and closes."""
     SIMULTANEOUS = "simultaneous close"
-    """Both read exactly what they expect and close at once, without waiting for the end of stream."""
+    """Both read exactly the bytes that they expect and close at once, without waiting for the end of stream."""
     MIDWAY = "close midway"
-    """Both close at the same moment, whatever is under way."""
+    """Both close at the same moment, whatever is in flight."""
     EARLY = "early close"
     """The initiator writes a little and closes before it is answered."""
     ABORT = "abort"
-    """One side aborts midway: the other learns it."""
+    """One side aborts midway; the other learns of it."""
     REFUSED = "refused"
-    """The target is denied by rule, or the exit refuses it."""
+    """A rule denies the target, or the exit refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One direction: what its writer and its reader do."""
+    """One direction: the behaviour of its writer and of its reader."""
 
     size: int = 0
     write_bytes: int = 1 << 16
     write_pause_us: int = 0
     start_after: int = 0
-    """The writer starts when it has itself read this much."""
+    """The writer starts after it has itself read this many bytes."""
     read_bytes: int = 1 << 20
     read_pause_us: int = 0
     stop_at: int = -1
-    """The reader stops here ..."""
+    """The reader stops after this many bytes ..."""
     stop_us: int = 0
-    """... for so long."""
+    """... for this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """One stream, from its opening to its end. Its bytes are a function of the seed and `number` alone."""
+    """One stream, from its opening to its end. Its bytes depend on the seed and `number` alone."""
 
     number: int
     initiator: int
@@ -62,14 +62,14 @@ class StreamSpec:
     echo: bool = False
     """The acceptor writes what it reads."""
     moment_us: int = 0
-    """For endings in the middle: when, after the opening."""
+    """For endings in the middle: the time after the opening."""
     dial_us: int = 0
     """How long the exit takes before it accepts or refuses."""
     label: str = ""
 
 
 def content(seed: int, number: int, way: str, size: int) -> bytes:
-    """The bytes of one direction: no other stream's would pass for them."""
+    """The bytes of one direction; no other stream has the same."""
     return stream(seed, "content", number, way).randbytes(size)
 
 
@@ -86,7 +86,7 @@ def draw_streams(random: Random, pairs: list[tuple[int, int]], phase_us: int) ->
 def draw_extras(
     random: Random, pairs: list[tuple[int, int]], dialled: list[tuple[int, int]], first: int, phase_us: int
 ) -> list[StreamSpec]:
-    """Streams that stay long where others pass quickly: unread behind the peer's CLOSE, and undecided at an exit."""
+    """Streams that stay long where others pass quickly: unread after the peer's CLOSE, and undecided at an exit."""
     extras = []
     if chance(random, 0.3):
         size = log_between(random, 1000, 30_000)
@@ -106,8 +106,8 @@ def draw_extras(
 
 
 def draw_busy_exit(random: Random, dialled: list[tuple[int, int]], first: int) -> list[StreamSpec]:
-    """A stream that an exit has not decided on while another makes it send bodies as large as it may: for paths that
-    limit them, which an exit learns with its first large body."""
+    """A stream on which an exit has not decided while another stream makes it send bodies as large as possible. For
+    paths that limit bodies: an exit learns the limit with its first large body."""
     if not dialled or not chance(random, 0.3):
         return []
     pair = pick(random, dialled)
@@ -169,7 +169,7 @@ def _one_way(random: Random, number: int, pair: tuple[int, int], phase_us: int, 
 
 
 def _violent(random: Random, number: int, pair: tuple[int, int], phase_us: int, size: int, start_us: int) -> StreamSpec:
-    """Ended in the middle, by one side or by both, or refused."""
+    """A stream that one side or both end in the middle, or that is refused."""
     ending = pick(random, (Ending.MIDWAY, Ending.ABORT, Ending.REFUSED))
     up = _flow(random, size // 2, phase_us)
     down = _flow(random, size // 2, phase_us)
@@ -189,7 +189,7 @@ def _dial(random: Random) -> int:
 
 
 def _flow(random: Random, size: int, phase_us: int) -> Flow:
-    """Either as fast as possible, or spread over the phase; its reader may be slow, or stop."""
+    """A flow as fast as possible, or spread over the phase; its reader may be slow, or stop."""
     write_bytes = max(log_between(random, 100, 1 << 16), size // 200)
     pause_us = 0
     if size and chance(random, 0.7):

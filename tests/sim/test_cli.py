@@ -1,4 +1,4 @@
-"""The command: what it prints, in text and as JSON, and what it says of a failure."""
+"""The command: its output as text and as JSON, and its report of a failure."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.sim.violation import Violation
 from tunnel.core import State
 
 
-def test_seeds_run_on_several_processes_and_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_run_on_several_processes_and_are_summarised(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "6", "--from", "100", "--jobs", "2", "--coverage"]) == 0
     printed = capsys.readouterr().out
     assert "6 seeds, 0 failed" in printed
@@ -30,7 +30,7 @@ def test_one_seed_is_explained_and_traced(capsys: pytest.CaptureFixture[str], tm
     assert (tmp_path / "seed-5.jsonl").stat().st_size > 0
 
 
-def test_a_failure_names_the_seed_the_options_and_the_command(
+def test_a_failure_names_its_seed_its_options_and_the_command_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object) -> None:
@@ -53,7 +53,7 @@ def test_an_exception_of_the_code_under_test_is_a_failure(monkeypatch: pytest.Mo
     assert "KeyError" in run_seed(3).failure
 
 
-def test_the_table_knows_its_holes() -> None:
+def test_the_coverage_table_lists_its_holes() -> None:
     table, cells = Table(), Cells()
     assert len(table.holes()) == len(FaultKind) * len(STATES) - len(IMPOSSIBLE)
     cells.strike(FaultKind.PAUSED, [State.OPEN, State.OPEN, State.CLOSED])
@@ -70,7 +70,7 @@ def test_the_goals_for_goodput_are_reached_on_the_reference_path(mode: Mode) -> 
         assert kept(next(iter(PATHS)), mode, rate, upload=True, seeds=(1,)) >= goal
 
 
-def test_the_demonstration_draws_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_draws_its_picture_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main([]) == 0
     printed = capsys.readouterr().out
     assert "OK: every byte" in printed

@@ -1,4 +1,4 @@
-"""An endpoint dies: its peers learn it as soon as its successor is there; the user timeout is for those without one."""
+"""An endpoint dies: its peers learn of it when its successor attaches; without a successor, at the user timeout."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tunnel.core import LostReason
 
 @pytest.mark.parametrize("node", [0, 1, 2])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_peers_of_a_dead_endpoint_learn_it_from_its_successor_at_once(node: int, seed: int) -> None:
+def test_peers_of_a_dead_endpoint_learn_of_its_death_when_its_successor_attaches(node: int, seed: int) -> None:
     absence_us = 7 * SECOND
     world = World(one_death(node, seed, absence_us))
     world.run()
@@ -25,7 +25,7 @@ def test_the_peers_of_a_dead_endpoint_learn_it_from_its_successor_at_once(node: 
     assert max(ends_us) <= 2 * SECOND
 
 
-def test_a_silence_beyond_the_user_timeout_is_an_error_on_both_sides() -> None:
+def test_a_silence_longer_than_the_user_timeout_is_an_error_on_both_sides() -> None:
     world = World(one_silence(3 * MINUTE, user_timeout_us=MINUTE))
     world.begin()
     while world.open_streams and world.clock.step(10 * MINUTE):
@@ -36,7 +36,7 @@ def test_a_silence_beyond_the_user_timeout_is_an_error_on_both_sides() -> None:
     assert all(party.ended_us <= 2 * MINUTE + 10 * SECOND for party in parties)
 
 
-def test_a_silence_below_the_user_timeout_is_none() -> None:
+def test_a_silence_shorter_than_the_user_timeout_is_no_error() -> None:
     world = World(one_silence(50 * SECOND, user_timeout_us=MINUTE))
     world.run()
     assert [party.outcome for party in world.streams[0].parties] == [Outcome.CLEAN, Outcome.CLEAN]

@@ -1,4 +1,4 @@
-"""The same seed gives the same trace, byte for byte, whatever order hashes would give."""
+"""The same seed gives the same trace, byte for byte, whatever the order of hashes."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def trace_of(seed: int, hash_seed: str, directory: Path) -> bytes:
 
 
 @pytest.mark.parametrize("seed", [1, 12, 35])
-def test_the_same_seed_gives_the_same_trace_under_other_hashes(seed: int, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_trace_under_another_hash_seed(seed: int, tmp_path: Path) -> None:
     first = trace_of(seed, "1", tmp_path / "one")
     second = trace_of(seed, "2", tmp_path / "two")
     assert first == second

@@ -1,4 +1,4 @@
-"""The simulator's demands: what counts as an end, and what does not."""
+"""The simulator's judgement: which results count as a proper end of a stream, and which do not."""
 
 from tests.sim.alone import unheard_abort
 from tests.sim.workload import Outcome
@@ -7,17 +7,17 @@ from tunnel.core import LostReason
 from tunnel.wire import RejectReason
 
 
-def test_an_abort_before_the_answer_left_is_heard_of_as_a_refusal_and_ends_the_stream() -> None:
+def test_an_abort_before_the_acceptance_left_reaches_the_initiator_as_a_refusal() -> None:
     world = World(unheard_abort())
     world.run()
     initiator, acceptor = world.streams[2].parties
     assert (acceptor.outcome, acceptor.reason) == (Outcome.LOST, LostReason.ABORTED)
     assert (initiator.outcome, initiator.refusal) == (Outcome.REFUSED, RejectReason.GONE)
-    assert world.streams[2].refusals == 0  # it was not opened once more
+    assert world.streams[2].refusals == 0  # the initiator did not open it again
     assert [party.outcome for party in world.streams[0].parties] == [Outcome.LOST, Outcome.LOST]
 
 
-def test_a_refusal_for_any_other_reason_is_no_abort() -> None:
+def test_a_refusal_for_another_reason_does_not_count_as_an_abort() -> None:
     world = World(unheard_abort())
     world.run()
     stream = world.streams[2]

@@ -1,4 +1,4 @@
-"""The applications: both ends of every stream, and what each saw of it."""
+"""The applications: both ends of every stream, and what each of them saw."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outcome(enum.Enum):
 
 
 class Host(Protocol):
-    """What a party needs of the node that it lives on."""
+    """The parts of a node that a party uses."""
 
     index: int
     clock: Clock
@@ -47,7 +47,7 @@ class Host(Protocol):
     def now_us(self) -> int: ...
 
     def later(self, delay_us: int, action: Callable[[], None]) -> Alarm:
-        """As long as the node lives, and not while it is paused."""
+        """Run `action` after the delay, as long as the node lives and is not paused."""
 
     def struck(self, kind: FaultKind, connection_id: int) -> None: ...
 
@@ -57,7 +57,7 @@ class Host(Protocol):
 
 
 class Stream:
-    """One stream: its bytes, and its two ends as far as they exist."""
+    """One stream: its bytes, and those of its two ends that exist."""
 
     def __init__(self, seed: int, spec: StreamSpec) -> None:
         self.spec = spec
@@ -66,11 +66,11 @@ class Stream:
         self.initiator: Party | None = None
         self.acceptor: Party | None = None
         self.refusals = 0
-        """Answers of a relay that did not know the service (yet); the initiator tried again."""
+        """Refusals by a relay that did not know the service (yet); the initiator tried again."""
 
     @property
     def aborted_unheard(self) -> bool:
-        """The acceptor aborted before its answer had left: its initiator hears of a refusal, and that is the end."""
+        """The acceptor aborted before its acceptance had left: the initiator receives a refusal instead, and stops."""
         acceptor, initiator = self.acceptor, self.initiator
         aborted = acceptor is not None and acceptor.aborted
         return aborted and initiator is not None and initiator.refusal == RejectReason.GONE
@@ -84,7 +84,7 @@ class Stream:
 
 
 class Party:
-    """One end of one stream. Does at each call whatever its flows allow at this moment; never more."""
+    """One end of one stream. Each call does all that its flows allow at this moment, and never more."""
 
     def __init__(self, host: Host, stream: Stream, initiator: bool, connection: Connection) -> None:
         spec = stream.spec
@@ -97,12 +97,12 @@ class Party:
         self.reason: LostReason | None = None
         self.refusal: RejectReason | int | None = None
         self.text = ""
-        self.ended_us = -1  # of virtual time
+        self.ended_us = -1  # virtual time
         self.connected = not initiator
         self.written = 0
         self.read = 0
         self.ended_writing = False  # finish() or close() was called, or the peer closed
-        self.finished = False  # we ended our direction ourselves
+        self.finished = False  # this party ended its direction itself
         self.at_end = False
         self.closed = False  # close() was called
         self.aborted = False
@@ -113,13 +113,13 @@ class Party:
         self._write_at_us = 0
         self._read_at_us = 0
         self._stop_at = self._reads.stop_at
-        self._alarms_us = [-1, -1]  # the latest of reading, of writing
+        self._alarms_us = [-1, -1]  # the latest alarms for reading and for writing
         self._slow_noted = False
 
-    # what happens to it
+    # events
 
     def handle(self, event: Event) -> None:
-        """The endpoint's word about this connection."""
+        """Handle an event of the endpoint about this connection."""
         if self.outcome is not None:
             raise Violation(f"{self}: {event} after the end ({self.outcome.value})")
         match event:
@@ -138,7 +138,7 @@ class Party:
                 self._finish(Outcome.REFUSED, None, f"{getattr(refusal, 'name', refusal)}: {text}")
                 return
             case PeerClosed():
-                self.ended_writing = True  # nothing can be written any more; what has come can be read
+                self.ended_writing = True  # writing is over; received data can still be read
             case Flushed():
                 return
         self.act()
@@ -152,7 +152,7 @@ class Party:
         self._end()
 
     def strike_midway(self) -> None:
-        """The moment of an ending in the middle has come."""
+        """The moment of an ending in the middle of the stream has come."""
         if self.outcome is not None or self.closed or self.aborted:
             return
         if self.spec.ending is Ending.ABORT:
@@ -162,7 +162,7 @@ class Party:
             self._close()
 
     def die(self) -> None:
-        """The endpoint is gone, and its applications with it."""
+        """The endpoint has died, and its applications with it."""
         if self.outcome is None:
             self.outcome = Outcome.DIED
 
@@ -174,7 +174,7 @@ class Party:
         side = "initiator" if self.initiator else "acceptor"
         return f"{self.stream}, {side} at node {self.host.index}"
 
-    # the three things that it does
+    # reading, writing and ending
 
     def _read(self) -> None:
         flow = self._reads
@@ -201,7 +201,7 @@ class Party:
     def _take(self, data: bytes) -> None:
         end = self.read + len(data)
         if self._expected[self.read : end] != data:
-            raise Violation(f"{self}: bytes {self.read} to {end} are not the ones that were written")
+            raise Violation(f"{self}: bytes {self.read} to {end} differ from those written")
         writer = self.peer()
         if writer is None or writer.written < end:
             raise Violation(f"{self}: read {end} bytes, more than were written")
@@ -226,7 +226,7 @@ class Party:
             try:
                 taken = self.connection.write(self._out[self.written : end], now_us)
             except PeerClosedError:
-                self.ended_writing = True  # PeerClosed is on its way to us
+                self.ended_writing = True  # the event PeerClosed is on its way
                 return None
             self.written += taken
             if taken < wanted:

@@ -1,4 +1,4 @@
-"""One run: builds a scenario's world, lets it suffer, heals it, and demands that everything completes."""
+"""One run: builds a scenario's world, lets faults strike, heals it, and demands that everything completes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["World"]
 
-HEALING_US = 330 * SECOND  # the user timeout and a little: who has lost its peer for good learns it then
-SETTLING_US = 2 * SECOND  # after the last end: what is still under way may not change anything
-REFUSALS_US = 20 * SECOND  # after healing: attachments come back, tell what they listen for, and are found
-QUIET_US = 90 * SECOND  # a minute after the first SHUTDOWN that arrived the relay has no route any more (5.7, 9.5)
+HEALING_US = 330 * SECOND  # the user timeout and a little: a party that has lost its peer for good learns of it by then
+SETTLING_US = 2 * SECOND  # after the last end: packets still in flight may not change anything
+REFUSALS_US = 20 * SECOND  # after healing: attachments come back, announce their services, and are found
+QUIET_US = 90 * SECOND  # a minute after the first SHUTDOWN that arrived the relay has no route left (5.7, 9.5)
 EXIT_PORT = 1000  # plus the number of the stream
 RETRY_US = SECOND
 DENIED_HOST = "denied.example"
 
 
 class World:
-    """Owns everything of one run. `run()` raises Violation when a promise was broken."""
+    """Owns all objects of one run. `run()` raises Violation when a promise was broken."""
 
     def __init__(self, scenario: Scenario, trace: TraceSink | None = None) -> None:
         self.scenario = scenario
@@ -48,9 +48,9 @@ class World:
         self.open_streams = dict.fromkeys(self.streams)
         self.delivered_bytes = 0
         self.moves: list[tuple[int, bool, int]] | None = None
-        """(when, whether up, bytes) of every delivery, when somebody wants them."""
+        """(when, whether up, bytes) of every delivery, if a caller asked for them."""
         self.strikes: list[tuple[int, FaultKind]] | None = None
-        """(when, kind) of every strike, when somebody wants them."""
+        """(when, kind) of every strike, if a caller asked for them."""
         self.deaths: list[int] = []
         """Nodes that died."""
         self._link_numbers = itertools.count()
@@ -97,7 +97,7 @@ class World:
     # running
 
     def run(self) -> None:
-        """Faults first, then healing; every stream must end as it should, and leave nothing behind."""
+        """Faults first, then healing; every stream must end as it should, and leave no state."""
         self.begin()
         deadline_us = max(self.scenario.plan.healed_us, self.scenario.natural_end_us()) + HEALING_US
         while self.open_streams:
@@ -111,9 +111,9 @@ class World:
             self._fall_quiet()
 
     def _fall_quiet(self) -> None:
-        """Where both ends are there and know each other they release their routes soon (5.7). Who waits for a peer that
-        will never come back gives up at the user timeout; who only re-acknowledges does so for as long again after a
-        resume."""
+        """If both ends exist and know each other, they release their routes soon (5.7). An endpoint that waits for a
+        peer that will never come back gives up at the user timeout. An endpoint that only acknowledges repetitions
+        takes as long again after a resume."""
         self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us) + QUIET_US)
         refused = any(each.refusals for each in self.streams.values())
         orphans = bool(self.deaths or self.relay.restarts or refused)
@@ -123,7 +123,7 @@ class World:
         check_quiet(self.nodes, self.relay.switch)
 
     def begin(self) -> None:
-        """Start every node; put streams and faults on the calendar."""
+        """Start every node; schedule streams and faults."""
         for node in self.nodes:
             node.start()
         for each in self.streams.values():
@@ -180,23 +180,23 @@ class World:
         return Target(TargetKind.TCP, host, EXIT_PORT + spec.number)
 
     def _midway(self, each: Stream) -> None:
-        """Both close now, or one aborts now, whatever is under way."""
+        """Both sides close now, or one aborts now, whatever is in flight."""
         for party in each.parties:
             node = self.nodes[party.host.index]
             if each.spec.ending is Ending.MIDWAY or party.initiator == bool(each.spec.number % 2):
                 node.later(0, party.strike_midway)
 
-    # what nodes tell (Application)
+    # reports of nodes (Application)
 
     def asked(self, node: Node, event: ConnectRequested) -> None:
-        """An exit is asked to dial."""
+        """A CONNECT asks an exit to dial."""
         each = self.streams[event.target.port - EXIT_PORT]
         node.later(each.spec.dial_us, lambda: self._dialled(node, event.connection_id, each))
 
     def _dialled(self, node: Node, connection_id: int, each: Stream) -> None:
         connection = node.endpoint.connections.get(connection_id)
         if connection is None:
-            return  # the initiator gave up meanwhile
+            return  # the initiator gave up in the meantime
         if each.spec.ending is Ending.REFUSED or not self._is_current(each, connection):
             node.endpoint.refuse(connection_id, RejectReason.REFUSED, "refused by the target", node.now_us)
         else:
@@ -204,20 +204,20 @@ class World:
             self._accepted(node, connection, each)
 
     def incoming(self, node: Node, event: Incoming) -> None:
-        """A service has a new connection: whose it is, its route key says."""
+        """A service has a new connection; the route key names its stream."""
         connection = node.endpoint.connections.get(event.connection_id)
         if connection is None:
             return  # it ended before its application saw it
         each = self._by_route_key.get(connection.identity.route_key)
         if each is None or each.spec.acceptor != node.index:
-            raise Violation(f"{node}: a connection that nobody opened to it, peer {connection.identity.peer_id}")
+            raise Violation(f"{node}: a connection that no initiator opened to it, peer {connection.identity.peer_id}")
         if self._is_current(each, connection):
             self._accepted(node, connection, each)
         else:
             connection.abort(node.now_us)
 
     def _is_current(self, each: Stream, connection: Connection) -> bool:
-        """Not of an earlier try, which was refused before its initiator opened another."""
+        """Whether the connection is not of an earlier try, which was refused before its initiator opened another."""
         initiator = each.initiator
         if initiator is None or initiator.outcome is Outcome.REFUSED:
             return False
@@ -238,7 +238,7 @@ class World:
             self.moves.append((self.clock.now_us, not party.initiator, size))
 
     def ended(self, party: Party) -> None:
-        """One side is through; the stream is when both are."""
+        """One side has ended; the stream has when both have."""
         each = party.stream
         refused = party.outcome is Outcome.REFUSED and each.spec.ending is not Ending.REFUSED
         if refused and not each.aborted_unheard:
@@ -247,8 +247,8 @@ class World:
             self.open_streams.pop(each.spec.number, None)
 
     def _try_again(self, party: Party, each: Stream) -> None:
-        """A relay that has just started, or an endpoint that is away, refuses; what the acceptor has of this try it
-        would keep until the user timeout."""
+        """A relay that has just started refuses, and so does one whose endpoint is away. The acceptor may have a
+        connection of the refused try and would keep it until the user timeout."""
         if self.clock.now_us > self.scenario.plan.healed_us + REFUSALS_US:
             raise Violation(f"{party}: refused long after healing: {party.text}")
         each.refusals += 1
@@ -266,7 +266,7 @@ class World:
     # faults
 
     def _packet_arrives(self, frame: Frame) -> bool:
-        """Asked for each packet that reaches the switch: damage of one packet takes no other with it."""
+        """Called for each packet that reaches the switch: damage of one packet takes no other with it."""
         plan = self.scenario.plan
         rate = plan.rates.get(FaultKind.PACKET_LOST, 0.0)
         if not rate or self.clock.now_us >= plan.end_us or not chance(self._packet_loss, rate):
@@ -276,7 +276,7 @@ class World:
         return False
 
     def strike(self, kind: FaultKind, node: int, size: int, text: str) -> None:
-        """A fault struck one node's path, or everybody (-1)."""
+        """A fault struck one node's path, or all paths (-1)."""
         self._note(kind, node, size, text, 0)
         for struck in self.nodes if node < 0 else (self.nodes[node],):
             self.cells.strike(kind, struck.states())

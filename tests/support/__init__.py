@@ -1,3 +1,3 @@
-"""What several test files share."""
+"""Helpers that several test files share."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Servers for programs in processes of their own: one says a line, one has a page. Each in a thread, on loopback."""
+"""Servers for programs in other processes: one sends a line, one serves a page. Each runs in a thread, on loopback."""
 
 import socket
 import threading
@@ -13,11 +13,11 @@ BANNER = b"SSH-2.0-test\r\n"
 
 @contextmanager
 def banner_server() -> Iterator[int]:
-    """Says BANNER to each connection and ends it; its port."""
+    """Send BANNER to each connection and close it; yields the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            with suppress(OSError):  # the server is closed: that is the end
+            with suppress(OSError):  # closing the server ends the loop
                 while True:
                     connection, _ = server.accept()
                     with connection:
@@ -40,12 +40,12 @@ class _Page(BaseHTTPRequestHandler):
         self.wfile.write(b"page")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the base class
-        """Nothing is logged."""
+        """Log nothing."""
 
 
 @contextmanager
 def page_server() -> Iterator[int]:
-    """A page of four bytes; its port."""
+    """Serve a page of four bytes; yields the port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -1,7 +1,7 @@
-"""Circles of imports: modules that cannot be understood, or imported, one after the other.
+"""Circular imports: modules that cannot be understood, or imported, one after the other.
 
-Every import counts, in functions and under TYPE_CHECKING, too. `LAZY` names the packages whose `__init__` imports names
-on first use. Callers leave these out: their imports under TYPE_CHECKING never run.
+Every import counts, also in functions and under TYPE_CHECKING. `LAZY` names the packages whose `__init__` imports
+names on first use. Callers leave these out: their imports under TYPE_CHECKING never run.
 """
 
 import ast
@@ -15,7 +15,7 @@ LAZY = ("tunnel", "tunnel.messages", "tunnel_client")
 
 
 def imported_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
-    """The modules of the project that a source imports: those named, and those that names are taken from."""
+    """The modules of the project that a source imports: named modules, and modules that names are imported from."""
     known = set(modules)
     found = set()
     for _, source, name in imported_names(tree):

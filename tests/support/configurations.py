@@ -1,4 +1,4 @@
-"""At the end of a run: each configuration of a real proxy that a test put in the way, and what became of its tests."""
+"""Counts the tests of a run by the configuration of the real proxy that each of them used."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,13 +8,13 @@ import pytest
 __all__ = ["CONFIGURATION", "configuration_lines"]
 
 CONFIGURATION = "proxy configuration"
-"""Under this name a test's report has it."""
+"""The name of this property in a test's report."""
 
 _OUTCOMES = ("passed", "failed", "error")
 
 
 def configuration_lines(stats: Mapping[str, Sequence[object]]) -> Iterator[str]:
-    """A line for each configuration; none where no test started a proxy."""
+    """A line for each configuration; none if no test started a proxy."""
     found: dict[str, Counter[str]] = {}
     for outcome in _OUTCOMES:
         for report in stats.get(outcome, ()):

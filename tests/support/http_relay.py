@@ -1,4 +1,4 @@
-"""The switch behind aiohttp, as small as it can be, for the tests of carriers."""
+"""The switch behind a minimal aiohttp server, for the tests of carriers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def token_of(user: str) -> str:
 
 
 class HttpTestRelay(TestRelay):
-    """`seen`: connections (by the port they come from) and headers of each POST."""
+    """`seen`: the client's port and the headers of each POST."""
 
     kind = "poll"
 
@@ -35,9 +35,9 @@ class HttpTestRelay(TestRelay):
         self.tls = tls
         self.url = ""
         self.seen: list[tuple[int, dict[str, str]]] = []
-        # Of a relay's configuration, tunnel_servlet.web.relay_link needs no more.
+        # tunnel_servlet.web.relay_link needs no more of a relay's configuration.
         self.config = SimpleNamespace(limits=SimpleNamespace(link_batch_bytes_max=4 << 20, link_opening_seconds=10))
-        self.links = 0  # asked for
+        self.links = 0  # links that were requested
         self.refuse_links = False
         self._open: dict[asyncio.Future[tuple[int, bytes]], web.Request] = {}
 
@@ -69,16 +69,16 @@ class HttpTestRelay(TestRelay):
         self._cut()
         super().restart()
 
-    # what tunnel_servlet.web.relay_link asks of a relay
+    # the interface that tunnel_servlet.web.relay_link needs
 
     def watch(self, watched: object) -> None:
-        """Tokens are not revoked here."""
+        """Do nothing: tokens are not revoked here."""
 
     def unwatch(self, watched: object) -> None:
-        """They are not."""
+        """Do nothing: `watch` keeps nothing."""
 
     def _cut(self) -> None:
-        """As a process that dies does."""
+        """Cut all connections, as the death of the process would."""
         for link in list(self.host.links.values()):
             link.end("kill -9")
         for future, request in list(self._open.items()):
@@ -132,7 +132,7 @@ class HttpTestRelay(TestRelay):
         return response
 
     async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
-        """Something else than a relay that answers links; overridden."""
+        """Answer a link request as a relay without links; subclasses override this."""
 
 
 def abort(request: web.Request) -> None:
@@ -141,6 +141,6 @@ def abort(request: web.Request) -> None:
 
 
 class LinkTestRelay(HttpTestRelay):
-    """Its attachments try for a link."""
+    """A relay whose attachments try to open a link."""
 
     kind = "link"

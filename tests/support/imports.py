@@ -1,4 +1,4 @@
-"""Which module may import which: the borders of the house, as data, and a check of one source file against them.
+"""The rules of imports between modules, as data, and a check of one source file against them.
 
 The check reads the syntax tree; nothing is imported.
 """
@@ -10,19 +10,19 @@ from pathlib import Path
 
 __all__ = ["import_violations", "imported_names", "is_sans_io", "is_within", "module_name", "project_files"]
 
-# The folders of the project with Python in them. Those of the relay and of the client hold one package each: there the
-# name of a module begins with the package.
+# The folders of the project that have Python modules. The folders of the relay and of the client hold one package each:
+# names of their modules begin with the package.
 FOLDERS = ("client", "loadtests", "servlet", "tests", "tunnel")
 PACKAGE_OF = {"client": "tunnel_client", "servlet": "tunnel_servlet"}
 TOP_LEVEL = ("loadtests", "tests", "tunnel", "tunnel_client", "tunnel_servlet")
 
-# Packages of tunnel, and the one module, that are not part of its public face.
+# Packages of tunnel, and one module, that are not part of its public interface.
 INSIDE = ("analysis", "carriers", "core", "driver", "exchange", "traces", "wire")
 
 _SANS_IO_RELAY = ("tunnel.wire", "tunnel.exchange", "tunnel.traces.record")
 
-# An area is a dotted prefix; the longest one that fits a module decides. It may import itself and what lies within one
-# of these; "face" stands for the public face: tunnel itself and what is not INSIDE it. "!" means: only the name itself.
+# An area is a dotted prefix; the longest one that fits a module decides. A module may import its own area and modules
+# in these; "face" is the public interface: tunnel itself and all not INSIDE it. "!" means: only the name itself.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel": ("face", *(f"tunnel.{name}" for name in INSIDE if name != "analysis")),
     "tunnel.wire": (),
@@ -64,7 +64,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tests": TOP_LEVEL,
 }
 
-# Libraries that stay where they are; loadtests and tests may use anything.
+# Libraries that only these areas may use; loadtests and tests may use any library.
 RESTRICTED: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tunnel.carriers", "tunnel_servlet.web"),
     "pyspark": ("tunnel.analysis",),
@@ -72,7 +72,7 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
     "nats": (),
 }
 
-# All that a sans-I/O part needs from outside the standard library.
+# All libraries outside the standard library that a sans-I/O part may use.
 SANS_IO_LIBRARIES = frozenset({"crc32c", "msgspec", "xxhash"})
 SANS_IO_AREAS = (
     *("tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.traces.record"),
@@ -106,7 +106,7 @@ def is_sans_io(module: str) -> bool:
 
 
 def imported_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
-    """Each import as (line, module, name imported from it or "")."""
+    """Each import as (line, module, name that it imports from the module or "")."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -117,15 +117,15 @@ def imported_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
 
 
 def import_violations(tree: ast.AST, module: str, is_module: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
-    """The imports that `module` must not have. `is_module` says whether a dotted name is a module of the project."""
+    """The forbidden imports of `module`. `is_module` says whether a dotted name is a module of the project."""
     for line, source, name in imported_names(tree):
-        # `from tunnel import wire` imports tunnel.wire, `from tunnel import attach` the public face.
+        # `from tunnel import wire` imports tunnel.wire, but `from tunnel import attach` the public interface.
         target = f"{source}.{name}" if name and is_module(f"{source}.{name}") else source
         top = target.split(".")[0]
         if target.startswith("."):
             yield line, "relative import: absolute ones say where a name lives"
         elif top in PACKAGE_OF:
-            yield line, f"{target}: the package is {PACKAGE_OF[top]}; through its folder it is imported a second time"
+            yield line, f"{target}: the package is {PACKAGE_OF[top]}; its folder would import it a second time"
         elif top in TOP_LEVEL:
             if not may_import(module, target):
                 yield line, f"{module} must not import {target}"

@@ -1,4 +1,4 @@
-"""Where the real programs of tests are: in the path, or where Debian keeps those for administrators and wrappers."""
+"""Finds the real programs that tests need: in the path, or in Debian's folders for administrators and wrappers."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ _POSTGRES = Path("/usr/lib/postgresql")
 
 
 def find_program(name: str) -> str | None:
-    """Its absolute path, or None."""
+    """The program's absolute path, or None."""
     versions = sorted(_POSTGRES.glob("[0-9]*"), key=lambda path: (len(path.name), path.name), reverse=True)
     places = [os.environ.get("PATH", os.defpath), "/usr/sbin", *(str(version / "bin") for version in versions)]
     return shutil.which(name, path=os.pathsep.join(places))

@@ -1,4 +1,4 @@
-"""An upstream HTTP proxy, as small as it can be: CONNECT, and plain requests with a whole URL."""
+"""A minimal upstream HTTP proxy: CONNECT, and plain requests with an absolute URL."""
 
 import asyncio
 import base64
@@ -11,7 +11,7 @@ __all__ = ["UpstreamProxy"]
 
 
 class UpstreamProxy:
-    """`heads`: the first request of each connection. With `user`, it wants Basic credentials."""
+    """`heads`: the first request of each connection. With `user`, the proxy demands Basic credentials."""
 
     def __init__(self, *, user: str = "") -> None:
         self.heads: list[bytes] = []

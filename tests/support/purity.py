@@ -1,4 +1,4 @@
-"""What the sans-I/O parts must do without: a clock, I/O, randomness of their own, and what depends on hashes.
+"""Forbids code in sans-I/O parts that uses a clock, I/O, randomness of its own, or the values of hashes.
 
 The check reads the syntax tree.
 """
@@ -17,7 +17,7 @@ BANNED_MODULES = frozenset(
 )
 BANNED_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
 
-# Draws that are floats or that may differ between versions of Python; getrandbits alone is left.
+# Methods of Random that return floats or may differ between versions of Python; only getrandbits is allowed.
 BANNED_DRAWS = frozenset(
     "betavariate choice choices expovariate gauss normalvariate randbytes randint random randrange sample seed shuffle "
     "triangular uniform".split()
@@ -25,7 +25,7 @@ BANNED_DRAWS = frozenset(
 
 
 def purity_violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Everything in a module that a sans-I/O part must not do, as (line, what)."""
+    """Every violation in a module of a sans-I/O part, as (line, what)."""
     for line, module, name in imported_names(tree):
         if module.split(".")[0] in BANNED_MODULES:
             yield line, f"{module} in a sans-I/O part"
@@ -49,5 +49,5 @@ def call_violations(call: ast.Call) -> Iterator[tuple[int, str]]:
 
 
 def last_name(node: ast.expr) -> str:
-    """The name at the end of a dotted expression, "" if it ends otherwise."""
+    """The last name of a dotted expression, "" if the expression does not end in a name."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -1,4 +1,4 @@
-"""Relays for tests: the real switch, in memory or behind a small HTTP server, with faults that a test decides on."""
+"""Relays for tests: the real switch, in memory or behind a small HTTP server, with faults that a test chooses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["LOSE_REQUEST", "LOSE_RESPONSE", "Fault", "MemoryTestRelay", "TestRel
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What becomes of an exchange: an answer of somebody else, or none."""
+    """The fate of an exchange: the response of a proxy in the relay's place, or none."""
 
     status: int = 0
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
-    applies: bool = False  # the relay gets the request first
+    applies: bool = False  # the relay receives the request first
 
     def __bool__(self) -> bool:
         return True
@@ -35,7 +35,7 @@ LOSE_RESPONSE = Fault(applies=True)
 
 
 def authorise(user: str, target: Target) -> Decision:
-    """Everybody may use every service but "secret", and every target."""
+    """Allow every user every target and every service but "secret"."""
     if target.host == "secret":
         return Deny(text="not for you")
     return Hand(HandTo.SERVICE if target.kind == TargetKind.SERVICE else HandTo.EXIT)
@@ -46,7 +46,7 @@ def may_listen(user: str, name: str) -> bool:
 
 
 class TestRelay:
-    """A relay that can lose its memory. `fault` is asked about each request."""
+    """A relay that can lose its memory. `fault` decides the fate of each request."""
 
     __test__ = False
     kind = ""
@@ -61,13 +61,13 @@ class TestRelay:
 
     def _life(self) -> SwitchHost:
         self.lives += 1
-        # At first whoever is asked for is there; after a restart they come back in any order.
+        # In its first life the relay need not wait for targets; after a restart, attachments come back in any order.
         settling = {"settle_us": 1} if self.lives == 1 else {}
         config = SwitchConfig(**{**settling, **self.settings})
         return self.make_core(config)
 
     def make_core(self, config: SwitchConfig) -> SwitchHost:
-        """Everything that a restart forgets."""
+        """Make the switch, with all the state that a restart loses."""
         return SwitchHost(config, authorise, may_listen=may_listen, packet_filter=self.packet_filter)
 
     async def __aenter__(self) -> TestRelay:
@@ -78,11 +78,11 @@ class TestRelay:
         self.core.close()
 
     def attach(self, user: str = "ann", **options: Any) -> Attachment:
-        """An attachment of this user."""
+        """Make an attachment of this user."""
         raise NotImplementedError
 
     def restart(self) -> None:
-        """kill -9, and up again: no exchange is answered, and nothing is remembered."""
+        """kill -9 and a restart: open exchanges get no answer, and all state is lost."""
         dead, self.core = self.core, self._life()
         dead.close()
 
@@ -94,25 +94,25 @@ class TestRelay:
 
 
 class MemoryTestRelay(TestRelay):
-    """No HTTP: what is lost is never answered."""
+    """Without HTTP: a lost exchange is never answered."""
 
     kind = "memory"
 
     def attach(self, user: str = "ann", **options: Any) -> Attachment:
         return memory_attach(self, user=user, **options)
 
-    def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool) -> int:
+    def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool, identity: bytes | None = None) -> int:
         fault = self.judge(body)
         life = self.lives
 
         def answered_in_life(status: int, answer: bytes) -> None:
-            if self.lives == life:  # a relay that is killed says nothing more
+            if self.lives == life:  # a killed relay sends nothing more
                 answered(status, answer)
 
         if fault is None:
-            return self.core.post(user, body, answered_in_life, is_exit=is_exit)
+            return self.core.post(user, body, answered_in_life, is_exit=is_exit, identity=identity)
         if fault.applies:
-            self.core.post(user, body, lambda status, answer: None, is_exit=is_exit)
+            self.core.post(user, body, lambda status, answer: None, is_exit=is_exit, identity=identity)
         if fault.status:
             asyncio.get_running_loop().call_soon(answered, fault.status, fault.body)
         return 0

@@ -1,7 +1,7 @@
 """Finds code whose result depends on the order of a set, which changes with the hash seed.
 
-Sets are known by their displays, calls, annotations and assignments: names within a function or a module, attributes
-within a file. A set that comes out of a call is not seen.
+Displays, calls, annotations and assignments make a name a set, for a function or a module; attributes count for a whole
+file. A set that a call returns is not recognised.
 """
 
 import ast
@@ -14,7 +14,7 @@ SET_TYPES = SET_MAKERS | {"AbstractSet", "MutableSet", "Set"}
 SET_METHODS = frozenset({"copy", "difference", "intersection", "symmetric_difference", "union"})
 SET_OPERATORS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 
-# Functions that hand the order of an argument on, and functions for which it makes no difference.
+# Functions that keep the order of an argument, and functions for which order makes no difference.
 ORDERED = frozenset(
     "chain deque dict enumerate extend filter from_iterable fromkeys iter join list map tuple zip".split()
 )
@@ -50,7 +50,7 @@ class Finder(ast.NodeVisitor):
                     self.attributes.add(target.attr)
 
     def names_in(self, scope: ast.AST) -> Iterator[str]:
-        """The names that are sets directly in a module, class or function, not in what it nests."""
+        """The names that are sets in a module, class or function itself, but not in scopes nested in it."""
         if isinstance(scope, Function):
             arguments = scope.args
             for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -113,7 +113,7 @@ class Finder(ast.NodeVisitor):
         self.visit_unordered(node)
 
     def visit_unordered(self, node: ast.SetComp | ast.GeneratorExp) -> None:
-        """A comprehension whose result has no order, or loses it: its sources need none."""
+        """A comprehension whose result has no order, or loses it: its sources may be sets."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.comprehension):
                 self.generic_visit(child)
@@ -148,7 +148,7 @@ def is_set_type(annotation: ast.expr | None) -> bool:
         case ast.BinOp(op=ast.BitOr(), left=left, right=right):
             return is_set_type(left) or is_set_type(right)
         case ast.Subscript(value=value, slice=inner):
-            # ClassVar[...] and Final[...] say nothing about what they hold.
+            # ClassVar[...] and Final[...] do not say what they hold.
             return is_set_type(inner) if getattr(value, "id", "") in ("ClassVar", "Final") else is_set_type(value)
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name in SET_TYPES
@@ -156,7 +156,7 @@ def is_set_type(annotation: ast.expr | None) -> bool:
 
 
 def set_targets(node: ast.AST, is_set: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
-    """What a statement makes a set."""
+    """The targets that a statement makes sets."""
     match node:
         case ast.AnnAssign(target=target, annotation=annotation) if is_set_type(annotation):
             yield target

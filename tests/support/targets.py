@@ -1,4 +1,4 @@
-"""TCP servers for tests to reach."""
+"""TCP servers that tests connect to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +12,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def target(serve: Serve) -> AsyncIterator[int]:
-    """A TCP server; its port. Its connections must have ended when it is left."""
+    """Run a TCP server; yields its port. Leaving the context waits for its connections to end."""
     tasks: list[asyncio.Task[None]] = []
 
     async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of each request is told, once."""
+"""The tracer records the fate of each request, once."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tunnel.traces.exchanges import ExchangeTracer
 
 
 class Sink(list[TraceRecord]):
-    """Keeps what it is given."""
+    """Keeps the records that it is given."""
 
     def __init__(self, level: TraceLevel) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def tell(level: TraceLevel) -> Sink:
     return sink
 
 
-def test_each_request_and_its_end() -> None:
+def test_each_request_and_its_end_are_recorded() -> None:
     assert tell(TraceLevel.PACKET) == [
         record(TraceEvent.EXCHANGE_SENT, 10, 2, 3, 0, 0, "push", size_bytes=100),
         record(TraceEvent.EXCHANGE_ANSWERED, 15, 2, 3, 0, 5, "push", size_bytes=50, status=200),
@@ -47,7 +47,7 @@ def test_each_request_and_its_end() -> None:
     ]
 
 
-def test_at_the_level_of_connections_only_what_went_wrong_is_told() -> None:
+def test_the_connection_level_records_only_failures() -> None:
     events = [(each.event, each.status) for each in tell(TraceLevel.CONNECTION)]
     assert events == [
         (TraceEvent.EXCHANGE_FAILED, 0),
@@ -84,7 +84,7 @@ def record(
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_an_answer_to_nothing_is_ignored(status: int) -> None:
+def test_an_answer_to_an_unknown_request_is_ignored(status: int) -> None:
     sink = Sink(TraceLevel.PACKET)
     ExchangeTracer(sink, "node").answered(1, status, 5, 5)
     assert sink == []

@@ -1,4 +1,4 @@
-"""JSON lines: what was written is what is read, and a damaged line says where it stands."""
+"""JSON lines: written records are read back, and an error about a damaged line names its place."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tunnel.traces import TraceCause, TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter, decode_record, encode_record, read_records
 
-# What a signed 64-bit column of a table holds.
+# The range of a signed 64-bit column of a table.
 INTEGERS = st.integers(0, 2**63 - 1)
 
 
@@ -22,7 +22,7 @@ def records(count: int) -> list[TraceRecord]:
 
 
 def written(count: int) -> list[TraceRecord]:
-    """The same, with what the writer adds."""
+    """The same records, with the fields that the writer adds."""
     return [
         msgspec.structs.replace(record, writer="trace", number=number)
         for number, record in enumerate(records(count), start=1)
@@ -30,7 +30,7 @@ def written(count: int) -> list[TraceRecord]:
 
 
 @given(INTEGERS, st.text(), INTEGERS, st.text())
-def test_a_record_survives_its_line(time_us: int, node: str, sequence: int, text: str) -> None:
+def test_a_record_reads_back_from_its_line(time_us: int, node: str, sequence: int, text: str) -> None:
     record = TraceRecord(time_us=time_us, node=node, event="x", sequence=sequence, text=text)
     line = encode_record(record)
     assert b"\n" not in line
@@ -55,7 +55,7 @@ def test_a_new_writer_replaces_the_file(tmp_path: Path) -> None:
     assert list(read_records(str(path))) == written(1)
 
 
-def test_close_may_be_repeated_and_nothing_is_written_after_it(tmp_path: Path) -> None:
+def test_closing_twice_is_harmless_and_later_records_are_not_written(tmp_path: Path) -> None:
     sink = JsonLinesWriter(tmp_path / "trace.jsonl")
     sink.close()
     sink.close()
@@ -63,7 +63,7 @@ def test_close_may_be_repeated_and_nothing_is_written_after_it(tmp_path: Path) -
         sink(records(1)[0])
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+def test_an_error_names_the_damaged_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(encode_record(records(1)[0]) + b'\n{"version":1,"time_us"')
     reader = read_records(path)

@@ -19,7 +19,7 @@ def test_every_field_is_an_integer_or_a_string() -> None:
     assert {field.type for field in msgspec.structs.fields(TraceRecord)} == {int, str}
 
 
-def test_all_but_time_node_and_event_have_a_default() -> None:
+def test_all_fields_but_time_node_and_event_have_a_default() -> None:
     required = [field.name for field in msgspec.structs.fields(TraceRecord) if field.required]
     assert required == ["time_us", "node", "event"]
 
@@ -34,7 +34,7 @@ def test_a_line_begins_with_the_version_and_leaves_defaults_out() -> None:
     assert TRACE_VERSION == 1
 
 
-def test_the_order_of_fields_in_a_line_is_that_of_the_schema() -> None:
+def test_a_line_has_the_field_order_of_the_schema() -> None:
     names = [field.name for field in msgspec.structs.fields(TraceRecord)]
     values: dict[str, int | str] = {
         field.name: "x" if field.type is str else number
@@ -45,12 +45,12 @@ def test_the_order_of_fields_in_a_line_is_that_of_the_schema() -> None:
     assert decode_record(line) == record(**values)
 
 
-def test_another_version_does_not_decode() -> None:
+def test_a_record_of_another_version_is_refused() -> None:
     with pytest.raises(ValueError, match="version"):
         decode_record(b'{"version":2,"time_us":1,"node":"a","event":"packet_sent"}')
 
 
-def test_a_field_that_is_not_known_is_skipped() -> None:
+def test_an_unknown_field_is_skipped() -> None:
     assert decode_record(b'{"version":1,"time_us":1,"node":"a","event":"packet_sent","later":7}') == record()
 
 
@@ -62,13 +62,13 @@ def test_names_are_lower_case_words_and_unique(names: type[enum.StrEnum]) -> Non
     assert len(names) == len(names.__members__)
 
 
-def test_a_source_can_tell_every_field_and_leaves_the_others_as_they_are() -> None:
+def test_a_source_can_set_every_field_and_others_keep_their_defaults() -> None:
     told: list[TraceRecord] = []
     source = TraceSource(told.append, "node-1")
     given: dict[str, Any] = {
         field.name: f"x{number}" if field.type is str else number
         for number, field in enumerate(msgspec.structs.fields(TraceRecord), start=1)
-        if field.name not in ("time_us", "node", "event", "writer", "number")  # the last two are the writer's
+        if field.name not in ("time_us", "node", "event", "writer", "number")  # the writer sets the last two
     }
     source.tell("event", 5, **given)
     source.tell("event", 6)

@@ -1,4 +1,4 @@
-"""Damaged files: what is whole is read, what is not is counted."""
+"""Damaged files: whole frames are read, damaged ones are counted."""
 
 import os
 from pathlib import Path
@@ -30,9 +30,9 @@ def test_whole_frames_are_read() -> None:
 @pytest.mark.parametrize("content_size", [True, False])
 @pytest.mark.parametrize("checksum", [True, False])
 @pytest.mark.parametrize("size", [1, 300, 70_000, 300_000])
-def test_every_form_of_header_is_understood(content_size: bool, checksum: bool, size: int) -> None:
+def test_every_form_of_header_is_read(content_size: bool, checksum: bool, size: int) -> None:
     compressor = zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=content_size)
-    for content in (os.urandom(size), bytes(size)):  # raw blocks, and blocks that repeat a byte
+    for content in (os.urandom(size), bytes(size)):  # raw blocks, and blocks that repeat one byte
         assert read(compressor.compress(content) + FRAMES[0]) == (
             Findings(size_bytes=len(compressor.compress(content) + FRAMES[0]), frames=2),
             [content, CONTENTS[0]],
@@ -40,7 +40,7 @@ def test_every_form_of_header_is_understood(content_size: bool, checksum: bool, 
 
 
 @pytest.mark.parametrize("lost", range(1, len(FRAMES[3]) + 1))
-def test_a_cut_costs_the_last_frame_alone(lost: int) -> None:
+def test_a_truncated_file_loses_only_its_last_frame(lost: int) -> None:
     findings, parts = read(WHOLE[:-lost])
     assert parts == CONTENTS[:3]
     assert (findings.is_truncated, findings.corrupt_frames) == (lost < len(FRAMES[3]), 0)
@@ -55,15 +55,15 @@ def test_a_damaged_frame_is_skipped() -> None:
     assert not findings.is_whole
 
 
-def test_a_damaged_last_frame_is_corrupt_and_not_cut() -> None:
+def test_a_damaged_last_frame_counts_as_corrupt_and_not_as_truncated() -> None:
     data = bytearray(WHOLE)
-    data[-1] ^= 0xFF  # of its checksum
+    data[-1] ^= 0xFF  # a byte of its checksum
     findings, parts = read(bytes(data))
     assert parts == CONTENTS[:3]
     assert (findings.corrupt_frames, findings.is_truncated) == (1, False)
 
 
-def test_rubbish_is_corrupt() -> None:
+def test_garbage_counts_as_corrupt() -> None:
     assert read(b"no frame at all") == (Findings(15, corrupt_frames=1), [])
 
 
@@ -80,7 +80,7 @@ def test_any_bytes_are_harmless(data: bytes) -> None:
     read(b"\x28\xb5\x2f\xfd" + data)
 
 
-def test_a_reserved_kind_of_block_is_damage() -> None:
+def test_a_reserved_type_of_block_counts_as_damage() -> None:
     frame = bytearray(FRAMES[0])
     at = 6 if not frame[4] >> 5 & 1 else 5 + (1, 2, 4, 8)[frame[4] >> 6]
     frame[at] |= 0b110
@@ -105,7 +105,7 @@ def left(directory: Path, name: str, data: bytes) -> Path:
     return path
 
 
-def test_leftovers_get_their_names(tmp_path: Path) -> None:
+def test_leftovers_of_dead_processes_get_their_final_names(tmp_path: Path) -> None:
     whole = left(tmp_path, f"w-{2**30}-aa-00001", WHOLE)
     cut = left(tmp_path, f"w-{2**30}-aa-00002", WHOLE[:-5])
     nothing = left(tmp_path, f"w-{2**30}-aa-00003", WHOLE[:5])
@@ -119,7 +119,7 @@ def test_leftovers_get_their_names(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_what_a_living_process_writes_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_living_process_are_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = left(tmp_path, f"w-{os.getpid()}-aa-00001", WHOLE)
     huge = left(tmp_path, f"w-{10**30}-aa-00001", WHOLE)
     assert salvage_directory(tmp_path) == []

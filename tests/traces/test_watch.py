@@ -1,4 +1,4 @@
-"""What a driver tells of itself, its loop and its sockets."""
+"""Records that a driver writes about itself, its loop and its sockets."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ def no_sockets() -> list[socket.socket]:
     return []
 
 
-def test_presence_and_carrier_are_told() -> None:
+def test_attachment_and_carrier_are_recorded() -> None:
     records: list[TraceRecord] = []
     watch = DriverWatch(records.append, "n", no_sockets)
     watch.attached("relay.example", fresh=True, now=1)
@@ -33,7 +33,7 @@ def test_presence_and_carrier_are_told() -> None:
 
 
 def until(event: TraceEvent, block: bool, sockets: Callable[[], list[socket.socket]]) -> TraceRecord:
-    """The first record of that kind, in a loop that is blocked meanwhile or not."""
+    """The first record of that kind, from a loop that is blocked meanwhile or not."""
 
     async def run() -> TraceRecord:
         found: asyncio.Future[TraceRecord] = asyncio.get_running_loop().create_future()
@@ -58,7 +58,7 @@ def until(event: TraceEvent, block: bool, sockets: Callable[[], list[socket.sock
     return asyncio.run(run())
 
 
-def test_a_loop_that_comes_late_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_event_loop_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "SAMPLE_S", 0.01)
     assert until(TraceEvent.LOOP_LAG, True, no_sockets).latency_us >= watching.LAG_MIN_US
 
@@ -73,13 +73,13 @@ def test_sockets_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
         assert record.serial == client.fileno()
 
 
-def test_what_is_no_tcp_connection_has_no_figures() -> None:
+def test_a_socket_that_is_not_tcp_has_no_figures() -> None:
     left, right = socket.socketpair()
     with left, right:
         assert tcp_info(left) is None
 
 
-def test_a_system_that_says_too_little_is_believed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tcp_info_is_ignored_if_it_is_short_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Short(socket.socket):
         def getsockopt(self, *_: int) -> bytes:  # type: ignore[override]
             return bytes(50)

@@ -1,4 +1,4 @@
-"""The writer: nothing is lost unsaid, whatever the disk, the queue or the process does."""
+"""The writer never loses a record without counting it, whatever happens to the disk, the queue or the process."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def read_all(directory: Path) -> list[TraceRecord]:
 
 
 def held(writer: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """The writer's thread waits here before each flush until the event is set."""
+    """An event for which the writer's thread waits before each flush."""
     gate = threading.Event()
     flush = writer._flush
 
@@ -36,7 +36,7 @@ def held(writer: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> threading.Even
     return gate
 
 
-def test_what_is_written_is_read_in_order_with_writer_and_number(tmp_path: Path) -> None:
+def test_records_are_read_in_order_with_writer_and_number(tmp_path: Path) -> None:
     count = 2 * FLUSH_RECORDS + 10
     with TraceWriter(tmp_path, name="client") as writer:
         for number in range(count):
@@ -49,7 +49,7 @@ def test_what_is_written_is_read_in_order_with_writer_and_number(tmp_path: Path)
     assert (writer.written, writer.dropped, writer.failure) == (count, 0, "")
 
 
-def test_frames_hold_no_more_than_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_holds_at_most_one_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with TraceWriter(tmp_path) as writer:
         gate = held(writer, monkeypatch)
         for number in range(2 * FLUSH_RECORDS + 1):
@@ -62,7 +62,7 @@ def test_frames_hold_no_more_than_a_flush(tmp_path: Path, monkeypatch: pytest.Mo
     assert sum(part.count(b"\n") for part in parts) == 2 * FLUSH_RECORDS + 1
 
 
-def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_gets_its_final_name_when_it_is_complete(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "made" / "here")
     assert [path.name[0] for path in (tmp_path / "made" / "here").iterdir()] == ["_"]
     writer(record(1))
@@ -72,12 +72,12 @@ def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     assert file.name == f"{writer.writer}-00001{SUFFIX}"
 
 
-def test_a_writer_that_was_given_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_a_writer_without_records_leaves_no_file(tmp_path: Path) -> None:
     TraceWriter(tmp_path).close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_queue_drops_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_drops_records_and_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = TraceWriter(tmp_path, queue_records=100)
     gate = held(writer, monkeypatch)
     for number in range(150):
@@ -87,11 +87,11 @@ def test_a_full_queue_drops_and_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     records = read_all(tmp_path)
     assert [each.time_us for each in records[:-1]] == list(range(100))
     assert (records[-1].event, records[-1].count) == (TraceEvent.TRACE_DROPPED, 50)
-    assert [each.number for each in records] == [*range(1, 101), 151]  # those that are missing have numbers
+    assert [each.number for each in records] == [*range(1, 101), 151]  # gaps in the numbers show the dropped records
     assert writer.dropped == 50
 
 
-def test_what_comes_after_the_end_is_dropped(tmp_path: Path) -> None:
+def test_records_after_closing_are_dropped(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path)
     writer(record(1))
     writer.close()
@@ -121,13 +121,13 @@ def test_files_are_finished_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(writer, "_finish", finish_and_tell)
     writer(record(1))
-    assert finished.wait(WAIT_S)  # although it is not closed
+    assert finished.wait(WAIT_S)  # although the writer is not closed
     writer(record(2))
     writer.close()
     assert [each.number for each in read_all(tmp_path)] == [1, 2]
 
 
-def test_a_full_disk_costs_records_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_only_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = TraceWriter(tmp_path)
     gate = held(writer, monkeypatch)
     write = writer._write
@@ -162,7 +162,7 @@ def test_a_full_disk_costs_records_and_nothing_else(tmp_path: Path, monkeypatch:
     assert (writer.dropped, writer.failure) == (FLUSH_RECORDS, "")
 
 
-def test_a_file_that_cannot_be_finished_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_finished_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(number: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -174,17 +174,17 @@ def test_a_file_that_cannot_be_finished_is_told(tmp_path: Path, monkeypatch: pyt
     assert [path.name[0] for path in tmp_path.iterdir()] == ["_"]
 
 
-def test_a_directory_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         TraceWriter(tmp_path / "file")
 
 
-def test_leftovers_are_mended_at_the_start(tmp_path: Path) -> None:
+def test_leftovers_are_salvaged_at_the_start(tmp_path: Path) -> None:
     with TraceWriter(tmp_path, name="dead") as dead:
         dead(record(1))
     (file,) = tmp_path.iterdir()
-    left = tmp_path / f"_dead-{2**30}-aa-00001{SUFFIX}"  # of a process that cannot exist
+    left = tmp_path / f"_dead-{2**30}-aa-00001{SUFFIX}"  # from a process that cannot exist
     left.write_bytes(file.read_bytes() * 2 + b"\x28\xb5\x2f\xfd garbage")
     with TraceWriter(tmp_path):
         assert [each.time_us for each in read_trace(tmp_path / left.name[1:])] == [1, 1]
@@ -206,7 +206,7 @@ def test_several_threads_may_write(tmp_path: Path) -> None:
     assert [each.number for each in read_all(tmp_path)] == list(range(1, 20_001))
 
 
-def test_the_level_is_what_was_asked_for(tmp_path: Path) -> None:
+def test_a_writer_has_the_level_that_was_asked_for(tmp_path: Path) -> None:
     with TraceWriter(tmp_path, level=TraceLevel.CONNECTION) as writer:
         assert level_of(writer) is TraceLevel.CONNECTION
     assert level_of(print) is TraceLevel.PACKET

@@ -1,7 +1,8 @@
-"""The golden vectors: values whose bytes on the wire are fixed for ever, kept under vectors/.
+"""The golden vectors: values whose bytes on the wire never change, kept under vectors/.
 
-Run `python -m tests.wire.golden --write` from the root of the repository to write them anew; without --write it says
-what would change. A changed vector is a changed protocol: old and new endpoints no longer understand each other.
+Run `python -m tests.wire.golden --write` from the root of the repository to write them again; without --write it lists
+the files that would change. A changed vector is a changed protocol: old and new endpoints no longer understand each
+other.
 """
 
 import enum
@@ -32,7 +33,7 @@ _LINE_BYTES = 32
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON shows it: names for structs, numbers for enums, hex for bytes."""
+    """Return a value as JSON shows it: names for structs, numbers for enums, hex for bytes."""
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list | tuple):
@@ -43,18 +44,18 @@ def plain(value: Any) -> Any:
 
 
 def hex_lines(raw: bytes, head: int) -> str:
-    """The head on a line of its own, then the rest."""
+    """Return the head in hexadecimal on a line of its own, then the rest."""
     starts = range(head, len(raw), _LINE_BYTES)
     return "".join(f"{part.hex()}\n" for part in [raw[:head], *(raw[at : at + _LINE_BYTES] for at in starts)])
 
 
 def read_hex(name: str, folder: Path = VECTORS) -> bytes:
-    """The bytes of a stored vector."""
+    """Return the bytes of a stored vector."""
     return bytes.fromhex((folder / f"{name}.hex").read_text())
 
 
 def _vectors() -> Iterator[tuple[str, bytes, int, dict[str, Any]]]:
-    """Name, bytes, size of the head, and the entry of the index."""
+    """Yield the name, the bytes, the size of the head and the index entry of each vector."""
     for name, packet, value, clause in PACKETS:
         entry = {"is": "packet", "clause": clause, "packet": plain(packet), "payload": plain(value)}
         yield name, b"".join(encode_packet(packet)), HEADER_SIZE, entry
@@ -69,7 +70,7 @@ def _vectors() -> Iterator[tuple[str, bytes, int, dict[str, Any]]]:
 
 
 def expected_files() -> dict[str, str]:
-    """The content of every file under vectors/, as the code has it now."""
+    """Return the content of every file under vectors/, as the code produces it now."""
     files: dict[str, str] = {}
     index: dict[str, Any] = {}
     for name, raw, head, entry in _vectors():
@@ -81,7 +82,7 @@ def expected_files() -> dict[str, str]:
 
 
 def main(arguments: list[str], folder: Path = VECTORS, say: Callable[[str], object] = print) -> int:
-    """The command; 1 if vectors differ and were not to be written, 2 for arguments that it does not know."""
+    """Run the command; return 1 if vectors differ and were not written, 2 for unknown arguments."""
     if arguments not in ([], ["--write"]):
         say("usage: python -m tests.wire.golden [--write]")
         return 2

@@ -1,4 +1,4 @@
-"""What the golden vectors hold: at least one of every packet type, every envelope and the link header."""
+"""The values of the golden vectors: at least one of every packet type, every envelope and the link header."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ __all__ = ["ENVELOPES", "LINKS", "PACKETS", "SECRET"]
 SECRET = bytes(range(32))
 _ID = attachment_id(SECRET)
 _KEY = bytes.fromhex("00112233445566778899aabbccddeeff")
-_DIGEST = bytes.fromhex("99aa06d3014798d86001c324468d497f")  # XXH3-128 of nothing
+_DIGEST = bytes.fromhex("99aa06d3014798d86001c324468d497f")  # XXH3-128 of no bytes
 _OURS, _PEER = 0x0A0B0C0D, 0xF1F2F3F4  # connection ids
 _TOP = 2**32 - 1
 _EPOCH = 0x0123456789ABCDEF
@@ -100,7 +100,7 @@ def _from_relay(kind: int, payload: bytes) -> Packet:
     return Packet(kind, 0, _OURS, 0, payload)
 
 
-# name, packet, the value of its payload (None: plain bytes), clause
+# name, packet, the decoded value of its payload (None: plain bytes), clause
 PACKETS: list[tuple[str, Packet, Any, str]] = [
     ("connect_tcp", _opening(PacketType.CONNECT, 0x80000000, encode_connect(_connect)), _connect, "2.1"),
     ("connect_resume", _opening(PacketType.CONNECT, 9, encode_connect(_resume), 3), _resume, "2.1, 6.5"),

@@ -65,7 +65,7 @@ u64 = st.integers(0, 2**64 - 1)
 junk = st.binary(max_size=300)
 _key = st.binary(min_size=16, max_size=16)
 _text = st.text(max_size=40)
-_name = st.text(min_size=1, max_size=60)  # at most 4 bytes each: within 255
+_name = st.text(min_size=1, max_size=60)  # at most 4 bytes per character: within 255
 _versions = st.tuples(u16, u16).map(lambda pair: (min(pair), max(pair)))
 
 packets = st.builds(
@@ -79,7 +79,7 @@ packets = st.builds(
     version=u16,
 )
 
-# Items of kinds that are not ours (above 7), whole.
+# Whole items of unknown kinds (above 7).
 _unknown = st.lists(st.tuples(st.integers(8, 255), st.binary(max_size=9)), max_size=3).map(
     lambda items: b"".join(bytes([kind, 0, len(value)]) + value for kind, value in items)
 )

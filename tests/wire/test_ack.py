@@ -16,7 +16,7 @@ def test_round_trip(ack: Ack) -> None:
 
 
 @given(junk)
-def test_total(data: bytes) -> None:
+def test_decoding_never_raises_and_is_stable(data: bytes) -> None:
     ack = decode_ack(data)
     if ack is not None:
         assert decode_ack(encode_ack(ack)) == ack
@@ -28,7 +28,7 @@ def test_layout() -> None:
     )
 
 
-def test_cut_or_lengthened_is_malformed() -> None:
+def test_an_ack_that_is_cut_or_lengthened_is_malformed() -> None:
     raw = encode_ack(WRAPPING)
     for cut in range(len(raw)):
         assert decode_ack(raw[:cut]) is None
@@ -58,7 +58,7 @@ def test_at_most_32_ranges() -> None:
         (10, (10, 12)),  # not above the cumulative sequence
         (10, (8, 9)),
         (10, (8, 12)),
-        (10, (10 + 2**31 - 1, 10 + 2**31)),  # its end is half the circle away: before or behind, nobody knows
+        (10, (10 + 2**31 - 1, 10 + 2**31)),  # its end is half the circle of numbers away: neither before nor after
     ],
 )
 def test_malformed_ranges(cumulative: int, span: tuple[int, int]) -> None:  # 4.4

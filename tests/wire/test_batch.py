@@ -1,4 +1,4 @@
-"""Clause 1.9: any bytes give the whole valid packets in them and an account of the rest. Packets and frames agree."""
+"""Clause 1.9: any bytes yield the valid packets in them and an account of the rest. Packets and frames agree."""
 
 import itertools
 import struct
@@ -28,7 +28,7 @@ both = pytest.mark.parametrize("parse", [parse_packets, parse_frames])
 
 
 def accepted(parsed: tuple[list[Any], Discarded | None]) -> list[bytes]:
-    """What was accepted, encoded again."""
+    """Return the packets that were accepted, encoded again."""
     return [bytes(item.data) if isinstance(item, Frame) else whole_packet(item) for item in parsed[0]]
 
 
@@ -45,7 +45,7 @@ def test_frames_round_trip(many: list[Packet]) -> None:
 
 
 @both
-def test_nothing_is_no_packets(parse: Parse) -> None:
+def test_an_empty_body_has_no_packets(parse: Parse) -> None:
     assert parse(b"") == ([], None)
 
 
@@ -81,7 +81,7 @@ def test_any_bytes_are_accounted_for(parse: Parse, data: bytes) -> None:
 
 
 @both
-def test_cut_at_every_byte(parse: Parse) -> None:
+def test_a_body_cut_anywhere_gives_the_packets_before_the_cut(parse: Parse) -> None:
     body = b"".join(WHOLE)
     ends = list(itertools.accumulate(map(len, WHOLE), initial=0))
     for cut in range(len(body) + 1):
@@ -129,7 +129,7 @@ def test_after_a_wrong_checksum_parsing_goes_on(parse: Parse, index: int) -> Non
 
 @both
 @pytest.mark.parametrize("size", [0, 23, PACKET_SIZE_MAX + 1, 2**32 - 1])
-def test_after_an_invalid_size_the_rest_is_thrown_away(parse: Parse, size: int) -> None:  # 1.3
+def test_after_an_invalid_size_the_rest_is_discarded(parse: Parse, size: int) -> None:  # 1.3
     invalid = WHOLE[1][:4] + SIZE.pack(size) + WHOLE[1][8:]
     parsed = parse(WHOLE[0] + invalid + WHOLE[2])
     assert accepted(parsed) == WHOLE[:1]
@@ -154,7 +154,7 @@ def test_reasons_add_up_in_one_batch(parse: Parse) -> None:
 
 @both
 @given(many=batches, tail=st.binary(min_size=1, max_size=23))
-def test_junk_too_short_for_a_header_costs_nothing_before_it(parse: Parse, many: list[Packet], tail: bytes) -> None:
+def test_junk_too_short_for_a_header_harms_no_earlier_packet(parse: Parse, many: list[Packet], tail: bytes) -> None:
     whole = [whole_packet(packet) for packet in many]
     parsed = parse(b"".join(whole) + tail)
     assert accepted(parsed) == whole

@@ -35,12 +35,12 @@ from tunnel.wire import (
 KINDS = typing.get_args(Buffer)
 
 
-def test_the_kinds() -> None:
+def test_the_kinds_of_buffer_are_known() -> None:
     assert (bytes, bytearray, memoryview) == KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_codecs_take_each(kind: type[bytes]) -> None:
+def test_every_codec_takes_every_kind_of_buffer(kind: type[bytes]) -> None:
     ack, end, edge, header = Ack(1, 2, 3, 4, 5, [(6, 7)]), End(1, bytes(16)), Edge(1, 2), LinkHeader(1, 2, 3)
     option, packet, status = Option(1, Options(user="u", endpoint_id=bytes(16))), Packet(4, 1, 2, 3, b"d"), Status(1)
     assert decode_ack(kind(encode_ack(ack))) == ack

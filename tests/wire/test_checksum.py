@@ -1,4 +1,4 @@
-"""CRC-32C against published values, and over parts."""
+"""CRC-32C against published values, and over several parts."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def test_known_values(data: bytes, value: int) -> None:
     assert checksum(data) == value
 
 
-def test_of_nothing_is_zero() -> None:
+def test_the_checksum_of_nothing_is_zero() -> None:
     assert checksum() == checksum(b"") == 0
 
 
@@ -30,5 +30,5 @@ def test_parts_count_as_one_buffer(parts: list[bytes]) -> None:
     assert checksum(*parts) == checksum(b"".join(parts))
 
 
-def test_takes_every_kind_of_buffer() -> None:
+def test_every_kind_of_buffer_has_a_checksum() -> None:
     assert checksum(b"1234", bytearray(b"56"), memoryview(b"x789")[1:]) == 0xE3069283

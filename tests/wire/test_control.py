@@ -1,4 +1,4 @@
-"""Clauses 2.5 to 2.10: the other payloads."""
+"""Clauses 2.5 to 2.10: the payloads of the remaining packet types."""
 
 from collections.abc import Callable
 from typing import Any
@@ -82,7 +82,7 @@ def test_edge_round_trip(value: Edge) -> None:
 
 
 @given(junk)
-def test_total(data: bytes) -> None:
+def test_decoding_never_raises(data: bytes) -> None:
     for decode in (decode_end, decode_abort, decode_option, decode_listen_state, decode_dropped, decode_edge):
         decode(data)
         decode(bytes(4) + data)
@@ -95,7 +95,7 @@ def test_layout(value: Any, raw: str, encode: Encode, decode: Decode) -> None:
 
 
 @each
-def test_cut_or_lengthened_is_malformed(value: Any, raw: str, encode: Encode, decode: Decode) -> None:
+def test_a_payload_that_is_cut_or_lengthened_is_malformed(value: Any, raw: str, encode: Encode, decode: Decode) -> None:
     data = bytes.fromhex(raw)
     for cut in range(len(data)):
         assert decode(data[:cut]) is None
@@ -163,5 +163,5 @@ def test_the_zero_fields_are_ignored() -> None:
     ],
 )
 def test_values_that_do_not_fit(value: Any, encode: Encode) -> None:
-    with pytest.raises(ValueError, match=r"fit|bytes|too long|has a name"):
+    with pytest.raises(ValueError, match=r"fit|bytes|too long|name is empty"):
         encode(value)

@@ -13,7 +13,7 @@ from tunnel.wire.packet import HEADER_SIZE, PACKET_SIZE_MAX, Packet, PacketType
 
 
 def reference(packet: Packet) -> bytes:
-    """The packet as clause 1.1 has it, written for clarity and not for speed."""
+    """Encode the packet as clause 1.1 defines it, written for clarity and not for speed."""
     size = 24 + len(packet.payload)
     fields = (packet.version, packet.attempt << 8 | packet.type, size)
     head = struct.pack("!HHIIII", *fields, packet.source, packet.destination, packet.sequence)
@@ -27,7 +27,7 @@ def test_layout_and_checksum(packet: Packet) -> None:  # 1.1
 
 
 @given(st.lists(packets, max_size=8))
-def test_many_are_the_concatenation_of_each(many: list[Packet]) -> None:
+def test_packets_are_encoded_one_after_the_other(many: list[Packet]) -> None:
     assert b"".join(encode_packets(many)) == b"".join(map(reference, many))
 
 
@@ -46,7 +46,7 @@ def test_payload_of_every_kind_of_buffer(length: int, kind: type[bytes]) -> None
     assert whole_packet(Packet(4, 1, 2, 3, kind(payload))) == reference(Packet(4, 1, 2, 3, payload))
 
 
-def test_nothing_gives_no_buffers() -> None:
+def test_no_packets_give_no_buffers() -> None:
     assert encode_packets([]) == []
 
 

@@ -45,7 +45,7 @@ def body_of(message: Message, mask: int | None = None) -> bytes:
 
 
 def seal(kind: int, body: bytes, *, flags: int = 0, mask: int = 0, version: int = 1, more: int = 0) -> bytes:
-    """An envelope with a right checksum around anything."""
+    """Wrap any body in an envelope with a correct checksum."""
     head = struct.pack("!4sBBBBI", b"TUNL", version, kind, flags, mask, len(body) + more)
     return head + struct.pack("!I", checksum(head, bytes(4), body)) + body
 
@@ -54,18 +54,18 @@ def seal(kind: int, body: bytes, *, flags: int = 0, mask: int = 0, version: int 
 def test_round_trip(message: Message, mask: int | None) -> None:
     decoded = decode_envelope(body_of(message, mask))
     if isinstance(message, Exchange | Answer):
-        message.payload = message.data  # decoded it is one buffer
+        message.payload = message.data  # a decoded payload is one buffer
     assert decoded == message
 
 
 @given(junk)
-def test_total(data: bytes) -> None:
+def test_decoding_never_raises(data: bytes) -> None:
     decode_envelope(data)
     decode_envelope(b"TUNL" + data)
 
 
 @given(u8, st.integers(0, 6), st.binary(max_size=100), u8, u8)
-def test_total_behind_a_right_checksum(version: int, kind: int, body: bytes, flags: int, mask: int) -> None:
+def test_no_valid_checksum_makes_decoding_raise(version: int, kind: int, body: bytes, flags: int, mask: int) -> None:
     decoded = decode_envelope(seal(kind, body, flags=flags, mask=mask, version=1))
     assert decoded not in (EnvelopeError.NOT_OURS, EnvelopeError.TRUNCATED, EnvelopeError.CORRUPT)
     if version != 1:
@@ -99,14 +99,14 @@ def test_layout(message: Message, kind: int, flags: int, body: str) -> None:
     assert body_of(message) == seal(kind, bytes.fromhex(body), flags=flags)
 
 
-def test_sizes_for_who_plans_a_body() -> None:
+def test_the_size_constants_match_encoded_messages() -> None:
     exchange, answer = Exchange(ID, 1, 1, 0, 1, 0, 0, 0), Answer(0, 1, 1, evidence=[(0, 1)])
     assert len(body_of(exchange)) == EXCHANGE_BYTES == 68
     assert len(body_of(answer)) == ANSWER_BYTES + EVIDENCE_BYTES == 38
 
 
 @each
-def test_cut_at_every_byte(message: Message) -> None:
+def test_a_message_cut_anywhere_is_recognised_as_cut(message: Message) -> None:
     body = body_of(message)
     for cut in range(len(body)):
         expected = EnvelopeError.NOT_OURS if cut < 4 else EnvelopeError.TRUNCATED
@@ -125,16 +125,16 @@ def test_no_bit_flip_is_accepted(message: Message, mask: int | None) -> None:
 
 
 @each
-def test_bytes_behind_the_end_are_corruption(message: Message) -> None:
+def test_bytes_after_the_end_are_corruption(message: Message) -> None:
     assert decode_envelope(body_of(message) + b"\n") is EnvelopeError.CORRUPT
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>sign in</html>", b"tunl" + bytes(12), bytes(100)])
-def test_what_is_not_ours(body: bytes) -> None:
+def test_a_body_without_our_magic_is_not_ours(body: bytes) -> None:
     assert decode_envelope(body) is EnvelopeError.NOT_OURS
 
 
-def test_another_version() -> None:
+def test_another_version_is_recognised() -> None:
     assert decode_envelope(seal(5, bytes(10), version=2)) is EnvelopeError.VERSION
 
 
@@ -161,7 +161,7 @@ def test_a_length_beyond_the_end_is_truncation() -> None:
         (5, bytes.fromhex("0005 0000 000005dc 0001 ff")),
     ],
 )
-def test_malformed(kind: int, body: bytes) -> None:
+def test_a_body_that_does_not_match_its_kind_is_malformed(kind: int, body: bytes) -> None:
     assert decode_envelope(seal(kind, body)) is EnvelopeError.MALFORMED
 
 
@@ -182,7 +182,7 @@ def test_every_code_has_its_http_status() -> None:  # 7.10
 
 
 @given(st.binary(max_size=200), u8)
-def test_the_mask_is_xor_behind_the_first_16_bytes(payload: bytes, mask: int) -> None:  # 7.1
+def test_the_mask_is_xor_after_the_first_16_bytes(payload: bytes, mask: int) -> None:  # 7.1
     EXCHANGE_COPY = Exchange(ID, 1, 1, 0, 1, 0, 0, 0, payload=payload)
     plain, masked = body_of(EXCHANGE_COPY), body_of(EXCHANGE_COPY, mask)
     assert masked[16:] == bytes(byte ^ mask for byte in plain[16:])
@@ -191,7 +191,7 @@ def test_the_mask_is_xor_behind_the_first_16_bytes(payload: bytes, mask: int) ->
 
 @pytest.mark.parametrize("mask", [-1, 256])
 def test_a_mask_is_a_byte(mask: int) -> None:
-    with pytest.raises(ValueError, match="a mask is a byte"):
+    with pytest.raises(ValueError, match="a mask must be 0 to 255"):
         encode_envelope(STATUS, mask=mask)
 
 
@@ -247,5 +247,5 @@ def test_values_that_do_not_fit(message: Message) -> None:
         encode_envelope(message)
 
 
-def test_the_first_16_bytes() -> None:
+def test_an_empty_envelope_has_16_bytes() -> None:
     assert len(seal(5, b"")) == ENVELOPE_BYTES

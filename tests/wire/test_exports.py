@@ -1,4 +1,4 @@
-"""The package shows the public names of its modules, and nothing else."""
+"""The package exports the public names of its modules, and nothing else."""
 
 import importlib
 import pkgutil

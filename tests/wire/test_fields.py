@@ -1,4 +1,4 @@
-"""The helpers of the payload codecs: ValueError for our own values, None for a peer's."""
+"""The helpers of the payload codecs: invalid values of ours raise ValueError, those of a peer give None."""
 
 import struct
 
@@ -22,7 +22,7 @@ def test_pack_packs() -> None:
     assert pack(struct.Struct("!HB"), 258, 3) == b"\x01\x02\x03"
 
 
-def test_exact_lets_only_the_exact_size_pass() -> None:
+def test_exact_accepts_only_the_exact_size() -> None:
     assert exact("a key", b"abcd", 4) == b"abcd"
     with pytest.raises(ValueError, match="a key must be 4 bytes, not 3"):
         exact("a key", b"abc", 4)
@@ -36,7 +36,7 @@ def test_text_round_trip(text: str, prefix: struct.Struct, before: bytes, after:
 
 
 @pytest.mark.parametrize(("prefix", "size"), [(BYTE, 255), (SHORT, 65535)])
-def test_text_of_the_greatest_length(prefix: struct.Struct, size: int) -> None:
+def test_text_of_the_greatest_length_fits(prefix: struct.Struct, size: int) -> None:
     assert len(pack_text("x" * size, prefix)) == prefix.size + size
     with pytest.raises(ValueError, match="too long"):
         pack_text("x" * (size + 1), prefix)
@@ -55,6 +55,6 @@ def test_text_that_is_not_utf8_is_none(raw: bytes) -> None:
 
 
 @given(junk, st.integers(0, 400), prefixes)
-def test_unpack_text_is_total(data: bytes, offset: int, prefix: struct.Struct) -> None:
+def test_unpacking_text_never_raises(data: bytes, offset: int, prefix: struct.Struct) -> None:
     found = unpack_text(memoryview(data), offset, prefix)
     assert found is None or found[1] <= len(data)

@@ -1,4 +1,4 @@
-"""A frame shows what is in its packet, whoever made it."""
+"""A frame has the fields and the bytes of its packet."""
 
 from hypothesis import given
 
@@ -9,7 +9,7 @@ from tunnel.wire.packet import Packet
 
 
 @given(packets)
-def test_a_frame_is_its_packet(packet: Packet) -> None:
+def test_a_frame_has_the_fields_and_bytes_of_its_packet(packet: Packet) -> None:
     frame = frame_of(packet)
     assert (frame.payload, frame.size, frame.data) == (packet.payload, packet.size, whole_packet(packet))
     assert (

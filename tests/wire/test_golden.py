@@ -1,4 +1,4 @@
-"""The golden vectors pin every codec both ways; see vectors/README.md."""
+"""The golden vectors pin every codec in both directions; see vectors/README.md."""
 
 from pathlib import Path
 from typing import Any
@@ -116,12 +116,12 @@ def test_every_type_and_every_message_has_a_vector() -> None:
     }
 
 
-def test_the_files_are_what_the_code_gives() -> None:
+def test_the_stored_files_match_the_code() -> None:
     stored = {path.name: path.read_text() for path in VECTORS.iterdir() if path.name != "README.md"}
     assert stored == expected_files()
 
 
-def test_vectors_are_written_only_on_purpose(tmp_path: Path) -> None:
+def test_vectors_are_written_only_with_the_write_option(tmp_path: Path) -> None:
     said: list[str] = []
     (tmp_path / "old.hex").write_text("00\n")
     (tmp_path / "README.md").write_text("kept")

@@ -19,7 +19,7 @@ def test_round_trip_whatever_follows(header: LinkHeader, behind: bytes) -> None:
 
 
 @given(junk)
-def test_total(data: bytes) -> None:
+def test_junk_is_none(data: bytes) -> None:
     assert decode_link_header(data) is None
     assert decode_link_header(b"TLNK" + data) is None
 
@@ -29,7 +29,7 @@ def test_layout() -> None:
     assert fields + checksum(fields, bytes(4)).to_bytes(4, "big") == RAW
 
 
-def test_cut_anywhere_is_none() -> None:
+def test_a_header_cut_anywhere_is_none() -> None:
     for cut in range(LINK_HEADER_SIZE):
         assert decode_link_header(RAW[:cut]) is None
 

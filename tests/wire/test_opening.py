@@ -43,7 +43,7 @@ def test_rejected_round_trip(rejected: Rejected) -> None:
 
 
 @given(junk)
-def test_total(data: bytes) -> None:
+def test_decoding_never_raises(data: bytes) -> None:
     for decode in (decode_connect, decode_accepted, decode_rejected):
         decode(data)
         decode(KEY + data)
@@ -64,7 +64,7 @@ def test_rejected_layout() -> None:  # 2.3
 @pytest.mark.parametrize(
     ("raw", "options_at"), [(CONNECT, 27), (ACCEPTED, 21), (REJECTED, 22)], ids=["connect", "accepted", "rejected"]
 )
-def test_cut_anywhere_but_before_the_options(raw: bytes, options_at: int) -> None:
+def test_a_payload_may_be_cut_only_before_its_options(raw: bytes, options_at: int) -> None:
     decode = {CONNECT: decode_connect, ACCEPTED: decode_accepted, REJECTED: decode_rejected}[raw]
     whole = [cut for cut in range(len(raw) + 1) if decode(raw[:cut]) is not None]
     assert whole == [options_at, len(raw)]
@@ -85,7 +85,7 @@ def test_unknown_flags_are_ignored() -> None:
         (17, b"\0"),  # target kinds that do not exist
         (17, b"\3"),
         (17, b"\2"),  # a service with a port
-        (18, b"\0\0"),  # a TCP target without one
+        (18, b"\0\0"),  # a TCP target without a port
         (21, b"\xff"),  # a host that is not UTF-8
         (20, b"\xff"),  # a host that overruns
     ],
@@ -111,7 +111,7 @@ def test_an_empty_host_is_malformed() -> None:
         (TargetKind.SERVICE, "name", 1),
     ],
 )
-def test_what_cannot_be_a_target(kind: TargetKind, host: str, port: int) -> None:
+def test_an_impossible_target_raises(kind: TargetKind, host: str, port: int) -> None:
     with pytest.raises(ValueError, match=r"bytes|port"):
         Target(kind, host, port)
 
@@ -131,7 +131,7 @@ def test_reasons_have_names_but_unknown_ones_pass() -> None:
 
 
 @pytest.mark.parametrize("key", [bytes(15), bytes(17)])
-def test_a_route_key_of_another_size(key: bytes) -> None:
+def test_a_route_key_of_another_size_raises(key: bytes) -> None:
     with pytest.raises(ValueError, match="a route key must be 16 bytes"):
         encode_connect(Connect(key, False, TCP, 0))
     with pytest.raises(ValueError, match="a route key must be 16 bytes"):

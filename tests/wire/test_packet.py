@@ -8,7 +8,7 @@ from tunnel.wire.packet import SEQUENCED, Packet, PacketType, is_sequenced
 
 
 @given(packets)
-def test_size_is_that_on_the_wire(packet: Packet) -> None:  # 1.3
+def test_size_is_the_size_on_the_wire(packet: Packet) -> None:  # 1.3
     assert packet.size == len(whole_packet(packet))
 
 

@@ -1,3 +1,3 @@
-"""What the transport did, explained with Spark. Nothing else in tunnel imports this; it needs the extra "analysis"."""
+"""The analysis of traces with Spark. Nothing else in tunnel imports this package; it needs the extra "analysis"."""
 
 __all__: list[str] = []

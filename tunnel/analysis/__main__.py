@@ -1,4 +1,4 @@
-"""`python -m tunnel.analysis`, and what spark-submit runs: the same as `tunnel-traces`."""
+"""The entry point of `python -m tunnel.analysis` and of spark-submit: the same command as `tunnel-traces`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""All analyses in one go: tables that several of them need are made once, what comes out is small and plain."""
+"""Runs all analyses: tables that several of them share are computed once, and the result is a few plain rows."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from tunnel.analysis.intake import Intake
 __all__ = ["Analysis", "analyse"]
 
 Rows = list[dict[str, Any]]
-WORST = 6  # streams with a graph of their own
+WORST = 6  # streams that get a graph
 WORST_LISTED = 20
 POINTS = 1500  # of one graph
 STALLS_LISTED = 30
@@ -25,14 +25,14 @@ Progress = Callable[[str], None]
 
 
 class Analysis(msgspec.Struct):
-    """What the report shows, and `--json` prints: each table is a list of rows."""
+    """The results that the report shows and `--json` prints; each table is a list of rows."""
 
     begin_us: int = 0
     end_us: int = 0
     bucket_us: int = counts.BUCKET_US
-    """Of everything that is shown over time: ten seconds, less for a short trace."""
+    """The unit of everything shown over time: ten seconds, less for a short trace."""
     problems: Rows = []
-    """Files with something wrong."""
+    """The files with problems."""
     files: Rows = []
     writers: Rows = []
     retransmissions: Rows = []
@@ -56,7 +56,7 @@ class Analysis(msgspec.Struct):
     longest_stalls: Rows = []
     worst: Rows = []
     points: dict[str, Rows] = {}
-    """Time and sequence of the worst streams."""
+    """The points of the time–sequence graphs of the worst streams, by stream."""
 
 
 def analyse(
@@ -64,10 +64,10 @@ def analyse(
 ) -> Analysis:
     """Run every analysis over the events."""
     result = Analysis()
-    progress("looking at the trace itself")
+    progress("checking the trace files")
     relay_dropped = _health(result, events, intake)
-    progress("bringing both ends together")
-    with ThreadPoolExecutor(1) as beside:  # one query is planned, which takes one core, while another one runs
+    progress("joining both ends of the streams")
+    with ThreadPoolExecutor(1) as beside:  # so that one query is planned, on one core, while another one runs
         counted = beside.submit(_counts, result, session, events)
         _streams(result, events, relay_dropped, progress)
         counted.result()
@@ -80,7 +80,7 @@ def _streams(result: Analysis, events: DataFrame, relay_dropped: bool, progress:
     ordered = network.in_order(packets).persist(StorageLevel.MEMORY_AND_DISK)
     streams = network.stream_table(ordered).persist(StorageLevel.MEMORY_AND_DISK)
     _network(result, ordered, streams, events, relay_dropped)
-    progress("measuring time")
+    progress("measuring round trips and stalls")
     _timing(result, steps, ordered, streams, events)
     _name(result, steps)
     for table in (streams, ordered, steps):
@@ -97,7 +97,7 @@ def _row(table: DataFrame) -> dict[str, Any]:
 
 
 def _health(result: Analysis, events: DataFrame, intake: Intake) -> bool:
-    """What the trace is like; whether it tells of packets that a relay dropped."""
+    """Fill in the tables about the trace itself. Return whether it has packets that a relay dropped."""
     result.files = _rows(counts.file_health(events))
     dropped = sum(int(row.pop("dropped_packets")) for row in result.files)
     names = {file.digest: file.name for file in intake.files if file.digest and not file.same_as}
@@ -161,7 +161,7 @@ def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: D
     )
     result.gilbert = tables.fitted({name: totals.pop(name) for name in transitions})
     result.totals = totals
-    # a table that is known to be empty costs a query as well
+    # Even an empty table costs a query, so skip those that are known to be empty.
     if totals["lost"]:
         result.bursts = _rows(network.burst_lengths(ordered))
         result.loss_stages = _rows(network.loss_stages(ordered, events, relay_dropped=relay_dropped))
@@ -192,14 +192,14 @@ def _timing(result: Analysis, table: DataFrame, ordered: DataFrame, streams: Dat
     chosen = [row["stream"] for row in result.worst[:WORST]]
     result.points = _points(table, {row["stream"]: row for row in result.worst}, chosen)
     for row in result.worst:
-        for name in ("samples", "backoff_max"):  # nothing of note, which is not the same as nothing sent
+        for name in ("samples", "backoff_max"):  # 0 if the stream sent packets, None if its sender was not traced
             row[name] = row[name] or (0 if row["packets"] else None)
     stalls.unpersist()
     steps.unpersist()
 
 
 def _name(result: Analysis, table: DataFrame) -> None:
-    """Nodes and carriers of the streams that are shown one by one: the tables before this have numbers alone."""
+    """Add nodes and carriers to the streams that are shown one by one; all earlier tables have only numbers."""
     chosen = sorted({row["stream"] for row in (*result.worst, *result.lost_ranges)})
     found = {row.pop("stream"): row for row in _rows(flow.names_of(table, chosen))} if chosen else {}
     for row in result.worst:
@@ -209,7 +209,7 @@ def _name(result: Analysis, table: DataFrame) -> None:
 
 
 def _points(table: DataFrame, known: dict[int, dict[str, Any]], chosen: list[int]) -> dict[str, Rows]:
-    """Time and sequence of a few streams; of long ones a part of what went well, and everything that did not."""
+    """Return the graph points of a few streams. First attempts of long streams are thinned, repeats never."""
     if not chosen:
         return {}
     most = max(known[stream]["packets"] or 0 for stream in chosen)

@@ -1,7 +1,10 @@
-"""The command `tunnel-traces`: from trace files to tables, a report, or qlog."""
+"""The command `tunnel-traces`, which turns trace files into tables, a report, or qlog."""
 
 import argparse
+import os
+import shutil
 import sys
+import tempfile
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,18 +18,18 @@ from tunnel.exit_codes import EXIT_CODES, OK
 __all__ = ["main"]
 
 _WORK = "_tables"
-_BRIEF_BYTES = 8_000_000  # half a million events, more or less
+_BRIEF_BYTES = 8_000_000  # about half a million events
 
 
 class UsageError(Exception):
-    """The command was not called in a way that can work; the text says what to do."""
+    """The command cannot work as it was called. The text says what to do."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; its exit code."""
+    """Run a command, and return its exit code."""
     options = _parser().parse_args(arguments)
     configure_log(options.log)
-    return exit_code_of("tunnel-traces", lambda: _run(options), (UsageError,))
+    return exit_code_of("tunnel-traces", lambda: _run(options), (UsageError,), has_details=options.log == "debug")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,50 +40,96 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('tunnel-transport')}")
-    parser.add_argument("--log", choices=LOG_LEVELS, default="warning", help="what to log (default: warning)")
+    parser.add_argument(
+        "--log", choices=LOG_LEVELS, default="warning", help="log events of this level and above (default: warning)"
+    )
     commands = CommandAdder(parser)
     report = commands.add(
         "report", "analyse the traces in DIR and write a report", "tunnel-traces report traces -o report.html"
     )
     _add_traces(report)
-    report.add_argument("-o", "--output", default="report.html", metavar="FILE", help="(default: report.html)")
-    report.add_argument("--json", action="store_true", help="print the numbers as JSON, too")
-    compact = commands.add("compact", "add what is new in DIR to its tables", "tunnel-traces compact traces")
-    _add_traces(compact)
-    compact.add_argument("--json", action="store_true", help="print what was found as JSON")
-    qlog = commands.add(
-        "export-qlog", "write what DIR has as qlog, a file for each node", "tunnel-traces export-qlog traces -o qlogs"
+    report.add_argument(
+        "-o", "--output", default="report.html", metavar="FILE", help="the file to write (default: report.html)"
     )
-    qlog.add_argument("directory", metavar="DIR", type=Path, help="where --trace wrote to")
-    qlog.add_argument("-o", "--output", default="qlog", type=Path, metavar="DIR", help="(default: qlog)")
+    report.add_argument("--json", action="store_true", help="also print the results as JSON")
+    compact = commands.add(
+        "compact",
+        "convert new trace files in DIR to the tables that 'tunnel-traces report' reads",
+        "tunnel-traces compact traces",
+    )
+    _add_traces(compact)
+    compact.add_argument("--json", action="store_true", help="print the state of each trace file as JSON")
+    qlog = commands.add(
+        "export-qlog",
+        "write the traces in DIR as qlog, a format that tools for QUIC read; one file for each traced process",
+        "tunnel-traces export-qlog traces -o qlogs",
+    )
+    qlog.add_argument("directory", metavar="DIR", type=Path, help="the directory that --trace wrote to")
+    qlog.add_argument(
+        "-o", "--output", default="qlog", type=Path, metavar="DIR", help="the directory to write to (default: qlog)"
+    )
     for parser_, run in ((report, _report), (compact, _compact), (qlog, _export)):
         parser_.set_defaults(run=run)
     return parser
 
 
 def _add_traces(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path, help="where --trace wrote to")
-    parser.add_argument("--tables", type=Path, metavar="DIR", help=f"where the tables are (default: DIR/{_WORK})")
-    parser.add_argument("--master", default="", metavar="URL", help="of Spark (default: all cores of this machine)")
-    parser.add_argument("--memory", default="3g", metavar="SIZE", help="of a Spark on this machine (default: 3g)")
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the directory that --trace wrote to")
+    parser.add_argument("--tables", type=Path, metavar="DIR", help=f"where to keep the tables (default: DIR/{_WORK})")
+    parser.add_argument(
+        "--master", default="", metavar="URL", help="the Spark master (default: all cores of this machine)"
+    )
+    parser.add_argument(
+        "--memory", default="3g", metavar="SIZE", help="memory for Spark if it runs on this machine (default: 3g)"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
     if not options.directory.is_dir():
-        raise UsageError(f"{options.directory} is no directory: name the one that a command wrote to with --trace")
+        raise UsageError(f"{options.directory} is not a directory: name the one that a command wrote to with --trace")
     return int(options.run(options))
 
 
 def _session(options: argparse.Namespace) -> Any:
-    """A SparkSession; Spark is imported only by commands that need it."""
+    """Start and return a SparkSession. Spark is imported only by the commands that need it."""
     if find_spec("pyspark") is None:
-        raise UsageError("Spark is not installed: pip install 'tunnel-transport[analysis]', and a Java of 17 or later")
+        raise UsageError("Spark is not installed: pip install 'tunnel-transport[analysis]', and Java 17 or later")
     from tunnel.analysis.intake import compressed_bytes
     from tunnel.analysis.session import make_session
 
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has started Java
+        _require_java()
+    if not options.master:
+        _require_executable(Path(tempfile.gettempdir()))
     _progress("starting Spark")
     brief = compressed_bytes(options.directory) < _BRIEF_BYTES
-    return make_session(options.master, memory=options.memory, brief=brief)
+    try:
+        return make_session(options.master, memory=options.memory, brief=brief)
+    except Exception as error:  # the classes differ between versions of Spark, and some are of Java
+        _progress("")
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        master = f"--master {options.master}, " if options.master else ""
+        raise UsageError(
+            f"Spark does not start ({reason}): check {master}--memory {options.memory}, and that `java -version` says "
+            "17 or later; the lines above are Java's own"
+        ) from error
+
+
+def _require_java() -> None:
+    """Raise UsageError if there is no Java: Spark's script would say so in lines that name only its own variables."""
+    home = os.environ.get("JAVA_HOME", "")
+    if shutil.which(str(Path(home, "bin", "java")) if home else "java") is None:
+        where = f"JAVA_HOME is {home!r}, which holds no bin/java" if home else "no `java` is in the PATH"
+        raise UsageError(f"Spark needs Java, but {where}: install Java 17 or later, or set JAVA_HOME to its directory")
+
+
+def _require_executable(directory: Path) -> None:
+    """Raise UsageError if programs in the directory cannot be run: Spark unpacks native libraries there."""
+    if os.statvfs(directory).f_flag & os.ST_NOEXEC:
+        raise UsageError(
+            f"Spark unpacks native libraries into {directory}, which is mounted noexec, so it could not load them: "
+            "set TMPDIR to a directory that allows it, as in TMPDIR=$HOME tunnel-traces ..."
+        )
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -129,7 +178,7 @@ def _compact(options: argparse.Namespace) -> int:
     else:
         for file in intake.problems:
             print(f"{file.name}: {file.problem}{f' of {file.same_as}' if file.same_as else ''}")
-        print(f"{len(intake.files)} files are in the tables, {len(intake.problems)} of them with something wrong.")
+        print(f"{len(intake.files)} trace files were found, {len(intake.problems)} of them with problems.")
     return OK
 
 
@@ -144,6 +193,6 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _progress(text: str) -> None:
-    """What takes so long, for a person who looks."""
+    """Show the current step on standard error, if that is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Everything that is a count or a sum, in three passes over all events; `tables` makes of it what the report shows.
+"""All counts and sums, computed in three passes over all events; `tables` turns them into the tables of the report.
 
-A pass costs more to plan and to compile than a million events cost to count. What is asked of all events is therefore
-asked at once, in keys that are few however long the trace is.
+To plan and compile a pass takes longer than to count a million events. Each pass therefore answers many questions at
+once. Its grouping keys have few values, however long the trace is.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -17,7 +17,7 @@ BUCKET_US = 10_000_000
 
 
 def file_health(events: DataFrame) -> DataFrame:
-    """One row for each file and writer: which numbers it has, what could not be read."""
+    """Return one row for each file and writer: its record numbers and times, and the records that could not be read."""
     known = F.col("version") == 1
     return events.groupBy("source", "writer").agg(
         F.count_if(known).alias("events"),
@@ -34,15 +34,18 @@ def file_health(events: DataFrame) -> DataFrame:
 
 
 def details_of(events: DataFrame) -> DataFrame:
-    """What is rare enough to be asked for its latency: exchanges (by kind, event and status), batches (by carrier and
-    event), timers that fired (by name), and which relay each node was attached to, and when last. `of` says which."""
+    """Count the events that are rare enough for latency percentiles; the column `of` tells them apart.
+
+    They are exchanges (by kind, event and status), batches (by carrier and event), timers that fired (by name), and
+    attachments (by node and relay, with the time of the last one).
+    """
     at, text = F.col("event"), F.col("text")
     is_exchange = (F.col("version") == 1) & at.startswith("exchange_")
     is_batch = at.isin(TraceEvent.BATCH_RECEIPTED.value, TraceEvent.BATCH_GIVEN_UP.value)
     is_timer = (at == TraceEvent.TIMER_UPDATED.value) & (F.col("cause") == "expired")
     is_attached = (at == TraceEvent.ATTACHED.value) & (text != "")
     of = F.when(is_exchange, "exchange").when(is_batch, "batch").when(is_timer, "timer").when(is_attached, "attached")
-    # one record tells of all timers that fired together
+    # One record names all timers that fired together.
     names = F.when(is_timer, F.split(text, " ")).otherwise(F.array(F.when(~is_batch, text).otherwise(F.lit(""))))
     return (
         events.where(is_exchange | is_batch | is_timer | is_attached)
@@ -68,9 +71,11 @@ def details_of(events: DataFrame) -> DataFrame:
 
 
 def sums_of(events: DataFrame, relays: DataFrame | None, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
-    """How many packets were sent and received, and of how many bytes, by relay, bucket of time, carrier and cause; what
-    connections had moved and what a test did on purpose, by cause; and which buckets anything happened in. `relays`
-    has a node and the relay it was attached to; without it nobody was."""
+    """Sum up the packets and bytes sent and received, by relay, time bucket, carrier and cause.
+
+    Further rows sum up what connections had moved and which faults a test injected, by cause, and name the buckets in
+    which anything happened. `relays` maps each node to the relay it was attached to; None means that no node was.
+    """
     sent = F.col("event") == TraceEvent.PACKET_SENT.value
     received = F.col("event") == TraceEvent.PACKET_RECEIVED.value
     told = F.col("event").isin(TraceEvent.STREAM_DATA_MOVED.value, TraceEvent.FAULT_INJECTED.value)

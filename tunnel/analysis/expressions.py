@@ -1,4 +1,4 @@
-"""What several analyses ask of a record in the same words."""
+"""Column expressions that several analyses share."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -8,16 +8,16 @@ from tunnel.traces.record import TraceEvent, TraceReason
 __all__ = ["SEQUENCED", "dropped_at_relay", "percentiles"]
 
 _DATA, _CLOSE, _OPTION, _FINISH = 4, 5, 10, 13  # PROTOCOL 1.5
-SEQUENCED = (_DATA, _CLOSE, _OPTION, _FINISH)  # packet types with a number, apart from the two that open
-_ACCURACY = 1000  # of percentiles: a thousandth
+SEQUENCED = (_DATA, _CLOSE, _OPTION, _FINISH)  # packet types with a sequence number, except the two of the handshake
+_ACCURACY = 1000  # of percentiles: an error of at most 1/1000
 
 
 def percentiles(value: Column | str, *shares: float) -> Column:
-    """The values below which these shares lie, as an array."""
+    """Return the percentiles at these shares (0 to 1), as an array."""
     return F.percentile_approx(value, F.array(*[F.lit(share) for share in shares]), F.lit(_ACCURACY))
 
 
 def dropped_at_relay() -> Column:
-    """Whether a relay threw a packet away. What had come before is no loss."""
+    """Return whether an event is a packet that the relay dropped. A dropped duplicate is no loss, so it is excluded."""
     is_drop = F.col("event") == TraceEvent.PACKET_DROPPED.value
     return is_drop & (F.col("reason") != TraceReason.DUPLICATE.value)

@@ -1,7 +1,7 @@
-"""The two tables that most analyses share: what happened to each stream, in one place, and one row for each packet.
+"""The two tables that most analyses share: the events of each stream, kept together, and one row for each packet.
 
-A stream is one direction of a connection. It is named by the id that its sender has for the connection (`stream`):
-both ends know it, and no clock is needed to bring their views together.
+A stream is one direction of a connection. Its name (`stream`) is the sender's id of the connection. Both ends record
+that id, so their events can be joined without comparing clocks.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -35,12 +35,12 @@ _KINDS = {
 _CAUSES = tuple(cause.value for cause in TraceCause)
 _HALF = 1 << 31
 _ROUND = 1 << 32
-_ATTEMPTS_MAX = 62  # of a bit mask; further ones share the last bit
+_ATTEMPTS_MAX = 62  # in a bit mask; further attempts share the last bit
 HEADER_BYTES = 24
 
 
 def flow_of(events: DataFrame) -> DataFrame:
-    """What the sender and the receiver of each stream did with its numbered packets, kept together by stream."""
+    """Return the events of numbered packets at the sender and the receiver, partitioned by stream."""
     kind = F.lit(None)
     for event, number in _KINDS.items():
         kind = F.when(F.col("event") == event.value, number).otherwise(kind)
@@ -72,11 +72,11 @@ def flow_of(events: DataFrame) -> DataFrame:
 
 
 def packets_of(flow: DataFrame) -> DataFrame:
-    """One row for each numbered packet of each stream: what its sender did, what came to its receiver.
+    """Return one row for each numbered packet of each stream: what its sender did, and what arrived at its receiver.
 
-    `sent_mask` and `received_mask` have a bit for each attempt. `both_ends` says whether the receiver was traced at
-    all: without that nothing here is known to be lost. There are numbers only: Spark sums up rows that hold texts by
-    sorting them all. `sender` is a hash of the node's name, `cause` a number (`cause_of`); `names_of` has the texts.
+    `sent_mask` and `received_mask` have a bit for each attempt. `both_ends` tells whether the receiver was traced at
+    all; otherwise no loss can be known. All columns are numbers, because Spark would sort rows with text columns in
+    order to group them: `sender` is a hash of the node's name, `cause` a number (`cause_of`); `names_of` has the texts.
     """
 
     def of(kind: int, value: Column) -> Column:
@@ -107,7 +107,7 @@ def packets_of(flow: DataFrame) -> DataFrame:
 
 
 def names_of(flow: DataFrame, streams: list[int]) -> DataFrame:
-    """Of a few streams, which node sends, which receives, and by what carrier."""
+    """Return the sending node, the receiving node and the carrier of a few streams."""
     first = (F.col("kind") == SENT) & (F.col("attempt") == 0)
     return (
         flow.where(F.col("stream").isin(streams))
@@ -121,7 +121,7 @@ def names_of(flow: DataFrame, streams: list[int]) -> DataFrame:
 
 
 def cause_of(number: int | None) -> str:
-    """The cause that a row of `packets_of` has a number for; "unknown" where the trace has none."""
+    """Return the cause for its number in a row of `packets_of`; "unknown" if the trace has none."""
     return _CAUSES[number - 1] if number else "unknown"
 
 
@@ -130,7 +130,7 @@ def _number_of(cause: Column) -> Column:
 
 
 def _judged(packets: DataFrame) -> DataFrame:
-    """Puts the packets of each stream in order, and says which attempts were lost and which were needless."""
+    """Order the packets of each stream, and decide which attempts were lost and which were needless."""
     stream = Window.partitionBy("stream")
     base = F.min_by("sequence", F.coalesce("sent_us", "received_us")).over(stream)
     packets = packets.withColumns(
@@ -139,13 +139,13 @@ def _judged(packets: DataFrame) -> DataFrame:
             "both_ends": F.max((F.col("received") > 0).cast("int")).over(stream) == 1,
         }
     ).withColumn("last_received", F.max(F.when(F.col("received") > 0, F.col("position"))).over(stream))
-    # the lowest attempt that arrived, as a mask of one bit: what was sent beyond it was needless
+    # The lowest attempt that arrived, as a mask of one bit. Every later attempt was needless.
     lowest = F.col("received_mask").bitwiseAND(-F.col("received_mask"))
     beyond = F.expr("~((received_mask & -received_mask) * 2 - 1)")
     is_open = (F.col("received") == 0) & (F.col("sent") <= 1) & (F.col("position") > F.col("last_received"))
     return packets.withColumns(
         {
-            # still on its way when the trace ended
+            # still in flight when the trace ended
             "is_open": F.col("both_ends") & is_open,
             "lost_mask": F.when(F.col("both_ends") & ~is_open, F.expr("sent_mask & ~received_mask")).otherwise(
                 F.lit(0)
@@ -161,5 +161,5 @@ def _judged(packets: DataFrame) -> DataFrame:
 
 
 def unwrapped(sequence: Column, base: Column) -> Column:
-    """How far behind `base` a wire number is, from -2^31 to 2^31 (PROTOCOL 1.6)."""
+    """Return the distance of a wire sequence number from `base`, at least -2^31 and below 2^31 (PROTOCOL 1.6)."""
     return F.pmod(sequence - base + _HALF, F.lit(_ROUND)) - _HALF

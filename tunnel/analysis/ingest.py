@@ -1,4 +1,4 @@
-"""From trace files to columns: new files are added to Parquet tables, each exactly once."""
+"""The step from trace files to Parquet tables: it adds each new file exactly once."""
 
 import shutil
 from pathlib import Path
@@ -16,14 +16,17 @@ _CHECKPOINT = "checkpoint"
 
 
 class NoTracesError(Exception):
-    """There is nothing to analyse."""
+    """There are no traces to analyse."""
 
 
 def compact(session: SparkSession, directory: Path, work: Path) -> Intake:
-    """Add what is new in `directory` to the tables below `work`. May be interrupted and called again: a file is added
-    once. NoTracesError when there is nothing, and never was."""
+    """Add the new files of `directory` to the tables below `work`.
+
+    It may be interrupted and called again; each file is still added only once. NoTracesError if `directory` has no
+    traces and the tables have none from before.
+    """
     if not directory.is_dir():
-        raise NoTracesError(f"{directory} is no directory: name the one that --trace wrote to")
+        raise NoTracesError(f"{directory} is not a directory: name the one that --trace wrote to")
     intake, staged = take_in(directory, work)
     if staged is not None:
         _append(session, staged, work)
@@ -38,9 +41,9 @@ def _append(session: SparkSession, staged: Path, work: Path) -> None:
         session.readStream.schema(events_schema())
         .option("columnNameOfCorruptRecord", CORRUPT)
         .option("pathGlobFilter", "*.jsonl*")
-        .option("maxFileAge", "36500d")  # a file that was copied here keeps its old date
+        .option("maxFileAge", "36500d")  # a copied file may keep an old date
         .json(str(staged))
-        .withColumn("source", F.substring(F.col("_metadata.file_name"), 1, 16))  # the digest of the file
+        .withColumn("source", F.substring(F.col("_metadata.file_name"), 1, 16))  # the digest of the file's content
     )
     query = (
         lines.writeStream.format("parquet")
@@ -53,7 +56,7 @@ def _append(session: SparkSession, staged: Path, work: Path) -> None:
 
 
 def read_events(session: SparkSession, work: Path) -> DataFrame:
-    """The events, with the defaults that lines leave out."""
+    """Return the events, with the default values that trace lines leave out."""
     path = work / EVENTS
     schema = events_schema().add("source", "string")
     if not path.exists():

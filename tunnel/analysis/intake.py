@@ -1,7 +1,8 @@
-"""Which trace files there are, what is wrong with them, and what of them Spark is to read.
+"""The intake of trace files: it finds new files, checks them, and stages the parts that Spark is to read.
 
-Each file is looked at once, when it is new: whole files are handed on as they are, of damaged ones a copy of what is
-whole, empty ones and copies not at all. What was found is kept beside the tables, for the report to name.
+Each file is checked once, when it is new. Whole files are staged as they are, and damaged files as a copy of their
+whole parts; empty files and copies of other files are not staged. The findings are stored beside the tables, for the
+report.
 """
 
 import os
@@ -19,11 +20,11 @@ __all__ = ["Intake", "TraceFile", "compressed_bytes", "take_in", "trace_files"]
 
 _MANIFEST = "intake.json"
 _STAGED = "staged"
-_PLAIN_RATIO = 10  # of lines, to what zstd makes of them
+_PLAIN_RATIO = 10  # the size of plain lines, relative to the same lines compressed with zstd
 
 
 class TraceFile(msgspec.Struct):
-    """One file of the directory, and what became of it."""
+    """A trace file, and what was found in it."""
 
     name: str
     size_bytes: int
@@ -32,23 +33,26 @@ class TraceFile(msgspec.Struct):
     frames: int = 0
     corrupt_frames: int = 0
     problem: str = ""
-    """empty, truncated, corrupt, duplicate, or open; no text when it is whole."""
+    """One of empty, truncated, corrupt, duplicate and open; an empty text if the file is whole."""
     same_as: str = ""
 
 
 class Intake(msgspec.Struct):
-    """What was found so far."""
+    """The findings about all files so far."""
 
     files: list[TraceFile] = []
 
     @property
     def problems(self) -> list[TraceFile]:
-        """The files with something wrong."""
+        """The files with problems."""
         return [file for file in self.files if file.problem]
 
 
 def trace_files(directory: Path) -> list[Path]:
-    """The finished trace files in a directory and below it. What is being written begins with `_`, as do our tables."""
+    """Return the finished trace files in and below a directory.
+
+    Names that begin with `_` are skipped: they are files that are still being written, and our own tables.
+    """
     return [
         path
         for path in sorted(directory.rglob("*"))
@@ -58,8 +62,11 @@ def trace_files(directory: Path) -> list[Path]:
 
 
 def take_in(directory: Path, work: Path) -> tuple[Intake, Path | None]:
-    """Look at the files of `directory` that are new. What was found, and where Spark finds what is new; None when
-    nothing is. Call `done` with that folder when it was read."""
+    """Check the new files of `directory`.
+
+    Return the findings, and the folder from which Spark is to read the new files, or None if there are none. The caller
+    must remove that folder after reading it.
+    """
     work.mkdir(parents=True, exist_ok=True)
     manifest = work / _MANIFEST
     intake = msgspec.json.decode(manifest.read_bytes(), type=Intake) if manifest.exists() else Intake()
@@ -68,7 +75,7 @@ def take_in(directory: Path, work: Path) -> tuple[Intake, Path | None]:
     staged = work / _STAGED
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:  # decompression frees the interpreter
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:  # decompression releases the GIL
         found = list(pool.map(lambda path: _look(path, directory), new))
     first = {file.digest: file.name for file in intake.files if file.digest}
     for path, (file, parts) in zip(new, found, strict=True):
@@ -89,7 +96,7 @@ def take_in(directory: Path, work: Path) -> tuple[Intake, Path | None]:
 
 
 def compressed_bytes(directory: Path) -> int:
-    """How much there is to read below `directory`, old and new; lines that are not compressed count as if they were."""
+    """Return the total size of the trace files below `directory`. Plain files count as if they were compressed."""
     sizes = ((path.stat().st_size, path.name.endswith(SUFFIX)) for path in trace_files(directory))
     return sum(size if is_compressed else size // _PLAIN_RATIO for size, is_compressed in sizes)
 
@@ -100,7 +107,7 @@ def _key(path: Path, directory: Path) -> tuple[str, int, int]:
 
 
 def _look(path: Path, directory: Path) -> tuple[TraceFile, list[bytes]]:
-    """What a file is like, and of a damaged one what is whole."""
+    """Check a file. Return the findings, and for a damaged file its whole parts."""
     file = TraceFile(*_key(path, directory))
     if not file.size_bytes:
         file.problem = "empty"
@@ -115,7 +122,7 @@ def _look(path: Path, directory: Path) -> tuple[TraceFile, list[bytes]]:
 
 
 def _stage(path: Path, file: TraceFile, parts: list[bytes], staged: Path) -> None:
-    """Let Spark find it, under its digest."""
+    """Put a file into the folder that Spark reads, with its digest as its name."""
     if file.problem:
         compressor = zstandard.ZstdCompressor(level=1)
         (staged / f"{file.digest}{SUFFIX}").write_bytes(b"".join(compressor.compress(part) for part in parts))

@@ -1,4 +1,4 @@
-"""What the network did to packets: loss and its bursts, needless repeats, reordering, waiting, repair."""
+"""The effects of the network on packets: losses and their bursts, needless repeats, reordering, waiting and repair."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -17,11 +17,14 @@ __all__ = [
 
 
 def in_order(packets: DataFrame) -> DataFrame:
-    """Adds to each packet what its neighbours in the stream tell: when it could be delivered, whether it was overtaken,
-    and to which burst it belongs when its first attempt was lost."""
+    """Add columns to each packet that depend on its neighbours in the stream.
+
+    They tell how long it waited for earlier packets, whether it was overtaken, and, if its first attempt was lost, to
+    which burst of losses it belongs.
+    """
     forward = Window.partitionBy("stream").orderBy("position")
     so_far = forward.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    # what lies behind it in the stream: seen from the end, so that one pass gives all of them
+    # The later packets of the stream. The order is reversed so that one pass computes the minimum for all packets.
     behind = Window.partitionBy("stream").orderBy(F.col("position").desc()).rowsBetween(Window.unboundedPreceding, -1)
     lost = F.col("lost_first")
     return (
@@ -37,7 +40,7 @@ def in_order(packets: DataFrame) -> DataFrame:
             {
                 "burst": F.when(lost == 1, F.sum("starts_burst").over(so_far)),
                 "hol_us": F.col("deliverable_us") - F.col("received_us"),
-                # its first attempt came, and yet something sent later was there before
+                # its first attempt arrived, but a later packet had arrived before it
                 "late_us": F.when(
                     (F.col("received_mask").bitwiseAND(F.lit(1)) == 1)
                     & (F.col("earliest_behind_us") < F.col("received_us")),
@@ -50,8 +53,10 @@ def in_order(packets: DataFrame) -> DataFrame:
 
 
 def stream_table(ordered: DataFrame) -> DataFrame:
-    """One row for each stream: what was sent, repeated, lost and needless, what came, how long it waited and how the
-    losses of first attempts follow each other."""
+    """Return one row for each stream: counts of sent, repeated, lost, needless and received packets.
+
+    It also has the waiting times at the receiver, and the transitions between lost and received first attempts.
+    """
     received = F.col("received") > 0
     duration = F.max("resent_us") - F.min("sent_us")
     table = ordered.groupBy("stream").agg(
@@ -83,7 +88,7 @@ def stream_table(ordered: DataFrame) -> DataFrame:
 
 
 def _transitions() -> list[Column]:
-    """How often a lost or arrived first attempt was followed by a lost or arrived one."""
+    """Return the counts n00 to n11: a first attempt that arrived (0) or was lost (1), followed by one that did."""
     columns = []
     for before in (0, 1):
         for now in (0, 1):
@@ -93,14 +98,17 @@ def _transitions() -> list[Column]:
 
 
 def burst_lengths(ordered: DataFrame) -> DataFrame:
-    """How many bursts of so many packets."""
+    """Return the number of bursts of each length, in packets."""
     bursts = ordered.where(F.col("burst").isNotNull()).groupBy("stream", "burst").agg(F.count("*").alias("length"))
     return bursts.groupBy("length").agg(F.count("*").alias("bursts")).orderBy("length")
 
 
 def repairs(packets: DataFrame) -> DataFrame:
-    """Of what was sent more than once: what both ends prove and what the sender believed, by the cause of the first
-    repeat (`of` is "cause"), and how long it took to the acknowledgement, by number of attempts ("attempts")."""
+    """Sum up the packets that were sent more than once; the column `of` tells two kinds of rows apart.
+
+    Rows of "cause" compare what both ends prove with what the sender believed, by the cause of the first repeat. Rows
+    of "attempts" have the time from the first attempt to the acknowledgement, by number of attempts.
+    """
     truth = F.col("needless") > 0
     verdict = F.col("verdict_mask") != 0
     took = F.col("recovered_us") - F.col("sent_us")
@@ -140,8 +148,10 @@ def repairs(packets: DataFrame) -> DataFrame:
 
 
 def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = True) -> DataFrame:
-    """Where first attempts were lost: before the relay had the batch, in the relay, or behind it. Who knows that no
-    relay dropped any saves a pass over the events."""
+    """Count where first attempts were lost: before the relay had the batch, in the relay, or after it.
+
+    `relay_dropped=False` tells that no relay dropped a packet, and saves a pass over the events.
+    """
     batches = events.where(F.col("event").isin(TraceEvent.BATCH_RECEIPTED.value, TraceEvent.BATCH_GIVEN_UP.value))
     ends = batches.groupBy(F.xxhash64("node").alias("sender"), "batch").agg(
         F.max((F.col("event") == TraceEvent.BATCH_RECEIPTED.value).cast("int")).alias("receipted")
@@ -150,7 +160,7 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
     lost = lost.join(ends, ["sender", "batch"], "left")
     if relay_dropped:
         at_relay = (
-            # what is not numbered says 0, which is a number like others
+            # Packets without a sequence number record 0, which would match the packet with that number.
             events.where(dropped_at_relay() & F.col("packet_type").isin(*SEQUENCED))
             .select(F.col("connection").alias("stream"), "sequence", F.col("reason").alias("relay_reason"))
             .dropDuplicates(["stream", "sequence"])
@@ -165,7 +175,7 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
         )
         .when(F.col("receipted") == 1, "after the relay had it")
         .when(F.col("receipted") == 0, "before the relay had it")
-        .otherwise("unknown: no word of its batch")
+        .otherwise("unknown: its batch is not in the trace")
     )
     return (
         lost.groupBy(stage.alias("stage"))
@@ -179,10 +189,10 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
 
 
 def lost_ranges(ordered: DataFrame, limit: int = 50) -> DataFrame:
-    """Gaps and islands: runs of packets that never arrived, the longest first."""
+    """Return runs of neighbouring packets that never arrived, the longest first ("gaps and islands")."""
     missing = ordered.where((F.col("received") == 0) & F.col("both_ends") & ~F.col("is_open") & (F.col("sent") > 0))
     stream = Window.partitionBy("stream").orderBy("position")
-    # neighbours have the same difference between position and rank
+    # Neighbouring packets have the same difference between position and rank.
     islands = missing.withColumn("island", F.col("position") - F.row_number().over(stream))
     return (
         islands.groupBy("stream", "island")

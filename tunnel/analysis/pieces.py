@@ -1,4 +1,4 @@
-"""What the report is made of: cards, tables, figures."""
+"""The building blocks of the report: sections, cards, tables and figures."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Column", "Section", "cards", "figure", "pair", "table"]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report, and what it answers, in one line."""
+    """A section of the report. `what` says in one line which question it answers."""
 
     anchor: str
     title: str
@@ -20,7 +20,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `meaning` stands below the table's title, for who does not know the word."""
+    """A column of a table. `meaning` appears after the table's title, for readers who do not know the term."""
 
     title: str
     value: Callable[[Mapping[str, Any]], str]
@@ -29,7 +29,7 @@ class Column:
 
 
 def cards(figures: Iterable[tuple[str, str, str]]) -> str:
-    """Name, number and what it means, each on a card."""
+    """Return cards, one for each figure: its name, its value and what it means."""
     made = "".join(
         f'<div class="card"><i>{escape(name)}</i><b>{escape(number)}</b><span>{escape(what)}</span></div>'
         for name, number, what in figures
@@ -38,7 +38,7 @@ def cards(figures: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table with every column explained; nothing when there are no rows."""
+    """Return a table whose caption explains the columns; an empty text if there are no rows."""
     if not rows:
         return ""
     head = "".join(f"<th{_number(one)}>{escape(one.title)}</th>" for one in columns)
@@ -52,12 +52,12 @@ def table(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any
 
 
 def figure(picture: str, caption: str) -> str:
-    """A picture and what it shows."""
+    """Return a picture with its caption; an empty text if there is no picture."""
     return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>" if picture else ""
 
 
 def pair(*figures: str) -> str:
-    """Side by side where there is room."""
+    """Place figures side by side if there is room."""
     return f'<div class="pair">{"".join(figures)}</div>'
 
 

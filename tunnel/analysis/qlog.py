@@ -1,6 +1,7 @@
-"""Traces as qlog (draft-ietf-quic-qlog-main-schema): JSON text sequences, one file for each node.
+"""The export of traces as qlog (draft-ietf-quic-qlog-main-schema): JSON text sequences, one file for each node.
 
-Names and fields are qlog's where it has them; what is ours keeps its name in a namespace of its own, as the draft asks.
+Events and fields have qlog's names where qlog has them. Our own events keep their names, in a namespace of their own,
+as the draft requires.
 """
 
 from pathlib import Path
@@ -32,7 +33,7 @@ _SKIPPED = frozenset({"time_us", "node", "event", "writer", "number", "connectio
 
 
 def export(directory: Path, output: Path) -> list[Path]:
-    """Write every node's events, in the order in which it wrote them; the files."""
+    """Write each node's events to a file of its own, in the order in which the node recorded them; return the files."""
     files: dict[str, BinaryIO] = {}
     decoder = msgspec.json.Decoder(TraceRecord)
     try:
@@ -42,7 +43,7 @@ def export(directory: Path, output: Path) -> list[Path]:
                     try:
                         record = decoder.decode(line)
                     except ValueError:
-                        continue  # of another version; the report says so
+                        continue  # a record of another version, or a damaged line; the report names them
                     _write(_file(files, record.node, output), qlog_event(record))
     finally:
         for file in files.values():
@@ -51,7 +52,7 @@ def export(directory: Path, output: Path) -> list[Path]:
 
 
 def qlog_event(record: TraceRecord) -> dict[str, Any]:
-    """One record as an event of qlog; times in milliseconds of the node's own clock."""
+    """Return a record as a qlog event. Times are in milliseconds of the node's own clock."""
     namespace = "quic" if record.event in _QUIC else "tunnel"
     data: dict[str, Any] = {}
     header: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else."""
+"""The report: one self-contained HTML file."""
 
 from html import escape
 
@@ -12,7 +12,7 @@ __all__ = ["render"]
 
 
 def render(of: Analysis, title: str) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     shown = [section for section in (make(of) for make in sections.ALL) if section is not None]
     links = "".join(f'<a href="#{one.anchor}">{escape(one.title)}</a>' for one in shown)
     sentences = "".join(f"<p>{escape(text)}</p>" for text in verdict(of))

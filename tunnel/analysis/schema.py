@@ -1,4 +1,4 @@
-"""The tables: their columns follow from the trace record, so that there is one definition of both."""
+"""The schema of the tables. It is derived from the trace record, so that columns are defined only once."""
 
 import msgspec
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
@@ -7,15 +7,15 @@ from tunnel.traces.record import TraceRecord
 
 __all__ = ["CORRUPT", "EVENT_COLUMNS", "events_schema"]
 
-CORRUPT = "_corrupt_record"  # Spark's own name: the text of a line that is no JSON
+CORRUPT = "_corrupt_record"  # Spark's own name for the column with the text of a line that is not JSON
 EVENT_COLUMNS = tuple(field.name for field in msgspec.structs.fields(TraceRecord))
 
-# Small numbers are narrow columns: the tables are sorted and moved by the million.
+# Small numbers get narrow columns, because millions of rows are sorted and moved.
 _NARROW = frozenset({"packet_type", "attempt", "backoff", "lane", "status"})
 
 
 def events_schema() -> StructType:
-    """A line of a trace: the version, the record's fields, and room for a line that is none of ours."""
+    """Return the schema of a trace line: the version, the record's fields, and a column for invalid lines."""
     columns = [StructField("version", IntegerType())]
     for field in msgspec.structs.fields(TraceRecord):
         narrow = IntegerType() if field.name in _NARROW else LongType()

@@ -1,4 +1,4 @@
-"""The parts of the report, in order."""
+"""The sections of the report, in order."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["ALL", "key_figures"]
 
 
 def key_figures(of: Analysis) -> list[tuple[str, str, str]]:
-    """The numbers that come first."""
+    """Return the key figures, which the report shows first: name, value and meaning of each."""
     totals, fit, rtt = of.totals, of.gilbert, of.rtt
     if not totals or not totals.get("packets"):
         return [("Events", count(sum(row["events"] for row in of.files)), "records that could be read")]
@@ -23,56 +23,64 @@ def key_figures(of: Analysis) -> list[tuple[str, str, str]]:
     stalled = sum(row["us"] for row in of.stalls)
     trips = rtt.get("us") or [None, None, None]
     return [
-        ("Goodput", bits(totals["received_bytes"] / span_s), "what arrived for the first time, over the whole trace"),
+        (
+            "Goodput",
+            bits(totals["received_bytes"] / span_s),
+            "bytes that arrived, each counted once, over the time of the trace",
+        ),
         (
             "Efficiency",
             percent(totals["received_bytes"] / totals["bytes"] if totals["bytes"] and totals["both_ends"] else None),
-            "bytes that arrived once, of all bytes of packets sent, repeats included",
+            "bytes that arrived, each counted once, as a share of all bytes sent, including repeats",
         ),
         ("Repeats", percent(resent / totals["packets"], 2), "transmissions that were not the first of their packet"),
         (
             "Needless repeats",
             percent(totals["needless"] / resent if resent else 0.0),
-            "of the repeats: the packet had arrived before, as its receiver's trace proves",
+            "share of the repeats whose packet arrived by an earlier attempt, as the receiver's trace proves",
         ),
-        ("Loss", percent(totals["lost"] / totals["packets"], 2), "transmissions that never came to the other end"),
+        ("Loss", percent(totals["lost"] / totals["packets"], 2), "transmissions that did not arrive at the other end"),
         (
             "Burst of losses",
             f"{fit['mean_burst']:.2f} packets" if fit.get("mean_burst") else "–",
-            "mean length (1 / r of the Gilbert model); 1 when losses are independent and rare",
+            "mean length (1 / r of the Gilbert model); close to 1 if losses are independent and rare",
         ),
         ("Round trip", duration(trips[0]), f"median; 99 % are below {duration(trips[2])}"),
         ("Jitter", duration(rtt.get("jitter_us")), "mean difference between one round trip and the next"),
         (
             "Stalled",
             percent(stalled / totals["duration_us"] if totals["duration_us"] else 0.0),
-            "of the time of all streams: silence although there was something to send",
+            "share of the time of all streams in which the sender was silent although it had work to do",
         ),
-        ("Streams", count(totals["streams"]), f"directions of connections; both ends traced of {totals['both_ends']}"),
+        (
+            "Streams",
+            count(totals["streams"]),
+            f"directions of connections; {totals['both_ends']} of them traced at both ends",
+        ),
     ]
 
 
 def _health(of: Analysis) -> Section:
     files = table(
-        "Files with something wrong.",
+        "Files with problems.",
         [
             Column("file", lambda row: row["file"], is_number=False),
-            Column("what", lambda row: _problem(row), is_number=False),
+            Column("problem", lambda row: _problem(row), is_number=False),
         ],
         of.problems,
     )
     writers = table(
-        "Who wrote the trace.",
+        "The writers of the trace.",
         [
             Column("writer", lambda row: row["writer"], "one process", is_number=False),
             Column("events", lambda row: count(row["events"]), "records that were read"),
-            Column("dropped", lambda row: count(row["dropped"]), "records the writer says it could not take"),
-            Column("missing", lambda row: count(row["missing"]), "numbers that no record has, the dropped included"),
+            Column("dropped", lambda row: count(row["dropped"]), "records that the writer reports as dropped"),
+            Column("missing", lambda row: count(row["missing"]), "record numbers not in the trace, including dropped"),
         ],
         of.writers[:50],
     )
     sound = '<p class="good">Every file is whole.</p>' if not of.problems else ""
-    what = "Whether the trace can be believed. What is missing here is missing in the trace, not in the network."
+    what = "Whether the trace is complete. A record that is missing here was lost by the trace, not by the network."
     return Section("health", "The trace itself", what, sound + files + writers)
 
 
@@ -113,24 +121,24 @@ def _retransmissions(of: Analysis) -> Section | None:
     ]
     rate = [(bucket * of.bucket_us / 1e6, resent / sent) for bucket, (sent, resent) in sorted(buckets.items())]
     by_cause = figure(
-        bars(marks, title="repeats by cause"), "Repeats by what made the sender repeat: packets and bytes."
+        bars(marks, title="repeats by cause"), "Repeats by the cause that made the sender repeat: packets and bytes."
     )
     time = plot([Series("rate", rate, 2, steps=True)], Axis("seconds", _plain), Axis("repeats", _share))
-    over = figure(time, f"Share of transmissions that were repeats, by {duration(of.bucket_us)}.")
+    over = figure(time, f"Share of transmissions that were repeats, for each {duration(of.bucket_us)}.")
     ways = table(
         "By relay and carrier.",
         [
             Column("relay", lambda row: row["relay"] or "–", is_number=False),
-            Column("carrier", lambda row: row["carrier"] or "–", "how batches moved", is_number=False),
-            Column("packets", lambda row: count(row["packets"]), "numbered packets sent, repeats included"),
+            Column("carrier", lambda row: row["carrier"] or "–", "how batches were sent", is_number=False),
+            Column("packets", lambda row: count(row["packets"]), "numbered packets sent, including repeats"),
             Column("repeats", lambda row: count(row["resent"])),
-            Column("rate", lambda row: percent(row["resent"] / row["packets"], 2), "repeats of all"),
+            Column("rate", lambda row: percent(row["resent"] / row["packets"], 2), "repeats as a share of packets"),
             Column("bytes repeated", lambda row: percent(row["resent_b"] / row["bytes"] if row["bytes"] else 0.0, 2)),
         ],
         [{"relay": relay, "carrier": carrier, **road} for (relay, carrier), road in sorted(roads.items())],
     )
     meanings = "".join(f"<dt>{CAUSES[cause][0]}</dt><dd>{CAUSES[cause][1]}</dd>" for cause in sums if cause in CAUSES)
-    body = (pair(by_cause, over) if sums else "<p>Nothing was repeated.</p>") + ways + f"<dl>{meanings}</dl>"
+    body = (pair(by_cause, over) if sums else "<p>No packet was repeated.</p>") + ways + f"<dl>{meanings}</dl>"
     return Section("repeats", "Retransmissions", "How often packets were sent again, and why.", body)
 
 
@@ -147,15 +155,16 @@ def _needless(of: Analysis) -> Section | None:
         return None
     columns = [
         Column("cause", lambda row: CAUSES.get(row["cause"], (row["cause"],))[0], is_number=False),
-        Column("packets", lambda row: count(row["packets"]), "sent more than once, both ends traced"),
+        Column("packets", lambda row: count(row["packets"]), "packets sent more than once, with both ends traced"),
         Column("repeats", lambda row: count(row["attempts"])),
-        Column("needless", lambda row: count(row["needless"]), "an earlier attempt had arrived, or did later"),
+        Column("needless", lambda row: count(row["needless"]), "repeats although an earlier attempt arrived"),
         Column("share", lambda row: percent(row["rate"])),
-        Column("precision", lambda row: percent(row["precision"]), "of what the sender took for needless, what was"),
-        Column("recall", lambda row: percent(row["recall"]), "of what was needless, what the sender recognised"),
+        Column("precision", lambda row: percent(row["precision"]), "share of the sender's verdicts that were right"),
+        Column("recall", lambda row: percent(row["recall"]), "share of the needless repeats that it recognised"),
     ]
     what = (
-        "Repeats of what had arrived: their price is bandwidth, their cause a timer that was too short or a late ACK."
+        "Repeats of packets of which an earlier attempt arrived. They cost bandwidth; "
+        "the cause is a timer that was too short, or a late acknowledgement."
     )
     return Section("needless", "Needless retransmissions", what, table("By cause.", columns, of.spurious))
 
@@ -184,7 +193,7 @@ def _times(of: Analysis) -> Section | None:
         [
             Column("timer", lambda row: row["timer"].replace("_", " "), is_number=False),
             Column("fired", lambda row: count(row["fired"])),
-            Column("late, median", lambda row: duration(row["lag_us_p50"]), "after its deadline"),
+            Column("late, median", lambda row: duration(row["lag_us_p50"]), "time from its deadline until it fired"),
             Column("late, 99 %", lambda row: duration(row["lag_us_p99"])),
             Column("latest", lambda row: duration(row["lag_us_max"])),
         ],
@@ -194,21 +203,23 @@ def _times(of: Analysis) -> Section | None:
         "Repair.",
         [
             Column("attempts", lambda row: f"{row['attempts']}{' or more' if row['attempts'] == 8 else ''}"),
-            Column("packets", lambda row: count(row["packets"]), "sent more than once and acknowledged in the end"),
-            Column("median", lambda row: duration(row["us_p50"]), "from the first attempt to the acknowledgement"),
+            Column("packets", lambda row: count(row["packets"]), "packets sent more than once and then acknowledged"),
+            Column("median", lambda row: duration(row["us_p50"]), "time from first attempt to acknowledgement"),
             Column("99 %", lambda row: duration(row["us_p99"])),
         ],
         of.recovery,
     )
     body = (
         pair(
-            figure(cdf, "Round trips: what share was shorter. Exact samples alone: each names its attempt."),
-            figure(ratio, "Timeout over round trip: 1 would fire at once; far above it a loss is found late."),
+            figure(cdf, "Share of round trips below each value. Only exact samples count: each names its attempt."),
+            figure(ratio, "Timeout over round trip: near 1, repeats are needless; far above 1, losses are found late."),
         )
-        + figure(over, f"Round trip and timeout, by {duration(of.bucket_us)}.")
+        + figure(over, f"Round trip and timeout, for each {duration(of.bucket_us)}.")
         + pair(timers, repaired)
     )
-    return Section("time", "Round trips and timers", "How long things took, and how long the sender waited.", body)
+    return Section(
+        "time", "Round trips and timers", "How long round trips and repairs took, and how long the sender waited.", body
+    )
 
 
 def _cumulated(classes: list[tuple[int, int]]) -> list[tuple[float, float]]:
@@ -229,9 +240,10 @@ def _losses(of: Analysis) -> Section | None:
     model = ""
     if fit.get("p") is not None and fit.get("r") is not None:
         model = (
-            f"<p>Gilbert model of first attempts: a loss begins with p = {fit['p']:.4f}, ends with r = {fit['r']:.3f}; "
-            f"mean burst {fit['mean_burst']:.2f} packets, the longest {count(longest)}; "
-            f"{fit['burst_ratio']:.2f} times as long as independent losses would make it.</p>"
+            f"<p>Gilbert model of first attempts: a burst of losses begins with probability p = {fit['p']:.4f} and "
+            f"ends with probability r = {fit['r']:.3f}. The mean burst has {fit['mean_burst']:.2f} packets, "
+            f"the longest {count(longest)}. "
+            f"The mean is {fit['burst_ratio']:.2f} times that of independent losses at the same rate.</p>"
         )
     stages = table(
         "Where first attempts were lost.",
@@ -239,7 +251,7 @@ def _losses(of: Analysis) -> Section | None:
             Column("where", lambda row: row["stage"], is_number=False),
             Column("packets", lambda row: count(row["packets"])),
             Column("bytes", lambda row: size(row["bytes"])),
-            Column("never arrived", lambda row: count(row["never_arrived"]), "not by a later attempt either"),
+            Column("never arrived", lambda row: count(row["never_arrived"]), "packets that no later attempt brought"),
         ],
         of.loss_stages,
     )
@@ -251,42 +263,42 @@ def _losses(of: Analysis) -> Section | None:
             Column("numbers", lambda row: f"{row['first']} to {row['last']}"),
             Column("packets", lambda row: count(row["packets"])),
             Column("bytes", lambda row: size(row["bytes"])),
-            Column("attempts", lambda row: count(row["attempts"]), "of the one that was tried most"),
+            Column("attempts", lambda row: count(row["attempts"]), "the most for any packet of the range"),
         ],
         of.lost_ranges[:20],
     )
-    picture = figure(bars(marks, tone=4, title="bursts"), "Losses in a row: how many bursts of each length.")
+    picture = figure(bars(marks, tone=4, title="bursts"), "Number of bursts by length: losses in a row.")
     moved = _moved(of)
     late = of.totals["late_us_max"]
     order = (
         f"<p>{count(of.totals['reordered'])} packets were overtaken by later ones"
-        f"{f', by {duration(late)} at most' if late else ''}; {count(of.totals['waited'])} packets waited at their "
-        f"receiver for an earlier one to come (99 % of one stream's packets for at most "
+        f"{f', by {duration(late)} at most' if late else ''}. {count(of.totals['waited'])} packets waited at the "
+        f"receiver for an earlier packet (in the worst stream, 99 % of the packets waited at most "
         f"{duration(of.totals['hol_us_p99_max'] or 0)}).</p>"
     )
     none = "" if of.totals["lost"] else "<p>No transmission was lost.</p>"
     body = none + model + pair(picture, stages) + ranges + moved + order + _faults(of)
     return Section(
-        "loss", "Losses and order", "What did not come, where it was lost, and what had to wait for it.", body
+        "loss", "Losses and order", "Which packets were lost, where, and which packets had to wait for them.", body
     )
 
 
 def _moved(of: Analysis) -> str:
     sums = {row["cause"]: row for row in of.moved}
     names = (
-        ("application_to_transport", "written", "by applications"),
-        ("transport_to_network", "carried", "put into batches, repeats included"),
-        ("network_to_transport", "received", "in order, at the other end"),
-        ("transport_to_application", "delivered", "read by the application there"),
+        ("application_to_transport", "written", "written by applications"),
+        ("transport_to_network", "carried", "put into batches, including repeats"),
+        ("network_to_transport", "received", "received in order at the other end"),
+        ("transport_to_application", "delivered", "read by the application at the other end"),
     )
     rows = [{"stage": stage, "what": what, **sums[cause]} for cause, stage, what in names if cause in sums]
     columns = [
         Column("stage", lambda row: row["stage"], is_number=False),
         Column("bytes", lambda row: size(row["bytes"])),
         Column("packets", lambda row: count(row["packets"]) if row["packets"] else "–"),
-        Column("what", lambda row: row["what"], is_number=False),
+        Column("meaning", lambda row: row["what"], is_number=False),
     ]
-    return table("Bytes by stage, of the connections that ended within the trace.", columns, rows)
+    return table("Bytes by stage, for connections that ended within the trace.", columns, rows)
 
 
 def _faults(of: Analysis) -> str:
@@ -303,23 +315,26 @@ def _exchanges(of: Analysis) -> Section | None:
         return None
     columns = [
         Column("exchange", lambda row: row["kind"], "attach, push (up) or pull (down)", is_number=False),
-        Column("became", lambda row: row["event"].removeprefix("exchange_"), is_number=False),
-        Column("status", lambda row: str(row["status"] or "–"), "of HTTP"),
+        Column("outcome", lambda row: row["event"].removeprefix("exchange_"), is_number=False),
+        Column("status", lambda row: str(row["status"] or "–"), "the HTTP status"),
         Column("times", lambda row: count(row["n"])),
         Column("bytes", lambda row: size(row["bytes"])),
-        Column("median", lambda row: duration(row["latency_us_p50"] or None), "until that happened"),
+        Column("median", lambda row: duration(row["latency_us_p50"] or None), "time until the outcome"),
         Column("99 %", lambda row: duration(row["latency_us_p99"] or None)),
     ]
     batch = [
         Column("carrier", lambda row: row["carrier"] or "–", is_number=False),
-        Column("became", lambda row: row["event"].removeprefix("batch_").replace("_", " "), is_number=False),
+        Column("outcome", lambda row: row["event"].removeprefix("batch_").replace("_", " "), is_number=False),
         Column("batches", lambda row: count(row["n"])),
-        Column("median", lambda row: duration(row["latency_us_p50"]), "from the moment it was filled"),
+        Column("median", lambda row: duration(row["latency_us_p50"]), "time from filling the batch to the outcome"),
         Column("99 %", lambda row: duration(row["latency_us_p99"])),
     ]
     body = table("Exchanges.", columns, of.exchanges) + table("Batches.", batch, of.batches)
     return Section(
-        "exchanges", "Exchanges and batches", "How the HTTP below fared. Pulls are held: they may take long.", body
+        "exchanges",
+        "Exchanges and batches",
+        "The outcomes of HTTP exchanges and batches. The relay holds pulls, so they may take long.",
+        body,
     )
 
 
@@ -335,13 +350,15 @@ def _goodput(of: Analysis) -> Section | None:
         )
         for name, column, tone in (
             ("sent", "sent_bytes", 6),
-            ("sent first", "first_bytes", 1),
-            ("came", "received_bytes", 3),
+            ("first attempts", "first_bytes", 1),
+            ("received", "received_bytes", 3),
         )
     ]
     picture = plot(lines, Axis("seconds", _plain), Axis("", bits))
-    caption = f"Numbered packets by {duration(of.bucket_us)}: all that was sent, first attempts alone, all that came."
-    return Section("goodput", "Throughput", "How much moved, and when.", figure(picture, caption))
+    caption = (
+        f"Rates of numbered packets, for each {duration(of.bucket_us)}: all sent, first attempts only, all received."
+    )
+    return Section("goodput", "Throughput", "How much data was sent and received, and when.", figure(picture, caption))
 
 
 ALL: tuple[Callable[[Analysis], Section | None], ...] = (

@@ -1,4 +1,4 @@
-"""The Spark session: settings that were measured, on this machine or on a cluster."""
+"""The Spark session, on this machine or on a cluster, with settings chosen by measurement."""
 
 import os
 import sys
@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 __all__ = ["make_session"]
 
-# A percentile needs a sketch for each group. Spark's default sorts as soon as there are 128 groups; kept in a hash map
-# the same query over 5 million rows takes half the time.
+# A percentile needs a sketch for each group. By default Spark starts to sort at 128 groups. With the groups in a hash
+# map, the same query over 5 million rows takes half the time.
 _GROUPS_IN_MEMORY = "100000"
 
 _SETTINGS = {
@@ -20,20 +20,20 @@ _SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.compressed": "true",
     "spark.sql.autoBroadcastJoinThreshold": "64m",
     "spark.ui.showConsoleProgress": "false",
-    # the state of streaming is a list of file names
+    # The streaming state is only a list of file names.
     "spark.sql.streaming.minBatchesToRetain": "2",
 }
 
-# In one process there is nothing to gain from measuring every stage before the next is planned: the shuffles are small,
-# and planning, generating and compiling code again costs half a second each time.
+# In one process, adaptive planning gains nothing: the shuffles are small, and to plan the next stage and to generate
+# and compile its code again costs half a second each time.
 _LOCAL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
-# The second compiler of Java makes code twice as fast, and needs thirty seconds of processor time for it: at a million
-# events that was 87 CPU seconds with it and 75 without, at five million it pays.
+# Java's second compiler makes code twice as fast, but takes thirty seconds of processor time. A million events took 87
+# CPU seconds with it and 75 without; at five million events it pays off.
 _BRIEF = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
 
 
@@ -45,10 +45,12 @@ def make_session(
     ui: bool = False,
     settings: dict[str, str] | None = None,
 ) -> SparkSession:
-    """A session on `master`, by default on all cores of this machine; within spark-submit on the master that it named.
-    `brief` says that there is little to do, so that a quick start counts for more than fast code. `settings` come last.
+    """Return a session on `master`, by default on all cores of this machine; under spark-submit, on its master.
+
+    `brief` means that there is little to do, so that a quick start matters more than fast code. `settings` override all
+    other settings. `memory` applies only to a Spark on this machine.
     """
-    # workers run the same Python, and nothing looks up the name of this machine
+    # Workers must run the same Python. Below, a fixed address avoids a lookup of this machine's name.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     builder = SparkSession.builder.appName("tunnel-traces")
@@ -58,6 +60,10 @@ def make_session(
     if not under_submit and (master or "local").startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         chosen |= {**_LOCAL_SETTINGS, **(_BRIEF if brief else {}), "spark.driver.memory": memory}
+    temporary = os.environ.get("TMPDIR")
+    if temporary:  # Java does not look at it, but Spark's native libraries need a directory that is not noexec
+        options = chosen.get("spark.driver.extraJavaOptions", "")
+        chosen["spark.driver.extraJavaOptions"] = f'{options} "-Djava.io.tmpdir={temporary}"'.strip()
     for name, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -1,4 +1,4 @@
-"""The part of the report about stalls: how long senders stood still, and why."""
+"""The report's section about stalls: how long senders were stalled, and why."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["stalls"]
 
 
 def stalls(of: Analysis) -> Section | None:
-    """None when nobody stood still."""
+    """Return the section, or None if no sender was stalled."""
     if not of.stalls:
         return None
     marks = [
@@ -24,7 +24,7 @@ def stalls(of: Analysis) -> Section | None:
         [
             Column("cause", lambda row: STALLS.get(row["why"], (row["why"],))[0], is_number=False),
             Column("stalls", lambda row: count(row["stalls"])),
-            Column("in all", lambda row: duration(row["us"])),
+            Column("total", lambda row: duration(row["us"])),
             Column("median", lambda row: duration(row["us_p50"])),
             Column("99 %", lambda row: duration(row["us_p99"])),
             Column("longest", lambda row: duration(row["us_max"])),
@@ -34,7 +34,7 @@ def stalls(of: Analysis) -> Section | None:
         of.stalls,
     )
     longest = table(
-        "The longest.",
+        "The longest stalls.",
         [
             Column("at", lambda row: duration(row["start_us"] - of.begin_us), "since the trace began"),
             Column("for", lambda row: duration(row["gap_us"])),
@@ -46,8 +46,8 @@ def stalls(of: Analysis) -> Section | None:
         of.longest_stalls[:15],
     )
     what = (
-        "Silences of senders who had something to do, longer than two round trips or the timeout. Each has one cause, "
-        "the first that fits of those below."
+        "In a stall, a sender that had work to do was silent for longer than two round trips or the timeout. "
+        "Each stall is assigned one cause, the first that fits; docs/ANALYSIS.md lists the causes in order."
     )
     picture = figure(bars(marks, tone=2, title="stalls"), "Time lost in stalls, by cause.")
     return Section("stalls", "Stalls", what, picture + causes + longest)

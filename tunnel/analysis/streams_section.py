@@ -1,4 +1,4 @@
-"""The part of the report about single streams: the worst ones, each with its time–sequence graph."""
+"""The report's section about single streams: a table of the worst, with time–sequence graphs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,26 +15,29 @@ _HALF, _ROUND = 1 << 31, 1 << 32
 
 
 def worst_streams(of: Analysis) -> Section | None:
-    """The streams that lost the most time."""
+    """Return the section about the streams that lost the most time, or None if there are no streams."""
     if not of.worst:
         return None
     columns = [
-        Column("stream", lambda row: f"{row['stream']:08x}", "the sender's number of the connection", is_number=False),
+        Column("stream", lambda row: f"{row['stream']:08x}", "the sender's id of the connection", is_number=False),
         Column("from", lambda row: row["sender"] or "–", is_number=False),
         Column("to", lambda row: row["receiver"] or "–", is_number=False),
         Column("bytes", lambda row: size(row["unique_bytes"])),
-        Column("goodput", lambda row: _rate(row), "over its own life"),
+        Column("goodput", lambda row: _rate(row), "over the life of the stream"),
         Column("repeats", lambda row: percent(_share(row))),
         Column("lost", lambda row: count(row["lost"])),
         Column("round trip", lambda row: duration(row["rtt_us_p50"]), "median"),
         Column("99 %", lambda row: duration(row["rtt_us_p99"])),
-        Column("backoff", lambda row: count(row["backoff_max"]), "how often the timeout had doubled"),
+        Column("backoff", lambda row: count(row["backoff_max"]), "how often the timeout had doubled at most"),
         Column("stalled", lambda row: duration(row["stalled_us"] or 0)),
-        Column("mostly by", lambda row: STALLS.get(row["stalled_by"] or "", ("–",))[0], is_number=False),
+        Column("main cause", lambda row: STALLS.get(row["stalled_by"] or "", ("–",))[0], is_number=False),
     ]
     graphs = "".join(_graph(of, row) for row in of.worst if str(row["stream"]) in of.points)
-    what = "Those that stood still for longest, or lost most. A point is a packet; what climbs, moves."
-    body = table("The worst.", columns, of.worst) + f'<div class="pair">{graphs}</div>'
+    what = (
+        "The streams that were stalled for longest, or lost most. "
+        "In the graphs, a point is a packet; a flat stretch means no progress."
+    )
+    body = table("The worst streams.", columns, of.worst) + f'<div class="pair">{graphs}</div>'
     return Section("streams", "The worst streams", what, body)
 
 
@@ -68,9 +71,9 @@ def _graph(of: Analysis, stream: dict[str, Any]) -> str:
         Series("sent again", places(SENT, repeats=True), 2, dots=True),
     ]
     picture = plot(series, Axis("seconds", lambda v: f"{v:g}"), Axis("packet", lambda v: f"{v:g}"), y_from_0=False)
-    why = STALLS.get(stream["stalled_by"] or "", ("nothing",))[0]
+    why = STALLS.get(stream["stalled_by"] or "", ("none",))[0]
     caption = (
-        f"{stream['stream']:08x}, {stream['sender'] or '–'} to {stream['receiver'] or '–'}: stood still for "
-        f"{duration(stream['stalled_us'] or 0)}, mostly because of: {why}."
+        f"{stream['stream']:08x}, {stream['sender'] or '–'} to {stream['receiver'] or '–'}: stalled for "
+        f"{duration(stream['stalled_us'] or 0)}; main cause: {why}."
     )
     return figure(picture, caption)

@@ -1,4 +1,4 @@
-"""How the report looks: on a screen by day and by night, and on paper."""
+"""The style sheet of the report: for light and dark screens, and for print."""
 
 __all__ = ["STYLE"]
 

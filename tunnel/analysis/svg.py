@@ -1,4 +1,4 @@
-"""Pictures as inline SVG: no script, no font, no network; colours come from the page, so that they follow its theme."""
+"""Charts as inline SVG: no script, no font, no network. Colours come from the page, so that they follow its theme."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows; `words` turns a value into a label."""
+    """The title and scale of an axis; `words` turns a value into a label."""
 
     title: str
     words: Callable[[float], str] = lambda value: f"{value:g}"
@@ -26,7 +26,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line or a cloud of points; `tone` is one of the page's colours, 1 to 6."""
+    """A line or a set of points; `tone` is one of the page's colours, 1 to 6."""
 
     name: str
     points: Points
@@ -40,7 +40,7 @@ Mark = tuple[str, float, str]  # label, value, text beside the bar
 
 
 def bars(marks: Sequence[Mark], *, tone: int = 1, title: str = "") -> str:
-    """Horizontal bars with their labels, the largest as wide as there is room."""
+    """Draw horizontal bars with labels; the largest fills the width."""
     if not marks:
         return ""
     most = max(value for _, value, _ in marks) or 1
@@ -59,7 +59,7 @@ def bars(marks: Sequence[Mark], *, tone: int = 1, title: str = "") -> str:
 
 
 def plot(series: Sequence[Series], x: Axis, y: Axis, *, title: str = "", y_from_0: bool = True) -> str:
-    """Lines or points over two axes, with a legend when there is more than one series."""
+    """Draw lines or points over two axes, with a legend if there is more than one series."""
     shown = [one for one in series if one.points]
     if not shown:
         return ""
@@ -78,7 +78,7 @@ def plot(series: Sequence[Series], x: Axis, y: Axis, *, title: str = "", y_from_
 
 
 class _Scale:
-    """From values to places, and where the ticks are."""
+    """Maps values to coordinates, and chooses the ticks of an axis."""
 
     def __init__(self, values: Sequence[float], begin: float, end: float, logarithmic: bool) -> None:
         self._logarithmic = logarithmic
@@ -140,7 +140,7 @@ def _grid(x_scale: _Scale, y_scale: _Scale, x: Axis, y: Axis, top: float) -> str
 def _draw(one: Series, x_scale: _Scale, y_scale: _Scale) -> str:
     places = [(x_scale(px), y_scale(py)) for px, py in one.points]
     if one.dots or len(places) == 1:
-        # one path of dots of no length with round ends: a tenth of the size of as many circles
+        # One path of zero-length lines with round ends takes a tenth of the bytes of separate circles.
         path = "".join(f"M{px:.1f} {py:.1f}h0" for px, py in places)
         return f'<path class="dots line{one.tone}" d="{path}"/>'
     path = f"M{places[0][0]:.1f} {places[0][1]:.1f}"

@@ -1,4 +1,4 @@
-"""The tables of the report that need no more than the few rows of `counts`: plain Python, once Spark has counted."""
+"""The report's tables that are computed in plain Python, from the few rows that Spark has counted."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ Rows = list[Row]
 
 
 def writers(files: Rows) -> Rows:
-    """What each writer wrote and what of it is missing: the trace's own losses, which are none of the network."""
+    """Return what each writer wrote and what is missing of it: losses of the trace itself, not of the network."""
     found: dict[str, Row] = {}
     for row in files:
         if row["writer"] and row["last"] is not None:
@@ -47,13 +47,13 @@ def writers(files: Rows) -> Rows:
 
 
 def relays_of(details: Rows) -> list[tuple[str, str]]:
-    """Each endpoint, and which relay it was attached to most recently."""
+    """Return each endpoint with the relay to which it was attached most recently."""
     attached = sorted((row["last_us"], row["name"], row["where"]) for row in details if row["of"] == "attached")
     return sorted({node: relay for _, relay, node in attached}.items())
 
 
 def exchanges(details: Rows) -> Rows:
-    """What became of exchanges: answers by status with their latency, failures, repeats."""
+    """Return the outcomes of exchanges, by kind, event and status, with their latency."""
     found = [
         {"kind": row["name"], "event": row["event"], "status": row["status"], "n": row["n"], "bytes": row["bytes"]}
         | _latency(row)
@@ -64,7 +64,7 @@ def exchanges(details: Rows) -> Rows:
 
 
 def batches(details: Rows) -> Rows:
-    """How long batches took until the relay had them, by carrier."""
+    """Return the outcomes of batches, receipted or given up, by carrier, with their latency."""
     found = [
         {"carrier": row["where"], "event": row["event"], "n": row["n"]} | _latency(row)
         for row in details
@@ -74,7 +74,7 @@ def batches(details: Rows) -> Rows:
 
 
 def timers(details: Rows) -> Rows:
-    """How often each timer fired, and how much too late."""
+    """Return how often each timer fired, and how late."""
     found = [
         {
             "timer": row["name"],
@@ -97,7 +97,10 @@ def _latency(row: Row) -> Row:
 
 
 def retransmissions(sums: Rows) -> Rows:
-    """First and further transmissions of numbered packets by relay, carrier, bucket of time and cause."""
+    """Return the transmissions of numbered packets by relay, carrier, time bucket and cause.
+
+    The cause of a first transmission is None.
+    """
 
     def cause(row: Row) -> str | None:
         return (row["cause"] or "unknown") if row["repeated"] else None
@@ -112,7 +115,7 @@ def retransmissions(sums: Rows) -> Rows:
 
 
 def goodput_over_time(sums: Rows) -> Rows:
-    """Bytes of numbered packets that left and that came, by bucket of time."""
+    """Return the bytes of numbered packets that were sent and received, by time bucket."""
     found: dict[int, Row] = {}
     for row in sums:
         empty = {"bucket": row["bucket"], "sent_bytes": 0, "first_bytes": 0, "received_bytes": 0}
@@ -128,7 +131,7 @@ def goodput_over_time(sums: Rows) -> Rows:
 
 
 def moved(sums: Rows) -> Rows:
-    """What connections that ended had moved between application, transport and network, in all."""
+    """Return the totals that ended connections had moved between application, transport and network."""
     ended = (row for row in sums if row["event"] == TraceEvent.STREAM_DATA_MOVED)
     added = _added(ended, lambda row: row["cause"])
     return [
@@ -138,7 +141,7 @@ def moved(sums: Rows) -> Rows:
 
 
 def faults(sums: Rows) -> Rows:
-    """What a test did on purpose."""
+    """Return the faults that a test injected, by kind."""
     injected = (row for row in sums if row["event"] == TraceEvent.FAULT_INJECTED)
     added = _added(injected, lambda row: row["cause"])
     rows: Rows = [{"cause": cause, "n": n, "bytes": size} for cause, (n, size, _) in added.items()]
@@ -157,7 +160,7 @@ def _added(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[int
 
 
 def rtt_values(classes: Rows) -> Rows:
-    """How many samples each class of round trips has, and each class of RTO over RTT; of timing.rtt_classes."""
+    """Return the number of samples in each class of round trips, and of RTO over RTT, from timing.rtt_classes."""
     found: dict[tuple[str, int], int] = defaultdict(int)
     for row in classes:
         found["rtt", row["rtt"]] += row["n"]
@@ -167,7 +170,7 @@ def rtt_values(classes: Rows) -> Rows:
 
 
 def rtt_of_all(times: Rows) -> Row:
-    """All samples of all streams together; of timing.rtt_over_time."""
+    """Return the figures over all samples of all streams, from timing.rtt_over_time."""
     names = ("samples", "us_min", "us", "jitter_us", "rto_over_rtt")
     for row in times:
         if row["bucket"] is None:
@@ -176,7 +179,7 @@ def rtt_of_all(times: Rows) -> Row:
 
 
 def rtt_over_time(times: Rows) -> Rows:
-    """Round trip and RTO by bucket of time."""
+    """Return round trip and RTO by time bucket, from timing.rtt_over_time."""
     found = [
         {
             "bucket": row["bucket"],
@@ -192,7 +195,7 @@ def rtt_over_time(times: Rows) -> Rows:
 
 
 def spurious(repairs: Rows) -> Rows:
-    """Needless retransmissions by the cause of the first one: what both ends prove, and what the sender believed."""
+    """Return needless retransmissions by the cause of the first one: as both ends prove, and as the sender judged."""
     counted = ("packets", "attempts", "needless", "hits", "false_alarms", "missed")
     found = [
         {"cause": cause_of(row["key"])}
@@ -209,7 +212,7 @@ def spurious(repairs: Rows) -> Rows:
 
 
 def recovery(repairs: Rows) -> Rows:
-    """From the first transmission to the acknowledgement of what was sent more than once, by number of attempts."""
+    """Return the time from first transmission to acknowledgement of repeated packets, by number of attempts."""
     found = [
         {"attempts": row["key"], "packets": row["packets"], "us_p50": row["took"][0], "us_p99": row["took"][1]}
         for row in repairs
@@ -219,15 +222,17 @@ def recovery(repairs: Rows) -> Rows:
 
 
 def fitted(transitions: Row) -> Row:
-    """The Gilbert model of first attempts, of how often a lost or arrived one was followed by a lost or arrived one: p
-    is the chance that a loss begins, r that it ends."""
+    """Fit the Gilbert model of first attempts to the counts of transitions between arrived (0) and lost (1).
+
+    p is the probability that a burst of losses begins, r that it ends.
+    """
     fit: Row = {name: transitions[name] for name in ("n00", "n01", "n10", "n11")}
     n00, n01, n10, n11 = (count or 0 for count in fit.values())
     p = _ratio(n01, n00 + n01)
     r = _ratio(n10, n10 + n11)
     loss = None if p is None or r is None else _ratio(p, p + r)
     fit |= {"p": p, "r": r, "loss": loss, "mean_burst": _ratio(1.0, r)}
-    # against losses that are independent of each other, of which a burst of 1 / (1 - loss) is expected
+    # Compare with independent losses, whose expected burst length is 1 / (1 - loss).
     return fit | {"burst_ratio": None if loss is None else _ratio(1 - loss, r)}
 
 

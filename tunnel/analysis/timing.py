@@ -1,4 +1,4 @@
-"""Round trips, timeouts and stalls: what the sender's own clock says."""
+"""Round trips, timeouts and stalls, measured on the sender's own clock."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -23,10 +23,11 @@ BUCKET_US = 10_000_000
 
 
 def steps_of(flow: DataFrame) -> DataFrame:
-    """What the sender of each stream did or learned, in the order of its clock, with the state before each step: those
-    steps that measured a round trip, ended a stall (`is_stall`), or found the timeout doubled.
+    """Return the steps of each stream's sender, in the order of its clock, with the state before each step.
 
-    A stall is a silence of a sender who had something to do, longer than the smaller of 2 SRTT and RTO (as TAPO has).
+    A step is a packet sent or acknowledged. Only those steps are returned that measured a round trip, ended a stall
+    (`is_stall`), or found the timeout doubled. In a stall, a sender that had work to do was silent for longer than
+    min(2 SRTT, RTO), the threshold of TAPO, and for longer than STALL_MIN_US.
     """
     stream = Window.partitionBy("stream").orderBy("t", "kind", "sequence")
     before = ("t", "in_flight_bytes", "backlog_bytes", "window_bytes", "edge_bytes", "srtt_us", "rto_us")
@@ -44,7 +45,10 @@ def steps_of(flow: DataFrame) -> DataFrame:
 
 
 def rtt_by_stream(steps: DataFrame) -> DataFrame:
-    """Percentiles of exact samples (PROTOCOL 4.5), jitter as the mean difference of neighbours, RTO and backoff."""
+    """Return figures of each stream: percentiles of exact samples (PROTOCOL 4.5), jitter, RTO and backoff.
+
+    Jitter is the mean difference of neighbouring samples.
+    """
     sample = F.when(F.col("rtt_us") > 0, F.col("rtt_us"))
     return (
         steps.groupBy("stream")
@@ -65,8 +69,10 @@ def rtt_by_stream(steps: DataFrame) -> DataFrame:
 
 
 def rtt_classes(steps: DataFrame) -> DataFrame:
-    """All samples of all streams: in which of about 28 classes per factor of ten the round trip fell, in which RTO over
-    RTT, and how often both did."""
+    """Count the samples of all streams by class of round trip and class of RTO over RTT.
+
+    The classes are logarithmic, 8 for each factor of 2 (about 27 for a factor of ten).
+    """
     sampled = steps.where("rtt_us > 0")
     trip = F.floor(F.log2(F.col("rtt_us")) * 8).cast("int")
     ratio = F.floor(F.log2(F.col("rto_us") / F.col("rtt_us")) * 8).cast("int")
@@ -74,7 +80,7 @@ def rtt_classes(steps: DataFrame) -> DataFrame:
 
 
 def rtt_over_time(steps: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
-    """Round trip and RTO by bucket of time, and over everything: that row has no bucket."""
+    """Return round trip and RTO by time bucket, and one row without a bucket for the whole trace."""
     sampled = steps.where("rtt_us > 0")
     bucket = F.floor((F.col("t") - begin_us) / bucket_us)
     return sampled.rollup(bucket.alias("bucket")).agg(
@@ -91,7 +97,7 @@ def rtt_over_time(steps: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -
 
 
 def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame) -> DataFrame:
-    """The stalls, each with what ended it, what else went on at its node, and the cause that this points to."""
+    """Return the stalls, each with the step that ended it, the events at its node meanwhile, and its cause (`why`)."""
     gap = F.col("t") - F.col("t_before")
     candidates = (
         steps.where("is_stall")
@@ -123,9 +129,12 @@ def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame) -> DataFr
 
 
 def _circumstances(stalls: DataFrame, events: DataFrame) -> DataFrame:
-    """What happened at the node of each stall while it lasted: loop lag, exchanges that failed, losses of the carrier's
-    own TCP, absence from the relay, and for how long no pull was open. One pass over each node's events in order: the
-    sums at the end less those at the beginning are what lies between."""
+    """Return what happened at the node of each stall while it lasted.
+
+    That is: loop lag, failed exchanges, retransmissions by the carrier's own TCP, absence from the relay, and the time
+    in which no pull was open. One ordered pass over the events of each node computes running sums; the difference of a
+    sum between the end and the start of a stall is what happened during it.
+    """
     at = F.col("event")
     is_pull = F.col("text") == "pull"
     opened = at.isin(TraceEvent.EXCHANGE_SENT.value, TraceEvent.EXCHANGE_REPEATED.value) & is_pull
@@ -182,7 +191,7 @@ def _circumstances(stalls: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def _cause() -> Column:
-    """The first that fits. The names are explained in docs/ANALYSIS.md."""
+    """Return the cause of a stall: the first that fits. docs/ANALYSIS.md explains the names."""
     gap = F.col("gap_us")
     resent = (F.col("kind") == SENT) & (F.col("attempt") > 0)
     waits = F.col("backlog_bytes_before") > 0
@@ -208,7 +217,7 @@ def _cause() -> Column:
 
 
 def stalls_by_cause(stalls: DataFrame) -> DataFrame:
-    """How often, and for how long in all."""
+    """Return the number and durations of stalls, by cause; the largest total comes first."""
     return (
         stalls.groupBy("why")
         .agg(
@@ -226,7 +235,7 @@ def stalls_by_cause(stalls: DataFrame) -> DataFrame:
 
 
 def longest(stalls: DataFrame, limit: int) -> DataFrame:
-    """The longest silences."""
+    """Return the longest stalls."""
     return (
         stalls.select(
             "stream",

@@ -1,18 +1,18 @@
-"""What all the numbers mean, in a few sentences: what limited goodput, and which cause comes first."""
+"""The verdict: a few sentences that say what limited goodput, and what the main causes were."""
 
 from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.words import CAUSES, STALLS, count, duration, percent, size
 
 __all__ = ["verdict"]
 
-_SHARE_OF_NOTE = 0.05  # of the time in which there was something to send
+_SHARE_OF_NOTE = 0.05  # of the total time of all streams
 _RATE_OF_NOTE = 0.001
 
 
 def verdict(of: Analysis) -> list[str]:
-    """Sentences for a person, the most important first."""
+    """Return sentences for the reader of the report, the most important first."""
     if not of.totals or not of.totals.get("streams"):
-        return ["The trace holds no packets: record one with --trace-level packet, or for longer.", *_trace(of)]
+        return ["The trace has no packets: record with --trace-level packet, or for longer.", *_trace(of)]
     return [_limit(of), *_loss(of), *_repeats(of), *_trace(of)]
 
 
@@ -22,28 +22,29 @@ def _limit(of: Analysis) -> str:
     if not busy_us or stalled_us < _SHARE_OF_NOTE * busy_us:
         share = percent(stalled_us / busy_us if busy_us else 0.0)
         return (
-            f"Nothing held the streams up for long: senders were stalled for {share} of their time. What limited "
-            "goodput is what applications wrote, and the rate of the path."
+            f"Stalls did not limit goodput: senders were stalled for only {share} of their time. Goodput was limited "
+            "by how much the applications wrote, and by the rate of the path."
         )
     first = of.stalls[0]
     name, meaning = STALLS.get(first["why"], (first["why"], ""))
     text = (
-        f"Goodput was limited first by: {name} ({meaning}). It made up {percent(first['us'] / stalled_us, 0)} of all "
-        f"stalls, {duration(first['us'])} in {count(first['stalls'])} silences on {count(first['streams'])} streams; "
-        f"senders were stalled for {percent(stalled_us / busy_us, 0)} of their time in all."
+        f"The main limit of goodput was: {name} ({meaning}). It caused {percent(first['us'] / stalled_us, 0)} of all "
+        f"stalled time: {duration(first['us'])} (stalls: {count(first['stalls'])}, streams: "
+        f"{count(first['streams'])}). In total, senders were stalled for "
+        f"{percent(stalled_us / busy_us, 0)} of their time."
     )
     if len(of.stalls) > 1:
         second = of.stalls[1]
-        text += f" Next comes: {STALLS.get(second['why'], (second['why'],))[0]}, {duration(second['us'])}."
+        text += f" The second cause was: {STALLS.get(second['why'], (second['why'],))[0]}, {duration(second['us'])}."
     return text
 
 
 def _loss(of: Analysis) -> list[str]:
     totals, fit = of.totals, of.gilbert
     if not totals["both_ends"]:
-        return ["Only one end of the streams was traced: what was lost and what was needless cannot be told apart."]
+        return ["Only one end of the streams was traced. To tell losses from needless repeats, trace both ends."]
     if not totals["lost"]:
-        return ["No packet that was sent failed to arrive."]
+        return ["No transmission was lost."]
     rate = totals["lost"] / totals["packets"]
     text = f"{count(totals['lost'])} of {count(totals['packets'])} transmissions were lost ({percent(rate, 2)})"
     if fit.get("mean_burst"):
@@ -52,7 +53,11 @@ def _loss(of: Analysis) -> list[str]:
     if of.loss_stages:
         text += f". Most were lost here: {of.loss_stages[0]['stage']}"
     never = totals["never_arrived"]
-    ending = f"; {count(never)} never arrived at all, not even later." if never else "; all of them arrived in the end."
+    ending = (
+        f". Packets that never arrived, not even by a later attempt: {count(never)}."
+        if never
+        else ". Every packet arrived in the end, by another attempt."
+    )
     return [text + ending]
 
 
@@ -68,9 +73,9 @@ def _repeats(of: Analysis) -> list[str]:
     text = f"{percent(resent / totals['packets'])} of all transmissions were repeats, {size(totals['resent_bytes'])}"
     if causes:
         top = max(causes, key=lambda cause: (causes[cause], cause))
-        text += f"; most of them because of: {CAUSES.get(top, (top,))[0]}"
+        text += f"; the most frequent cause was: {CAUSES.get(top, (top,))[0]}"
     if totals["needless"]:
-        text += f". {count(totals['needless'])} of the repeats were needless: the packet had arrived before"
+        text += f". {count(totals['needless'])} of the repeats were needless: an earlier attempt arrived"
     return [text + "."]
 
 
@@ -79,11 +84,11 @@ def _trace(of: Analysis) -> list[str]:
     sentences = []
     if missing:
         sentences.append(
-            f"{count(missing)} records are missing from the trace itself; where they would have been packets look "
-            "lost that were not."
+            f"Records missing from the trace itself: {count(missing)}. Because of them, packets may look lost that "
+            "were not."
         )
     if of.problems:
         names = sorted({row["file"] for row in of.problems})
         which = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
-        sentences.append(f"Something is wrong with {count(len(names))} of the files ({which}): see below.")
+        sentences.append(f"Files with problems: {count(len(names))} ({which}). See 'The trace itself' in the report.")
     return sentences

@@ -1,15 +1,15 @@
-"""Numbers as people read them."""
+"""Numbers and causes in a form for people: formatted figures, and names with their explanations."""
 
 __all__ = ["CAUSES", "PROBLEMS", "STALLS", "bits", "count", "duration", "percent", "size"]
 
 
 def count(value: float | None) -> str:
-    """1234567 as 1,234,567."""
+    """Format a count with separators: 1234567 as 1,234,567."""
     return "–" if value is None else f"{round(value):,}"
 
 
 def duration(us: float | None) -> str:
-    """Microseconds in the unit that fits."""
+    """Format microseconds in the unit that fits."""
     if us is None:
         return "–"
     for limit, divisor, unit in ((1_000, 1, "µs"), (1_000_000, 1_000, "ms"), (120_000_000, 1_000_000, "s")):
@@ -19,7 +19,7 @@ def duration(us: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes in the unit that fits."""
+    """Format bytes in the unit that fits."""
     if value is None:
         return "–"
     for unit in ("B", "KB", "MB", "GB"):
@@ -30,7 +30,7 @@ def size(value: float | None) -> str:
 
 
 def bits(bytes_per_second: float | None) -> str:
-    """A rate in bits per second."""
+    """Format a rate in bits per second, in the unit that fits."""
     if bytes_per_second is None:
         return "–"
     value = bytes_per_second * 8
@@ -42,7 +42,7 @@ def bits(bytes_per_second: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share of one."""
+    """Format a share, 0 to 1, as a percentage."""
     if share is None:
         return "–"
     if 0 < share < 10**-digits / 200:
@@ -52,37 +52,40 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 CAUSES = {
     "retransmit_timeout": ("timeout (RTO)", "no acknowledgement came within the retransmission timeout"),
-    "retransmit_reordered": ("overtaken", "later packets were acknowledged, and this one was not for a round trip"),
-    "pto_probe": ("tail probe", "the last packet of a burst was sent once more, to provoke an acknowledgement"),
+    "retransmit_reordered": (
+        "overtaken",
+        "packets that reached the relay later were acknowledged, but this one was not within a round trip",
+    ),
+    "pto_probe": ("tail probe", "the last packet of a burst was sent again, to provoke an acknowledgement"),
     "batch_given_up": ("carrier gave up", "the carrier could not bring the batch to the relay"),
-    "dropped_by_relay": ("dropped by relay", "the relay said that it had dropped the packet"),
-    "route_resumed": ("resumed", "the relay had lost the route: everything unacknowledged is sent again"),
-    "window_probe": ("window probe", "the peer's window was shut"),
+    "dropped_by_relay": ("dropped by relay", "the relay reported that it had dropped the packet"),
+    "route_resumed": ("resumed", "the relay had lost the route, so everything unacknowledged was sent again"),
+    "window_probe": ("window probe", "the peer's window was closed, and a probe asked whether it had opened"),
     "unknown": ("unknown", "the trace does not say"),
 }
 
 STALLS = {
-    "loop_lag": ("event loop late", "this process was busy with something else for more than half of the silence"),
-    "carrier_http": ("HTTP path", "an exchange failed, was repeated or refused, or the relay was away meanwhile"),
-    "carrier_tcp": ("TCP under the carrier", "the carrier's own connection retransmitted meanwhile"),
-    "no_poll_outstanding": ("no poll open", "nothing could come back: no request was open at the relay"),
-    "flow_control_peer": ("peer's window", "the reader at the other end was behind: there was no room"),
+    "loop_lag": ("event loop late", "this process was busy with other work for more than half of the stall"),
+    "carrier_http": ("HTTP path", "meanwhile an exchange failed, was repeated or refused, or the relay was away"),
+    "carrier_tcp": ("TCP under the carrier", "meanwhile the carrier's own connection retransmitted"),
+    "no_poll_outstanding": ("no poll open", "no request was open at the relay, so nothing could come back"),
+    "flow_control_peer": ("peer's window", "the reader at the other end was slow, and its window was full"),
     "flow_control_relay": ("relay's edge", "the relay had no room for this route"),
     "ack_delay_or_loss": ("acknowledgement late", "the packet had arrived; its acknowledgement was late or lost"),
-    "double_retransmission": ("retransmission lost", "a retransmission was lost in its turn, and cost another timeout"),
-    "tail_retransmission": ("tail loss", "the last packet of a burst was lost: nothing after it could show that"),
-    "loss": ("loss", "a packet was lost, and a timer had to find out"),
-    "carrier_busy": ("carrier busy", "bytes waited, windows were open, and the carrier took none"),
-    "packet_delay": ("network delay", "everything arrived; the path was slower than it had been"),
+    "double_retransmission": ("retransmission lost", "a retransmission was lost, too, and cost another timeout"),
+    "tail_retransmission": ("tail loss", "the last packet of a burst was lost, so no later packet could reveal that"),
+    "loss": ("loss", "a packet was lost, and a timer had to detect it"),
+    "carrier_busy": ("carrier busy", "bytes waited and windows were open, but the carrier took none"),
+    "packet_delay": ("network delay", "everything arrived, but the path was slower than before"),
     "application": ("application", "the sender had nothing more to send"),
 }
 
 PROBLEMS = {
     "empty": "is empty",
-    "truncated": "ends in the middle of a record: what came before is counted",
-    "corrupt": "has damaged parts: what is whole before and after them is counted",
-    "duplicate": "is a copy of another file: it is counted once",
+    "truncated": "ends in the middle of a record: the whole records before it are counted",
+    "corrupt": "has damaged parts: the whole parts before and after them are counted",
+    "duplicate": "is a copy of another file: its content is counted once",
     "open": "is still being written, or was left behind by a process that died: it is not counted",
     "version": "has records of another version of this program: they are not counted",
-    "lines": "has lines that are no records: they are not counted",
+    "lines": "has lines that are not valid records: they are not counted",
 }

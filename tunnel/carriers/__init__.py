@@ -1,4 +1,7 @@
-"""The dialing half of each way to move batches over HTTP. Only poll and link need aiohttp: import them by name."""
+"""The carriers, which move batches between an endpoint and a relay: the half of each that dials the relay.
+
+The modules of poll and link need aiohttp, so they are not imported here.
+"""
 
 from tunnel.carriers.base import Carrier, Host
 

@@ -1,7 +1,7 @@
-"""What every carrier owes the driver, and what it may ask of it.
+"""The interfaces between a carrier and its driver: `Carrier`, `Host` and `ExchangeTrace`.
 
-A carrier moves batches to the relay and back. It has no clock and no timer: the driver hands in `now` and calls it when
-`next_timeout` says so. It speaks in the events of the lanes, whatever it moves batches with.
+A carrier moves batches to the relay and back. It has no clock and no timer: the driver passes in `now` and calls
+`handle_timeout` when `next_timeout` says so. Every carrier reports the events of the lanes, whatever moves its batches.
 """
 
 from typing import Protocol
@@ -13,76 +13,82 @@ __all__ = ["Carrier", "ExchangeTrace", "Host"]
 
 
 class ExchangeTrace(Protocol):
-    """Who hears of every exchange. What is told of a request that was not `sent` is ignored."""
+    """Is notified of every exchange. A call for a request that was not `sent` is ignored."""
 
     def sent(self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int) -> None:
-        """A request leaves; `kind` is attach, push or pull."""
+        """Record that a request is sent; `kind` is attach, push or pull."""
 
     def answered(self, request_id: int, status: int, size_bytes: int, now: int) -> None:
-        """A complete response came."""
+        """Record that a complete response arrived."""
 
     def failed(self, request_id: int, now: int) -> None:
-        """No complete response came."""
+        """Record that the request failed without a complete response."""
 
     def abandoned(self, request_id: int, now: int) -> None:
-        """Nobody waits for the answer any more."""
+        """Record that the carrier no longer waits for the answer."""
 
 
 class Host(Protocol):
-    """The driver, as its carrier sees it."""
+    """The methods of the driver that its carrier calls."""
 
     def now(self) -> int:
-        """The time in microseconds, of a clock that never goes back."""
+        """Return the time in microseconds, from a monotonic clock."""
 
     def pump(self) -> None:
-        """Something came: move whatever can move. Harmless at any time, also from within."""
+        """Move everything that can move, because something arrived. May be called at any time, also during a pump."""
 
     def wrote(self, size_bytes: int) -> None:
-        """Bytes of batches were handed to a connection."""
+        """Count bytes of batches that were handed to a connection to the relay."""
 
     def trouble(self, text: str, *, final: bool = False) -> None:
-        """A connection to the relay failed; `text` tells a person how. `final`: before the first attach, trying again
-        is of no use."""
+        """Report that a connection to the relay failed; `text` says how, for people.
+
+        `final`: before the first attach, trying again is of no use.
+        """
 
 
 class Carrier(Protocol):
-    """A way to one relay, for one endpoint. Errors of the path and of the relay become events and repeats."""
+    """Moves batches between one endpoint and one relay. Errors on the path or at the relay become events or repeats."""
 
     @property
     def attachment_id(self) -> bytes:
-        """What the relay knows the endpoint by (6.1)."""
+        """The id by which the relay knows the endpoint (6.1)."""
+
+    @property
+    def round_trip_us(self) -> int:
+        """The smoothed time of an exchange with the relay; 0 before the first one."""
 
     @property
     def description(self) -> str:
-        """What moves the batches at present, for a person."""
+        """The current way to the relay, for people, as in "poll https://relay.example"."""
 
     @property
     def failure(self) -> str:
-        """How the latest exchange failed, for a person; empty when it did not."""
+        """How the latest exchange failed, for people; empty if it succeeded."""
 
     def start(self, host: Host) -> None:
-        """Begin, within the running event loop. Called once, before everything below."""
+        """Start the carrier within the running event loop. The driver calls this once, before all methods below."""
 
     def room(self, now: int) -> int:
-        """Bytes of packets that `push` takes now; 0: nothing, until the carrier pumps its host."""
+        """Return the bytes of packets that `push` takes now; 0: none, until the carrier pumps its host."""
 
     def push(self, packets: list[Packet], token: int, now: int) -> None:
-        """Move a batch; `BatchDone(token, ...)` follows once. More than one packet must fit the room."""
+        """Send a batch; `BatchDone(token, ...)` follows once. Only a single packet may be larger than `room`."""
 
     def advance(self, now: int) -> bool:
-        """Start what is due; whether there was anything. Called after pushes."""
+        """Start what is due; return whether anything was. The driver calls this after pushes."""
 
     def next_timeout(self) -> int | None:
-        """When to call `handle_timeout` at the latest."""
+        """Return the latest time to call `handle_timeout`; None: never."""
 
     def handle_timeout(self, now: int) -> None:
-        """Time has passed. Early or late calls are harmless."""
+        """Do what is due. An early call does nothing; a late call does it late."""
 
     def poll_event(self) -> LaneEvent | None:
-        """The next event, None when there is none."""
+        """Return the next event, or None."""
 
     async def prepared(self) -> None:
-        """Return when the carrier that was asked for moves the batches, or cannot for now. After the first attach."""
+        """Return when the requested carrier moves the batches, or has failed for now. Called after the first attach."""
 
     async def close(self) -> None:
-        """Give up everything and close every connection. Nothing is called on the host afterwards."""
+        """Give up all batches and close every connection. The host is not called afterwards."""

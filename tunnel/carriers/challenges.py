@@ -1,6 +1,6 @@
-"""How a proxy asks who we are, and what to answer: Basic and Digest here, NTLM and Negotiate with pyspnego.
+"""Authentication at a proxy: its challenges and our answers. Basic and Digest; NTLM and Negotiate need pyspnego.
 
-Nothing is told before the proxy has asked: then it gets the strongest of the ways that it offers and we know.
+No credentials are sent before the proxy has asked. Then we use the strongest scheme that both sides know.
 """
 
 import base64
@@ -23,7 +23,7 @@ _ITEM = re.compile(
     re.VERBOSE,
 )
 _SPOKEN = {"basic": "Basic", "digest": "Digest", "ntlm": "NTLM", "negotiate": "Negotiate"}
-_TALKING = ("negotiate", "ntlm")  # more than one message each, all on one connection
+_MULTI_MESSAGE = ("negotiate", "ntlm")  # schemes of several messages, all on one connection
 _HASHES: dict[str, Callable[[bytes], "hashlib._Hash"]] = {
     "sha-256": hashlib.sha256,
     "md5": lambda data: hashlib.md5(data, usedforsecurity=False),
@@ -31,7 +31,7 @@ _HASHES: dict[str, Callable[[bytes], "hashlib._Hash"]] = {
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """One way in which the proxy would have us introduce ourselves. `data`: what a conversation goes on with."""
+    """A scheme that the proxy offers, with its parameters. `data`: the proxy's message in a conversation."""
 
     scheme: str  # in lower case
     parameters: dict[str, str] = {}
@@ -42,11 +42,11 @@ class Conversation(Protocol):
     """The client's side of NTLM or Negotiate on one connection."""
 
     def step(self, in_token: bytes | None = None) -> bytes | None:
-        """The next message, given the other side's."""
+        """Return our next message, given the proxy's latest."""
 
 
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:
-    """What the Proxy-Authenticate headers hold. Anything is taken; what makes no sense is left out."""
+    """Return the challenges in Proxy-Authenticate headers. Accept any text; skip the parts that make no sense."""
     found: list[Challenge] = []
     for value in values:
         at = 0
@@ -61,20 +61,20 @@ def parse_challenges(values: Iterable[str]) -> list[Challenge]:
 
 
 class Introduction:
-    """User and password for one proxy, and how it wants them. Shared by all connections; never shown or logged."""
+    """User and password for one proxy, and the scheme in use. All connections share it; it is never shown or logged."""
 
     def __init__(self, proxy: str, host: str, user: str = "", password: str = "", *, can_talk: bool = False) -> None:
-        """`can_talk`: whether conversations are possible, as with CONNECT."""
+        """`can_talk`: whether several messages on one connection are possible, as with CONNECT."""
         self.user = user
         self._proxy = proxy
         self._host = host
         self._password = password
         self._can_talk = can_talk
         self._chosen: Challenge | None = None
-        self._count = 0  # of answers to the chosen nonce
+        self._count = 0  # number of answers to the nonce of the chosen challenge
 
     def header(self, method: str, uri: str) -> str | None:
-        """What goes into Proxy-Authorization; None while nothing was asked, and where a conversation is needed."""
+        """Return the value of Proxy-Authorization; None before the first challenge, or if a conversation is needed."""
         match self._chosen:
             case Challenge(scheme="basic"):
                 return "Basic " + base64.b64encode(f"{self.user}:{self._password}".encode()).decode("ascii")
@@ -84,10 +84,10 @@ class Introduction:
         return None
 
     def conversation(self) -> tuple[str, Conversation] | None:
-        """For a new connection, when the proxy wants one: the scheme's name, and who speaks for us."""
-        if self._chosen is None or self._chosen.scheme not in _TALKING:
+        """Return the scheme's name and our side of a new conversation; None if the chosen scheme needs none."""
+        if self._chosen is None or self._chosen.scheme not in _MULTI_MESSAGE:
             return None
-        import spnego  # of the extra proxy-auth
+        import spnego  # from the extra proxy-auth
 
         scheme = self._chosen.scheme
         return _SPOKEN[scheme], spnego.client(
@@ -95,10 +95,10 @@ class Introduction:
         )
 
     def challenged(self, challenges: list[Challenge], sent: str | None) -> bool:
-        """The proxy answered 407 to what was `sent`. Whether there is another way to try."""
+        """Choose a scheme after the proxy answered 407 to the header `sent`. Return False if none is left to try."""
         scheme = (sent or "").partition(" ")[0].lower()
         if not challenges:
-            challenges = [Challenge("basic")]  # it does not say how, which it must: most mean this
+            challenges = [Challenge("basic")]  # the proxy must name a scheme, but did not: most such proxies mean Basic
         if scheme:
             offers = [offer for offer in challenges if offer.scheme == scheme == "digest"]
             if not any(offer.parameters.get("stale", "").lower() == "true" for offer in offers):
@@ -111,27 +111,27 @@ class Introduction:
         return True
 
     def advice(self, challenges: list[Challenge]) -> str:
-        """For a person, after a 407 that could not be answered: what the proxy asks for, and how to give it."""
+        """Return advice for people after a 407 that could not be answered: what the proxy asks for, and what to do."""
         names = ", ".join(dict.fromkeys(_SPOKEN.get(offer.scheme, offer.scheme) for offer in challenges))
         realm = next((offer.parameters["realm"] for offer in challenges if offer.parameters.get("realm")), "")
-        asks = f"{self._proxy} asks for {names or 'credentials, and does not say how'}"
+        asks = f"{self._proxy} asks for {names or 'credentials, but does not name a scheme'}"
         asks += f" ({realm})" if realm else ""
         schemes = {offer.scheme for offer in challenges}
         usable = schemes & set(_SPOKEN)
         if challenges and not usable:
-            return f"{asks}, which we do not know: ask for another way in"
-        if usable <= set(_TALKING) and challenges:
+            return f"{asks}, which tunnel does not support: ask the proxy's operator for Basic or Digest"
+        if usable <= set(_MULTI_MESSAGE) and challenges:
             if not self._can_talk:
-                return f"{asks}, which needs a relay at https://"
+                return f"{asks}, which works only with a relay at https://: use such a URL"
             if not _knows_spnego():
                 return f"{asks}: install tunnel-transport[proxy-auth]"
         if not self.user:
             return f"{asks}: give user and password, as in --proxy http://USER:PASSWORD@HOST:PORT"
-        return f"{asks}, and does not take those of {self.user}: check user and password (special characters as %XX)"
+        return f"{asks}, but did not accept user {self.user}: check user and password (special characters as %XX)"
 
     def _can_answer(self, offer: Challenge) -> bool:
-        if offer.scheme in _TALKING:
-            # Without a user, Negotiate may have a ticket of the operating system.
+        if offer.scheme in _MULTI_MESSAGE:
+            # Without a user, Negotiate may use a ticket of the operating system.
             return self._can_talk and bool(self.user or offer.scheme == "negotiate") and _knows_spnego()
         if not self.user:
             return False
@@ -141,7 +141,7 @@ class Introduction:
         return offer.scheme == "basic"
 
     def _digest(self, asked: dict[str, str], method: str, uri: str) -> str:
-        """RFC 7616, 3.4; without qop RFC 2069."""
+        """Return a Digest answer by RFC 7616, 3.4; without qop, by RFC 2069."""
         name, per_session = _algorithm(asked)
         realm, nonce, qop = asked.get("realm", ""), asked["nonce"], _qop(asked)
 
@@ -181,7 +181,7 @@ def _algorithm(asked: dict[str, str]) -> tuple[str, bool]:
 
 
 def _qop(asked: dict[str, str]) -> str | None:
-    """Empty where the proxy knows of none; None where it wants one that we do not know."""
+    """Return the qop to use: empty if the proxy offers none, None if we support none of those that it offers."""
     offered = asked.get("qop", "")
     if not offered:
         return ""

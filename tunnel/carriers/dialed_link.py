@@ -7,17 +7,16 @@ from typing import Protocol
 
 from tunnel.carriers.link_protocol import LINK_LANE, LinkProtocol
 from tunnel.exchange import LinkInput
-from tunnel.wire import Answer, Buffer, Exchange, Status, encode_envelope
+from tunnel.wire import PACKET_SIZE_MAX, Answer, Buffer, Exchange, Status, encode_envelope
 
 __all__ = ["DialedLink", "LinkOwner", "hello"]
 
-_BATCH_BYTES_MAX = 16 * 1024 * 1024  # the largest packet that the format allows (1.3)
 _HELLO_BYTES_MAX = 64 * 1024
 _DEAD_PATH = {"TCP_USER_TIMEOUT": 15_000}  # ms; TCP gives the path up after this long without an acknowledgement
 
 
 class LinkOwner(Protocol):
-    """Uses the link. Nothing is called after `link_lost`."""
+    """The object that uses a link and handles its events. `link_lost` is the last call."""
 
     def link_open(self, link: "DialedLink") -> None: ...
 
@@ -29,13 +28,13 @@ class LinkOwner(Protocol):
 
 
 def hello(attachment_id: bytes, epoch: int, generation: int) -> bytes:
-    """The first bytes of a link: whose it is."""
+    """Return the first bytes of a link, which name its attachment."""
     exchange = Exchange(attachment_id, epoch, generation, LINK_LANE, 0, 0, 0, 0)
     return b"".join(encode_envelope(exchange))
 
 
 class DialedLink(LinkProtocol):
-    """`closed` is called once, with whatever ended the connection."""
+    """The endpoint's half of a link. `closed` is called once, with the error that ended the connection, or None."""
 
     def __init__(
         self,
@@ -43,17 +42,17 @@ class DialedLink(LinkProtocol):
         now: Callable[[], int],
         closed: Callable[[Exception | None], None],
     ) -> None:
-        super().__init__(now, _BATCH_BYTES_MAX, _HELLO_BYTES_MAX)
+        super().__init__(now, PACKET_SIZE_MAX, _HELLO_BYTES_MAX)
         self.owner = owner
         self._closed = closed
 
     def sockets(self) -> Iterable[socket.socket]:
-        """The socket of the connection; call it only after `begin`."""
+        """Return the socket of the connection, if it is known. Call this only after `begin`."""
         found: socket.socket | None = self._transport.get_extra_info("socket")
         return () if found is None else (found,)
 
     def begin(self, transport: asyncio.Transport, greeting: bytes, early: bytes) -> None:
-        """The connection is ours: introduce ourselves."""
+        """Take the connection over and send the greeting. `early`: bytes that were already read from it."""
         self.take_over(transport, _DEAD_PATH)
         transport.write(greeting)
         if early:
@@ -61,11 +60,11 @@ class DialedLink(LinkProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether a batch may leave now."""
+        """Whether a batch may be sent now."""
         return self.is_open and not self.is_paused
 
     def send(self, packets: list[Buffer], token: int) -> None:
-        """Write a batch."""
+        """Send a batch; its receipt will name the token."""
         self.write(self.state.send(packets, token))
 
     def handle_timeout(self, now: int) -> None:

@@ -1,4 +1,4 @@
-"""How to reach a relay over HTTP: its URL, our token, the proxy in between, and whom TLS trusts."""
+"""The settings for HTTP connections to a relay: its URL, our token, the proxy, and the authorities that TLS trusts."""
 
 import os
 import ssl
@@ -13,16 +13,15 @@ from tunnel.carriers.challenges import Introduction
 from tunnel.carriers.proxies import choose_proxy
 from tunnel.carriers.proxy_connect import ConnectConnector, introduce
 
-__all__ = ["ROLE_HEADER", "Dialing", "describe_failure", "is_final", "retry_after_us"]
+__all__ = ["ROLE_HEADER", "Dialing", "retry_after_us"]
 
 ROLE_HEADER = "Tunnel-Role"
 _SECOND_US = 1_000_000
 _READ_BUFFER_BYTES = 256 * 1024
-_FINAL = (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL)
 
 
 class Dialing:
-    """What does not change between requests. ValueError, with what to write instead, when something cannot be."""
+    """The settings that all requests to a relay share. Raise ValueError, with advice, when one is invalid."""
 
     def __init__(
         self,
@@ -39,12 +38,13 @@ class Dialing:
             "Cache-Control": "no-store, no-transform",
             "Accept-Encoding": "identity",
             "User-Agent": "tunnel/1",
-            # Who thinks to be an exit and is none hears of it; and who is one for the relay alone gets nothing to dial.
+            # The relay refuses an endpoint that wrongly claims to be an exit. An exit's user that attaches without an
+            # exit handler is sent no targets.
             ROLE_HEADER: "exit" if is_exit else "endpoint",
         }
         if token is not None:
             if not token.isascii() or not token.isprintable() or " " in token or not token:
-                raise ValueError("the token holds characters that no token has: was it copied whole, on one line?")
+                raise ValueError("the token is empty or has invalid characters: was it copied whole, on one line?")
             self.headers["Authorization"] = f"Bearer {token}"
         is_tls = self.base.scheme == "https"
         self.tls = _tls_context(ca, cert) if is_tls else None
@@ -54,7 +54,7 @@ class Dialing:
         if self._proxy is not None:
             where = self._proxy.url
             if where.scheme == "https":
-                self._proxy_tls = _tls_context(ca, None)  # our certificate is for the relay alone
+                self._proxy_tls = _tls_context(ca, None)  # our certificate is for the relay only
             self._introduction = Introduction(
                 str(where).rstrip("/"), where.host or "", self._proxy.user, self._proxy.password, can_talk=is_tls
             )
@@ -64,17 +64,17 @@ class Dialing:
 
     @property
     def proxy(self) -> URL | None:
-        """The proxy in between, without user and password."""
+        """The proxy's URL without user and password; None without a proxy."""
         return self._proxy.url if self._proxy is not None else None
 
     def url(self, name: str) -> URL:
-        """That of one of the relay's two resources."""
+        """Return the URL of one of the relay's two resources, exchange and link."""
         return self.base / name
 
     def session(self) -> aiohttp.ClientSession:
-        """A session without any connection yet. It reads no netrc and no environment, and decompresses nothing.
+        """Return a new session, without connections. It ignores netrc and the environment, and decompresses nothing.
 
-        Nor has it headers of its own: aiohttp would send those to the proxy as well, the token included.
+        It has no headers of its own: aiohttp would send them, and thus the token, to the proxy as well.
         """
         connector: aiohttp.BaseConnector
         middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = ()
@@ -100,18 +100,18 @@ def _relay_url(text: str) -> URL:
     try:
         url = URL(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no URL: {error}") from None
+        raise ValueError(f"{text!r} is not a URL ({error}): write https://HOST or http://HOST:PORT") from None
     if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"{text!r} is no relay URL: write https://HOST or http://HOST:PORT")
+        raise ValueError(f"{text!r} is not a relay URL: write https://HOST or http://HOST:PORT")
     if url.user is not None or url.password is not None:
-        raise ValueError("a relay URL holds no user and no password: give the token instead")
+        raise ValueError("a relay URL must not contain user and password: remove them and give the token instead")
     if url.query_string or url.fragment:
-        raise ValueError("a relay URL holds no query and no fragment")
+        raise ValueError("a relay URL must not have a query or a fragment: remove the part after ? or #")
     return url
 
 
 def _tls_context(ca: str | None, cert: str | Sequence[str] | None) -> ssl.SSLContext:
-    """Who is trusted: the authorities in `ca`, else those that the operating system trusts."""
+    """Return a TLS context that trusts the authorities in `ca`, else those that the operating system trusts."""
     context: ssl.SSLContext
     try:
         if ca is None:
@@ -133,7 +133,7 @@ def _tls_context(ca: str | None, cert: str | Sequence[str] | None) -> ssl.SSLCon
 
 
 def retry_after_us(headers: Mapping[str, str]) -> int:
-    """What Retry-After asks for; a date is taken against the response's own, so no clock is read. 0 without one."""
+    """Return the wait that Retry-After asks for, or 0. A date counts from the response's Date, so no clock is read."""
     value = headers.get("Retry-After", "").strip()
     if value.isdecimal() and len(value) < 10:
         return int(value) * _SECOND_US
@@ -142,13 +142,3 @@ def retry_after_us(headers: Mapping[str, str]) -> int:
     except (ValueError, TypeError, KeyError):
         return 0
     return max(0, round(wait.total_seconds())) * _SECOND_US
-
-
-def describe_failure(error: BaseException) -> str:
-    """What went wrong with a connection, on one line for a person."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def is_final(error: BaseException) -> bool:
-    """Whether trying again is of no use as long as nobody changes something: wrong certificates, wrong addresses."""
-    return isinstance(error, _FINAL)

@@ -1,4 +1,4 @@
-"""A carrier made of lanes and of something that gets one HTTP request answered (section 7)."""
+"""A carrier that combines lanes with an exchanger, which sends single HTTP requests (section 7)."""
 
 import socket
 from collections.abc import Iterable
@@ -14,40 +14,40 @@ __all__ = ["Exchanger", "ExchangingCarrier", "Outcomes"]
 
 
 class Outcomes(Protocol):
-    """Who hears what became of a request. What comes after `abandon` is ignored."""
+    """Is notified of the outcome of each request. A call after `abandon` is ignored."""
 
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
-        """A complete HTTP response came; the body must not change any more."""
+        """Handle a complete HTTP response. The caller must not change the body afterwards."""
 
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
-        """No complete response came; `text` tells a person why. `final` as in Host.trouble."""
+        """Handle a failure without a complete response; `text` says why, for people. `final` as in `Host.trouble`."""
 
     def sent(self, size_bytes: int) -> None:
-        """A request body was handed to a connection."""
+        """Count the bytes of a request body that was handed to a connection."""
 
 
 class Exchanger(Protocol):
-    """Sends requests. Nothing here may call the outcomes before `send` has returned."""
+    """Sends requests. It must not report `answered` or `failed` before `send` has returned."""
 
     @property
     def description(self) -> str:
-        """What this is and where it leads, for a person."""
+        """The kind of exchanger and where it leads, for people."""
 
     def start(self, outcomes: Outcomes) -> None:
-        """Begin, within the running event loop."""
+        """Start within the running event loop; report to `outcomes`."""
 
     def send(self, request: Request) -> None:
-        """Send it; `answered` or `failed` follows. With `request.repeat` over a connection that is new (7.5)."""
+        """Send the request; `answered` or `failed` follows. A repeat is sent over a new connection (7.5)."""
 
     def abandon(self, request_id: int) -> None:
-        """Nobody waits for this answer any more: close its connection."""
+        """Drop the request, whose answer is no longer needed, and close its connection."""
 
     async def close(self) -> None:
-        """Abandon everything."""
+        """Abandon all requests and close the connections."""
 
 
 class ExchangingCarrier:
-    """Lanes over an exchanger. Subclasses may add faster ways."""
+    """A carrier of lanes over an exchanger. A subclass may add faster ways, such as a link."""
 
     exchange_trace: ExchangeTrace | None = None
 
@@ -61,6 +61,10 @@ class ExchangingCarrier:
     @property
     def attachment_id(self) -> bytes:
         return self._lanes.attachment_id
+
+    @property
+    def round_trip_us(self) -> int:
+        return self._lanes.srtt_us
 
     @property
     def description(self) -> str:
@@ -107,17 +111,17 @@ class ExchangingCarrier:
         return event
 
     def sockets(self) -> Iterable[socket.socket]:
-        """What moves the batches, as far as it is known: to be looked at, not to be used."""
+        """Return the known sockets that move the batches. Callers may inspect them, but not read or write."""
         return ()
 
     async def prepared(self) -> None:
-        """It is, as soon as it is attached."""
+        """Return at once: exchanges work as soon as the carrier is attached."""
 
     async def close(self) -> None:
         self._closed = True
         await self._exchanger.close()
 
-    # what the exchanger tells (Outcomes)
+    # Outcomes: called by the exchanger
 
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
         if not self._closed:

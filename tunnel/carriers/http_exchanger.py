@@ -1,29 +1,31 @@
-"""Numbered exchanges as POST requests (section 7): works through anything that lets HTTP pass."""
+"""Sends numbered exchanges as POST requests (section 7), which pass through anything that lets HTTP pass."""
 
 import asyncio
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
-from tunnel.carriers.dialing import Dialing, describe_failure, is_final, retry_after_us
+from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
+from tunnel.carriers.failures import describe_failure, is_final
 from tunnel.exchange import Request
 from tunnel.tasks import KeptTasks
 from tunnel.wire import Buffer
 
 __all__ = ["HttpExchanger"]
 
-_ANSWER_SLACK_BYTES = 64 * 1024  # envelope and evidence beyond the answer limit; also what is read of a foreign page
+_ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the answer limit
 
 
 class HttpExchanger:
-    """Sends each request in a task of its own. Connections are reused, but never for a repeat."""
+    """Sends each request in a task of its own. Connections are reused, except for a repeat."""
 
     def __init__(self, dialing: Dialing, answer_bytes_max: int) -> None:
         self.description = f"poll {dialing.description}"
         self._dialing = dialing
         self._url = dialing.url("exchange")
         self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
+        self._has_answer = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._closing = KeptTasks()
         self._pool: _Pool
@@ -35,13 +37,13 @@ class HttpExchanger:
 
     def send(self, request: Request) -> None:
         if request.repeat:
-            # No connection that exists is to be trusted: this one and all that follow get new ones.
+            # The old connections may be broken, so this request and all later ones get new ones.
             self._leave(self._pool, retire=True)
             self._pool = _Pool(self._dialing)
         pool = self._pool
         pool.users += 1
         task = asyncio.get_running_loop().create_task(self._exchange(request, pool.session))
-        task.add_done_callback(lambda done: self._leave(pool))  # also when it is cancelled before it began
+        task.add_done_callback(lambda done: self._leave(pool))  # also for a task cancelled before it starts
         self._tasks[request.id] = task
 
     def abandon(self, request_id: int) -> None:
@@ -64,11 +66,14 @@ class HttpExchanger:
         try:
             status, body, wait_us = await self._post(request, session)
         except aiohttp.ClientHttpProxyError as error:
-            # What a proxy answers to CONNECT is an answer like any other (7.9).
+            # A proxy's answer to CONNECT counts as an answer like any other (7.9).
             status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
         except Exception as error:
             status, body, wait_us = 0, b"", 0
-            failure, final = describe_failure(error), is_final(error)
+            base = self._dialing.base
+            failure, final = describe_failure(error, base, is_first=not self._has_answer), is_final(error, base)
+        else:
+            self._has_answer = True
         if self._tasks.pop(request.id, None) is None:
             return
         if failure:
@@ -91,7 +96,7 @@ class HttpExchanger:
             complete = response.content.at_eof()
             coding = response.headers.get("Content-Encoding", "identity")
             if coding.lower() != "identity":
-                body = f"something in between compresses answers ({coding:.20}) though they say no-transform".encode()
+                body = f"a device on the path compresses answers ({coding:.20}) although they say no-transform".encode()
             return response.status, body, retry_after_us(response.headers)
         finally:
             if complete:
@@ -100,7 +105,7 @@ class HttpExchanger:
                 response.close()
 
     async def _read(self, content: aiohttp.StreamReader) -> bytes:
-        """The body, or of one that is too long to be ours the beginning."""
+        """Return the body, or the beginning of a body that is too long to be from a relay."""
         chunks = []
         size = 0
         while size <= self._answer_bytes_max and (chunk := await content.readany()):
@@ -120,7 +125,7 @@ class HttpExchanger:
 
 
 class _Pool:
-    """Connections that are reused, until one of them is doubted."""
+    """Connections that are reused until a repeat retires them all."""
 
     def __init__(self, dialing: Dialing) -> None:
         self.session = dialing.session()
@@ -129,7 +134,7 @@ class _Pool:
 
 
 class _Body(aiohttp.BytesPayload):
-    """A request body that says when it was handed to the connection."""
+    """A request body that reports its size once it has been handed to the connection."""
 
     def __init__(self, data: bytes, outcomes: Outcomes) -> None:
         super().__init__(data, content_type="application/octet-stream")

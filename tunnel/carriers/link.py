@@ -1,7 +1,7 @@
-"""Lanes, and beside them a link whenever one can be had: everything leaves on the link while it works (section 8).
+"""The carrier that uses lanes until it can open a link, which carries everything while it works (section 8).
 
-Losing the link costs its connections a migration: what it had not receipted is given up and sent again on the lanes,
-which attach, carry the first packets and take over at once.
+The lanes attach and carry the first packets. When the link is lost, the carrier gives up the batches that the link has
+not receipted; the core sends their packets again, and the lanes take over at once. Connections survive this migration.
 """
 
 import asyncio
@@ -13,8 +13,9 @@ from random import Random
 
 from tunnel.carriers.base import Host
 from tunnel.carriers.dialed_link import DialedLink, hello
-from tunnel.carriers.dialing import Dialing, describe_failure
+from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.exchanging import ExchangingCarrier
+from tunnel.carriers.failures import describe_failure
 from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
 from tunnel.exchange import (
@@ -39,20 +40,22 @@ __all__ = ["LinkCarrier"]
 MS = 1_000
 SECOND = 1_000 * MS
 
-_DOUBT_US = SECOND  # no receipt for so long: the lanes take over what it owes
-_DOUBT_US_MAX = 8 * SECOND  # doubles up to this whenever the receipts come after all: the link is only slow
-_DEAD_US = 10 * SECOND  # no receipt for so long: the link is closed
-_OPEN_S = 10.0  # for upgrade and greeting together
+_DOUBT_US = SECOND  # without a receipt for this long, a spare link or the lanes take over
+_DOUBT_US_MAX = 8 * SECOND  # it doubles up to this whenever the receipts come late: the link is only slow
+_DEAD_US = 10 * SECOND  # without a receipt for this long, the link is closed
+_OPEN_S = 10.0  # for the upgrade, and again for the greeting
 _RETRY_US_MIN = 100 * MS
-_RETRY_US_MAX = SECOND  # where a link has worked before
-_RETRY_US_RARE = 60 * SECOND  # where none ever has
+_RETRY_US_MAX = SECOND  # if a link has worked before
+_RETRY_US_RARE = 60 * SECOND  # if none ever has, or while another link works
 
 
 class LinkCarrier(ExchangingCarrier):
-    """`eager`: try for a link every second, also where there never was one, and wait for the first try.
+    """The carrier that uses lanes and links.
 
-    `links`: so many are kept open, in turn to `dialing` and `others`, which lead to the same relay. One carries
-    everything; the others are spare, and one of them takes over at once when it is lost or silent.
+    `eager`: `prepared` waits for the first try of a link, and tries follow every second even if none has ever worked.
+
+    `links`: the number of links to keep open, in turn to `dialing` and `others`, which lead to the same relay. One link
+    carries everything. The others are spares, and one takes over at once when that link is lost or silent.
     """
 
     def __init__(
@@ -74,8 +77,8 @@ class LinkCarrier(ExchangingCarrier):
         self._random = random
         self._worked = self._eager = eager
         self._events: deque[LaneEvent] = deque()
-        self._link: DialedLink | None = None  # open, and in use
-        self._spares: list[DialedLink] = []  # open
+        self._link: DialedLink | None = None  # the open link in use
+        self._spares: list[DialedLink] = []  # open, but not in use
         self._links_max = links
         self._dialings = itertools.cycle((dialing, *others))
         self._opening: asyncio.Task[None] | None = None
@@ -85,10 +88,10 @@ class LinkCarrier(ExchangingCarrier):
         self._retry_at_us = 0
         self._retry_us = _RETRY_US_MIN
         self._pace = LinkPace()
-        self._progress_us = 0  # the last receipt
+        self._progress_us = 0  # time of the last receipt, or of the first batch that waits for one
         self._doubted = False
         self._doubt_us = _DOUBT_US
-        self._forgotten = 0  # batches that were given up, of which receipts may still come
+        self._forgotten = 0  # number of batches that were given up; their receipts may still come
 
     # Carrier
 
@@ -156,9 +159,9 @@ class LinkCarrier(ExchangingCarrier):
         for open_link in self._open_links():
             open_link.handle_timeout(now)
         if self._doubted and now >= self._progress_us + _DEAD_US:
-            self.link_lost(link, "no receipt for too long")
+            self.link_lost(link, f"the relay sent no receipt for {_DEAD_US // SECOND} s")
         elif self._pace.waits and now >= self._progress_us + self._doubt_us and self._spares:
-            self.link_lost(link, "no receipt, and another link is there")
+            self.link_lost(link, "the relay sent no receipt in time: a spare link takes over")
         elif self._pace.waits and now >= self._progress_us + self._doubt_us:
             self._give_up(link)
             self._doubted = True
@@ -175,7 +178,7 @@ class LinkCarrier(ExchangingCarrier):
                 self._attached = True
                 self._retry_at_us = 0
             case Detached() | AttachRefused():
-                # It belongs to a generation that is no more.
+                # The links belong to a generation that has ended.
                 self._attached = False
                 self._drop_all()
             case LanesChanged() if self._link is not None and not self._doubted:
@@ -207,14 +210,15 @@ class LinkCarrier(ExchangingCarrier):
             yield from self._spares
 
     async def _open(self) -> None:
-        """One attempt, from the request to the relay's greeting or a failure."""
+        """Try once to open a link: request an upgrade, then greet. A failure is handled by `not_opened`."""
+        dialing = next(self._dialings)
         try:
             async with asyncio.timeout(_OPEN_S):
-                upgraded = await upgrade(next(self._dialings))
+                upgraded = await upgrade(dialing)
         except UpgradeRefusedError as error:
             self.not_opened(str(error))
         except Exception as error:
-            self.not_opened(describe_failure(error))
+            self.not_opened(describe_failure(error, dialing.base))
         else:
             self._greet(upgraded)
 
@@ -231,7 +235,7 @@ class LinkCarrier(ExchangingCarrier):
         link.begin(upgraded.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), upgraded.early)
 
     def link_open(self, link: DialedLink) -> None:
-        """The relay took it: from now on everything leaves on it, unless there is one already."""
+        """Use the link, which the relay has accepted, from now on; keep it as a spare if there is a link already."""
         self._tried_once()
         if self._closed or not self._attached:
             link.abort()
@@ -251,7 +255,7 @@ class LinkCarrier(ExchangingCarrier):
         self._use_lanes(False)
 
     def not_opened(self, reason: str) -> None:
-        """There is no link for now: the request failed, or the relay did not take it."""
+        """Schedule the next try, because the request failed or the relay did not accept the link."""
         self._tried_once()
         self._retry_later()
         if not self._closed:
@@ -306,7 +310,7 @@ class LinkCarrier(ExchangingCarrier):
             self._host.pump()
 
     def _drop(self) -> None:
-        """Without the link a spare one takes over, or the lanes (8.3)."""
+        """Close the link in use; a spare link or the lanes take over (8.3)."""
         link, self._link = self._link, None
         if link is None:
             return
@@ -326,7 +330,7 @@ class LinkCarrier(ExchangingCarrier):
         self._drop()
 
     def _give_up(self, link: DialedLink) -> None:
-        """What it has not receipted leaves another way."""
+        """Give up the batches that this link has not receipted, so that they are sent another way."""
         unreceipted = link.state.unreceipted
         for token in unreceipted[self._forgotten :]:
             self._events.append(BatchDone(token, ok=False))
@@ -349,14 +353,14 @@ class LinkCarrier(ExchangingCarrier):
         return due_us
 
     def _use_lanes(self, used: bool) -> None:
-        """While a link carries what comes, nothing is pulled; packets overtake each other on lanes alone."""
+        """Switch to the lanes or away from them. A link needs no pulls, and keeps packets in order as one lane does."""
         self._lanes.set_pulling(used)
         lanes = LanesChanged(self._lanes.lane_count, self._lanes.pull_interval_us) if used else LanesChanged(1, 0)
         self._events.append(lanes)
 
 
 class _Opening:
-    """Owns a link until the relay has greeted, then hands it over."""
+    """Owns a link until the relay has sent its greeting, then hands the link to the carrier."""
 
     def __init__(self, carrier: LinkCarrier, timer: asyncio.TimerHandle) -> None:
         self._carrier = carrier
@@ -368,10 +372,10 @@ class _Opening:
         self._carrier.link_open(link)
 
     def link_input(self, link: DialedLink, found: LinkInput) -> None:
-        """Nothing comes before the greeting."""
+        """Do nothing: no input comes before the greeting."""
 
     def link_writable(self, link: DialedLink) -> None:
-        """Nothing is written before the greeting."""
+        """Do nothing: no batch is written before the greeting."""
 
     def link_lost(self, link: DialedLink, reason: str) -> None:
         self._carrier.not_opened(reason)

@@ -1,7 +1,7 @@
-"""One half of a link as an asyncio protocol: the first message each way after the 101, then batches (section 8).
+"""One half of a link as an asyncio protocol: after the 101, one message in each direction, then batches (section 8).
 
-Both halves are the same but for the first message: the endpoint sends an EXCHANGE that names it, the relay answers.
-What a half does with batches and receipts is for its subclass: `DialedLink` at the endpoint, `RelayLink` at the relay.
+The halves differ only in the first message: the endpoint sends an EXCHANGE that names its attachment, and the relay
+answers. A subclass handles batches and receipts: `DialedLink` at the endpoint, `RelayLink` at the relay.
 """
 
 import asyncio
@@ -14,62 +14,63 @@ from tunnel.wire import ENVELOPE_BYTES, Buffer, decode_envelope
 
 __all__ = ["LINK_LANE", "LINK_PROTOCOL", "LinkProtocol"]
 
-LINK_PROTOCOL = "tunnel-link/1"  # of the Upgrade header
-LINK_LANE = 0xFFFF  # of the envelopes that open a link: no lane has this number
+LINK_PROTOCOL = "tunnel-link/1"  # the value of the Upgrade header
+LINK_LANE = 0xFFFF  # the lane number in the envelopes that open a link; no lane has this number
 
-_GREETING_BYTES = 1024  # read at once of the first message
-_NOTSENT_BYTES = 128 * 1024  # the kernel takes no more than it can soon send: what waits can still be chosen
-_HIGH_BYTES = 64 * 1024  # beyond it, in the transport, nothing more is given
-_JOIN_BYTES = 16 * 1024  # up to it one copy is cheaper than many buffers
+_GREETING_BYTES = 1024  # size of the read buffer until the link is open
+_NOTSENT_BYTES = 128 * 1024  # the kernel takes only what it can send soon, so that later packets can still go first
+_HIGH_BYTES = 64 * 1024  # with more than this in the transport's buffer, no further batch is written
+_JOIN_BYTES = 16 * 1024  # up to this size one copy is cheaper than many buffers
 _OPTIONS_OF_LINUX = {"TCP_NOTSENT_LOWAT": 25, "TCP_USER_TIMEOUT": 18}  # some socket modules have no name for these
-_buffers = BufferPool()  # of all links in this process
+_buffers = BufferPool()  # shared by all links in this process
 
 
 class LinkProtocol(asyncio.BufferedProtocol):
-    """A `BufferedProtocol`, because uvloop copies received data for a plain `Protocol`. A subclass says what a first
-    message, input and the end mean."""
+    """One half of a link. A subclass handles the first message, input and the end of the connection.
+
+    It is a `BufferedProtocol`, because uvloop copies received data for a plain `Protocol`.
+    """
 
     def __init__(self, now: Callable[[], int], batch_bytes_max: int, first_bytes_max: int) -> None:
         self.state = LinkState(batch_bytes_max, _buffers)
-        self.is_open = False  # the first messages were good: batches come and go
+        self.is_open = False  # the first messages were valid: batches may follow
         self.is_paused = False
         self.is_over = False
         self._now = now
         self._transport: asyncio.Transport
-        self._greeting = memoryview(bytearray(_GREETING_BYTES))  # what comes before the first batch is read to it
+        self._greeting = memoryview(bytearray(_GREETING_BYTES))  # receives input before the first batch
         self._first = bytearray()
         self._first_bytes_max = first_bytes_max
 
     # for subclasses
 
     def opened_by(self, message: object) -> bool:
-        """The first message has come whole. If it is good, set `is_open` and return True."""
+        """Handle the complete first message. If it is valid, set `is_open` and return True."""
         raise NotImplementedError
 
     def found(self, found: LinkInput) -> None:
-        """Handle batches and receipts that have come. Check `state.closed` afterwards: the same input may break the
-        link."""
+        """Handle received batches and receipts. Check `state.closed` afterwards: the same input may break the link."""
         raise NotImplementedError
 
     def writable(self) -> None:
-        """The connection takes bytes again."""
+        """Continue writing, because the connection takes bytes again."""
         raise NotImplementedError
 
     def refused(self) -> None:
-        """The first message is invalid or too large: close the link."""
+        """Close the link, because the first message is invalid or too large."""
         raise NotImplementedError
 
     # output
 
     def take_over(self, transport: asyncio.Transport, options: Mapping[str, int]) -> None:
-        """The connection is ours from now on; `options` are of TCP, beyond those that every link has."""
+        """Take the connection over. `options`: TCP options to set, in addition to those of every link."""
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_BYTES)
         _tune(transport.get_extra_info("socket"), options)
         transport.set_protocol(self)
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Hand bytes to the connection, if there is one."""
+        """Write bytes to the connection, unless it is over."""
         if not buffers or self.is_over:
             return
         if len(buffers) > 1 and sum(map(len, buffers)) > _JOIN_BYTES:
@@ -82,7 +83,11 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_paused = False
-        if self.is_open:
+        # A write that fails inside this callback makes asyncio's transports end twice, with an error.
+        asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        if self.is_open and not self.is_paused and not self.is_over:
             self.writable()
 
     # input
@@ -100,7 +105,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         """Return None, so that asyncio closes the transport: a link has no half-close."""
 
     def take(self, data: Buffer) -> None:
-        """Bytes before the link is open: the first message, perhaps in portions, perhaps with batches after it."""
+        """Handle bytes that arrive before the link is open: part or all of the first message, and perhaps batches."""
         first = self._first
         first += data
         if len(first) < ENVELOPE_BYTES:
@@ -118,7 +123,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
 
 def _tune(sock: socket.socket | None, options: Mapping[str, int]) -> None:
-    """Keep little in the kernel, and notice a dead path long before TCP would by itself. Best effort."""
+    """Set socket options, where the system has them, that keep kernel buffers small and detect a dead path early."""
     if sock is None:
         return
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""An endpoint beside its relay, in one process and one event loop: real lanes and envelopes, no HTTP."""
+"""The carrier for an endpoint in the process and event loop of its relay: real lanes and envelopes, no HTTP."""
 
 from collections.abc import Callable
 from random import Random
@@ -13,17 +13,21 @@ Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
 
 
 class Relay(Protocol):
-    """Whoever answers exchanges in this process."""
+    """A relay in this process, which answers exchanges."""
 
-    def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool) -> int:
-        """One request; `answered` is called once, not before this returned. The number names it for `gone`."""
+    def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool, identity: bytes | None = None) -> int:
+        """Send a request and return a number that names it. `answered` is called once, after this method has
+        returned. `identity` is the id that an ATTACH gives the endpoint, instead of the one that its secret gives."""
 
     def gone(self, number: int) -> None:
-        """Nobody waits for this answer any more: `answered` is not called."""
+        """Drop the request with this number: `answered` is not called."""
 
 
 class MemoryCarrier(ExchangingCarrier):
-    """Exchanges with a relay in this process, in the name of a user."""
+    """Exchanges with a relay in this process, on behalf of `user`.
+
+    `identity` is the attachment id; without it the id follows from the secret, as over HTTP (6.1).
+    """
 
     def __init__(
         self,
@@ -34,20 +38,22 @@ class MemoryCarrier(ExchangingCarrier):
         user: str,
         name: str = "",
         is_exit: bool = False,
+        identity: bytes | None = None,
         config: LaneConfig | None = None,
     ) -> None:
-        lanes = Lanes(config or LaneConfig(), secret, random, endpoint_name=name)
-        super().__init__(lanes, _Exchanger(relay, user, is_exit=is_exit))
+        lanes = Lanes(config or LaneConfig(), secret, random, endpoint_name=name, identity=identity)
+        super().__init__(lanes, _Exchanger(relay, user, is_exit=is_exit, identity=identity))
 
 
 class _Exchanger:
     description = "memory"
 
-    def __init__(self, relay: Relay, user: str, *, is_exit: bool) -> None:
+    def __init__(self, relay: Relay, user: str, *, is_exit: bool, identity: bytes | None) -> None:
+        self._identity = identity
         self._relay = relay
         self._user = user
         self._is_exit = is_exit
-        self._open: dict[int, int] = {}  # by request id, the relay's number
+        self._open: dict[int, int] = {}  # request id -> the relay's number
         self._outcomes: Outcomes
 
     def start(self, outcomes: Outcomes) -> None:
@@ -60,7 +66,9 @@ class _Exchanger:
             del self._open[request.id]
             self._outcomes.answered(request.id, status, answer, 0)
 
-        self._open[request.id] = self._relay.post(self._user, body, answered, is_exit=self._is_exit)
+        self._open[request.id] = self._relay.post(
+            self._user, body, answered, is_exit=self._is_exit, identity=self._identity
+        )
         self._outcomes.sent(len(body))
 
     def abandon(self, request_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Lanes over HTTP/1.1, and nothing else: works through anything that lets HTTP pass."""
+"""The carrier that uses only exchanges over HTTP/1.1, and thus works through anything that lets HTTP pass."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ __all__ = ["PollCarrier"]
 
 
 class PollCarrier(ExchangingCarrier):
-    """Lanes over HTTP/1.1."""
+    """Lanes over HTTP/1.1, without links."""
 
     def __init__(
         self, dialing: Dialing, secret: bytes, random: Random, *, name: str = "", config: LaneConfig | None = None

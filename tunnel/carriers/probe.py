@@ -1,6 +1,6 @@
-"""Single exchanges with a relay, made to find out what the path does to them. For `tunnel doctor`.
+"""Single exchanges with a relay, with which `tunnel doctor` finds out how the path treats them.
 
-A prober attaches as an endpoint would, and then sends exchanges that carry nothing but padding: the relay checks and
+A prober attaches as an endpoint does, then sends exchanges that carry only padding. The relay checks the padding and
 drops it.
 """
 
@@ -17,7 +17,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from tunnel.carriers.dialing import Dialing, describe_failure
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.failures import Failure, describe_failure, explain
 from tunnel.carriers.upgrade import UpgradeRefusedError, upgrade
 from tunnel.wire import (
     EXCHANGE_BYTES,
@@ -38,7 +39,7 @@ from tunnel.wire import (
     encode_packets,
 )
 
-__all__ = ["OwnConnection", "ProbeError", "Prober", "Reply", "issuer_of"]
+__all__ = ["CountedSession", "ProbeError", "Prober", "Reply", "issuer_of"]
 
 _CONTENT_TYPE = "application/octet-stream"
 _READ_BYTES_MAX = 2 << 20
@@ -47,18 +48,15 @@ _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
 
 
 class ProbeError(Exception):
-    """Nothing was answered. `kind`: proxy-password, proxy, certificate, tls, name, refused, cut, timeout or other.
+    """No answer arrived; `failure` says why. For the kind proxy-password, its text also says what to do."""
 
-    The text of proxy-password says what the proxy asks for, and how to give it.
-    """
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
 
 
 class Reply(msgspec.Struct):
-    """An answer. `kind`: attached, answer, status (of a relay), damaged, or foreign: of something else."""
+    """An answer. `kind`: attached, answer or status, from a relay; damaged; or foreign, from something else."""
 
     kind: str
     status: int
@@ -69,15 +67,15 @@ class Reply(msgspec.Struct):
     wait_ms: int = 0
 
 
-class OwnConnection:
-    """`opened`: how many connections it took so far; one, if the first is still good."""
+class CountedSession:
+    """A session that counts the connections it opens. `opened` stays 1 while the first one still works."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session
         self.opened = 0
 
     def watch(self) -> aiohttp.TraceConfig:
-        """Counts them."""
+        """Return a trace configuration that counts the connections."""
         config = aiohttp.TraceConfig()
 
         async def opened(*event: object) -> None:
@@ -89,7 +87,7 @@ class OwnConnection:
 
 
 class Prober:
-    """One attachment, in the HTTP of the carriers. `async with` it; `lane`s are independent of each other."""
+    """An attachment that sends single exchanges, with the carriers' HTTP settings. Use it with `async with`."""
 
     def __init__(self, dialing: Dialing) -> None:
         self.dialing = dialing
@@ -109,7 +107,7 @@ class Prober:
     # exchanges
 
     async def attach(self) -> Reply:
-        """What answers there? Afterwards, if it is a relay that knows us, exchanges are possible."""
+        """Attach, and return what answered. If a relay accepted the attachment, exchanges are possible afterwards."""
         message = Attach(self._secret, generation=1, pull_interval_ms=0, body_bytes_max=1 << 20)
         reply, found = await self._post(b"".join(encode_envelope(message)), self._session)
         if isinstance(found, Attached):
@@ -117,16 +115,16 @@ class Prober:
         return reply
 
     async def exchange(
-        self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: OwnConnection | None = None
+        self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: CountedSession | None = None
     ) -> Reply:
-        """One exchange with a body of about so many bytes, held by the relay for so long."""
+        """Send an exchange with a body of about `size` bytes, which the relay may hold for `hold_s` seconds."""
         self._numbers[lane] = self._numbers.get(lane, 0) + 1
         return await self.repeat(size, hold_s=hold_s, lane=lane, own=own)
 
     async def repeat(
-        self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: OwnConnection | None = None
+        self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: CountedSession | None = None
     ) -> Reply:
-        """The newest exchange of the lane again: the relay gives it another serial, a cache does not."""
+        """Repeat the newest exchange of the lane. A relay answers with another serial, a cache with the same one."""
         assert self.attached is not None, "attach first"
         exchange = Exchange(
             attachment_id(self._secret),
@@ -147,9 +145,9 @@ class Prober:
         return reply
 
     async def unfinished(self, seconds: float) -> tuple[bool, Reply]:
-        """Whether the relay saw the beginning of a request whose end was withheld for so long; and what it answered.
+        """Send a request, but withhold its end for up to `seconds`. Return (the answer came first, the answer).
 
-        The body has a type that the relay refuses before it reads it.
+        The relay refuses the content type before it reads the body, so an early answer shows that it saw the beginning.
         """
         finish = asyncio.Event()
 
@@ -169,21 +167,21 @@ class Prober:
         return bool(done), reply
 
     @asynccontextmanager
-    async def own_connection(self) -> AsyncIterator["OwnConnection"]:
-        """Connections that nobody else uses."""
+    async def own_connection(self) -> AsyncIterator["CountedSession"]:
+        """Yield a session whose connections no other exchange uses."""
         async with self.dialing.session() as session:
-            own = OwnConnection(session)
+            own = CountedSession(session)
             session.trace_configs.append(own.watch())
             yield own
 
     async def upgrade(self) -> str:
-        """Why no link leads through here; empty: one does."""
+        """Try to open a link. Return the reason why it failed; empty if it worked."""
         try:
             upgraded = await upgrade(self.dialing)
         except UpgradeRefusedError as error:
             return str(error)
         except Exception as error:
-            return describe_failure(error)
+            return describe_failure(error, self.dialing.base)
         upgraded.transport.abort()
         upgraded.lost(None)
         await upgraded.close()
@@ -209,7 +207,7 @@ class Prober:
                 while len(data) < _READ_BYTES_MAX and (more := await response.content.readany()):
                     data += more
         except (aiohttp.ClientError, OSError) as error:
-            raise _failure(error) from error
+            raise ProbeError(explain(error, self.dialing.base)) from error
         found = decode_envelope(data)
         reply = Reply("", response.status, "", time.monotonic() - began, dict(response.headers))
         _explain(reply, found, data)
@@ -217,7 +215,7 @@ class Prober:
 
 
 def _padding(size: int) -> bytes:
-    """A packet that is dropped, of random bytes: nothing on the way makes it smaller."""
+    """Return a packet of random bytes, which the relay drops and no device on the path can compress."""
     room = size - EXCHANGE_BYTES - HEADER_SIZE
     if room < 0:
         return b""
@@ -237,65 +235,37 @@ def _explain(reply: Reply, found: Message | EnvelopeError, data: bytes) -> None:
         case EnvelopeError():
             reply.kind, reply.text = "damaged", found.value
         case _:
-            reply.kind, reply.text = "foreign", "our own request"
+            reply.kind, reply.text = "foreign", "our own request came back"
 
 
 def _quote(data: bytes) -> str:
-    """A page's title, else its beginning."""
+    """Return the title of a page, else its beginning."""
     title = _TITLE.search(data)
     text = (title[1] if title else data[: 4 * _QUOTE_LETTERS]).decode("utf-8", "replace")
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return f"a page titled {text!r}" if title else text[:_QUOTE_LETTERS]
 
 
-# --- what goes wrong
-
-
-def _failure(error: Exception) -> ProbeError:
-    text = describe_failure(error)
-    match error:
-        case aiohttp.ClientHttpProxyError(status=407):
-            return ProbeError("proxy-password", error.message)
-        case aiohttp.ClientHttpProxyError():
-            return ProbeError("proxy", f"HTTP {error.status} {error.message}")
-        case aiohttp.ClientConnectorCertificateError():
-            return ProbeError("certificate", str(error.certificate_error))
-        case aiohttp.ClientSSLError():
-            return ProbeError("tls", text)
-        case aiohttp.ClientProxyConnectionError():
-            return ProbeError("proxy", str(error.os_error))
-        case aiohttp.ClientConnectorDNSError():
-            return ProbeError("name", str(error.os_error))
-        case aiohttp.ClientConnectorError():
-            kind = "refused" if isinstance(error.os_error, ConnectionRefusedError) else "other"
-            return ProbeError(kind, error.os_error.strerror or text)
-        case TimeoutError():
-            return ProbeError("timeout", "no answer in time")
-        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | ConnectionError():
-            return ProbeError("cut", text)
-    return ProbeError("other", text)
-
-
 # --- certificates
 
 
 async def issuer_of(dialing: Dialing) -> str:
-    """Who vouches for the certificate that is shown to us, whether we trust that or not. ProbeError where none is."""
+    """Return the issuer of the server's certificate, trusted or not. Raise ProbeError if there is no certificate."""
     trusting = _context()
     trusting.verify_mode = ssl.CERT_NONE
     raw = (await _shown(dialing, trusting)).getpeercert(binary_form=True) or b""
-    # OpenSSL tells what a certificate says only to those who trust it: this one, for itself.
+    # OpenSSL decodes only a certificate that it trusts, so the second connection trusts this very certificate.
     anchored = _context()
     anchored.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         anchored.load_verify_locations(cadata=raw)
         certificate = (await _shown(dialing, anchored)).getpeercert() or {}
     except (ProbeError, ssl.SSLError):
-        return "somebody unknown"
+        return "an unknown issuer"
     parts: Any = certificate.get("issuer", ())
     issuer = {key: value for part in parts for key, value in part}
     names = [issuer[key] for key in ("commonName", "organizationName") if issuer.get(key)]
-    return ", ".join(dict.fromkeys(names)) or "somebody without a name"
+    return ", ".join(dict.fromkeys(names)) or "an issuer without a name"
 
 
 def _context() -> ssl.SSLContext:
@@ -305,7 +275,7 @@ def _context() -> ssl.SSLContext:
 
 
 async def _shown(dialing: Dialing, context: ssl.SSLContext) -> ssl.SSLObject:
-    """The TLS of a connection to the relay's address, after its handshake."""
+    """Connect to the relay's address and return the TLS object after the handshake."""
     seen: list[ssl.SSLObject] = []
 
     class Seen(ssl.SSLObject):
@@ -320,7 +290,7 @@ async def _shown(dialing: Dialing, context: ssl.SSLContext) -> ssl.SSLObject:
             dialing.session() as session,
             session.get(
                 dialing.url("link"),
-                headers={"Accept-Encoding": "identity"},  # no token: who answers may be anybody
+                headers={"Accept-Encoding": "identity"},  # no token: the server is not authenticated
                 allow_redirects=False,
                 proxy=dialing.proxy,
                 proxy_headers=dialing.proxy_headers or None,
@@ -329,9 +299,9 @@ async def _shown(dialing: Dialing, context: ssl.SSLContext) -> ssl.SSLObject:
             pass
     except (aiohttp.ClientError, OSError) as error:
         if not seen:
-            raise _failure(error) from error
+            raise ProbeError(explain(error, dialing.base)) from error
     finally:
         dialing.tls = kept
     if not seen:
-        raise ProbeError("tls", "no TLS was spoken")
+        raise ProbeError(Failure("tls", "no TLS handshake took place", "check that the URL starts with https://"))
     return seen[-1]

@@ -1,4 +1,4 @@
-"""Which proxy leads to a relay: the one that was named, or that of the environment, unless it says to go without."""
+"""The choice of the proxy to a relay: a named one, or that of the environment, unless NO_PROXY excludes the relay."""
 
 import urllib.request
 from ipaddress import ip_address, ip_network
@@ -13,7 +13,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Proxy(msgspec.Struct, frozen=True):
-    """`url` has no user in it: it may be shown."""
+    """A proxy with its credentials. `url` contains no user and no password, so it may be shown."""
 
     url: URL
     user: str = ""
@@ -24,8 +24,11 @@ class Proxy(msgspec.Struct, frozen=True):
 
 
 def choose_proxy(relay: URL, choice: str | None) -> Proxy | None:
-    """`choice` as in `attach`. ValueError, without any password in it, when what was chosen is no HTTP proxy."""
-    text = choice
+    """Return the proxy for a relay, or None. `choice`: as `proxy` in `attach`, or "none", which all commands accept.
+
+    Raise ValueError, whose text contains no password, when the choice is not an HTTP proxy.
+    """
+    text = None if choice == "none" else choice
     if choice == "env":
         proxies = urllib.request.getproxies_environment()
         bypassed = _is_bypassed(relay, proxies.get("no", ""))
@@ -36,23 +39,25 @@ def choose_proxy(relay: URL, choice: str | None) -> Proxy | None:
     try:
         url = URL(text if "://" in text else f"http://{text}")
     except ValueError:
-        raise ValueError(f"the proxy {shown!r} is no URL: write http://HOST:PORT") from None
+        raise ValueError(f"the proxy {shown!r} is not a URL: write http://HOST:PORT") from None
     if url.scheme not in _PORTS or not url.host:
-        raise ValueError(f"the proxy {shown!r} is not one for HTTP: write http://HOST:PORT")
+        raise ValueError(f"the proxy {shown!r} is not an HTTP proxy: write http://HOST:PORT")
     user, password = unquote(url.raw_user or ""), unquote(url.raw_password or "")
     if any(ord(letter) < 32 for letter in user + password) or ":" in user:
-        raise ValueError(f"the proxy {shown!r}: its user or password holds what cannot be sent")
+        raise ValueError(
+            f"the proxy {shown!r}: its user has a colon, or user or password a control character, which cannot be sent"
+        )
     return Proxy(url.with_user(None), user, password)
 
 
 def _is_bypassed(relay: URL, no_proxy: str) -> bool:
-    """NO_PROXY: hosts and what ends in them, with a port or without, networks of addresses, or * for everything."""
+    """Whether NO_PROXY excludes the relay. Its entries are hosts or domains, perhaps with a port, networks, or *."""
     host = (relay.host or "").rstrip(".").lower()
     for entry in no_proxy.lower().replace(",", " ").split():
         if entry == "*" or _is_in_network(host, entry):
             return True
         name, colon, port = entry.rpartition(":")
-        if not colon or not port.isdigit() or (":" in name.strip("[]") and not name.startswith("[")):
+        if not colon or not port.isdigit() or (":" in name and not name.startswith("[")):
             name, port = entry, ""
         name = name.strip("[]").removeprefix("*").strip(".")
         if name and (host == name or host.endswith(f".{name}")) and port in ("", str(relay.port)):

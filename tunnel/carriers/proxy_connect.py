@@ -1,4 +1,4 @@
-"""Through a proxy that may ask who we are: CONNECT for relays with TLS, plain requests for those without."""
+"""Connections through a proxy that may ask for credentials: CONNECT to a relay with TLS, else plain requests."""
 
 import asyncio
 import base64
@@ -7,20 +7,24 @@ from typing import Any, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
 
 from tunnel.carriers.challenges import Challenge, Conversation, Introduction, parse_challenges
 from tunnel.carriers.proxies import Proxy
 
 __all__ = ["ConnectConnector", "introduce"]
 
-_TRIES = 4  # asked, answered, and once more for each nonce that was too old
+_TRIES = 4  # the first request, the answer to the challenge, and two more for stale nonces
 _HEAD_BYTES_MAX = 64 * 1024
-_BODY_BYTES_MAX = 1024 * 1024  # of a refusal, after which the connection is used again
+_BODY_BYTES_MAX = 1024 * 1024  # of a refusal; after a longer body the connection is not used again
 _HEADER = "Proxy-Authorization"
 
 
 def introduce(introduction: Introduction) -> aiohttp.ClientMiddlewareType:
-    """For requests that go to the proxy whole: answers its 407. ClientHttpProxyError, with advice, where it cannot."""
+    """Return a middleware that answers a proxy's 407 to plain requests.
+
+    It raises ClientHttpProxyError, with advice, if it cannot.
+    """
 
     async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         for tries_left in reversed(range(_TRIES)):
@@ -44,7 +48,7 @@ def _refusal(info: aiohttp.RequestInfo, status: int, message: str) -> aiohttp.Cl
 
 
 class ConnectConnector(aiohttp.BaseConnector):
-    """Connections to a relay with TLS, each through a CONNECT of its own. The proxy sees no more than host and port."""
+    """Opens connections to a relay with TLS, each through its own CONNECT. The proxy sees only host and port."""
 
     def __init__(
         self, proxy: Proxy, introduction: Introduction, tls: ssl.SSLContext, proxy_tls: ssl.SSLContext | None
@@ -69,17 +73,17 @@ class ConnectConnector(aiohttp.BaseConnector):
             transport = await loop.start_tls(dialogue.transport, protocol, self._tls, server_hostname=host)
         except (ssl.CertificateError, ssl.SSLError, OSError) as error:
             dialogue.transport.abort()
-            raise _tls_failure(req, error) from error
+            raise _tls_failure(req.connection_key, error) from error
         except BaseException:
             dialogue.transport.abort()
             raise
         if transport is None:
-            raise ConnectionResetError("the connection ended with the TLS handshake")
+            raise ConnectionResetError("the connection ended during the TLS handshake")
         protocol.connection_made(transport)
         return protocol
 
-    async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "_Dialogue":
-        """A connection that leads to the target; ClientHttpProxyError where the proxy refuses."""
+    async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "_ProxyConnection":
+        """Return a connection through the proxy to the target. Raise ClientHttpProxyError if the proxy refuses."""
         for tries_left in reversed(range(_TRIES)):
             dialogue = await self._dial(req)
             try:
@@ -96,22 +100,26 @@ class ConnectConnector(aiohttp.BaseConnector):
                 raise _refusal(req.request_info, 407, self._introduction.advice(challenges))
         raise AssertionError("the last try returns or raises")
 
-    async def _dial(self, req: aiohttp.ClientRequest) -> "_Dialogue":
+    async def _dial(self, req: aiohttp.ClientRequest) -> "_ProxyConnection":
         proxy = self._proxy.url
         try:
             _, dialogue = await asyncio.get_running_loop().create_connection(
-                _Dialogue, proxy.host or "", proxy.port or 0, ssl=self._proxy_tls
+                _ProxyConnection, proxy.host or "", proxy.port or 0, ssl=self._proxy_tls
             )
         except (ssl.CertificateError, ssl.SSLError) as error:
-            raise _tls_failure(req, error) from error
+            key = req.connection_key._replace(host=proxy.host or "", port=proxy.port or 0)
+            raise _tls_failure(key, error) from error
         except OSError as error:
             raise aiohttp.ClientProxyConnectionError(req.connection_key, error) from error
         return dialogue
 
     async def _connect(
-        self, req: aiohttp.ClientRequest, dialogue: "_Dialogue", target: str
+        self, req: aiohttp.ClientRequest, dialogue: "_ProxyConnection", target: str
     ) -> tuple[int, str, list[Challenge], str | None]:
-        """Status, reason and challenges of the answer, and what of us was told. A conversation goes to its end here."""
+        """Send CONNECT; return status, reason and challenges of the answer, and the credentials that were sent.
+
+        A conversation of several messages runs to its end here.
+        """
         sent = self._introduction.header("CONNECT", target)
         talk = self._introduction.conversation() if sent is None else None
         if talk is None:
@@ -121,8 +129,8 @@ class ConnectConnector(aiohttp.BaseConnector):
         while True:
             try:
                 said = await _say(speaker, heard)
-            except Exception as error:  # of a library that has many kinds
-                text = f"{scheme} with the proxy failed: {' '.join(str(error).split())}"
+            except Exception as error:  # pyspnego has many kinds of errors
+                text = f"{scheme} authentication with the proxy failed: {' '.join(str(error).split())}"
                 raise _refusal(req.request_info, 407, text) from error
             sent = f"{scheme} {said}"
             if heard is not None and not said:
@@ -134,33 +142,33 @@ class ConnectConnector(aiohttp.BaseConnector):
 
 
 async def _say(speaker: Conversation, heard: str | None) -> str:
-    """Our next message, in base64; empty when there is nothing left to say. It may take a look at the operating
-    system's tickets, hence the thread."""
+    """Return our next message in base64; empty if there is none. It runs in a thread, because reading the operating
+    system's tickets may block."""
     data = None if heard is None else base64.b64decode(heard)
     said = await asyncio.to_thread(speaker.step, data)
     return base64.b64encode(said or b"").decode("ascii")
 
 
-def _tls_failure(req: aiohttp.ClientRequest, error: Exception) -> aiohttp.ClientConnectorError:
+def _tls_failure(key: ConnectionKey, error: Exception) -> aiohttp.ClientConnectorError:
     if isinstance(error, ssl.CertificateError):
-        return aiohttp.ClientConnectorCertificateError(req.connection_key, error)
+        return aiohttp.ClientConnectorCertificateError(key, error)
     if isinstance(error, ssl.SSLError):
-        return aiohttp.ClientConnectorSSLError(req.connection_key, error)
+        return aiohttp.ClientConnectorSSLError(key, error)
     assert isinstance(error, OSError)
-    return aiohttp.ClientConnectorError(req.connection_key, error)
+    return aiohttp.ClientConnectorError(key, error)
 
 
-class _Dialogue(asyncio.Protocol):
-    """Questions and answers with a proxy, before the connection is handed on."""
+class _ProxyConnection(asyncio.Protocol):
+    """A connection to a proxy while CONNECT is negotiated, before TLS takes it over."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self._reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
-        self.goes_on = True  # another question may follow on this connection
+        self.goes_on = True  # another CONNECT may follow on this connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # those of uvloop are no subclasses
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed_data(data)
@@ -169,7 +177,7 @@ class _Dialogue(asyncio.Protocol):
         self._reader.feed_eof()
 
     async def ask(self, target: str, sent: str | None) -> tuple[int, str, list[Challenge]]:
-        """CONNECT; status, reason and challenges of the answer. ConnectionError where it is no HTTP."""
+        """Send CONNECT; return status, reason and challenges. Raise ConnectionError if the answer is not HTTP."""
         lines = [
             f"CONNECT {target} HTTP/1.1",
             f"Host: {target}",
@@ -196,7 +204,7 @@ class _Dialogue(asyncio.Protocol):
         return int(code), reason, parse_challenges(value for name, value in headers if name == "proxy-authenticate")
 
     async def _skip_body(self, headers: dict[str, str]) -> bool:
-        """Whether the connection is at the beginning of the next answer."""
+        """Read the body of a refusal. Return whether another request may follow on this connection."""
         if "close" in f"{headers.get('connection', '')} {headers.get('proxy-connection', '')}".lower():
             return False
         length = headers.get("content-length", "")

@@ -1,4 +1,4 @@
-"""From an HTTP request to a bare connection: `GET .../link` with Upgrade, and what aiohttp needs to let go of it."""
+"""Turns an HTTP connection into a raw one: `GET .../link` with Upgrade, then takes the connection from aiohttp."""
 
 import aiohttp
 
@@ -7,43 +7,46 @@ from tunnel.carriers.link_protocol import LINK_PROTOCOL
 
 __all__ = ["UpgradeRefusedError", "Upgraded", "upgrade"]
 
-_QUOTE_BYTES = 120  # of a foreign answer, for a person
+_QUOTE_BYTES = 120  # bytes of a foreign answer to quote in the error
 
 
 class UpgradeRefusedError(Exception):
-    """Something answered, but not with 101: no link leads through there for now."""
+    """The answer was not 101: no link is possible on this path for now."""
 
 
 class Upgraded:
-    """A connection that speaks HTTP no more. `early`: what came right behind the 101."""
+    """A raw connection, taken from aiohttp. `early`: the bytes that arrived together with the 101."""
 
     def __init__(self, session: aiohttp.ClientSession, response: aiohttp.ClientResponse) -> None:
         assert response.connection is not None
         protocol = response.connection.protocol
         transport = response.connection.transport
         if protocol is None or transport is None:
-            raise ConnectionResetError("the connection ended with the upgrade")
+            raise ConnectionResetError("the connection ended during the upgrade")
         drain = _Drain()
         protocol.set_parser(drain, None)
         self.early = bytes(drain.data)
         self.transport = transport
         self._protocol = protocol
-        self._response = response  # it owns the connection
+        self._response = response  # kept because it owns the connection
         self._session = session
 
     def lost(self, error: Exception | None) -> None:
-        """The transport told its protocol, which is ours now, that it is lost: aiohttp waits to hear of it, too."""
+        """Pass the end of the connection on to aiohttp, whose session could not close otherwise.
+
+        The protocol that took the connection over must call this from `connection_lost`.
+        """
         self._protocol.connection_lost(error)
         self._response.close()
 
     async def close(self) -> None:
-        """Free the rest."""
+        """Close the connection and the session."""
         self.transport.abort()
         await self._session.close()
 
 
 class _Drain:
-    """Takes what aiohttp has read beyond the response."""
+    """A parser that collects the bytes that aiohttp has read beyond the response."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -53,11 +56,11 @@ class _Drain:
         return False, b""
 
     def feed_eof(self) -> None:
-        """The connection's end is told elsewhere."""
+        """Do nothing: the protocol handles the end of the connection."""
 
 
 async def upgrade(dialing: Dialing) -> Upgraded:
-    """Ask for a link. UpgradeRefusedError if something else than 101 is the answer; errors of aiohttp as they come."""
+    """Request a link. Raise UpgradeRefusedError if the answer is not 101; aiohttp's errors pass through."""
     session = dialing.session()
     try:
         response = await session.get(

@@ -1,4 +1,4 @@
-"""Admission: what an endpoint does with a CONNECT. It opens, repeats its answer, resumes, or refuses (3.3, 6.6)."""
+"""Admission of connections: for each CONNECT, open, repeat the answer, resume or refuse (3.3, 6.6)."""
 
 from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.connection.connection import Connection, ConnectionOwner
@@ -23,27 +23,27 @@ __all__ = ["Admission", "AdmittingOwner"]
 
 
 class AdmittingOwner(ConnectionOwner):
-    """The endpoint, as admission sees it."""
+    """The methods of the endpoint that admission calls."""
 
     def new_id(self) -> int:
-        """An id that is not 0, not in use and not resting (3.1)."""
+        """Draw an id that is not 0, not in use and has no tombstone (3.1)."""
         raise NotImplementedError
 
     def has_room(self) -> bool:
-        """Whether another connection may be opened."""
+        """Return whether another connection may be opened."""
         raise NotImplementedError
 
     def adopt(self, connection: Connection) -> None:
-        """The connection is one of the endpoint's from now on."""
+        """Add the connection to those of the endpoint."""
         raise NotImplementedError
 
     def new_sequence(self) -> int:
-        """A random first number, unbounded, so far from 0 that none before it is negative (1.6)."""
+        """Draw an unbounded first sequence number, far enough from 0 that no number near it is negative (1.6)."""
         raise NotImplementedError
 
 
 class Admission:
-    """Answers CONNECT, idempotently by user and route key (3.3)."""
+    """Answers CONNECTs. Repeats of one CONNECT, known by user and route key, open one connection (3.3)."""
 
     def __init__(self, owner: AdmittingOwner, services: Services, tombstones: Tombstones) -> None:
         self._owner = owner
@@ -52,7 +52,7 @@ class Admission:
         self._routes: dict[RouteName, Connection] = {}
 
     def receive_connect(self, packet: Packet, now: int) -> bool:
-        """Open, repeat the answer, resume, or refuse; False if the packet is malformed."""
+        """Open, repeat the answer, resume or refuse. Return False if the packet is malformed."""
         connect = decode_connect(packet.payload)
         if connect is None or not packet.source:
             return False
@@ -62,32 +62,35 @@ class Admission:
             self._repeat(known, packet, connect, now)
             return True
         answer = self._tombstones.answer(route, now)
-        if answer is None and connect.resume:
-            answer = encode_rejected(Rejected(connect.route_key, RejectReason.GONE))
         if answer is None:
             answer = self._refusal(connect)
         if answer is not None:
-            self._owner.send(Packet(PacketType.REJECTED, packet.source, 0, 0, answer))
+            self._refuse(packet, answer)
         else:
             self._open(packet, connect, route, now)
         return True
 
+    def _refuse(self, packet: Packet, answer: bytes) -> None:
+        """Answer a CONNECT with REJECTED."""
+        self._owner.send(Packet(PacketType.REJECTED, packet.source, 0, 0, answer))
+
     def _repeat(self, known: Connection, packet: Packet, connect: Connect, now: int) -> None:
-        """Answer a repeated CONNECT again; with `resume`, its route is bound again (6.6)."""
+        """Answer a repeated CONNECT again. With `resume`, bind its route again (6.6)."""
         identity = known.identity
         if packet.source != identity.peer_id or (connect.resume and packet.destination != identity.own_id):
-            payload = encode_rejected(Rejected(connect.route_key, RejectReason.GONE))
-            self._owner.send(Packet(PacketType.REJECTED, packet.source, 0, 0, payload))
+            self._refuse(packet, encode_rejected(Rejected(connect.route_key, RejectReason.GONE)))
             return
         known.handshake.repeated(resume=connect.resume, now=now)
         self._owner.touch(known)
 
     def _refusal(self, connect: Connect) -> bytes | None:
-        """Why this cannot be opened, as the payload of REJECTED; None if it can."""
+        """Return the payload of REJECTED if this CONNECT must be refused, else None."""
         config, services, name = self._owner.config, self._services, connect.target.host
         reason: RejectReason | None = None
         options = Options()
-        if not common_version(connect.options.versions):
+        if connect.resume:
+            reason = RejectReason.GONE  # this endpoint does not know the connection that should be resumed
+        elif not common_version(connect.options.versions):
             reason, options = RejectReason.VERSION, Options(versions=VERSIONS)
         elif not self._owner.has_room():
             reason = RejectReason.BUSY
@@ -127,8 +130,8 @@ class Admission:
             owner.touch(connection)
 
     def forget(self, connection: Connection) -> None:
-        """The connection has ended."""
+        """Forget a connection that has ended."""
         identity = connection.identity
         self._routes.pop((identity.user, identity.route_key), None)
         if connection.handshake.unseen and identity.target.kind == TargetKind.SERVICE:
-            self._services.surfaced(identity.target.host)
+            self._services.connection_seen(identity.target.host)

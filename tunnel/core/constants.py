@@ -1,4 +1,4 @@
-"""The numbers of the protocol, each with its unit and source (clauses are those of docs/PROTOCOL.md)."""
+"""The constants of the protocol, each with its unit and source (clauses are those of docs/PROTOCOL.md)."""
 
 __all__ = [
     "ACK_DELAY_US",
@@ -9,10 +9,10 @@ __all__ = [
     "DRAIN_US",
     "EARLY_BYTES_MAX",
     "EARLY_PACKETS_MAX",
+    "FAST_OPENS",
+    "FAST_OPEN_INTERVAL_US",
     "HELD_BYTES_MAX",
     "NEVER_US",
-    "OPENS_ANEW",
-    "OPEN_ANEW_US",
     "PACKET_PAYLOAD_MAX",
     "PACKET_PAYLOAD_MIN",
     "REORDER_MIN_US",
@@ -29,26 +29,26 @@ __all__ = [
 SECOND_US = 1_000_000
 NEVER_US = 1 << 62  # later than any deadline: 146,000 years
 
-ACK_SPACING_US = 1_000  # 4.3: acknowledgements that nothing asks for need not follow each other faster
-ACK_SPACING_US_MAX = 10_000  # 4.3: nor that fast, while less has come than the next line says
-ACK_SPACING_BYTES = 16 * 1024  # 4.3: far less than any window
-ACK_DELAY_US = 25_000  # 4.3: the longest that an acknowledgement waits for company
+ACK_SPACING_US = 1_000  # 4.3: least time between ACKs that nothing asks for
+ACK_SPACING_US_MAX = 10_000  # 4.3: the same while fewer than ACK_SPACING_BYTES have come since the last ACK
+ACK_SPACING_BYTES = 16 * 1024  # 4.3: far less than the first window
+ACK_DELAY_US = 25_000  # 4.3: the longest time that an ACK waits for a batch that leaves anyway
 RTO_INITIAL_US = SECOND_US  # 4.6, RFC 6298 2.1
 RTO_MIN_US = SECOND_US  # 4.6, RFC 6298 2.4
 BACKOFF_MAX_US = 60 * SECOND_US  # 4.6, RFC 6298 2.5
-VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the grain of event loops under load
+VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the timer precision of event loops under load
 TAIL_PROBE_MIN_US = 10_000  # 4.7
 REORDER_MIN_US = 1_000  # 4.8
-RESUME_INTERVAL_US = SECOND_US  # 6.5: so that healing is felt within 2 s
-OPENS_ANEW = 10  # 3.1: so many repeats of CONNECT after a fresh attach before its intervals grow: 6.5 waits for 5 s
-OPEN_ANEW_US = SECOND_US // 2  # 3.1: between them; whoever is to answer comes back within a second of us
+RESUME_INTERVAL_US = SECOND_US  # 6.5: a connection recovers within 2 s after the path does
+FAST_OPENS = 10  # 3.1: repeats of CONNECT after a fresh attach before its intervals grow; they cover the 5 s of 6.5
+FAST_OPEN_INTERVAL_US = SECOND_US // 2  # 3.1: their interval; the acceptor returns within about 1 s of this endpoint
 
 EARLY_BYTES_MAX = 64 * 1024  # 3.6: DATA that may precede ACCEPTED
 EARLY_PACKETS_MAX = 64  # 3.7
 HELD_BYTES_MAX = 256 * 1024  # 3.7
 
-DRAIN_US = 60 * SECOND_US  # 5.7, at least: proxies were seen to repeat a request a minute late
-TOMBSTONE_US = 4 * 60 * SECOND_US  # 3.1, 3.3: ids and route keys rest that long
+DRAIN_US = 60 * SECOND_US  # 5.7: the least drain time; proxies were seen to repeat a request a minute late
+TOMBSTONE_US = 4 * 60 * SECOND_US  # 3.1, 3.3: how long tombstones keep ids and route keys
 
 PACKET_PAYLOAD_MIN = 1024  # 4.13
 PACKET_PAYLOAD_MAX = 256 * 1024  # 4.13

@@ -1,8 +1,8 @@
-"""The protocol state of a process: its connections, its services and what it owes the relay.
+"""The protocol state of a process: its connections, its services and the packets for the relay.
 
 How to drive it: after every call that may have changed something, take events (`poll_event`) and, while the carrier has
-room, batches (`next_batch`); report each batch (`batch_done`); call `handle_timeout` at `next_timeout`. All calls take
-`now` in microseconds of one clock that never goes back.
+room, batches (`next_batch`). Report the result of each batch (`batch_done`), and call `handle_timeout` at
+`next_timeout`. All calls take `now` in microseconds, from one clock that never goes back.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from tunnel.core.admission import Admission, AdmittingOwner
 from tunnel.core.budget import WindowBudget
 from tunnel.core.config import EndpointConfig
 from tunnel.core.connection.base import ConnectionIdentity
-from tunnel.core.connection.closing import answer_farewell
+from tunnel.core.connection.closing import answer_shutdown
 from tunnel.core.connection.connection import Connection
 from tunnel.core.connection.inbound import receive
 from tunnel.core.connection.state import State
@@ -54,14 +54,17 @@ _UNANSWERED = frozenset(
         PacketType.PONG,
     )
 )  # 3.9
-STALE_TIMERS = 4  # times the connections: so many deadlines are kept, so that a sweep costs each of them little
+STALE_TIMERS = 4  # the heap is swept when it holds more deadlines than this times the connections
 STALE_TIMERS_MIN = 64
 _CONNECT = int(PacketType.CONNECT)
 _LISTEN_STATE = int(PacketType.LISTEN_STATE)
 
 
 class Endpoint(AdmittingOwner):
-    """Many connections, one timer, one queue of events. With 10,000 idle ones a step costs what the busy ones cost."""
+    """All connections of a process, with one timer and one queue of events.
+
+    Idle connections, even 10,000, add nothing to the cost of a step.
+    """
 
     def __init__(
         self,
@@ -81,12 +84,12 @@ class Endpoint(AdmittingOwner):
         self.budget = WindowBudget(config.budget_bytes)
         self.carrier = CarrierView()
         self.connections: dict[int, Connection] = {}
-        self.packets_discarded = 0  # of no connection, or of a version that we do not speak
+        self.packets_discarded = 0  # without a connection, or of a version that this endpoint does not speak
         self.services = Services(self.send)
         self.tombstones = Tombstones()
         self._admission = Admission(self, self.services, self.tombstones)
         self._scheduler = Scheduler()
-        self._receipted: dict[int, Connection] = {}  # whose timers are to be seen to
+        self._receipted: dict[int, Connection] = {}  # connections whose timers must be set after a receipt
         self._events: deque[Event] = deque()
         self._timers: list[tuple[int, int, Connection]] = []
         self._timer_count = 0
@@ -94,11 +97,11 @@ class Endpoint(AdmittingOwner):
     # getters
 
     def wants_batch(self) -> bool:
-        """Whether something should leave now."""
+        """Return whether a batch should leave now."""
         return self._scheduler.wanted()
 
     def next_timeout(self) -> int | None:
-        """When to call `handle_timeout`; a call that finds nothing to do is harmless."""
+        """Return when to call `handle_timeout`; None if no timer is set. A call with nothing due does no harm."""
         if self._receipted:
             self._arm_receipted()
         timers = self._timers
@@ -110,18 +113,18 @@ class Endpoint(AdmittingOwner):
         return None if due_us == NEVER_US else due_us
 
     def poll_event(self) -> Event | None:
-        """The next event, in the order in which they happened."""
+        """Return the next event, in the order in which they happened; None if there is none."""
         if not self._events:
             return None
         event = self._events.popleft()
         if isinstance(event, Incoming):
-            self.services.surfaced(event.service)
+            self.services.connection_seen(event.service)
         return event
 
     # commands
 
     def connect(self, target: Target, now: int) -> Connection:
-        """Open a connection; Connected or Refused follows. Up to 64 KiB may be written before."""
+        """Open a connection. Connected, Refused or Lost follows; up to 64 KiB may be written before that."""
         identity = ConnectionIdentity(
             own_id=self.new_id(),
             peer_id=0,
@@ -136,23 +139,23 @@ class Endpoint(AdmittingOwner):
         return connection
 
     def listen(self, name: str, backlog: int, now: int) -> None:
-        """Accept connections to a service; at most `backlog` that the application has not seen."""
+        """Accept connections to a service. At most `backlog` of them wait until the application has polled them."""
         self.services.listen(name, backlog, now)
 
     def unlisten(self, name: str, now: int) -> None:
-        """Accept no further connections to the service; those that exist go on."""
+        """Accept no further connections to the service. Existing connections go on."""
         self.services.unlisten(name, now)
 
     def accept(self, connection_id: int, now: int) -> None:
-        """Answer a ConnectRequested: the target was reached."""
+        """Answer a ConnectRequested whose target was reached."""
         self._requested(connection_id).accept(now)
 
     def refuse(self, connection_id: int, reason: RejectReason, text: str, now: int) -> None:
-        """Answer a ConnectRequested: the target was not reached."""
+        """Answer a ConnectRequested whose target was not reached."""
         self._requested(connection_id).refuse(reason, text, now)
 
     def receive_packets(self, packets: list[Packet], now: int) -> None:
-        """One batch has come."""
+        """Process the packets of one batch that has come."""
         touched: dict[int, Connection] = {}
         last = None
         tracer = self.tracer
@@ -177,28 +180,30 @@ class Endpoint(AdmittingOwner):
             self.touch(connection)
 
     def next_batch(self, size_max: int, now: int) -> Batch | None:
-        """What leaves now: at most `size_max` bytes, or one packet that is larger. None when nothing waits. Below 2 KiB
-        there would be no room for the control packets of a connection, which leave together."""
+        """Return the batch that leaves now: at most `size_max` bytes, or one larger packet; None when nothing waits.
+
+        `size_max` must be at least 2 KiB: the control packets of a connection leave together and need that room.
+        """
         batch = self._scheduler.fill(size_max, now)
         if batch is not None and self.tracer is not None:
             self.tracer.batch_filled(batch, self.connections, now)
         return batch
 
     def batch_done(self, token: int, ok: bool, now: int) -> None:
-        """The batch is queued at the relay, or the carrier has given it up."""
+        """Record that the batch is queued at the relay (`ok`), or that the carrier has given it up."""
         if self.tracer is not None:
             self.tracer.batch_done(token, ok, now)
         for connection in self._scheduler.done(token, ok, now):
             if ok:
-                # A receipt gives nothing to send. Mostly what it is for is acknowledged in the same step: until then
-                # no timer need run.
+                # A receipt gives nothing to send. Its packets are mostly acknowledged in the same step, so their
+                # timers are set only at the end of the step.
                 self._receipted[connection.id] = connection
             else:
                 connection.sender.arm_after_receipts()
                 self.touch(connection)
 
     def attached(self, fresh: bool, packet_bytes_max: int, initial_edge_bytes: int, now: int) -> None:
-        """The relay knows us. When it did not before (`fresh`), no route of ours exists: they are resumed (6.5)."""
+        """Record that the endpoint is attached. If `fresh`, the relay has none of its routes: resume them (6.5)."""
         self.carrier.packet_bytes_max = packet_bytes_max
         self.carrier.initial_edge_bytes = initial_edge_bytes
         self.carrier.absent_since_us = NEVER_US
@@ -209,11 +214,11 @@ class Endpoint(AdmittingOwner):
                 self.touch(connection)
 
     def detached(self, now: int) -> None:
-        """The relay does not know us any more, or cannot be reached: the user timeout runs until `attached` (4.15)."""
+        """Record that the attachment is lost or the relay is unreachable. This starts the user timeout (4.15)."""
         self.carrier.absent_since_us = min(self.carrier.absent_since_us, now)
 
     def carrier_changed(self, lanes: int, pull_interval_us: int, now: int) -> None:
-        """The carrier runs so many exchanges at once, and pulls so often."""
+        """Record how many exchanges the carrier runs at once, and the interval of its pulls."""
         self.carrier.lanes = lanes
         if pull_interval_us == self.carrier.pull_interval_us:
             return
@@ -223,7 +228,7 @@ class Endpoint(AdmittingOwner):
             self.touch(connection)
 
     def handle_timeout(self, now: int) -> None:
-        """Whatever is due; early or late calls are harmless."""
+        """Handle every timer that is due. Early and late calls do no harm."""
         if self._receipted:
             self._arm_receipted()
         if self.services.announcements.due_us <= now:
@@ -239,30 +244,30 @@ class Endpoint(AdmittingOwner):
                 connection.timers.next()
                 self.touch(connection)
 
-    # what connections ask of their owner
+    # calls from connections
 
     def emit(self, event: Event) -> None:
         """Queue an event for the application."""
         self._events.append(event)
 
     def touch(self, connection: Connection) -> None:
-        """The connection may have something to send, or another deadline."""
+        """Queue and schedule a connection that may have something to send, or another deadline."""
         if connection.state is State.CLOSED:
             return
         self._scheduler.touch(connection)
         self._schedule(connection)
 
     def send(self, packet: Packet) -> None:
-        """Queue a packet that needs no connection."""
-        self._scheduler.add_stray(packet)
+        """Queue a packet that belongs to no connection."""
+        self._scheduler.add_unowned(packet)
 
     def send_abort(self, own_id: int, peer_id: int) -> None:
-        """Answer a stranger that there is no such connection; only so many such answers wait (3.9)."""
+        """Answer with ABORT that there is no such connection. The number of such answers that wait is limited (3.9)."""
         payload = encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION))
-        self._scheduler.add_stray(Packet(PacketType.ABORT, own_id, peer_id, 0, payload), is_answer=True)
+        self._scheduler.add_unowned(Packet(PacketType.ABORT, own_id, peer_id, 0, payload), is_answer=True)
 
     def forget(self, connection: Connection, now: int) -> None:
-        """The connection has ended: only its id and route key are kept, for a while."""
+        """Forget a connection that has ended. A tombstone keeps its id and route key for a while."""
         del self.connections[connection.id]
         if self.tracer is not None:
             self.tracer.ended(connection, now)
@@ -274,7 +279,7 @@ class Endpoint(AdmittingOwner):
             self.tombstones.add_answer((identity.user, identity.route_key), connection.handshake.last_answer(), now)
 
     def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
-        """Trace that something happened to a connection."""
+        """Write a trace record of an event on a connection."""
         if self.tracer is not None:
             self.tracer.note(connection, event, now)
 
@@ -283,7 +288,7 @@ class Endpoint(AdmittingOwner):
             self.tracer.acknowledged(connection, ack, newly, now)
 
     def new_id(self) -> int:
-        """An id that is not 0, not in use and not resting (3.1)."""
+        """Draw an id that is not 0, not in use and has no tombstone (3.1)."""
         while True:
             number = self.random.getrandbits(32)
             if number and number not in self.connections and not self.tombstones.has_id(number):
@@ -296,7 +301,7 @@ class Endpoint(AdmittingOwner):
         self.connections[connection.id] = connection
 
     def new_sequence(self) -> int:
-        """A random first number, unbounded, so far from 0 that none before it is negative (1.6)."""
+        """Draw an unbounded first sequence number, far enough from 0 that no number near it is negative (1.6)."""
         return (1 << 32) + self.random.getrandbits(32)
 
     # helpers
@@ -304,7 +309,7 @@ class Endpoint(AdmittingOwner):
     def _requested(self, connection_id: int) -> Connection:
         connection = self.connections.get(connection_id)
         if connection is None:
-            raise LocalProtocolError(f"connection {connection_id} has ended: its Lost may not have been polled yet")
+            raise LocalProtocolError(f"connection {connection_id} has ended: poll its last event")
         return connection
 
     def _schedule(self, connection: Connection) -> None:
@@ -323,7 +328,7 @@ class Endpoint(AdmittingOwner):
         self._receipted.clear()
 
     def _sweep_timers(self) -> None:
-        """Forget the deadlines that sooner ones replaced: a busy connection leaves forty a second behind."""
+        """Remove the deadlines that earlier ones have replaced. A busy connection adds forty of them per second."""
         current = [connection for connection in self.connections.values() if connection.place.scheduled_us != NEVER_US]
         self._timers[:] = [
             (connection.place.scheduled_us, count, connection) for count, connection in enumerate(current)
@@ -335,10 +340,10 @@ class Endpoint(AdmittingOwner):
             self.packets_discarded += not self._admission.receive_connect(packet, now)
         elif packet.type == _LISTEN_STATE:
             self.packets_discarded += not self.services.receive_listen_state(packet)
-        elif (answer := answer_farewell(packet)) is not None:
-            self._scheduler.add_stray(answer, is_answer=True)
+        elif (answer := answer_shutdown(packet)) is not None:
+            self._scheduler.add_unowned(answer, is_answer=True)
         elif packet.destination and packet.type not in _UNANSWERED:
-            # ACCEPTED alone names our id as its source (2.2)
+            # Of the types that are answered, only ACCEPTED carries this endpoint's id as its source (2.2).
             own, peer = packet.destination, packet.source
             if packet.type in _BY_SOURCE:
                 own, peer = peer, own

@@ -1,20 +1,20 @@
-"""Errors that the caller made. What the peer or the path did wrong is an event, never an exception.
+"""Errors that the caller caused. Faults of the peer or the path are events, never exceptions.
 
 TunnelError
-├── LocalProtocolError   a method was called that the connection's state does not allow
-└── PeerClosedError      the peer has closed or is gone: nothing can be written any more
+├── LocalProtocolError   the state of the connection does not allow the call
+└── PeerClosedError      the peer has closed or is lost: nothing can be written any more
 """
 
 __all__ = ["LocalProtocolError", "PeerClosedError", "TunnelError"]
 
 
 class TunnelError(Exception):
-    """Base of all errors raised by the transport."""
+    """The base class of all errors that the transport raises."""
 
 
 class LocalProtocolError(TunnelError):
-    """The caller used a connection in a way that its state forbids; nothing was changed."""
+    """The state of the connection does not allow the call. The call changed nothing."""
 
 
 class PeerClosedError(TunnelError):
-    """Nobody is there to read what would be written; nothing was taken."""
+    """The peer will not read any further data. No byte was taken."""

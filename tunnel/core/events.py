@@ -1,4 +1,4 @@
-"""What the core tells the application, in the order in which it happened. Small, frozen, and complete in themselves."""
+"""The events that the core reports to the application, in the order in which they happened."""
 
 import enum
 from typing import TypeAlias
@@ -25,13 +25,13 @@ __all__ = [
 
 
 class LostReason(enum.Enum):
-    """Why a connection ended without a clean end of stream; the value is what a person may read."""
+    """The reason for which a connection ended without a clean end of stream. The value is a text for people."""
 
     RESET = "reset by the peer"
-    PEER_CLOSED = "the peer closed with bytes of ours unread"
+    PEER_CLOSED = "the peer closed before it had acknowledged all bytes written"
     TIMEOUT = "no answer within the user timeout"
     INTEGRITY = "length or digest of the stream did not match"
-    GONE = "the peer's endpoint is gone"
+    GONE = "the peer's endpoint no longer exists"
     UNKNOWN = "the peer does not know this connection"
     PROTOCOL = "the peer broke the protocol"
     SHUTDOWN = "the peer is shutting down"
@@ -39,13 +39,13 @@ class LostReason(enum.Enum):
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """The peer accepted our CONNECT."""
+    """The connection is open: our CONNECT was accepted, or the initiator has answered our ACCEPTED."""
 
     connection_id: int
 
 
 class ConnectRequested(msgspec.Struct, frozen=True):
-    """Someone asks for a TCP target: dial it, then call `accept` or `refuse`."""
+    """An initiator asks for a TCP target: dial it, then call `accept` or `refuse`."""
 
     connection_id: int
     target: Target
@@ -53,7 +53,7 @@ class ConnectRequested(msgspec.Struct, frozen=True):
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A connection to a service that we listen for; its initiator has been heard."""
+    """A connection to a service of this endpoint has come, and a packet of its initiator after ACCEPTED."""
 
     connection_id: int
     service: str
@@ -61,45 +61,47 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class Readable(msgspec.Struct, frozen=True):
-    """There is something to read where there was nothing: read until it gives nothing."""
+    """The connection has bytes to read, and had none before: read until `read` returns nothing."""
 
     connection_id: int
 
 
 class Writable(msgspec.Struct, frozen=True):
-    """`write` had refused bytes and takes some again."""
+    """`write` takes bytes again after it had refused some."""
 
     connection_id: int
 
 
 class Flushed(msgspec.Struct, frozen=True):
-    """Every byte written so far is acknowledged; sent only where there had been unacknowledged ones."""
+    """Every byte written so far is acknowledged. The event comes only if some were unacknowledged before."""
 
     connection_id: int
 
 
 class PeerClosed(msgspec.Struct, frozen=True):
-    """The peer closed: it reads no more, nothing can be written any more. Of what was written, `junked_bytes` were not
-    acknowledged; if that is more than 0 the connection will end with Lost. What it wrote before can still be read."""
+    """The peer closed. It reads no more, so nothing can be written any more; the rest of its stream can still be read.
+
+    `junked_bytes` of what was written were not acknowledged. If that is more than 0, the connection will end with Lost.
+    """
 
     connection_id: int
     junked_bytes: int
 
 
 class PeerFinished(msgspec.Struct, frozen=True):
-    """The reader took the last byte, length and digest were right: end of stream, once."""
+    """End of stream: the reader has taken the last byte, and length and digest match. The event comes once."""
 
     connection_id: int
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """Both halves ended cleanly. Nothing follows for this connection."""
+    """Both halves ended cleanly. This is the connection's last event."""
 
     connection_id: int
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Our CONNECT was refused. Nothing follows for this connection."""
+    """Our CONNECT was refused. This is the connection's last event."""
 
     connection_id: int
     reason: RejectReason
@@ -107,7 +109,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The connection ended with an error. Nothing follows for this connection."""
+    """The connection ended with an error. This is the connection's last event."""
 
     connection_id: int
     reason: LostReason

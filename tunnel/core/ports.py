@@ -1,4 +1,4 @@
-"""What an endpoint knows of its carrier and relay; shared by all its connections."""
+"""The facts that an endpoint knows about its carrier and relay. All its connections share them."""
 
 import msgspec
 
@@ -10,15 +10,17 @@ __all__ = ["CarrierView"]
 
 
 class CarrierView(msgspec.Struct):
-    """Set by the endpoint, read by everything below it."""
+    """State of the carrier and the relay. The endpoint sets it; connections and their parts read it."""
 
     lanes: int = 1
-    """Exchanges at once: with several, packets overtake each other (4.8)."""
+    """Number of exchanges at once. With several, packets overtake each other (4.8)."""
     pull_interval_us: int = 0
-    """0: pulls are held (4.6)."""
+    """Interval of pulls; 0: pulls are held (4.6)."""
     initial_edge_bytes: int = NO_EDGE
-    """What the relay takes of a new route before it has announced an edge (7.12)."""
+    """Bytes that the relay takes on a new route before it has announced an edge (7.12)."""
     packet_bytes_max: int = PACKET_SIZE_MAX
-    """The largest packet that the relay takes."""
+    """Largest packet that the relay takes."""
+    round_trip_us: int = 0
+    """Smoothed time of an exchange with the relay; 0: unknown."""
     absent_since_us: int = NEVER_US
-    """Since when no relay knows us (4.15); NEVER_US: one does."""
+    """Since when the endpoint has not been attached (4.15); NEVER_US while it is attached."""

@@ -6,7 +6,7 @@ __all__ = ["RangeSet"]
 
 
 class RangeSet:
-    """Ranges with both ends inclusive. Adding costs a search plus what it merges."""
+    """A set of ranges that include both ends. Adding one costs a binary search plus the ranges that it merges."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -22,18 +22,18 @@ class RangeSet:
         return index >= 0 and number <= self._lasts[index]
 
     def ranges(self) -> list[tuple[int, int]]:
-        """All ranges, ascending."""
+        """Return all ranges in ascending order."""
         return list(zip(self._firsts, self._lasts, strict=True))
 
     def range_of(self, number: int) -> tuple[int, int] | None:
-        """The range that holds the number."""
+        """Return the range that holds the number, or None."""
         index = bisect_right(self._firsts, number) - 1
         if index < 0 or number > self._lasts[index]:
             return None
         return self._firsts[index], self._lasts[index]
 
     def add(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Add a range (first <= last); the parts of it that were new, ascending."""
+        """Add a range (first <= last). Return the parts of it that were new, in ascending order."""
         low = bisect_left(self._lasts, first - 1)  # the first range that touches or follows
         high = bisect_right(self._firsts, last + 1)  # the first range that neither touches nor precedes
         if low == high:
@@ -53,7 +53,7 @@ class RangeSet:
         return new
 
     def remove_up_to(self, number: int) -> None:
-        """Forget everything up to and including the number."""
+        """Remove everything up to and including the number."""
         index = bisect_right(self._lasts, number)
         del self._firsts[:index]
         del self._lasts[:index]

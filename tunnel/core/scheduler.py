@@ -1,4 +1,4 @@
-"""Fills batches: whose packets leave first, fairly, and what their receipt means (4.13, 4.14)."""
+"""The scheduler: it fills batches fairly (4.13, 4.14) and reports their receipts to the connections."""
 
 from collections import deque
 
@@ -12,27 +12,27 @@ from tunnel.wire import HEADER_SIZE, Packet, PacketType
 
 __all__ = ["Batch", "Scheduler"]
 
-SHARE = 8  # 4.13: a packet is at most this part of its batch
-STRAY_ABORTS_MAX = 64  # 3.9
-STRAYS_MAX = 1024  # beyond it what the peer asks for again is not answered: REJECTED, SHUTDOWN
-CONTROL_ROOM = 1024  # bytes: the control packets of one connection fit
-ROOM_MIN = HEADER_SIZE + 64  # bytes: less room than this is not worth a packet
+SHARE = 8  # 4.13: a payload takes at most 1/SHARE of its batch
+UNOWNED_ANSWERS_MAX = 64  # 3.9
+STRAYS_MAX = 1024  # beyond this, packets that the peer will ask for again (REJECTED, SHUTDOWN) are not queued
+CONTROL_ROOM = 1024  # bytes: room for all control packets of one connection
+ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further packet is added
 
 _ABORT = int(PacketType.ABORT)
 _LISTEN_STATE = int(PacketType.LISTEN_STATE)
 
 
 class Batch(msgspec.Struct):
-    """Packets for one exchange, or one write on a link. Report what became of it with `batch_done(token, ...)`."""
+    """Packets for one exchange, or one write on a link. The caller must report its result: `batch_done(token, ...)`."""
 
     token: int
     packets: list[Packet]
     size: int
-    """Bytes on the wire."""
+    """Number of bytes on the wire."""
 
 
 class _Carried(msgspec.Struct):
-    """What a batch owes to whom, until its receipt."""
+    """The contents of a batch, kept until its receipt or its failure is reported to the connections."""
 
     segments: list[tuple[Connection, Segment, int]]
     acks: list[Connection]
@@ -41,12 +41,15 @@ class _Carried(msgspec.Struct):
 
 
 class Scheduler:
-    """Three queues, emptied in this order: control packets, connections with little to send, the others in turn.
-    `touch` puts a connection where it belongs; the cost of a batch is that of the connections in it."""
+    """Three queues, emptied in this order: control packets, connections with little to send, all others in turn.
+
+    `touch` puts a connection into the queues where it belongs. The cost of a batch depends only on the connections in
+    it.
+    """
 
     def __init__(self) -> None:
         self.strays: deque[Packet] = deque()
-        self._stray_aborts = 0
+        self._unowned_answers = 0
         self._control: dict[int, Connection] = {}
         self._delayed_acks: dict[int, Connection] = {}
         self._small: deque[Connection] = deque()
@@ -54,18 +57,18 @@ class Scheduler:
         self._carried: dict[int, _Carried] = {}
         self._next_token = 1
         self._size_max = 0
-        self._too_large: Connection | None = None  # what it is to send again hardly fits a batch together with others
+        self._too_large: Connection | None = None  # its lost packet is so large that it must begin the next batch
 
     # getters
 
     def wanted(self) -> bool:
-        """Whether something should leave now; a delayed ACK alone does not ask."""
+        """Return whether a batch should leave now. A delayed ACK alone is no reason."""
         return bool(self._control or self._small or self._bulk or self.strays)
 
-    # what changes the queues
+    # changes to the queues
 
     def touch(self, connection: Connection) -> None:
-        """Queue the connection for what it has to send."""
+        """Queue the connection if it has something to send."""
         if connection.outbound.wants_control():
             self._control[connection.id] = connection
         elif connection.receiver.ack_pending:
@@ -75,14 +78,14 @@ class Scheduler:
             window = connection.sender.window
             (self._small if window.waiting_bytes < SMALL_BYTES else self._bulk).append(connection)
 
-    def add_stray(self, packet: Packet, *, is_answer: bool = False) -> None:
-        """A packet without a connection; answers to strangers are bounded (3.9)."""
+    def add_unowned(self, packet: Packet, *, is_answer: bool = False) -> None:
+        """Queue a packet that belongs to no connection. The number of answers to unknown ids is limited (3.9)."""
         if is_answer:
-            if self._stray_aborts >= STRAY_ABORTS_MAX:
+            if self._unowned_answers >= UNOWNED_ANSWERS_MAX:
                 return
-            self._stray_aborts += 1
+            self._unowned_answers += 1
         if packet.type == _LISTEN_STATE:
-            if packet not in self.strays:  # it is repeated until it is answered, also when nothing leaves
+            if packet not in self.strays:  # repeats of LISTEN_STATE come also while no batch leaves
                 self.strays.append(packet)
         elif len(self.strays) < STRAYS_MAX:
             self.strays.append(packet)
@@ -90,7 +93,7 @@ class Scheduler:
     # filling
 
     def fill(self, size_max: int, now: int) -> Batch | None:
-        """What leaves now, at most `size_max` bytes, or one packet that is larger; None when nothing waits."""
+        """Return the batch that leaves now: at most `size_max` bytes, or one larger packet; None when nothing waits."""
         carried = _Carried([], [], [], [])
         packets: list[Packet] = []
         self._size_max = size_max
@@ -114,8 +117,10 @@ class Scheduler:
     def _fill_alone(
         self, connection: Connection, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int
     ) -> int:
-        """What was packed for larger batches, and fills more than half of this one, begins it: it would wait for ever
-        behind what is always there."""
+        """Begin the batch with a lost packet that was cut for larger batches and fills more than half of this one.
+
+        Otherwise it could wait forever, since control packets and small writes would always leave too little room.
+        """
         self._too_large = None
         if not connection.sender.sendable():
             return 0
@@ -128,7 +133,7 @@ class Scheduler:
             carried.strays.append(packet)
             room -= packet.size
         if not self.strays:
-            self._stray_aborts = 0
+            self._unowned_answers = 0
         control = self._control
         while control and room > CONTROL_ROOM:
             connection = control.pop(next(iter(control)))
@@ -139,7 +144,10 @@ class Scheduler:
         return room
 
     def _fill_delayed_acks(self, packets: list[Packet], carried: _Carried, room: int, now: int) -> int:
-        """They travel with what leaves anyway; those that just had one wait for their timer or for a later batch."""
+        """Add delayed ACKs to a batch that leaves anyway.
+
+        A connection that has just sent an ACK waits for its timer or a later batch.
+        """
         for connection in list(self._delayed_acks.values()):
             if room <= CONTROL_ROOM:
                 break
@@ -175,7 +183,7 @@ class Scheduler:
             while (size := self._add_segment(connection, packets, carried, room, payload_max, now)) > 0:
                 room -= size
                 if connection.sender.window.exhausted:
-                    break  # the usual case, without asking once more
+                    break  # the usual case: this check saves another call
                 if room < ROOM_MIN:
                     size = -1
                     break
@@ -186,7 +194,8 @@ class Scheduler:
         return room
 
     def _fill_bulk(self, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int) -> int:
-        """Deficit round robin: each gets a packet's worth of bytes in turn; an overdraft is carried over."""
+        """Share the batch by deficit round robin: each connection gets one packet's worth of bytes in turn, and an
+        overdraft is carried over to the next round."""
         quantum = payload_max + HEADER_SIZE
         bulk = self._bulk
         while bulk and (room >= ROOM_MIN or not packets):
@@ -214,7 +223,10 @@ class Scheduler:
     def _add_segment(
         self, connection: Connection, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int
     ) -> int:
-        """Bytes added; 0 when the connection has nothing for now, -1 when what it has does not fit any more."""
+        """Add the next segment of a connection. Return the number of bytes added.
+
+        Return 0 if the connection has nothing to send now, and -1 if its next packet does not fit any more.
+        """
         fits = room - HEADER_SIZE
         if packets and (lost_size := connection.sender.window.lost_size()) > fits:
             if lost_size > self._size_max // 2:
@@ -234,7 +246,10 @@ class Scheduler:
         return size
 
     def _add_probe(self, connection: Connection, packets: list[Packet], room: int) -> int:
-        """Somebody waits for the acknowledgement of the last packet: it is asked for in the same batch (4.17)."""
+        """Add a PROBE after the last packet whose acknowledgement the application waits for, in the same batch (4.17).
+
+        If it does not fit, it leaves with the next batch.
+        """
         if room < HEADER_SIZE:
             self._control[connection.id] = connection
             return 0
@@ -244,8 +259,10 @@ class Scheduler:
     # receipts
 
     def done(self, token: int, ok: bool, now: int) -> list[Connection]:
-        """The batch is queued at the relay, or given up; the connections that this concerns, once each: their timers
-        are still to be armed."""
+        """Record that the batch is queued at the relay (`ok`), or was given up.
+
+        Return each connection that this concerns, once. The caller must arm their timers.
+        """
         carried = self._carried.pop(token, None)
         if carried is None:
             return []
@@ -261,14 +278,14 @@ class Scheduler:
         return list(concerned.values())
 
     def _give_up(self, carried: _Carried, concerned: dict[int, Connection], now: int) -> None:
-        """Nothing of it arrived for certain: what no timer repeats is queued again."""
+        """Queue again each ACK, CONNECT and unowned packet of a failed batch, except ABORT (4.10)."""
         for connection in carried.acks:
             if connection.state is not State.CLOSED:
-                connection.receiver.owe_ack(now)
+                connection.receiver.request_ack(now)
                 concerned[connection.id] = connection
         for connection in carried.opens:
             if connection.handshake.open_again():
                 concerned[connection.id] = connection
         for packet in carried.strays:
             if packet.type != _ABORT:
-                self.add_stray(packet)  # within the same limit: batches that fail together may hold thousands
+                self.add_unowned(packet)  # the same limit applies: batches that fail together may hold thousands

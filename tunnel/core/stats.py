@@ -1,4 +1,4 @@
-"""Counters of one connection. Plain integers; whoever shows them formats them."""
+"""The counters of one connection, as plain integers. Formatting is left to the caller."""
 
 import msgspec
 
@@ -6,34 +6,34 @@ __all__ = ["ConnectionStats"]
 
 
 class ConnectionStats(msgspec.Struct):
-    """Bytes speak of the application's stream, packets of sequenced packets."""
+    """Counters and gauges of a connection. Bytes are bytes of the application's stream."""
 
     bytes_written: int = 0
     bytes_buffered: int = 0
-    """Written, never carried."""
+    """Bytes written and never put into a batch."""
     bytes_carried: int = 0
-    """Put into batches, retransmissions included."""
+    """Bytes put into batches, including retransmissions."""
     bytes_receipted: int = 0
-    """Of those, queued at the relay for certain."""
+    """Bytes of those that have a receipt: they were queued at the relay."""
     bytes_acknowledged: int = 0
-    """In the peer's buffer: cumulatively acknowledged."""
+    """Bytes in the peer's buffer: cumulatively acknowledged."""
     bytes_received: int = 0
-    """Arrived in order."""
+    """Bytes that arrived in order."""
     bytes_delivered: int = 0
-    """Read by the application."""
+    """Bytes that the application has read."""
     packets_sent: int = 0
     packets_received: int = 0
     packets_duplicate: int = 0
     packets_discarded: int = 0
-    """Malformed, of a stranger, or beyond the window."""
+    """Packets that were malformed, came from an unknown peer id, or lay beyond the window."""
     packets_resent: int = 0
     packets_spurious: int = 0
     """Retransmissions proven needless (4.9)."""
     resent_by_cause: dict[str, int] = {}
     window_bytes: int = 0
-    """What the peer still has room for."""
+    """Bytes that the peer still has room for."""
     edge_bytes: int = 0
-    """What the relay still has room for; a very large number without a relay."""
+    """Bytes beyond packet S for which the relay had room when it announced its edge; NO_EDGE before any edge."""
     in_flight_packets: int = 0
     receive_buffer_bytes: int = 0
     srtt_us: int = 0

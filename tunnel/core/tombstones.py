@@ -1,4 +1,4 @@
-"""What outlives a connection: its id, which is not drawn again, and the answer to its CONNECT (3.1, 3.3)."""
+"""Tombstones: the ids of ended connections, which are not drawn again, and the answers to their CONNECTs (3.1, 3.3)."""
 
 from collections import deque
 
@@ -7,14 +7,14 @@ from tunnel.core.constants import SECOND_US, TOMBSTONE_US
 __all__ = ["RouteName", "Tombstones"]
 
 RouteName = tuple[str, bytes]
-"""User and route key: what makes CONNECT idempotent."""
+"""User and route key. Together they identify a CONNECT, which makes it idempotent."""
 
 COHORT_US = 15 * SECOND_US
-"""What ends within so long is forgotten together: a time for each would cost as much as all else."""
+"""Connections that end within this time are forgotten together. A time for each would double the memory."""
 
 
 class _Cohort:
-    """What is remembered until the same time."""
+    """The tombstones that are forgotten at the same time."""
 
     __slots__ = ("answers", "ids", "until_us")
 
@@ -25,7 +25,11 @@ class _Cohort:
 
 
 class Tombstones:
-    """Remembers for 4 minutes, and up to `COHORT_US` longer. Cleaned whenever something is put in or asked."""
+    """All tombstones of an endpoint.
+
+    They are kept for 4 minutes, and for up to `COHORT_US` longer. Expired ones are removed when a tombstone is added
+    and when an answer is looked up.
+    """
 
     __slots__ = ("_cohorts",)
 
@@ -36,19 +40,19 @@ class Tombstones:
         return sum(len(cohort.ids) for cohort in self._cohorts)
 
     def add(self, connection_id: int, now: int) -> None:
-        """An id that is not to be drawn again."""
+        """Add an id that must not be drawn again."""
         self._cohort(now).ids.add(connection_id)
 
     def add_answer(self, route: RouteName, answer: bytes, now: int) -> None:
-        """`answer` is the payload of REJECTED that a repeated CONNECT gets."""
+        """Add the answer to a repeated CONNECT. `answer` is the payload of REJECTED."""
         self._cohort(now).answers[_name(route)] = answer
 
     def has_id(self, connection_id: int) -> bool:
-        """Whether the id rests."""
+        """Return whether there is a tombstone of this id."""
         return any(connection_id in cohort.ids for cohort in self._cohorts)
 
     def answer(self, route: RouteName, now: int) -> bytes | None:
-        """What to answer a CONNECT of a connection that has ended; None if it is not known."""
+        """Return the answer to a CONNECT whose connection has ended; None if there is no tombstone of it."""
         self.clean(now)
         name = _name(route)
         for cohort in self._cohorts:
@@ -57,13 +61,13 @@ class Tombstones:
         return None
 
     def clean(self, now: int) -> None:
-        """Forget what has rested long enough."""
+        """Remove the tombstones that have expired."""
         cohorts = self._cohorts
         while cohorts and cohorts[0].until_us <= now:
             cohorts.popleft()
 
     def _cohort(self, now: int) -> _Cohort:
-        """The newest, while it is open; else a new one."""
+        """Return the newest cohort if it still takes tombstones, else a new one."""
         self.clean(now)
         if not self._cohorts or self._cohorts[-1].until_us < now + TOMBSTONE_US:
             self._cohorts.append(_Cohort(now + TOMBSTONE_US + COHORT_US))
@@ -71,6 +75,6 @@ class Tombstones:
 
 
 def _name(route: RouteName) -> bytes:
-    """As one object; the key has a fixed length."""
+    """Return user and route key as one bytes object. That is unambiguous, since the key has a fixed length."""
     user, key = route
     return key + user.encode()

@@ -1,4 +1,4 @@
-"""What an endpoint tells the trace. Nothing here changes anything; nothing here runs when there is no trace."""
+"""The tracer of an endpoint: it writes trace records and changes no state. It does not run when there is no trace."""
 
 from collections.abc import Mapping
 
@@ -16,19 +16,19 @@ _SEQUENCED = frozenset({int(PacketType.DATA), int(PacketType.FINISH), int(Packet
 
 
 class Tracer:
-    """One endpoint's words to its sink. At the level "connection" most of them are not said."""
+    """Writes one endpoint's trace records to a sink. At the level "connection" most records are left out."""
 
     def __init__(self, sink: TraceSink, node: str) -> None:
-        self.carrier = ""  # what moves batches now; the driver says so
+        self.carrier = ""  # name of the carrier in use; the driver sets it
         self._source = TraceSource(sink, node)
         self._packets = level_of(sink) >= TraceLevel.PACKET
-        self._batches: dict[int, int] = {}  # token -> when it was filled
-        self._before = (0, 0)  # duplicates and discarded packets of the connection that receives
+        self._batches: dict[int, int] = {}  # token -> time at which the batch was filled
+        self._before = (0, 0)  # counts of duplicate and discarded packets before the present packet
 
     # batches and packets that leave
 
     def batch_filled(self, batch: Batch, connections: Mapping[int, Connection], now: int) -> None:
-        """The batch leaves."""
+        """Record that the batch leaves."""
         if not self._packets:
             return
         self._batches[batch.token] = now
@@ -46,7 +46,7 @@ class Tracer:
                 self._sent(packet, connection, batch.token, now)
 
     def batch_done(self, token: int, ok: bool, now: int) -> None:
-        """The batch is at the relay, or was given up."""
+        """Record that the batch is at the relay (`ok`), or was given up."""
         filled_us = self._batches.pop(token, None)
         if filled_us is not None:
             self._source.tell(
@@ -89,14 +89,14 @@ class Tracer:
     # packets that come
 
     def receiving(self, packet: Packet, connection: Connection, now: int) -> None:
-        """The packet is about to reach its connection."""
+        """Record that a packet came. Call this before the connection processes it."""
         if not self._packets:
             return
         self._before = (connection.stats.packets_duplicate, connection.stats.packets_discarded)
         self._packet(TraceEvent.PACKET_RECEIVED, packet, connection, now)
 
     def received(self, packet: Packet, connection: Connection, now: int) -> None:
-        """The packet has reached its connection: tell when it was of no use, or has to wait."""
+        """Record that a packet was dropped or must wait for a gap. Call this after the connection has processed it."""
         if not self._packets:
             return
         duplicates, discarded = self._before
@@ -112,7 +112,7 @@ class Tracer:
                 self._packet(TraceEvent.PACKET_BUFFERED, packet, connection, now)
 
     def discarded(self, packet: Packet, now: int) -> None:
-        """The packet is of no connection, or of a version that we do not speak."""
+        """Record a packet without a connection, or of a version that this endpoint does not speak."""
         if self._packets:
             self._source.tell(
                 TraceEvent.PACKET_DROPPED,
@@ -144,7 +144,7 @@ class Tracer:
     # recovery
 
     def acknowledged(self, connection: Connection, ack: Ack, newly: list[Segment], now: int) -> None:
-        """An ACK was taken in."""
+        """Record an ACK and the segments that it acknowledged for the first time."""
         if not self._packets or not newly:
             return
         rtt_us = 0
@@ -173,7 +173,7 @@ class Tracer:
         )
 
     def _echoed(self, connection: Connection, ack: Ack, segment: Segment, now: int) -> int:
-        """The sample that the ACK gave (4.5), 0 if none; and what it proves (4.9)."""
+        """Return the RTT sample of the ACK (4.5), or 0. Record a retransmission that it proves spurious (4.9)."""
         attempt = segment.attempt - ((segment.attempt - ack.echo_attempt) & 0xFF)
         if attempt < 0:
             return 0
@@ -196,7 +196,7 @@ class Tracer:
         )
 
     def timer_expired(self, connection: Connection, deadline_us: int, now: int) -> None:
-        """A timer of the connection fires, so much too late as its clock was read too late."""
+        """Record that a timer of the connection fires, and how late: `latency_us` after its deadline."""
         timers = connection.timers
         due = [timer.name.lower() for timer in Timer if timers.get(timer) <= now]
         if self._packets and due:
@@ -213,7 +213,7 @@ class Tracer:
     # connections
 
     def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
-        """Something happened to the connection; `text` is its state."""
+        """Record an event on the connection. `text` is the connection's state."""
         rtt = connection.sender.rtt
         self._source.tell(
             event,
@@ -227,7 +227,7 @@ class Tracer:
         )
 
     def ended(self, connection: Connection, now: int) -> None:
-        """The connection is forgotten: what it moved in all, and how it ended."""
+        """Record the end of a connection: the totals that it moved, and the reason why it ended."""
         stats = connection.stats
         for cause, size_bytes, count in (
             (TraceCause.APPLICATION_TO_TRANSPORT, stats.bytes_written, 0),

@@ -1,4 +1,7 @@
-"""Lanes and links, both halves: numbers, repeats, confirmations, pacing (sections 6 to 8). Sans-I/O."""
+"""Both halves of lanes and links: numbers, repeats, confirmations and pacing (sections 6 to 8).
+
+The package does no I/O and reads no clock: callers pass in the time and the bytes.
+"""
 
 from tunnel.exchange.config import LaneConfig
 from tunnel.exchange.events import (

@@ -1,4 +1,4 @@
-"""What the dialing half of the lanes may be told. Every field has a unit in its name and a reason beside it."""
+"""Settings of the dialing half of the lanes. A field's name includes its unit; the text below it explains its value."""
 
 from dataclasses import dataclass
 
@@ -17,43 +17,57 @@ _MILLISECONDS_LIMIT_US = (2**32 - 1) * 1000  # 7.2, 7.11: times travel as 32 bit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneConfig:
-    """Limits and times of one attachment's lanes; checked when made, constant afterwards."""
+    """Limits and times of one attachment's lanes. They are checked on creation and constant afterwards."""
 
     lanes_start: int = 2
-    """Exchanges at once in the beginning: one pull that is held, one push."""
+    """Number of lanes at first: one for a held pull, one for a push."""
     lanes_max: int = 8
-    """Exchanges at once at most; browsers and proxies take 6 to 8 connections of one client for granted."""
+    """Largest number of lanes. Browsers and proxies treat 6 to 8 connections of one client as normal."""
     adapt_lanes: bool = True
-    """Add lanes while bodies are the limit, give them back when idle; else `lanes_start` stay."""
+    """Add lanes while bodies are the limit, and give them back when idle. If false, `lanes_start` lanes stay."""
     one_connection: bool = False
-    """The path carries one HTTP connection at a time: one lane, nothing is held, and no attempt beside another."""
+    """The path carries one HTTP connection at a time: use one lane, hold no pull, keep at most one attempt open."""
     body_bytes_start: int = 64 * KIB
-    """First limit of a request or response body: what a slow path (1 MB/s) carries in less than 100 ms."""
+    """First limit of a request or response body. A slow path (1 MB/s) carries that much in less than 100 ms."""
     body_bytes_min: int = 16 * KIB
-    """Limits never shrink below it (7.9)."""
+    """Body limits do not shrink below this because the path is slow; refusals of large bodies lower them further."""
     body_bytes_max: int = MIB
-    """Largest request body; the default limit of nginx, and of aiohttp servers."""
+    """Largest request body: the default limit of nginx and of aiohttp servers."""
     answer_bytes_max: int = MIB
-    """Largest response body that is asked for."""
+    """Largest response body that the endpoint asks for."""
     hold_us: int = 15 * SECOND_US
-    """Longest hold of a pull: below the 20, 30, 60 and 100 s after which proxies were seen to cut."""
+    """Longest hold of a pull. Proxies were seen to cut an idle exchange after 20, 30, 60 and 100 s."""
     hold_us_min: int = 2 * SECOND_US
-    """Holds never shrink below it, however early the path cuts."""
+    """Holds never shrink below this, however early the path cuts them."""
     pull_interval_us: int = 0
-    """Pull every so often, without a hold; 0: always."""
+    """Send a pull at this interval, without a hold. With 0, pulls are sent continuously."""
     packet_bytes_max: int = PACKET_SIZE_MAX
-    """Largest packet that is put together from pieces."""
+    """Largest packet that is assembled from pieces."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.lanes_start <= self.lanes_max <= _LANES_LIMIT:
-            raise ValueError(f"lanes must satisfy 1 <= lanes_start <= lanes_max <= {_LANES_LIMIT}")
+            raise ValueError(
+                f"lanes must satisfy 1 <= lanes_start <= lanes_max <= {_LANES_LIMIT}, but they are "
+                f"{self.lanes_start} and {self.lanes_max}"
+            )
         if not EXCHANGE_BYTES + 2 * HEADER_SIZE <= self.body_bytes_min <= self.body_bytes_start <= self.body_bytes_max:
-            raise ValueError("bodies must satisfy 116 <= body_bytes_min <= body_bytes_start <= body_bytes_max")
+            raise ValueError(
+                "bodies must satisfy 116 <= body_bytes_min <= body_bytes_start <= body_bytes_max, but they are "
+                f"{self.body_bytes_min}, {self.body_bytes_start} and {self.body_bytes_max}"
+            )
         if not self.body_bytes_min <= self.answer_bytes_max < 2**32 or self.body_bytes_max >= 2**32:
-            raise ValueError("answer_bytes_max must be at least body_bytes_min, and both largest bodies below 2**32")
+            raise ValueError(
+                "answer_bytes_max must be at least body_bytes_min, and both largest bodies below 2**32: they are "
+                f"{self.answer_bytes_max}, {self.body_bytes_min} and {self.body_bytes_max}"
+            )
         if not 0 < self.hold_us_min <= self.hold_us <= _MILLISECONDS_LIMIT_US:
-            raise ValueError("holds must satisfy 0 < hold_us_min <= hold_us, within 32 bits of milliseconds")
+            raise ValueError(
+                f"holds must satisfy 0 < hold_us_min <= hold_us <= {_MILLISECONDS_LIMIT_US}, but they are "
+                f"{self.hold_us_min} and {self.hold_us}"
+            )
         if not 0 <= self.pull_interval_us <= _MILLISECONDS_LIMIT_US:
-            raise ValueError("pull_interval_us must not be negative, and fit 32 bits of milliseconds")
+            raise ValueError(f"pull_interval_us must be 0 to {_MILLISECONDS_LIMIT_US}, not {self.pull_interval_us}")
         if not HEADER_SIZE <= self.packet_bytes_max <= PACKET_SIZE_MAX:
-            raise ValueError(f"packet_bytes_max must lie between {HEADER_SIZE} and {PACKET_SIZE_MAX}")
+            raise ValueError(
+                f"packet_bytes_max must be {HEADER_SIZE} to {PACKET_SIZE_MAX}, not {self.packet_bytes_max}"
+            )

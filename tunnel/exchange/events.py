@@ -1,4 +1,4 @@
-"""What the lanes ask of their carrier, and what they tell their driver. Small, frozen, complete in themselves."""
+"""Requests from the lanes to their carrier, and events from the lanes to the driver."""
 
 from typing import TypeAlias
 
@@ -22,62 +22,68 @@ __all__ = [
 
 
 class Request(msgspec.Struct, frozen=True):
-    """An HTTP request to send: POST these buffers, in order, as one body. Report `answered` or `failed` with its id."""
+    """An HTTP request that the carrier must send: POST these buffers, in order, as one body.
+
+    The carrier then calls `Lanes.answered` or `Lanes.failed` with the request's id.
+    """
 
     id: int
     body: list[Buffer]
-    lane: int  # -1: the ATTACH
+    lane: int  # -1 for ATTACH
     number: int
     pull: bool
     repeat: int
-    """0: the first attempt. Above 0 the carrier must open a new TCP connection for it (7.5)."""
+    """0 for the first attempt. For any other attempt the carrier must open a new TCP connection (7.5)."""
     deadline_us: int
-    """When the lanes will do something about its silence; the carrier itself needs no timeout."""
+    """When the lanes will act if no answer has come. The carrier itself needs no timeout."""
 
 
 class PacketsReceived(msgspec.Struct, frozen=True):
-    """One batch from the relay, handed out once. Payloads are slices of the response body."""
+    """A batch came from the relay; it is delivered once. Payloads are slices of the response body."""
 
     packets: list[Packet]
     discarded: Discarded | None
 
 
 class BatchDone(msgspec.Struct, frozen=True):
-    """The receipt of a pushed batch. ok: it is at the relay. Else it was given up: it may or may not have got there."""
+    """A pushed batch is at the relay (`ok`), or was given up: then it may or may not have reached the relay."""
 
     token: int
     ok: bool
 
 
 class AttachedEvent(msgspec.Struct, frozen=True):
-    """The relay knows us. Comes again, with another epoch or not, after each `Detached`."""
+    """The relay has answered ATTACH. The event comes again after each `Detached`; the epoch may then be another."""
 
     epoch: int
-    fresh: bool  # no route of this attachment exists (6.3)
+    fresh: bool  # the relay has no route of this attachment (6.3)
     packet_bytes_max: int
     initial_edge_bytes: int
     pull_interval_us: int
 
 
 class Detached(msgspec.Struct, frozen=True):
-    """The relay forgot us: all batches were given up before this, and attaching again has begun."""
+    """The attachment is lost. All batches were given up before this event, and the lanes are attaching again."""
 
 
 class LanesChanged(msgspec.Struct, frozen=True):
-    """There are more or fewer lanes, or pulls come at another interval: what `Endpoint.carrier_changed` wants."""
+    """The number of lanes or the pull interval changed: pass both to `Endpoint.carrier_changed`."""
 
     lanes: int
     pull_interval_us: int
 
 
 class Abandoned(msgspec.Struct, frozen=True):
-    """Nothing is expected of this request any more: close its connection."""
+    """The lanes no longer wait for this request: the carrier must close its connection."""
 
     request_id: int
 
 
 class AttachRefused(msgspec.Struct, frozen=True):
-    """Repeating will not help (7.9): nothing more is sent. `code` is a StatusCode, or 0 if `status` says it all."""
+    """The attachment was refused and repeating will not help (7.9): the lanes send nothing more.
+
+    `code` is the relay's StatusCode, or 0 if there is none.
+    """
 
     status: int
     code: int
@@ -85,14 +91,17 @@ class AttachRefused(msgspec.Struct, frozen=True):
 
 
 class Troubled(msgspec.Struct, frozen=True):
-    """One body failed for the third time; repeats go on. `last` tells a person what happened the last time."""
+    """The path is in trouble: one body has failed three times or more. Repeats go on.
+
+    `last` describes the latest failure for people.
+    """
 
     failures: int
     last: str
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """The first valid answer after `Troubled`."""
+    """The first valid answer after `Troubled` has come."""
 
 
 LaneEvent: TypeAlias = (

@@ -1,4 +1,4 @@
-"""One body on its way: attempts, silence, repeats (7.5, 7.8, 7.9). A lane has one at a time, and so has ATTACH."""
+"""One body in flight: its attempts, deadlines and repeats (7.5, 7.8, 7.9). Each lane, and ATTACH, has one at a time."""
 
 from random import Random
 
@@ -12,37 +12,44 @@ __all__ = ["ATTACH_LANE", "Attempt", "Flight", "repeat_delay"]
 
 ATTACH_LANE = -1
 
-# 7.8: the longest wait after the second failure that is told; it doubles up to the other.
+# 7.8: the longest wait after the second reported failure; it doubles with each further one, up to the maximum.
 _TOLD_US_MIN = 50 * MILLISECOND_US
 _TOLD_US_MAX = SECOND_US
-_MASK_FAILURES = 2  # 7.9: the second failure of the same body masks it
+_MASK_FAILURES = 2  # 7.9: the body is masked from its second failure on
+_SHRINK_FOREIGN = 3  # 7.16: from this answer of another party on, each repeat asks for a smaller answer
+_FOREIGN_MAX = 8  # 7.9: answers of another party after which a batch is given up, about 3 s after the first of them
 _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9
-# On a path so slow that repeats come before the answer does, the oldest attempt is the one that will be answered: later
-# ones make room for each other. It may be dead, too; so it is given up at this age, the one after it at twice that, ...
+# On a path so slow that repeats leave before the answer comes, the oldest attempt will be answered first. Repeats
+# therefore replace younger attempts. But the oldest attempt may be dead: it is given up at this age, the next oldest at
+# twice this age, and so on up to the maximum.
 _ELDER_US_MIN = 8 * SECOND_US
 _ELDER_US_MAX = 30 * SECOND_US  # the longest deadline (7.8)
 
 
 class Attempt(msgspec.Struct):
-    """One sending of the body. It is open until it failed, was abandoned or answered."""
+    """One transmission of the body. It stays open until it fails, is abandoned or is answered."""
 
     request_id: int
     sent_us: int
     repeat: int
-    overdue: bool = False  # its silence was counted as a failure
+    overdue: bool = False  # its missing answer was counted as a failure
 
 
 def repeat_delay(longest_us: int, random: Random) -> int:
-    """Three quarters to the whole of `longest_us`, at random: lanes and endpoints do not repeat in step (7.8)."""
+    """Return a random time from three quarters of `longest_us` to the whole of it (7.8).
+
+    The randomness keeps lanes and endpoints from repeating at the same moment.
+    """
     spread = longest_us // 4
     return longest_us - spread + (spread * random.getrandbits(16) >> 16)
 
 
 class Flight:
-    """A body that is sent until it is answered. It never gives up; its owner may.
+    """A body that is sent until it is answered. A flight never gives up by itself; its owner may end it.
 
-    `wait_us` is the deadline of the first attempt, `repeat_us` the longest time between repeats in silence; if
-    `repeat_us_max` is larger it doubles up to that. What is told to have failed is repeated sooner.
+    `wait_us` is the time from the first attempt to its deadline. `repeat_us` is the longest time between repeats while
+    no answer comes; it doubles up to `repeat_us_max` if that is larger. After a reported failure the repeat leaves
+    sooner.
     """
 
     def __init__(
@@ -61,35 +68,36 @@ class Flight:
         self.hold_us = message.hold_ms * 1000 if isinstance(message, Exchange) else 0
         self.answer_bytes_max = message.answer_bytes_max if isinstance(message, Exchange) else message.body_bytes_max
         self.next_us = now
-        """When the next attempt is to be sent unless an answer comes: at first now, then the deadline, then repeats."""
+        """When the next attempt leaves unless an answer comes: now, then at the deadline, then at each repeat."""
         self.sent = 0
         self.failures = 0
-        self.last = ""  # failure, in words
-        self.proven = False  # the first repeat did not wait for the deadline
+        self.last = ""  # the latest failure, in words
+        self.proven = False  # the first repeat leaves before the deadline
         self.silent = False  # an attempt got no answer in time
+        self.foreign = 0  # attempts that another party refused
         self.first_failure_us = 0  # age of the first attempt when it failed
-        self.attempts: list[Attempt] = []  # open ones, oldest first
+        self.attempts: list[Attempt] = []  # open attempts, oldest first
         self._message = message
         self._wait_us = wait_us
         self._repeat_us = repeat_us
         self._repeat_us_max = max(repeat_us, repeat_us_max)
-        self._is_told = False  # that the newest attempt failed
-        self._told_us = 0  # the longest wait from the next failure that is told to the repeat
-        self._spread = 0  # drawn for that wait: of 2**16
-        self._not_before_us = 0  # whoever answered asked to be left alone until then
-        self._elder_us = _ELDER_US_MIN
+        self._is_reported = False  # the newest attempt was reported as failed
+        self._reported_wait_us = 0  # the longest wait from the next reported failure to the repeat
+        self._spread = 0  # random number below 2**16 for that wait
+        self._not_before_us = 0  # a response asked for no repeat before this time (Retry-After)
+        self._oldest_age_us = _ELDER_US_MIN
         self._attempts_max = attempts_max
         self._body: list[Buffer] = encode_envelope(message)
         self.body_bytes = sum(map(len, self._body))
 
     def send(self, request_id: int, now: int, random: Random) -> tuple[Request, int | None]:
-        """The next attempt, and the id of the one that makes room for it. Call it when `next_us` has come."""
+        """Return the next attempt, and the id of the attempt that it replaces, if any. Call it when `next_us` comes."""
         evicted = self._evict(now)
-        if self.failures >= _MASK_FAILURES:
+        if self.foreign or self.failures >= _MASK_FAILURES:
             self._body = encode_envelope(self._message, mask=random.getrandbits(8) or 1)
-        if self.sent > 1 and not self._is_told:
+        if self.sent > 1 and not self._is_reported:
             self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
-        self._is_told = False
+        self._is_reported = False
         self.attempts.append(Attempt(request_id, now, self.sent))
         self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
         self._spread = random.getrandbits(16)
@@ -98,18 +106,38 @@ class Flight:
         return request, evicted
 
     def fail(self, request_id: int, text: str, retry_after_us: int, now: int) -> None:
-        """An open attempt failed, and we were told. Its first repeat follows at once, later ones soon (7.8)."""
+        """Record that an open attempt was reported as failed.
+
+        The repeat leaves at once after the first such failure, and soon after later ones (7.8).
+        """
         attempt = self.take(request_id)
         if not attempt.overdue:
             self._count(attempt, text, now)
         if attempt.repeat == self.sent - 1:
-            self._is_told = True
-            self.next_us = min(self.next_us, now + self._next_told())
+            self._is_reported = True
+            self.next_us = min(self.next_us, now + self._next_reported_wait())
         self._not_before_us = max(self._not_before_us, now + min(retry_after_us, _RETRY_AFTER_US_MAX))
         self.next_us = max(self.next_us, self._not_before_us)
 
+    @property
+    def may_shrink(self) -> bool:
+        """Whether another party has refused this exchange so often, masked or not, that the answer may be too large."""
+        return self.foreign >= _SHRINK_FOREIGN
+
+    def limit_answer(self, size_bytes: int) -> None:
+        """Ask for at most this many bytes in the repeats. The relay then answers with as many of the same packets."""
+        if isinstance(self._message, Exchange):
+            self._message = msgspec.structs.replace(self._message, answer_bytes_max=size_bytes)
+            self._body = encode_envelope(self._message)
+            self.answer_bytes_max = size_bytes
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether another party refuses this body time and again, so that it is better to send it as other bodies."""
+        return self.foreign >= _FOREIGN_MAX
+
     def check_silence(self, now: int) -> bool:
-        """Whether the newest attempt has been silent for too long, told once: that too is a failure."""
+        """Count a failure if the newest attempt has passed its deadline. Return True once for each such attempt."""
         if self.next_us > now or not self.attempts:
             return False
         attempt = self.attempts[-1]
@@ -120,19 +148,22 @@ class Flight:
         return True
 
     def prove(self, repeat_us: int) -> None:
-        """The relay is known to have answered, or the path to have lost things: repeat at `repeat_us` already. It
-        speaks of the first attempt; repeats have their own times."""
+        """Send the first repeat at `repeat_us` instead of at the deadline.
+
+        The caller knows that the relay has answered, or that the path has lost messages. Call it for the first attempt;
+        it has no effect on later ones.
+        """
         repeat_us = max(repeat_us, self._not_before_us)
         if self.sent == 1 and repeat_us < self.next_us:
             self.next_us = repeat_us
             self.proven = True
 
     def answers(self, answer: Answer) -> bool:
-        """Whether this is the answer to it (7.5)."""
+        """Return whether `answer` is the answer to this body (7.5)."""
         return answer.lane == self.lane and answer.number == self.number
 
     def take(self, request_id: int) -> Attempt:
-        """Close the open attempt with this id."""
+        """Remove the open attempt with this id and return it."""
         for index, attempt in enumerate(self.attempts):
             if attempt.request_id == request_id:
                 return self.attempts.pop(index)
@@ -144,17 +175,20 @@ class Flight:
         if attempt.repeat == 0:
             self.first_failure_us = now - attempt.sent_us
 
-    def _next_told(self) -> int:
-        """Widely spread: lanes that fail together look one after the other whether the path is back."""
-        longest_us = self._told_us
-        self._told_us = min(2 * longest_us, _TOLD_US_MAX) or _TOLD_US_MIN
+    def _next_reported_wait(self) -> int:
+        """Return the wait before the repeat of an attempt that was reported as failed.
+
+        The waits are spread widely, so that lanes that failed together try the path one after the other.
+        """
+        longest_us = self._reported_wait_us
+        self._reported_wait_us = min(2 * longest_us, _TOLD_US_MAX) or _TOLD_US_MIN
         return longest_us - (longest_us // 4 * 3 * self._spread >> 16)
 
     def _evict(self, now: int) -> int | None:
-        """Make room for an attempt: the id of the one that goes."""
+        """Make room for another attempt. Return the id of the attempt that is given up, if any."""
         if len(self.attempts) < self._attempts_max:
             return None
-        if self._attempts_max > 1 and now - self.attempts[0].sent_us < self._elder_us:
+        if self._attempts_max > 1 and now - self.attempts[0].sent_us < self._oldest_age_us:
             return self.attempts.pop(1).request_id
-        self._elder_us = min(2 * self._elder_us, _ELDER_US_MAX)
+        self._oldest_age_us = min(2 * self._oldest_age_us, _ELDER_US_MAX)
         return self.attempts.pop(0).request_id

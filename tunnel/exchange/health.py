@@ -1,4 +1,4 @@
-"""When a path is in trouble: told to a person once, and once when it is over (7.9)."""
+"""Detects when the path is in trouble and when it has recovered. Each is reported once, for people (7.9)."""
 
 from tunnel.exchange.config import MILLISECOND_US
 from tunnel.exchange.events import Recovered, Troubled
@@ -6,8 +6,8 @@ from tunnel.exchange.flight import Flight
 
 __all__ = ["Health"]
 
-_FAILURES = 3  # of one body, with nothing valid on any lane in between
-_TROUBLE_US = 750 * MILLISECOND_US  # since the first of them: what is over sooner is worth no word
+_FAILURES = 3  # failures of one body, with no valid answer on any lane in between
+_TROUBLE_US = 750 * MILLISECOND_US  # time since the first failure; shorter trouble is not worth a report
 
 
 class Health:
@@ -16,11 +16,11 @@ class Health:
     def __init__(self) -> None:
         self.failures = 0
         self.troubled = False
-        self._since_us = 0  # the first of the failures
-        self.last = ""  # how the latest attempt failed since then
+        self._since_us = 0  # time of the first failure
+        self.last = ""  # the latest failure, in words
 
     def failed(self, flight: Flight, now: int) -> Troubled | None:
-        """An attempt of this flight failed, or was silent for too long."""
+        """Record that an attempt of this flight failed or passed its deadline. Return `Troubled` if that is due."""
         if not self.failures:
             self._since_us = now
         self.failures += 1
@@ -31,7 +31,7 @@ class Health:
         return Troubled(self.failures, flight.last)
 
     def answered(self) -> Recovered | None:
-        """The relay was heard."""
+        """Record a valid answer from the relay. Return `Recovered` if the path was in trouble."""
         self.failures = 0
         self.last = ""
         recovered = Recovered() if self.troubled else None

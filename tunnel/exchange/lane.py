@@ -1,4 +1,4 @@
-"""The dialing half of one lane: its numbers, the serial it received, the exchange in flight, packets in pieces."""
+"""The dialing half of one lane: its number, the serial received, the exchange in flight, and packets in pieces."""
 
 from tunnel.exchange.flight import Flight
 from tunnel.exchange.pieces import PieceAssembler
@@ -10,7 +10,7 @@ _NUMBER_MAX = 2**32 - 2**16  # 7.2: numbers and serials have 32 bits; repeats ra
 
 
 class Lane:
-    """One lane of one generation."""
+    """The dialing half of one lane, for one generation."""
 
     def __init__(self, index: int, packet_bytes_max: int, now: int) -> None:
         self.index = index
@@ -18,28 +18,28 @@ class Lane:
         self.serial_received = 0
         self.flight: Flight | None = None
         self.token: int | None = None  # of the batch that is being pushed
-        self.owes = False  # it received packets, and the relay does not know yet
-        self.used_us = now  # when it last had an exchange
+        self.owes = False  # the lane has received packets that it has not confirmed to the relay
+        self.used_us = now  # when the lane last had an exchange
         self._incoming = PieceAssembler(packet_bytes_max)
         self._outgoing: memoryview | None = None  # a packet that leaves in pieces
-        self._outgoing_offset = 0  # receipted so far
-        self._piece_bytes = 0  # in flight
+        self._outgoing_offset = 0  # bytes of that packet that are receipted
+        self._piece_bytes = 0  # bytes of that packet that are in flight
 
-    # what there is
+    # state
 
     @property
     def idle(self) -> bool:
-        """Whether it is free for an exchange; not while it owes the relay the rest of a packet."""
+        """Whether the lane is free for an exchange. It is not while the rest of a packet must still leave on it."""
         return self.flight is None and self._outgoing is None
 
     @property
     def expects(self) -> bool:
-        """Whether the rest of a packet is to come on this lane and no other."""
+        """Whether the lane has received only a part of a packet: the rest can come only on this lane."""
         return self._incoming.held_bytes > 0
 
     @property
     def exhausted(self) -> bool:
-        """Whether its numbers come to their end."""
+        """Whether the lane's numbers or serials are nearly used up."""
         return max(self.number, self.serial_received) >= _NUMBER_MAX
 
     @property
@@ -50,24 +50,24 @@ class Lane:
     # requests
 
     def start_pull(self, attached: Attached, hold_us: int, answer_bytes_max: int) -> Exchange:
-        """The next number asks for what waits."""
+        """Return an exchange with the next number that asks for the packets that wait."""
         return self._exchange(attached, [], answer_bytes_max, hold_ms=hold_us // 1000, pull=True)
 
     def start_push(self, attached: Attached, token: int, payload: list[Buffer], answer_bytes_max: int) -> Exchange:
-        """The next number carries this batch."""
+        """Return an exchange with the next number that carries this batch."""
         self.token = token
         return self._exchange(attached, payload, answer_bytes_max)
 
     def cut(self, token: int, packet: bytes) -> None:
-        """The next numbers carry this packet in pieces: `start_piece` while it is `unsent`."""
+        """Send this packet in pieces. The caller must call `start_piece` now, and again whenever `unsent` is true."""
         self.token = token
         self._outgoing = memoryview(packet)
         self._outgoing_offset = 0
 
     def start_piece(self, attached: Attached, size_max: int, answer_bytes_max: int) -> Exchange:
-        """The next number carries the next piece."""
+        """Return an exchange with the next number that carries the next piece of the packet."""
         if self._outgoing is None:
-            raise ValueError("no packet is cut on this lane")
+            raise ValueError("no packet is cut on this lane: call cut() first")
         offset = self._outgoing_offset
         piece = self._outgoing[offset : offset + size_max]
         self._piece_bytes = len(piece)
@@ -103,7 +103,7 @@ class Lane:
     # the end of an exchange
 
     def accept(self, answer: Answer, now: int) -> tuple[list[Packet], Discarded | None]:
-        """The exchange is answered: what it brought."""
+        """End the exchange with its answer. Return the packets that it brought, and what was discarded."""
         self.flight = None
         self.used_us = now
         self.serial_received = answer.serial
@@ -111,7 +111,10 @@ class Lane:
         return self._incoming.feed(answer, parse_packets)
 
     def receipt(self) -> int | None:
-        """What the answered exchange carried is at the relay: the token of its batch if that is all of it."""
+        """Record that the relay has what the answered exchange carried.
+
+        Return the token of its batch if the whole batch has arrived now; None if pieces are still to be sent.
+        """
         self._outgoing_offset += self._piece_bytes
         self._piece_bytes = 0
         if self._outgoing is not None and self._outgoing_offset < len(self._outgoing):
@@ -119,7 +122,7 @@ class Lane:
         return self.give_up()
 
     def give_up(self) -> int | None:
-        """The flight and its batch are over, whatever became of them: the token of the batch."""
+        """End the flight and its batch, whether they arrived or not. Return the token of the batch."""
         token, self.token = self.token, None
         self.flight = self._outgoing = None
         self._piece_bytes = 0

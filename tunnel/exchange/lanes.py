@@ -1,9 +1,9 @@
-"""The dialing half of an attachment's lanes: attach, push, pull, repeat, learn (sections 6 and 7).
+"""The dialing half of an attachment's lanes: it attaches, pushes, pulls, repeats and learns (sections 6 and 7).
 
-Whatever was called, drain in this order: `poll_request` until None, `poll_event` until None, then wait for
-`next_timeout`. Push before draining requests, so that batches find the idle lanes before pulls do. With
-`one_connection` a repeat takes the place of its lane's request before, whose `Abandoned` follows: close the old
-connection first.
+After any call, the caller must drain in this order: `poll_request` until None, `poll_event` until None, then wait for
+`next_timeout`. Push before draining requests, so that batches get the idle lanes before pulls do. With
+`one_connection`, a repeat replaces the previous request of its lane, and `Abandoned` for that request follows: close
+the old connection before sending the repeat.
 """
 
 from collections import deque
@@ -36,54 +36,62 @@ __all__ = ["Lanes"]
 
 
 class Lanes:
-    """All lanes of one attachment. Errors of the path and of the relay never raise: they become repeats and events."""
+    """All lanes of one attachment. Errors of the path and the relay cause repeats and events, never exceptions."""
 
-    def __init__(self, config: LaneConfig, secret: bytes, random: Random, *, endpoint_name: str = "") -> None:
+    def __init__(
+        self,
+        config: LaneConfig,
+        secret: bytes,
+        random: Random,
+        *,
+        endpoint_name: str = "",
+        identity: bytes | None = None,
+    ) -> None:
         self._config = config
         self._random = random
-        self._registration = Registration(secret, endpoint_name, config)
+        self._registration = Registration(secret, endpoint_name, config, identity=identity)
         self._path = PathModel(config)
         self.health = Health()
         self._attach: Flight | None = None
-        self._attach_at_us = 0  # not earlier
+        self._attach_at_us = 0  # the next ATTACH leaves no earlier
         self._set = LaneSet(0, 0, 0)
         self._open: dict[int, Flight] = {}  # by request id
         self._next_id = 0
         self._events: deque[LaneEvent] = deque()
         self._refused = False
         self._pulling = True
-        self._rest_until_us = 0  # nothing is due before, unless something changes it
+        self._nothing_due_until_us = 0  # nothing is due before this time, unless a call resets it to 0
 
     # getters
 
     @property
     def attached(self) -> bool:
-        """Whether the relay knows us, as far as we know."""
+        """Whether the relay has answered the present ATTACH, and has not reported the attachment as unknown since."""
         return self._registration.attached is not None
 
     @property
     def attachment_id(self) -> bytes:
-        """What exchanges and links name us by (6.1)."""
+        """The attachment id that exchanges and links carry (6.1)."""
         return self._registration.id
 
     @property
     def epoch(self) -> int:
-        """Of the relay that we are attached to; 0 while we are not."""
+        """The epoch of the relay; 0 while not attached."""
         return self._registration.attached.epoch if self._registration.attached is not None else 0
 
     @property
     def generation(self) -> int:
-        """The present one (6.2)."""
+        """The present generation (6.2)."""
         return self._registration.generation
 
     @property
     def lane_count(self) -> int:
-        """Lanes in use."""
+        """The number of lanes in use."""
         return self._path.lanes.count
 
     @property
     def pull_interval_us(self) -> int:
-        """As settled with the relay; 0: pulls are held or follow each other."""
+        """The pull interval on which the relay settled. With 0, pulls are held or follow each other."""
         return self._path.pulls.interval_us
 
     @property
@@ -98,28 +106,32 @@ class Lanes:
 
     @property
     def hold_us(self) -> int:
-        """The longest hold that is asked for at present."""
+        """The longest hold that a pull asks for at present."""
         return self._path.hold.hold_us
 
     @property
     def srtt_us(self) -> int:
-        """Smoothed time of exchanges that are answered at once; 0 before the first."""
+        """The smoothed time of exchanges that are answered at once; 0 before the first one."""
         return self._path.round_trip.srtt_us
 
     def room(self, now: int) -> int:
-        """Bytes of packets that a push may carry now; 0: not attached, or no lane is free."""
+        """Return how many bytes of packets a push may carry now; 0 if not attached or no lane is free."""
         return self._path.room_bytes if self._push_lane() is not None else 0
 
     # commands
 
     def push(self, packets: list[Packet], token: int, now: int) -> None:
-        """Send a batch; `BatchDone(token, ...)` follows once. One packet may be larger than the room, more may not."""
+        """Send a batch. `BatchDone(token, ...)` follows exactly once.
+
+        A batch of one packet may be larger than `room`; a batch of several may not. Raise ValueError if no lane is
+        free, or if the batch is empty or too large.
+        """
         lane, attached = self._push_lane(), self._registration.attached
         if lane is None or attached is None:
             raise ValueError("no lane is free: push only while room() is not 0")
         if not packets:
-            raise ValueError("a batch has at least one packet")
-        self._rest_until_us = 0
+            raise ValueError("the batch is empty: push at least one packet")
+        self._nothing_due_until_us = 0
         buffers = encode_packets(packets)
         size = sum(map(len, buffers))
         if size > self._path.room_bytes:
@@ -131,29 +143,32 @@ class Lanes:
             self._start(lane, lane.start_push(attached, token, buffers, self._path.down.limit_bytes), now)
 
     def set_pulling(self, pulling: bool) -> None:
-        """Whether to pull at all: not while a link carries what comes. A pull that is out stays out."""
+        """Set whether to send pulls. They are not needed while a link is in use. A pull in flight is not withdrawn."""
         self._pulling = pulling
-        self._rest_until_us = 0
+        self._nothing_due_until_us = 0
 
     def set_pull_interval(self, interval_us: int) -> None:
-        """The relay settled on another interval (OPTION, 2.7)."""
-        self._rest_until_us = 0
+        """Use the pull interval on which the relay has settled (OPTION, 2.7)."""
+        self._nothing_due_until_us = 0
         self._path.settle_interval(interval_us)
         self._tell_lanes()
 
     def attach_again(self, *, outbid: bool = False) -> None:
-        """Give up all batches and attach under a higher generation: as when a link learns that the relay forgot us.
-        `outbid`: the relay knows a higher one than ours."""
+        """Give up all batches and attach under a higher generation.
+
+        The driver calls this when a link learns that the relay has lost the attachment. Set `outbid` if the relay
+        knows a higher generation than ours.
+        """
         self._end()
         if not self._registration.renew(outbid=outbid):
             self._refuse(AttachRefused(0, 0, "no generation is left: attach with another secret"))
 
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, now: int) -> None:
-        """A complete HTTP response came. `body` is kept by reference and must not change."""
+        """Process a complete HTTP response. `body` is kept without a copy and must not change."""
         flight = self._open.get(request_id)
         if flight is None:
             return
-        self._rest_until_us = 0
+        self._nothing_due_until_us = 0
         outcome = judge(status, body, retry_after_us)
         message = outcome.message
         if isinstance(message, Answer) and flight.answers(message):
@@ -161,18 +176,18 @@ class Lanes:
         elif isinstance(message, Attached) and flight is self._attach:
             self._accept_attached(flight, request_id, message, now)
         elif message is not None:
-            self._fail(flight, request_id, f"HTTP {status}: the answer to something else", 0, now)
+            self._fail(flight, request_id, f"HTTP {status}: the body answers another request", 0, now)
         else:
             self._refused_once(flight, request_id, status, outcome, now)
 
     def failed(self, request_id: int, now: int) -> None:
-        """The connection could not be made, was reset or cut."""
+        """Record that the HTTP connection of a request could not be opened, was reset or was cut."""
         flight = self._open.get(request_id)
         if flight is not None:
-            self._fail(flight, request_id, "the connection failed", 0, now)
+            self._fail(flight, request_id, "the HTTP connection failed", 0, now)
 
     def handle_timeout(self, now: int) -> None:
-        """Time has passed. Early or late calls are harmless."""
+        """Process deadlines that have passed. Early and late calls do no harm."""
         for flight in self._flights():
             self._check_silence(flight, now)
         until_us = self._idle_until_us()
@@ -184,8 +199,8 @@ class Lanes:
     # polls
 
     def poll_request(self, now: int) -> Request | None:
-        """The next request to send, None when there is none."""
-        if self._refused or now < self._rest_until_us:
+        """Return the next request to send, or None."""
+        if self._refused or now < self._nothing_due_until_us:
             return None
         attached = self._registration.attached
         if attached is None and self._attach is None and self._attach_at_us <= now:
@@ -196,16 +211,16 @@ class Lanes:
         for flight in self._flights():
             if flight.next_us <= now:
                 return self._send(flight, now)
-        self._rest_until_us = self._due_us()
+        self._nothing_due_until_us = self._due_us()
         return None
 
     def poll_event(self) -> LaneEvent | None:
-        """The next event, None when there is none."""
+        """Return the next event, or None."""
         return self._events.popleft() if self._events else None
 
     def next_timeout(self) -> int | None:
-        """When `handle_timeout` and `poll_request` have something to do without being told; None: never."""
-        due_us = NEVER_US if self._refused else self._rest_until_us or self._due_us()
+        """Return the time at which the caller must call `handle_timeout` and `poll_request`; None: not needed."""
+        due_us = NEVER_US if self._refused else self._nothing_due_until_us or self._due_us()
         return due_us if due_us < NEVER_US else None
 
     def _due_us(self) -> int:
@@ -225,8 +240,8 @@ class Lanes:
         yield from self._set.flights()
 
     def _push_lane(self) -> Lane | None:
-        """Where a push goes; with several lanes the last idle one is left to the pull that is always held."""
-        reserved = self._pulling and self._path.holding and not self._set.pulls_out()
+        """Return the lane for a push, or None. With several lanes, the last idle one is kept for the held pull."""
+        reserved = self._pulling and self._path.holding and not self._set.pulls_in_flight()
         if reserved and self._set.idle_count(self.lane_count) == 1:
             return None
         return self._set.idle(self.lane_count)
@@ -234,7 +249,7 @@ class Lanes:
     def _pull_due_us(self) -> int:
         if not self._pulling or self._set.idle(self.lane_count) is None:
             return NEVER_US
-        return self._path.pulls.due_us(self._set.pulls_out(), self.lane_count)
+        return self._path.pulls.due_us(self._set.pulls_in_flight(), self.lane_count)
 
     def _start_what_is_due(self, attached: Attached, now: int) -> None:
         for lane in self._set.lanes:
@@ -271,8 +286,8 @@ class Lanes:
             self._failed_once(flight, now)
 
     def _fail(self, flight: Flight, request_id: int, text: str, retry_after_us: int, now: int) -> None:
-        """One attempt failed; its flight goes on."""
-        self._rest_until_us = 0
+        """Record that one attempt failed. Its flight goes on."""
+        self._nothing_due_until_us = 0
         del self._open[request_id]
         flight.fail(request_id, text, retry_after_us, now)
         self._failed_once(flight, now)
@@ -284,25 +299,42 @@ class Lanes:
             self._events.append(troubled)
 
     def _refused_once(self, flight: Flight, request_id: int, status: int, outcome: Outcome, now: int) -> None:
-        """A response that is neither ANSWER nor ATTACHED."""
+        """Process a response that is neither ANSWER nor ATTACHED."""
         verdict = outcome.verdict
+        if verdict is Verdict.FOREIGN:
+            verdict = self._judge_foreign(flight, now)
         if verdict is Verdict.FATAL:
             self._close(flight, request_id)
             self._refuse(AttachRefused(status, outcome.code, outcome.text))
         elif verdict is Verdict.STALE or (verdict is Verdict.UNKNOWN and flight is not self._attach):
             self._close(flight, request_id)
             self.attach_again(outbid=verdict is Verdict.STALE)
-        elif verdict is Verdict.TOO_LARGE and self._shrinks(flight, now):
+        elif verdict is Verdict.FOREIGN or (verdict is Verdict.TOO_LARGE and self._shrinks(flight, now)):
             self._close(flight, request_id)
             self._give_up(self._set.lanes[flight.lane])
         else:
             self._fail(flight, request_id, outcome.text, outcome.retry_after_us, now)
 
+    def _judge_foreign(self, flight: Flight, now: int) -> Verdict:
+        """Return what a refusal by another party means: FATAL, REPEAT, or FOREIGN if the batch is to be given up.
+
+        After the first attach the path is known to work, so the refusal may concern this body alone: a content filter
+        found something in it, or the answer is too large. The repeats are masked, and then ask for smaller answers
+        (7.9, 7.16). If they are refused, too, the packets go into new batches, and the lane is free for other packets.
+        """
+        if not self._registration.was_attached:
+            return Verdict.FATAL
+        flight.foreign += 1
+        if flight is not self._attach and flight.may_shrink and self._path.down.refused(flight.answer_bytes_max, now):
+            flight.limit_answer(self._path.down.limit_bytes)
+        is_push = flight is not self._attach and not flight.pull
+        return Verdict.FOREIGN if is_push and flight.is_rejected else Verdict.REPEAT
+
     def _shrinks(self, flight: Flight, now: int) -> bool:
         return flight is not self._attach and not flight.pull and self._path.up.refused(flight.body_bytes, now)
 
     def _close(self, flight: Flight, request_id: int) -> Attempt:
-        """The flight ends with this attempt; the others are abandoned."""
+        """End the flight with this attempt and abandon its other attempts."""
         attempt = flight.take(request_id)
         del self._open[request_id]
         self._abandon(flight)
@@ -315,7 +347,7 @@ class Lanes:
         flight.attempts = []
 
     def _give_up(self, lane: Lane) -> None:
-        """Its batch may be at the relay or not (4.10); what the relay answered is unknown, too."""
+        """Give up the lane's exchange. The relay may or may not have its batch (4.10), and may have sent packets."""
         lane.owes = True
         token = lane.give_up()
         if token is not None:
@@ -332,14 +364,14 @@ class Lanes:
             self._tell_lanes()
         packets, discarded = lane.accept(answer, now)
         token = lane.receipt()
-        # The receipt goes first: what came may acknowledge what it carried.
+        # The receipt goes first, since the packets that came may acknowledge those that this exchange carried.
         if token is not None:
             self._events.append(BatchDone(token, ok=True))
         if packets or discarded is not None:
             self._events.append(PacketsReceived(packets, discarded))
         repeat_us = now + self._path.round_trip.grace_us
         self._set.use_evidence(answer, repeat_us)
-        # Not after a repeat that was itself due to doubt: pulls would cast it on each other for ever.
+        # A repeat that doubt_pulls or evidence caused is no reason to doubt: pulls would trigger each other forever.
         if attempt.repeat and flight.silent and not flight.proven:
             self._set.doubt_pulls(attempt.sent_us, repeat_us)
         if lane.exhausted:
@@ -351,7 +383,10 @@ class Lanes:
             self._events.append(recovered)
 
     def _idle_until_us(self) -> int | None:
-        """When the highest lane is to be given back. Not while its packets wait for confirmation: pulls see to that."""
+        """Return when the highest lane is to be given back, or None.
+
+        A lane with unconfirmed packets is kept until a pull on it has confirmed them.
+        """
         if not self._set.lanes:
             return None
         lane = self._set.lanes[self.lane_count - 1]
@@ -363,14 +398,33 @@ class Lanes:
     # attaching
 
     def _accept_attached(self, flight: Flight, request_id: int, message: Attached, now: int) -> None:
-        problem = self._registration.accept(message)
+        problem = self._registration.accept(message, now)
         if problem:
             self._fail(flight, request_id, problem, 0, now)
             return
         attempt = self._close(flight, request_id)
         if message.version != VERSION:
-            self._registration.attached = None  # nobody was told of it: no Detached
-            self._refuse(AttachRefused(0, 0, f"the relay chose version {message.version}, which we do not speak"))
+            self._registration.attached = None  # AttachedEvent was not emitted, so Detached must not be either
+            self._refuse(
+                AttachRefused(
+                    0,
+                    0,
+                    f"the relay chose protocol version {message.version}, but this endpoint speaks only {VERSION}: "
+                    "update the older side",
+                )
+            )
+            return
+        if self._registration.meets_several_relays:
+            self._registration.attached = None
+            self._refuse(
+                AttachRefused(
+                    0,
+                    0,
+                    "several relays answer at this address by turns, and each one forgets what it does not see: "
+                    "configure the proxy in front of them to send each client to one relay (session stickiness), or "
+                    "name the URL of one relay",
+                )
+            )
             return
         self._attach = None
         self._heard()
@@ -382,8 +436,8 @@ class Lanes:
         self._tell_lanes()
 
     def _end(self) -> None:
-        """All flights end, and their batches are given up."""
-        self._rest_until_us = 0
+        """End all flights and give up their batches."""
+        self._nothing_due_until_us = 0
         for flight in self._flights():
             self._abandon(flight)
         for lane in self._set.lanes:

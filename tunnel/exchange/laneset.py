@@ -1,4 +1,4 @@
-"""The lanes of one generation, and what one lane's answer says about the others (7.7)."""
+"""The lanes of one generation, and the use of one lane's answer as evidence about the others (7.7)."""
 
 from collections.abc import Iterator
 
@@ -10,24 +10,29 @@ __all__ = ["LaneSet"]
 
 
 class LaneSet:
-    """At most a handful, so that looking at each costs nothing. Which of them are in use is said with each question."""
+    """All lanes of one generation. Callers pass the number of lanes in use.
+
+    There are only a few lanes, so a search through all of them costs next to nothing.
+    """
 
     def __init__(self, count: int, packet_bytes_max: int, now: int) -> None:
         self.lanes = [Lane(index, packet_bytes_max, now) for index in range(count)]
 
     def flights(self) -> Iterator[Flight]:
-        """What is on its way."""
+        """Yield the flight of each lane that has one."""
         for lane in self.lanes:
             if lane.flight is not None:
                 yield lane.flight
 
-    def pulls_out(self) -> int:
-        """How many pulls are on their way."""
+    def pulls_in_flight(self) -> int:
+        """Return the number of pulls in flight."""
         return sum(flight.pull for flight in self.flights())
 
     def idle(self, count: int) -> Lane | None:
-        """An idle lane among the first `count`; one that owes the relay a confirmation before others, whose packets
-        the relay must keep until its next exchange."""
+        """Return an idle lane among the first `count`, or None.
+
+        A lane with unconfirmed packets goes first, since the relay must keep them until the lane's next exchange.
+        """
         best = None
         for lane in self.lanes[:count]:
             if lane.idle and (best is None or lane.owes > best.owes):
@@ -35,19 +40,22 @@ class LaneSet:
         return best
 
     def idle_count(self, count: int) -> int:
-        """How many of the first `count` are idle."""
+        """Return the number of idle lanes among the first `count`."""
         return sum(lane.idle for lane in self.lanes[:count])
 
     def use_evidence(self, answer: Answer, repeat_us: int) -> None:
-        """What other lanes wait for and the relay has answered is lost if it does not come until `repeat_us` (7.7)."""
+        """Repeat at `repeat_us` each flight that the relay has answered, unless its answer comes before that (7.7)."""
         for index, number in answer.evidence:
             flight = self.lanes[index].flight if index < len(self.lanes) else None
             if flight is not None and number >= flight.number:
                 flight.prove(repeat_us)
 
     def doubt_pulls(self, sent_us: int, repeat_us: int) -> None:
-        """The path was silent, and a repeat sent at `sent_us` got through. Pulls held since before may have died in
-        that silence, and their own deadlines are far: repeat them. A request costs less than a stream that stands."""
+        """Repeat at `repeat_us` the held pulls that were sent before `sent_us`.
+
+        Call it when the path was silent and a repeat sent at `sent_us` was answered. Older pulls may have been lost in
+        that silence, and their own deadlines are far away. An extra request costs less than a stalled stream.
+        """
         for flight in self.flights():
             if flight.hold_us and flight.attempts and flight.attempts[0].sent_us < sent_us:
                 flight.prove(repeat_us)

@@ -1,7 +1,7 @@
-"""Where the bytes of a link are read to, so that each batch lies in one piece and none is copied to make it so.
+"""Read buffers of a link, arranged so that each batch lies in one contiguous piece without being copied.
 
-A large batch gets a buffer of its own, with room for the header behind it and for nothing else: what is read next is
-read to where it is to stay. Small batches share buffers.
+A large batch gets a buffer of its own, with room for the next header and nothing else, so that its bytes are read
+directly to their final place. Small batches share buffers.
 """
 
 from collections import deque
@@ -10,18 +10,18 @@ from tunnel.exchange.config import KIB, MIB
 
 __all__ = ["BufferPool", "LinkReader"]
 
-_SHARED_BYTES = 128 * KIB  # a buffer for headers and small batches
-_READ_BYTES_MIN = 16 * KIB  # less room than this is not worth another read of them
-_LARGE_BYTES = 32 * KIB  # a batch above it has a buffer of its own
-_STEP_BYTES = 64 * KIB  # sizes of buffers, so that they can be used again
-_AHEAD_BYTES = 1 * MIB + _STEP_BYTES  # allocated at a header's word; what is longer grows as it comes
+_SHARED_BYTES = 128 * KIB  # size of a buffer for headers and small batches
+_READ_BYTES_MIN = 16 * KIB  # with less room than this left, a new buffer is used
+_LARGE_BYTES = 32 * KIB  # a batch larger than this gets a buffer of its own
+_STEP_BYTES = 64 * KIB  # buffer sizes are multiples of this, so that buffers can be reused
+_AHEAD_BYTES = 1 * MIB + _STEP_BYTES  # allocated when a header announces a batch; longer batches get more later
 _KEPT_BYTES_MAX = 16 * MIB
 
 
 class BufferPool:
-    """Memory that is used again. Fresh memory costs as much as copying: its pages are mapped and cleared one by one.
+    """A pool of reusable buffers. Fresh memory costs as much as copying: its pages are mapped and cleared one by one.
 
-    Who keeps a view of a buffer, or of a part of it, need not say when it is done: a buffer without views is free.
+    Users of a buffer need not return it: a buffer is free when no view of it, or of a part of it, is left.
     """
 
     def __init__(self, kept_bytes_max: int = _KEPT_BYTES_MAX) -> None:
@@ -30,7 +30,7 @@ class BufferPool:
         self._kept_bytes_max = kept_bytes_max
 
     def get(self, size: int) -> memoryview:
-        """A buffer of at least so many bytes, with anything in it."""
+        """Return an uninitialised buffer of at least `size` bytes."""
         size = -(-size // _STEP_BYTES) * _STEP_BYTES
         kept = self._kept
         for _ in range(len(kept)):
@@ -44,7 +44,7 @@ class BufferPool:
         return memoryview(buffer)
 
     def _keep(self, buffer: bytearray) -> None:
-        """The oldest are forgotten: they live as long as their views."""
+        """Add a buffer to the pool, and drop the oldest ones beyond the limit. A dropped buffer lives while viewed."""
         self._kept.append(buffer)
         self._kept_bytes += len(buffer)
         while self._kept_bytes > self._kept_bytes_max:
@@ -52,7 +52,10 @@ class BufferPool:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Python refuses to resize what has views. One byte less and one more moves nothing."""
+    """Return whether the buffer has no views: Python refuses to resize a bytearray that has one.
+
+    Removing and adding one byte does not move the buffer.
+    """
     try:
         buffer.pop()
     except BufferError:
@@ -62,7 +65,7 @@ def _is_free(buffer: bytearray) -> bool:
 
 
 class LinkReader:
-    """What was read and not taken. `space` says where to read to, `take` gives it in pieces."""
+    """The bytes that were read and not yet taken. Read into `space`, call `filled`, then `take` contiguous pieces."""
 
     def __init__(self, buffers: BufferPool) -> None:
         self._buffers = buffers
@@ -72,11 +75,14 @@ class LinkReader:
 
     @property
     def held_bytes(self) -> int:
-        """Read, and not taken."""
+        """The number of bytes that were read and not yet taken."""
         return self._end - self._start
 
     def space(self, wanted: int, behind: int) -> memoryview:
-        """Where to read to, when a piece of `wanted` bytes is to be taken next, and one of `behind` bytes after it."""
+        """Return the memory to read into.
+
+        The next piece to be taken will have `wanted` bytes, and the one after it `behind` bytes.
+        """
         held = self._end - self._start
         missing = wanted - held
         size = len(self._view)
@@ -92,17 +98,17 @@ class LinkReader:
         return self._view[self._end : self._end + missing + behind]
 
     def filled(self, size: int) -> None:
-        """So many bytes were read to there."""
+        """Record that `size` bytes were read into `space`."""
         self._end += size
 
     def take(self, size: int) -> memoryview:
-        """The next so many bytes, which must be here. They are not copied, and do not change any more."""
+        """Return the next `size` bytes, which must have been read. They are not copied and will not change."""
         start = self._start
         self._start = stop = start + size
         return self._view[start:stop]
 
     def _move(self, size: int) -> None:
-        """Go on in another buffer. What was taken stays where it is."""
+        """Move the bytes that are held to another buffer, and continue there. Pieces already taken are not moved."""
         held = self._end - self._start
         view = self._buffers.get(size)
         view[:held] = self._view[self._start : self._end]

@@ -1,4 +1,4 @@
-"""How large the batches of a link are: learned from how long their receipts take, and allowed to grow again."""
+"""The size of a link's batches, learned from the time that their receipts take. It can shrink and grow again."""
 
 from collections import deque
 
@@ -8,29 +8,29 @@ __all__ = ["LinkPace"]
 
 _START_BYTES = 128 * KIB
 _BYTES_MIN = 16 * KIB
-_BYTES_MAX = 1 * MIB  # packets are at most an eighth (4.13)
-_FAST_US = 100 * MILLISECOND_US  # full batches receipted sooner may grow
-_SLOW_US = 500 * MILLISECOND_US  # those that take longer shrink
+_BYTES_MAX = 1 * MIB  # a packet is at most an eighth of this (4.13)
+_FAST_US = 100 * MILLISECOND_US  # if the receipt of a full batch comes sooner, batches grow
+_SLOW_US = 500 * MILLISECOND_US  # if a receipt takes longer, batches shrink
 
 
 class LinkPace:
-    """Told of each batch and of each receipt, in order."""
+    """Chooses the batch size of a link. The caller must report each batch sent and each receipt, in order."""
 
     def __init__(self) -> None:
         self.batch_bytes = _START_BYTES
-        self._sent: deque[tuple[int, bool]] = deque()  # when, and whether full; for each batch without a receipt
+        self._sent: deque[tuple[int, bool]] = deque()  # for each unreceipted batch: time sent, and whether it was full
 
     @property
     def waits(self) -> bool:
-        """Whether a receipt is to come."""
+        """Whether a batch has no receipt yet."""
         return bool(self._sent)
 
     def sent(self, size: int, now: int) -> None:
-        """A batch of so many bytes leaves. Packets do not fill it to the last byte."""
+        """Record that a batch of `size` bytes leaves. Three quarters of the limit count as full."""
         self._sent.append((now, size * 4 >= self.batch_bytes * 3))
 
     def receipted(self, now: int) -> None:
-        """The oldest batch has arrived."""
+        """Record the receipt of the oldest unreceipted batch."""
         sent_us, was_full = self._sent.popleft()
         took_us = now - sent_us
         if was_full and took_us < _FAST_US:
@@ -39,5 +39,5 @@ class LinkPace:
             self.batch_bytes = max(self.batch_bytes // 2, _BYTES_MIN)
 
     def forget(self) -> None:
-        """The receipts that are to come tell nothing any more."""
+        """Forget all batches without a receipt, since the carrier has given them up."""
         self._sent.clear()

@@ -1,7 +1,8 @@
-"""One half of a link (section 8); both sides are equal. Bytes in, batches and receipts out; no I/O.
+"""One half of a link (section 8). Both sides use the same code. It turns bytes into batches and receipts, without I/O.
 
-`send` and `handle_timeout` return what to write; what comes is read to `space`, and found by `filled`. When `closed` is
-set the link is over: close the connection, and give up what `unreceipted` names (8.3).
+`send` and `handle_timeout` return the buffers to write. The caller reads incoming bytes into `space` and passes their
+number to `filled`, which returns batches and receipts. When `closed` is set, the caller must close the connection and
+give up the batches that `unreceipted` names (8.3).
 """
 
 from collections import deque
@@ -15,27 +16,30 @@ from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, decode_link_header
 __all__ = ["LinkInput", "LinkState"]
 
 _RECEIPT_US = 25 * MILLISECOND_US  # 8.2
-_RECEIPT_BYTES = 256 * KIB  # a receipt leaves earlier after so many: a fast link is not to wait for them
+_RECEIPT_BYTES = 256 * KIB  # after this many bytes a receipt leaves at once: a fast link must not wait for receipts
 _NUMBER_MAX = 2**32 - 1  # 8.1
 
 
 class LinkInput(msgspec.Struct):
-    """What `receive` found: whole batches in order, and the tokens of our batches that are receipted."""
+    """Whole batches that came, in order, and the tokens of our own batches that are now receipted."""
 
     batches: list[Buffer]
     receipts: list[int]
 
 
 class LinkState:
-    """`length_max`: of a batch that comes, in bytes of packets. `buffers`: shared with other links, or its own."""
+    """One half of a link.
+
+    `length_max` limits an incoming batch, in bytes of packets. `buffers` may be shared with other links.
+    """
 
     def __init__(self, length_max: int = 16 * MIB, buffers: BufferPool | None = None) -> None:
-        self.closed = ""  # why; empty while the link is open
-        self.unreceipted_bytes = 0  # sent, and not known to have arrived
+        self.closed = ""  # why the link is closed; empty while it is open
+        self.unreceipted_bytes = 0  # bytes sent that have no receipt yet
         self._length_max = length_max
         self._sent = 0  # number of the newest batch sent
-        self._received = 0  # and received whole
-        self._waiting: deque[tuple[int, int]] = deque()  # token, bytes of what is not receipted
+        self._received = 0  # number of the newest batch received completely
+        self._waiting: deque[tuple[int, int]] = deque()  # token and size of each unreceipted batch
         self._receipt_at_us: int | None = None
         self._unreceipted_input_bytes = 0
         self._header: LinkHeader | None = None  # of the batch whose packets are coming
@@ -43,13 +47,13 @@ class LinkState:
 
     @property
     def unreceipted(self) -> list[int]:
-        """The tokens of the batches that are not receipted, oldest first."""
+        """The tokens of the batches without a receipt, oldest first."""
         return [token for token, _ in self._waiting]
 
     # output
 
     def send(self, packets: list[Buffer], token: int) -> list[Buffer]:
-        """What to write to send this batch; the receipt will name its token. Buffers are not copied."""
+        """Return the buffers to write to send this batch. Its receipt will name `token`. Buffers are not copied."""
         if self.closed:
             raise ValueError(f"the link is closed: {self.closed}")
         length = sum(map(len, packets))
@@ -57,21 +61,24 @@ class LinkState:
         self._waiting.append((token, length))
         self.unreceipted_bytes += length
         if self._sent == _NUMBER_MAX:
-            self.closed = "its numbers are used up"
+            self.closed = "the batch numbers of the link are used up: open another link"
         return [self._head(self._sent, length), *packets]
 
     def next_timeout(self) -> int | None:
-        """When a lone receipt is due (8.2)."""
+        """Return when a receipt without a batch is due (8.2), or None."""
         return self._receipt_at_us
 
     def handle_timeout(self, now: int) -> list[Buffer]:
-        """What to write: a lone receipt if it is due, else nothing. Call it after each `receive`, too."""
+        """Return the buffers to write: a receipt without a batch if one is due, else none.
+
+        Call it also after each `filled` or `receive`.
+        """
         if self._receipt_at_us is None or now < self._receipt_at_us or self.closed:
             return []
         return [self._head(0, 0)]
 
     def _head(self, number: int, length: int) -> bytes:
-        """A header; each one carries the receipt."""
+        """Encode a header. Every header carries the receipt, so none is due afterwards."""
         self._receipt_at_us = None
         self._unreceipted_input_bytes = 0
         return encode_link_header(LinkHeader(number, self._received, length))
@@ -79,12 +86,12 @@ class LinkState:
     # input
 
     def space(self) -> memoryview:
-        """Where the next bytes are to be read to; then call `filled`."""
+        """Return the memory to read the next bytes into. Then call `filled`."""
         wanted = self._header.length if self._header is not None else LINK_HEADER_SIZE
         return self._intake.space(wanted, LINK_HEADER_SIZE)
 
     def filled(self, size: int, now: int) -> LinkInput:
-        """So many bytes were read to there. Once the link is closed nothing is found any more."""
+        """Process `size` bytes that were read into `space`. On a closed link the result is empty."""
         found = LinkInput([], [])
         intake = self._intake
         intake.filled(size)
@@ -101,7 +108,7 @@ class LinkState:
         return found
 
     def receive(self, data: Buffer, now: int) -> LinkInput:
-        """Bytes that were read elsewhere, in any portion; they are copied."""
+        """Process bytes that were read elsewhere, in portions of any size. They are copied."""
         found = LinkInput([], [])
         view = memoryview(data)
         while len(view) and not self.closed:
@@ -126,15 +133,18 @@ class LinkState:
             self._take_batch(found, b"", now)
 
     def _objection(self, header: LinkHeader | None) -> str:
-        """Why this header closes the link (8.3); empty: it does not."""
+        """Return why this header closes the link (8.3); empty if it does not."""
         if header is None:
-            return "a header is not ours, or damaged"
+            return "a header is damaged, or does not come from a tunnel link"
         if header.length > self._length_max:
             return f"a batch of {header.length} bytes is above the limit of {self._length_max}"
         if header.number not in (0, self._received + 1) or (header.number == 0 and header.length):
-            return f"batch {header.number} is not the next one, {self._received + 1}"
+            return f"batch {header.number} came, but the next one must be {self._received + 1}"
         if not self._sent - len(self._waiting) <= header.received <= self._sent:
-            return f"a receipt for batch {header.received} of {self._sent}"
+            return (
+                f"a receipt for batch {header.received} came, "
+                f"but only {self._sent - len(self._waiting)} to {self._sent} are possible"
+            )
         return ""
 
     def _take_receipts(self, received: int) -> list[int]:

@@ -1,51 +1,58 @@
-"""Pacing without an estimator: body sizes, the number of lanes and the hold, each learned and allowed to grow again.
+"""Pacing without an estimate of bandwidth: it learns body sizes, the number of lanes and the hold. Each can grow again.
 
-What is under way is lanes times body. Both grow while they are the limit and exchanges take hardly longer than the
-round trip; that they take longer shows a queue, and a queue is what interactive streams suffer from.
+The amount in flight is the number of lanes times the body size. Both grow while they are the limit and exchanges take
+hardly longer than the round trip. Longer exchanges show a queue, and a queue delays interactive streams.
 """
 
 from tunnel.exchange.config import KIB, MILLISECOND_US, SECOND_US
 
 __all__ = ["BodyLimit", "HoldLimit", "LaneCount"]
 
-_GROW_EXTRA_US = 100 * MILLISECOND_US  # beyond the round trip: less, and a body may double
-_SHRINK_EXTRA_US = 500 * MILLISECOND_US  # more, and it halves
-_REFUSED_US_MIN = 30 * SECOND_US  # until a size that was answered 413 is tried again; doubles each time
+_GROW_EXTRA_US = 100 * MILLISECOND_US  # a body limit may double if an exchange exceeds the round trip by less than this
+_SHRINK_EXTRA_US = 500 * MILLISECOND_US  # a body limit halves if an exchange exceeds the round trip by more than this
+_REFUSED_US_MIN = 30 * SECOND_US  # wait before a size that was refused is tried again; doubles if that fails
 _REFUSED_US_MAX = 600 * SECOND_US
-_BODY_FLOOR_BYTES = 16 * KIB  # 7.9
-_IDLE_US = 5 * SECOND_US  # unused for so long, a lane is given back
-_HOLD_SUCCESSES = 4  # holds that were endured before a longer one is tried; doubles each time that fails
+_REFUSED_BYTES_MIN = (
+    4 * KIB
+)  # 7.16: refusals can lower the limit as far as this; slowness only to the configured minimum
+_IDLE_US = 5 * SECOND_US  # a lane that was unused for this long is given back
+_HOLD_SUCCESSES = 4  # number of full holds that must succeed before a longer one is tried; doubles after each growth
 
 
 class BodyLimit:
-    """The largest body of one direction."""
+    """The limit of body sizes in one direction."""
 
     def __init__(self, start_bytes: int, bytes_min: int, bytes_max: int) -> None:
         self.limit_bytes = start_bytes
         self._own_bytes_min = self._bytes_min = bytes_min
         self._own_bytes_max = self._bytes_max = bytes_max
-        self._changed_us = -1  # exchanges sent before tell nothing about the present limit
-        self._refused_bytes = 0  # answered 413; 0: never
+        self._changed_us = -1  # exchanges sent before this say nothing about the present limit
+        self._refused_bytes = 0  # size of the last body that was refused; 0: none was
         self._refused_until_us = 0
         self._refused_us = _REFUSED_US_MIN
 
     def bound(self, bytes_max: int) -> None:
-        """The relay takes no more than this."""
+        """Keep the limit within the relay's largest body."""
         self._bytes_max = min(self._own_bytes_max, max(1, bytes_max))
         self._bytes_min = min(self._own_bytes_min, self._bytes_max)
         self.limit_bytes = min(self.limit_bytes, self._bytes_max)
 
     def is_full(self, body_bytes: int) -> bool:
-        """Whether a body of this size shows that the limit is what limits. Packets are up to an eighth of a body."""
+        """Return whether a body of this size was as large as the limit allows.
+
+        Three quarters count as full, since packets are up to an eighth of a body and do not fill it exactly.
+        """
         return body_bytes * 4 >= self.limit_bytes * 3
 
     def answered(self, sent_us: int, extra_us: int, now: int) -> bool:
-        """A full body sent at `sent_us` took so much longer than the round trip. Returns whether only more lanes could
-        carry more: the exchange was quick, and the body may not grow."""
+        """Learn from a full body that was sent at `sent_us` and took `extra_us` longer than the round trip.
+
+        Return whether only more lanes could carry more: the exchange was not slow, but the body may not grow.
+        """
         if sent_us < self._changed_us:
             return False
         if extra_us > _SHRINK_EXTRA_US:
-            self._set(max(self._bytes_min, self.limit_bytes // 2), now)
+            self._set(min(self.limit_bytes, max(self._bytes_min, self.limit_bytes // 2)), now)
             return False
         grown = min(self._bytes_max, self.limit_bytes * 2)
         if grown >= self._refused_bytes > 0 and now < self._refused_until_us:
@@ -56,15 +63,16 @@ class BodyLimit:
         return True
 
     def refused(self, body_bytes: int, now: int) -> bool:
-        """A body of this size was answered 413. Returns whether smaller ones may be tried; else it is at the floor."""
-        if body_bytes <= min(self._bytes_min, _BODY_FLOOR_BYTES):
+        """Learn from a body that was refused, perhaps for its size. Return whether smaller ones may be tried."""
+        floor_bytes = min(self._bytes_min, _REFUSED_BYTES_MIN)
+        if body_bytes <= floor_bytes:
             return False
         if self._refused_bytes and now >= self._refused_until_us:
             self._refused_us = min(_REFUSED_US_MAX, 2 * self._refused_us)
         self._refused_bytes = body_bytes
         self._refused_until_us = now + self._refused_us
-        # The size itself, not the limit, is halved: several lanes may be told at once.
-        self._set(min(self.limit_bytes, max(self._bytes_min, body_bytes // 2)), now)
+        # Halve the size itself and not the limit, since several lanes may be refused at the same time.
+        self._set(min(self.limit_bytes, max(floor_bytes, body_bytes // 2)), now)
         return True
 
     def _set(self, limit_bytes: int, now: int) -> None:
@@ -73,7 +81,7 @@ class BodyLimit:
 
 
 class LaneCount:
-    """How many lanes are in use."""
+    """The number of lanes in use."""
 
     def __init__(self, start: int, most: int, *, adapt: bool) -> None:
         self.count = start
@@ -85,17 +93,20 @@ class LaneCount:
         self._failed_us = -1
 
     def bound(self, most: int) -> None:
-        """The relay allows no more than this."""
+        """Keep the number within the lanes that the relay allows."""
         self.most = min(self._own_most, max(1, most))
         self.count = min(max(self.count, self._start), self.most)
 
     def failed(self, now: int) -> None:
-        """An exchange failed."""
+        """Record that an exchange failed."""
         self._failed_us = now
 
     def pressed(self, sent_us: int, extra_us: int, round_trip_us: int, now: int) -> bool:
-        """A full body that may not grow, sent at `sent_us`, took so much longer than the round trip. Returns whether
-        there is a lane more: as long as what is under way does not fill the round trip, and nothing fails."""
+        """Add a lane if the bytes in flight do not fill the round trip and nothing fails. Return whether one was added.
+
+        Call it after a full body that may not grow, which was sent at `sent_us` and took `extra_us` longer than the
+        round trip.
+        """
         if not self._adapt or self.count >= self.most or sent_us < max(self._changed_us, self._failed_us + 1):
             return False
         if extra_us >= _GROW_EXTRA_US + round_trip_us // 2:
@@ -105,34 +116,39 @@ class LaneCount:
         return True
 
     def idle_until_us(self, used_us: int) -> int | None:
-        """When the highest lane, last used at `used_us`, is to be given back; None: it stays. Two stay, however many
-        there were at first: on one alone a pull that is held would bar all pushes."""
+        """Return when the highest lane, last used at `used_us`, is to be given back; None if it stays.
+
+        Two lanes stay even if there was only one at first: on a single lane a held pull would block all pushes.
+        """
         return used_us + _IDLE_US if self.count > max(2, self._start) else None
 
     def give_back(self) -> None:
-        """The highest lane has been idle for long."""
+        """Give the highest lane back, after it has been idle for long enough."""
         self.count -= 1
 
 
 class HoldLimit:
-    """How long the path lets a response wait. Proxies and NATs that cut idle exchanges do so at their own fixed age."""
+    """The longest time for which the path lets a response wait.
+
+    Proxies and NATs that cut idle exchanges cut each of them at the same age.
+    """
 
     def __init__(self, hold_us: int, hold_us_min: int) -> None:
         self.hold_us = hold_us
         self._own_hold_us_min = self._hold_us_min = hold_us_min
         self._own_hold_us_max = self._hold_us_max = hold_us
-        self._cut_us = 0  # age at the last cut, 0 for none
+        self._cut_us = 0  # age of the exchange at the last cut; 0: none
         self._successes = 0
         self._successes_needed = _HOLD_SUCCESSES
 
     def bound(self, hold_us_max: int) -> None:
-        """The relay holds no longer than this."""
+        """Keep the hold within the relay's longest hold."""
         self._hold_us_max = min(self._own_hold_us_max, hold_us_max)
         self._hold_us_min = min(self._own_hold_us_min, self._hold_us_max)
         self.hold_us = max(self._hold_us_min, min(self.hold_us, self._hold_us_max))
 
     def endured(self, age_us: int) -> None:
-        """A pull was answered after this time, at its first attempt."""
+        """Learn from a pull whose first attempt was answered after `age_us`."""
         if age_us * 4 >= self._cut_us * 3:
             self._cut_us = 0
         if age_us * 4 < self.hold_us * 3:
@@ -144,7 +160,8 @@ class HoldLimit:
             self._successes_needed = min(2 * self._successes_needed, 16 * _HOLD_SUCCESSES)
 
     def cut(self, age_us: int) -> None:
-        """A pull failed at this age while the path was fine. Halves at the second time at a similar age."""
+        """Learn from a pull that failed at `age_us` while the path was fine. The second cut at a similar age halves
+        the hold."""
         if age_us < self._hold_us_min:
             return
         if self._cut_us and abs(age_us - self._cut_us) <= max(SECOND_US, self._cut_us // 4):

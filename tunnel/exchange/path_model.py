@@ -1,4 +1,4 @@
-"""What is learned about the path from each answer: round trip, sizes, lanes, hold, and when to pull."""
+"""The model of the path, learned from each answer: round trip, body sizes, lanes, hold, and when to pull."""
 
 import msgspec
 
@@ -11,24 +11,24 @@ from tunnel.wire import EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, Exchange
 
 __all__ = ["AnswerSeen", "PathModel"]
 
-_HOLD_US_SHORT = SECOND_US  # after packets: a stream whose pull is lost in silence stands still for about that long
+_HOLD_US_SHORT = SECOND_US  # first hold after packets: a stream whose pull is lost silently stalls for about that long
 
-_ATTEMPTS_MAX = 3  # open at once per lane: the newest two, and the oldest for slow paths
-_ATTACH_ATTEMPTS_MAX = 8  # of ATTACH, which is small: the round trip may be unknown, and long
-_BLIND_REPEAT_US_MAX = 8 * SECOND_US  # with one connection each attempt ends the one before: they must get longer
+_ATTEMPTS_MAX = 3  # attempts that may be open at once per lane: the newest two, and the oldest for slow paths
+_ATTACH_ATTEMPTS_MAX = 8  # the same for ATTACH, which is small: the round trip may be unknown, and long
+_BLIND_REPEAT_US_MAX = 8 * SECOND_US  # with one connection each attempt ends the previous one, so intervals must grow
 
 
 class AnswerSeen(msgspec.Struct):
-    """The answer to a flight, as far as the path is concerned."""
+    """The properties of an answer that say something about the path."""
 
     attempt: Attempt
     body_bytes: int
     empty: bool
-    more: bool  # waits at the relay
+    more: bool  # more packets wait at the relay
 
 
 class PathModel:
-    """What is known of the path survives attaching again."""
+    """Everything that the lanes have learned about the path. It stays valid when the endpoint attaches again."""
 
     def __init__(self, config: LaneConfig) -> None:
         most = 1 if config.one_connection else config.lanes_max
@@ -43,28 +43,28 @@ class PathModel:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of packets in a request body."""
+        """The number of bytes of packets that fit a request body."""
         return max(HEADER_SIZE, self.up.limit_bytes - EXCHANGE_BYTES)
 
     @property
     def holding(self) -> bool:
-        """Whether one lane is always left to a pull."""
+        """Whether one lane is always kept for a pull."""
         return self.pulls.mode is PullMode.HOLDING and self.lanes.count > 1
 
     def bound(self, attached: Attached) -> None:
-        """Keep to the limits of the relay."""
+        """Keep to the relay's limits."""
         self.lanes.bound(attached.lanes)
         self.up.bound(attached.body_bytes_max)
         self.hold.bound(attached.hold_ms_max * 1000)
         self.settle_interval(attached.pull_interval_ms * 1000)
 
     def settle_interval(self, interval_us: int) -> None:
-        """Pulls come at this interval; 0: always. They start anew."""
-        # With one lane a response that waits would keep every push waiting.
+        """Set the interval of pulls (0: no interval) and reset the pull policy."""
+        # With one lane, a held pull would keep every push waiting.
         self.pulls.configure(interval_us, can_hold=self.lanes.count > 1 and self.hold.hold_us > 0)
 
     def flight(self, message: Attach | Exchange, now: int) -> Flight:
-        """Send this, with deadline and repeats as the path asks for (7.8)."""
+        """Create the flight of a message, with a deadline and repeats that suit the path (7.8)."""
         hold_ms = message.hold_ms if isinstance(message, Exchange) else 0
         attempts_max = _ATTACH_ATTEMPTS_MAX if isinstance(message, Attach) else _ATTEMPTS_MAX
         if self._one_connection:
@@ -79,7 +79,7 @@ class PathModel:
         )
 
     def answered(self, flight: Flight, arrived: AnswerSeen, now: int) -> bool:
-        """A flight was answered. Returns whether there is a lane more."""
+        """Learn from the answer to a flight. Return whether a lane was added."""
         took_us = now - arrived.attempt.sent_us
         first = flight.sent == 1
         full = arrived.more or arrived.body_bytes * 4 >= flight.answer_bytes_max * 3
@@ -94,7 +94,7 @@ class PathModel:
         if first:
             self.hold.endured(took_us)
         elif flight.sent == 2 and not flight.proven:
-            # Its first repeat was answered: the path was fine, only the waiting response was cut.
+            # The first repeat was answered, so the path was fine and only the held response was cut.
             self.hold.cut(flight.first_failure_us)
 
     def _learn_sizes(self, flight: Flight, arrived: AnswerSeen, took_us: int, now: int) -> bool:

@@ -1,4 +1,4 @@
-"""A packet that came in pieces (7.6), put together again. Both halves of a lane hold at most one."""
+"""The assembler of packets that come in pieces (7.6). Each half of a lane holds at most one incomplete packet."""
 
 import struct
 from collections.abc import Callable
@@ -10,29 +10,32 @@ __all__ = ["PieceAssembler"]
 
 Parsed = TypeVar("Parsed")
 
-_unpack_size = struct.Struct("!4xI").unpack_from  # behind version and type (1.1)
+_unpack_size = struct.Struct("!4xI").unpack_from  # the size field follows version and type (1.1)
 
 
 class PieceAssembler:
-    """The packet of which some pieces are here. Its own size field says where it ends, and is checked first."""
+    """The pieces of an incomplete packet. The packet's size field, which is checked first, says where it ends."""
 
     __slots__ = ("_held", "_size", "packet_bytes_max")
 
     def __init__(self, packet_bytes_max: int) -> None:
         self.packet_bytes_max = packet_bytes_max
-        self._held = bytearray()  # copied: each piece would keep a body alive, and it may be one byte of it
-        self._size = 0  # of the whole packet, 0 while nothing is held
+        self._held = bytearray()  # a copy: even a piece of one byte would otherwise keep a whole body in memory
+        self._size = 0  # of the whole packet; 0 while nothing is held
 
     @property
     def held_bytes(self) -> int:
-        """Of a packet of which pieces are missing."""
+        """The number of bytes held of an incomplete packet."""
         return len(self._held)
 
     def feed(
         self, message: Exchange | Answer, parse: Callable[[Buffer], tuple[list[Parsed], Discarded | None]]
     ) -> tuple[list[Parsed], Discarded | None]:
-        """What a body that is applied brings: its packets, or the one whose last piece it holds, and what was thrown
-        away. An empty body, like that of a pull, leaves what is held alone."""
+        """Process the body of a message that is applied.
+
+        Return its packets, or the packet that its piece completes, and a count of what was discarded. An empty body,
+        such as that of a pull, does not touch the pieces that are held.
+        """
         data = message.data
         if message.piece:
             packet, abandoned = self.add(message.piece_offset, data)
@@ -47,9 +50,10 @@ class PieceAssembler:
         return parsed, discarded or abandoned
 
     def add(self, offset: int, piece: Buffer) -> tuple[bytes | None, Discarded | None]:
-        """Take the next piece: the whole packet when this was the last one, and what had to be thrown away.
+        """Add a piece. Return the whole packet if this piece completes it, and a count of what was discarded.
 
-        A piece that does not continue what is held discards it, and starts a packet only at offset 0.
+        If the piece does not continue the packet that is held, that packet is discarded. The piece then starts a new
+        packet only if its offset is 0.
         """
         discarded = None
         if offset != self.held_bytes:
@@ -57,7 +61,7 @@ class PieceAssembler:
         if offset != self.held_bytes or not len(piece):
             return None, _truncated(discarded, len(piece))
         if not offset:
-            # A first piece is never shorter than a header: bodies have at least 16 KiB.
+            # A valid first piece is never shorter than a header, since bodies have at least 16 KiB.
             size = _unpack_size(piece)[0] if len(piece) >= HEADER_SIZE else 0
             if not HEADER_SIZE <= size <= self.packet_bytes_max:
                 return None, Discarded(bad_size=1, bytes=len(piece))
@@ -65,13 +69,13 @@ class PieceAssembler:
         self._held += piece
         if self.held_bytes < self._size:
             return None, discarded
-        # What runs past the end of the packet is left for the parser of the packet to count.
+        # The parser of the packet counts any bytes after its end.
         packet = bytes(self._held)
         self._forget()
         return packet, discarded
 
     def clear(self) -> Discarded | None:
-        """The sender gave up the rest: what was thrown away, if anything."""
+        """Discard the incomplete packet, whose rest the sender has given up. Return a count of what was discarded."""
         if not self.held_bytes:
             return None
         discarded = Discarded(truncated=1, bytes=self.held_bytes)
@@ -84,7 +88,7 @@ class PieceAssembler:
 
 
 def _truncated(discarded: Discarded | None, size: int) -> Discarded | None:
-    """`discarded` and a piece of `size` bytes that leads nowhere."""
+    """Return `discarded` plus a piece of `size` bytes that belongs to no packet."""
     if not size:
         return discarded
     before = discarded or Discarded()

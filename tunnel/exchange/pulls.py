@@ -1,11 +1,15 @@
-"""When to pull, how many at once and with which hold (7.4). Three ways, chosen by what the path and the config allow:
+"""The policy that decides when to pull, how many pulls to keep in flight and which hold to ask for (7.4).
 
-holding   one pull is always out; the relay keeps it until something waits. Two while packets flow, if lanes allow.
-polling   where a response cannot wait (one lane, or no hold): at once after packets, else ever less often.
-interval  one pull each so often, without a hold.
+The path and the configuration choose one of three modes:
 
-In each way, while answers come full or say that more waits, all lanes but one pull at once and without a hold: so short
-an exchange has a short deadline, and a push still finds a lane.
+holding   One pull is always in flight; the relay holds it until something waits. Two while packets flow, if there are
+          more than two lanes.
+polling   Used where a response cannot be held (one lane, or no hold): pull at once after packets, else with exponential
+          backoff.
+interval  One pull at each interval, without a hold.
+
+In every mode, while answers are full or say that more waits, all lanes but one pull at once and without a hold. Such a
+short exchange has a short deadline, and a push still finds a lane.
 """
 
 import enum
@@ -22,7 +26,7 @@ _BACKOFF_US_MAX = SECOND_US
 
 
 class PullMode(enum.Enum):
-    """The three ways."""
+    """The three modes that the module describes."""
 
     HOLDING = enum.auto()
     POLLING = enum.auto()
@@ -30,63 +34,69 @@ class PullMode(enum.Enum):
 
 
 class Pulled(msgspec.Struct):
-    """An answer, as far as pulling is concerned."""
+    """The properties of an answer that matter for pulls."""
 
-    pull: bool  # else it answered a push
+    pull: bool  # the answer to a pull; else to a push
     empty: bool
     more: bool  # the answer was full or said that more waits
-    hold_us: int  # that was asked for
+    hold_us: int  # the hold that the request asked for
     took_us: int
     repeated: bool
 
 
 class PullPolicy:
-    """`hold_us_short` is the first hold after packets came: a pull that is lost then costs a stream no more than that.
-    Holds double while nothing comes."""
+    """Decides when to pull and with which hold.
+
+    `hold_us_short` is the first hold after packets came: if that pull is lost, a stream stalls no longer than that.
+    Holds double while nothing comes.
+    """
 
     def __init__(self, hold_us_short: int) -> None:
         self.mode = PullMode.HOLDING
-        self.hungry = False
+        self.more_waits = False
         self.interval_us = 0
         self._active = False  # the last pull brought packets
         self._hold_us_short = hold_us_short
         self._hold_us = hold_us_short
-        self._next_us = 0  # not earlier, unless hungry
+        self._next_us = 0  # the next pull leaves no earlier, unless `more_waits`
         self._backoff_us = _BACKOFF_US_MIN
 
     def configure(self, interval_us: int, *, can_hold: bool) -> None:
-        """What the relay and the path allow; starts anew."""
+        """Set what the relay and the path allow, and reset the policy."""
         self.mode = PullMode.INTERVAL if interval_us else PullMode.HOLDING if can_hold else PullMode.POLLING
         self.interval_us = interval_us
-        self.hungry = self._active = False
+        self.more_waits = self._active = False
         self._hold_us = self._hold_us_short
         self._next_us = 0
         self._backoff_us = _BACKOFF_US_MIN
 
     def due_us(self, outstanding: int, lanes: int) -> int:
-        """When the next pull is wanted, with so many out on so many lanes; NEVER_US while there are enough."""
+        """Return when the next pull is due, with `outstanding` pulls in flight on `lanes` lanes.
+
+        Return NEVER_US while enough pulls are in flight.
+        """
         if outstanding >= self._target(lanes):
             return NEVER_US
-        return 0 if self.hungry else self._next_us
+        return 0 if self.more_waits else self._next_us
 
     def started(self, hold_us_max: int, now: int) -> int:
-        """A pull leaves now: its hold."""
+        """Record that a pull leaves now, and return the hold that it must ask for."""
         if self.mode is PullMode.INTERVAL:
             self._next_us = now + self.interval_us
-        if self.mode is not PullMode.HOLDING or self.hungry:
+        if self.mode is not PullMode.HOLDING or self.more_waits:
             return 0
         return min(self._hold_us, hold_us_max)
 
     def answered(self, pulled: Pulled, now: int) -> None:
-        """Any exchange was answered."""
-        self.hungry = pulled.more
+        """Learn from the answer to any exchange."""
+        self.more_waits = pulled.more
         if self.mode is PullMode.HOLDING:
             self._answered_holding(pulled, now)
         elif self.mode is PullMode.POLLING:
             self._answered_polling(pulled, now)
 
     def _target(self, lanes: int) -> int:
-        if self.hungry:
+        if self.more_waits:
             return max(1, lanes - 1)
         return 2 if self._active and self.mode is PullMode.HOLDING and lanes > 2 else 1
 
@@ -104,7 +114,7 @@ class PullPolicy:
             self._backoff_us = _BACKOFF_US_MIN
             self._next_us = 0
         else:
-            # Someone does not hold what we ask to be held: do not ask again and again.
+            # The relay or a proxy ended the hold early: back off instead of pulling in a tight loop.
             self._back_off(now)
 
     def _answered_polling(self, pulled: Pulled, now: int) -> None:
@@ -114,7 +124,7 @@ class PullPolicy:
         elif pulled.pull:
             self._back_off(now)
         else:
-            # What was pushed may be answered by the peer soon.
+            # The peer may soon answer what was pushed.
             self._backoff_us = _BACKOFF_US_MIN
             self._next_us = min(self._next_us, now + _BACKOFF_US_MIN)
 

@@ -1,29 +1,48 @@
-"""Who we are at the relay: secret, id, generation and epoch (section 6), and what the relay allowed."""
+"""The endpoint's identity at the relay (section 6): secret, id, generation and epoch, and the limits of the relay."""
 
-from tunnel.exchange.config import LaneConfig
+from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.wire import VERSION, Attach, Attached, attachment_id
 
 __all__ = ["Registration"]
 
 _GENERATION_MAX = 2**32 - 1  # 7.11
+_RETURNS_MAX = 10  # a relay does not forget an attachment so often; several relays by turns do, about once a second
+_RETURN_GAP_US = 10 * SECOND_US
+_EPOCHS_MAX = 64  # that are remembered
 
 
 class Registration:
-    """The identity that every exchange names. `attached` is None until the relay answered the present generation."""
+    """The identity that every exchange carries.
 
-    def __init__(self, secret: bytes, endpoint_name: str, config: LaneConfig) -> None:
-        self.id = attachment_id(secret)
+    `attached` is None until the relay has answered ATTACH of the present generation.
+    """
+
+    def __init__(self, secret: bytes, endpoint_name: str, config: LaneConfig, *, identity: bytes | None = None) -> None:
+        self.id = identity if identity is not None else attachment_id(secret)
         self.generation = 1
         self.attached: Attached | None = None
-        self.is_fresh = True  # the relay of the present attachment knew nothing of us
-        self._epoch: int | None = None  # of the last relay that we were attached to
-        self.pull_interval_us = config.pull_interval_us  # asked for
+        self.is_fresh = True  # the relay had no state of this attachment
+        self._epoch: int | None = None  # of the last attachment
+        self._epochs: set[int] = set()  # of all attachments
+        self._returns = 0  # attachments in quick succession to a relay that had just not known this endpoint
+        self._returned_us = 0
+        self.pull_interval_us = config.pull_interval_us  # the interval that ATTACH asks for
         self._secret = secret
         self._name = endpoint_name
         self._body_bytes_max = config.answer_bytes_max
 
+    @property
+    def was_attached(self) -> bool:
+        """Whether a relay has ever answered an ATTACH of this endpoint."""
+        return self._epoch is not None
+
+    @property
+    def meets_several_relays(self) -> bool:
+        """Whether several relays answer at this address by turns, none of which knows an attachment of the others."""
+        return self._returns >= _RETURNS_MAX
+
     def request(self) -> Attach:
-        """The ATTACH of the present generation."""
+        """Return the ATTACH of the present generation."""
         return Attach(
             secret=self._secret,
             generation=self.generation,
@@ -33,21 +52,39 @@ class Registration:
             name=self._name,
         )
 
-    def accept(self, message: Attached) -> str:
-        """Take the answer; else what is wrong with it. A proxy may give us that of somebody else, or an old one."""
+    def accept(self, message: Attached, now: int) -> str:
+        """Accept ATTACHED. Return "" on success, else what is wrong with it.
+
+        A proxy may deliver the answer to another endpoint's ATTACH, or to an older one.
+        """
         if message.attachment_id != self.id:
             return "the answer to another endpoint's ATTACH"
         if message.generation != self.generation:
             return "the answer to an older ATTACH"
         self.attached = message
-        # A late copy of an older ATTACH may have been there first: another epoch is another memory, whatever it says.
+        # A late copy of an older ATTACH may have reached the relay first; the relay then does not say "fresh". But
+        # another epoch always means that the relay has lost its state.
         self.is_fresh = message.fresh or message.epoch != self._epoch
+        self._count_returns(message.epoch, now)
         self._epoch = message.epoch
         return ""
 
+    def _count_returns(self, epoch: int, now: int) -> None:
+        """Count attachments to epochs that were met before. A relay that was restarted has a new epoch every time."""
+        if epoch not in self._epochs or now - self._returned_us > _RETURN_GAP_US:
+            self._returns = 0
+        if epoch in self._epochs:
+            self._returns += 1
+            self._returned_us = now
+        if len(self._epochs) >= _EPOCHS_MAX:
+            self._epochs.clear()
+        self._epochs.add(epoch)
+
     def renew(self, *, outbid: bool) -> bool:
-        """Go on to a higher generation; `outbid`: the relay knows a higher one, so they must rise fast. Returns False
-        when there is none left."""
+        """Move to a higher generation. Return False if there is none left.
+
+        With `outbid` the relay knows a higher generation than ours: then the generation doubles, to overtake it soon.
+        """
         self.attached = None
         if self.generation == _GENERATION_MAX:
             return False

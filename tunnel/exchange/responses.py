@@ -1,4 +1,4 @@
-"""What an HTTP response means for the exchange it answers (7.9, 7.10), as data."""
+"""The meaning of an HTTP response for the exchange that it answers (7.9, 7.10), as data."""
 
 import enum
 
@@ -10,24 +10,25 @@ from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusC
 __all__ = ["Outcome", "Verdict", "judge"]
 
 _TOO_MANY_REQUESTS = 429
-_TOO_MANY_US = SECOND_US  # who finds us too many, and does not say until when, is not asked at once
-_QUOTE_BYTES = 120  # of a foreign body are shown to a person
-_ADVICE_BYTES = 500  # of what a carrier says about a proxy that asks who we are
+_TOO_MANY_US = SECOND_US  # wait after a 429 without Retry-After
+_QUOTE_BYTES = 120  # length of a foreign body's quotation in an error text
+_ADVICE_BYTES = 500  # the same for a 407, whose body is the carrier's advice about proxy authentication
 
 
 class Verdict(enum.Enum):
-    """What to do about a response."""
+    """The action that the lanes must take after a response."""
 
     ANSWER = enum.auto()  # an ANSWER: take it if it is for this exchange
-    ATTACHED = enum.auto()  # an ATTACHED: likewise
-    REPEAT = enum.auto()  # a failure: same number, same body, new connection
-    TOO_LARGE = enum.auto()  # shrink
+    ATTACHED = enum.auto()  # an ATTACHED: take it if it is for this ATTACH
+    REPEAT = enum.auto()  # a failure: repeat with the same number and body on a new connection
+    TOO_LARGE = enum.auto()  # shrink the body
     UNKNOWN = enum.auto()  # attach again
     STALE = enum.auto()  # attach again under a higher generation
+    FOREIGN = enum.auto()  # another party refuses or redirects: final before the first attach, a failure after it
     FATAL = enum.auto()  # repeating will not help
 
 
-# 7.10. A code that is not here came from a later version: its HTTP status decides.
+# 7.10. An unlisted code comes from a later version of the protocol; then the HTTP status decides.
 _BY_CODE: dict[int, Verdict] = {
     StatusCode.UNKNOWN: Verdict.UNKNOWN,
     StatusCode.CORRUPT: Verdict.REPEAT,
@@ -39,23 +40,39 @@ _BY_CODE: dict[int, Verdict] = {
     StatusCode.MALFORMED: Verdict.FATAL,
 }
 
-# 7.9, whoever answered. Every other status without our magic is repeated: proxies and login pages use them all.
+# 7.9. These hold for any responder. An exchange that got any other status without the magic is repeated, since proxies
+# and login pages use them all. 407 is final at any time: repeating a wrong password locks accounts.
 _BY_STATUS: dict[int, Verdict] = {
-    301: Verdict.FATAL,
-    302: Verdict.FATAL,
-    303: Verdict.FATAL,
-    307: Verdict.FATAL,
-    308: Verdict.FATAL,
-    401: Verdict.FATAL,
-    403: Verdict.FATAL,
+    301: Verdict.FOREIGN,
+    302: Verdict.FOREIGN,
+    303: Verdict.FOREIGN,
+    307: Verdict.FOREIGN,
+    308: Verdict.FOREIGN,
+    401: Verdict.FOREIGN,
+    403: Verdict.FOREIGN,
     407: Verdict.FATAL,
     413: Verdict.TOO_LARGE,
-    415: Verdict.FATAL,
+    415: Verdict.FOREIGN,
+}
+
+
+_LOGIN = "it may be a login or block page: open the relay's URL in a browser"
+_BEHIND = "a proxy cannot reach the relay"
+_REASONS = {
+    200: _LOGIN,
+    404: "check the path of the relay's URL",
+    405: "something on the way allows no POST requests to this URL: check the path of the relay's URL",
+    407: "a proxy asks for user and password",
+    501: "something on the way does not support POST requests: check the URL and the proxy",
+    502: _BEHIND,
+    503: _BEHIND,
+    504: _BEHIND,
+    511: _LOGIN,
 }
 
 
 class Outcome(msgspec.Struct):
-    """A judged response. `text` tells a person what answered."""
+    """The verdict about a response. `text` describes the response for people."""
 
     verdict: Verdict
     message: Answer | Attached | None = None
@@ -65,7 +82,7 @@ class Outcome(msgspec.Struct):
 
 
 def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
-    """The meaning of a complete response; `retry_after_us` is its Retry-After header, 0 without one."""
+    """Return the meaning of a complete response. `retry_after_us` is its Retry-After header; 0 if it has none."""
     message = decode_envelope(body)
     if status == _TOO_MANY_REQUESTS:
         retry_after_us = retry_after_us or _TOO_MANY_US
@@ -76,19 +93,34 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
             return Outcome(Verdict.ATTACHED, message)
         case Status():
             verdict = _BY_CODE.get(message.code, _BY_STATUS.get(status, Verdict.REPEAT))
+            if verdict is Verdict.FOREIGN:
+                verdict = Verdict.FATAL  # a code of a later version, but the relay's own answer
             text = f"HTTP {status} from the relay: {message.text}"
             return Outcome(verdict, None, message.code, text, max(retry_after_us, message.retry_after_ms * 1000))
         case EnvelopeError.VERSION:
-            return Outcome(Verdict.FATAL, text=f"HTTP {status}: the relay speaks another version of the protocol")
+            return Outcome(
+                Verdict.FATAL, text=f"HTTP {status}: the relay speaks another protocol version: update the older side"
+            )
     verdict = _BY_STATUS.get(status, Verdict.REPEAT)
     size = _ADVICE_BYTES if status == 407 else _QUOTE_BYTES
-    reason = message.value if isinstance(message, EnvelopeError) else "a request instead of an answer"
-    quoted = f": {_quote(body, size)}" if message is EnvelopeError.NOT_OURS else ""
-    text = f"HTTP {status}, {reason}{quoted}"
+    if message is EnvelopeError.NOT_OURS:
+        quoted = _quote(body, size)
+        text = f"HTTP {status}, but not from a relay{_explained(status, quoted)}: {quoted}"
+    elif isinstance(message, EnvelopeError):
+        text = f"HTTP {status}, but the answer arrived damaged ({message.value})"
+    else:
+        text = f"HTTP {status}, but the answer is our own request, which something on the way sent back"
     return Outcome(verdict, text=text, retry_after_us=retry_after_us)
 
 
+def _explained(status: int, quoted: str) -> str:
+    if status == 400 and "HTTPS port" in quoted:  # what nginx and Apache answer
+        return " (this port speaks TLS: the URL must begin with https://)"
+    reason = _REASONS.get(status, "")
+    return f" ({reason})" if reason else ""
+
+
 def _quote(body: Buffer, size: int) -> str:
-    """The beginning of a foreign body, on one line, harmless on a terminal."""
+    """Return the start of a foreign body on one line, without control characters, so that a terminal can show it."""
     start = bytes(body[:size]).decode("utf-8", "replace")
     return " ".join("".join(letter if letter.isprintable() else " " for letter in start).split()) or "an empty body"

@@ -1,4 +1,4 @@
-"""How long exchanges take, and what follows for deadlines (7.7, 7.8)."""
+"""The round-trip time of exchanges, and the deadlines that follow from it (7.7, 7.8)."""
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
 
@@ -6,23 +6,23 @@ __all__ = ["RoundTrip"]
 
 _DEADLINE_US_MIN = 500 * MILLISECOND_US  # 7.8
 _DEADLINE_US_MAX = 30 * SECOND_US  # 7.8
-_DEADLINE_US_FIRST = SECOND_US  # before any sample, as RFC 6298 2.1: a first exchange also opens TCP, TLS and proxies
+_DEADLINE_US_FIRST = SECOND_US  # before the first sample (RFC 6298 2.1): that exchange also opens TCP, TLS and proxies
 _GRACE_US = 50 * MILLISECOND_US  # 7.7
-_REPEAT_US = SECOND_US  # 7.8: the longest of the times between repeats
-_LEAST_WINDOW_US = 60 * SECOND_US  # a changed path shows in the least time after one to two of these
+_REPEAT_US = SECOND_US  # 7.8: the longest time between repeats is at least this
+_LEAST_WINDOW_US = 60 * SECOND_US  # the minimum follows a changed path after one to two of these windows
 
 
 class RoundTrip:
-    """Times from request to answer of exchanges that the relay answers at once."""
+    """The times from request to answer of exchanges that the relay answers at once."""
 
     def __init__(self) -> None:
         self.srtt_us = 0  # 0: no sample yet
-        self._least_us = 0  # of the window that began at _window_us
-        self._least_before_us = 0  # of the one before
+        self._least_us = 0  # minimum of the window that began at _window_us
+        self._least_before_us = 0  # minimum of the previous window
         self._window_us = 0
 
     def sample(self, took_us: int, now: int) -> None:
-        """An exchange took so long."""
+        """Add the duration of an exchange."""
         took_us = max(1, took_us)
         # RFC 6298 (2.3): alpha = 1/8.
         self.srtt_us = self.srtt_us + (took_us - self.srtt_us) // 8 if self.srtt_us else took_us
@@ -39,18 +39,21 @@ class RoundTrip:
 
     @property
     def deadline_us(self) -> int:
-        """How long an exchange that is answered at once may be silent before its first repeat (7.8)."""
+        """The time from an exchange that is answered at once to its first repeat, if no answer comes (7.8)."""
         if not self.srtt_us:
             return _DEADLINE_US_FIRST
         return min(_DEADLINE_US_MAX, max(_DEADLINE_US_MIN, 4 * self.srtt_us))
 
     @property
     def grace_us(self) -> int:
-        """How long an answer may be under way that the relay is known to have sent (7.7)."""
+        """The time for which an answer that the relay has sent may still be in transit (7.7)."""
         return _GRACE_US + self.srtt_us // 4
 
     def repeat_us(self, attempts: int) -> int:
-        """The longest time between two repeats (7.8), of which so many may be open at once. Each must live to see its
-        answer, which may take a round trip and as many as a new connection through proxies and TLS needs; but one
-        answer that came after minutes must not make minutes of every later repair."""
+        """Return the longest time between two repeats (7.8), if `attempts` may be open at once.
+
+        Each attempt must stay open until its answer can come. That may take several round trips, since a repeat opens
+        a new connection through proxies and TLS. The maximum keeps a single answer that took minutes from delaying
+        every later repair by minutes.
+        """
         return min(_DEADLINE_US_MAX, max(_REPEAT_US, 4 * self.srtt_us // max(1, attempts - 1)))

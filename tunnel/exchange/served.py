@@ -1,12 +1,13 @@
-"""The relay's half of one lane (7.3, 7.4, 7.6): what is applied once, answered again, confirmed or first in line again.
+"""The relay's half of one lane (7.3, 7.4, 7.6): it applies each request once, and answers, confirms and requeues.
 
-For each request of the lane the switch does, in this order:
+For each request of the lane the switch must, in this order:
 
-1. `arrival = lane.receive(exchange, handle)`, and sends `arrival.replies`;
-2. if `arrival.applies`: routes `arrival.frames`, then calls `lane.answer(now)` and sends the reply; None: it is parked.
+1. call `arrival = lane.receive(exchange, handle)` and send `arrival.replies`;
+2. if `arrival.applies`, route `arrival.frames`, then call `lane.answer(now)` and send the reply. If the reply is None,
+   the request is parked.
 
-Later: `wake()` when something waits, `expire(now)` at `parked_until_us`, `gone(handle)` when a connection died, and
-`close()` when the generation ends.
+Later it must call `wake()` when something waits, `expire(now)` at `parked_until_us`, `gone(handle)` when an HTTP
+connection has died, and `close()` when the generation ends.
 """
 
 from collections.abc import Callable
@@ -30,48 +31,50 @@ from tunnel.wire import (
 
 __all__ = ["Outbox", "Reply", "ServedLane", "ServedLimits", "ServedRequest"]
 
-_SERIAL_MAX = 2**32 - 1  # 7.2: endpoints attach again long before
+_SERIAL_MAX = 2**32 - 1  # 7.2: endpoints attach again long before this is reached
 
 
 class Outbox(Protocol):
-    """What waits for the attachment. All of its lanes draw from the same one."""
+    """The frames that wait for an attachment. All lanes of the attachment take from the same outbox."""
 
     def take(self, limit_bytes: int) -> list[Frame]:
-        """Remove and return what leaves next, at most `limit_bytes` in all. If the very first frame is larger than that
-        it is returned alone: the lane cuts it."""
+        """Remove and return the frames that leave next, at most `limit_bytes` in total.
+
+        If the first frame alone is larger than that, return only this frame: the lane cuts it into pieces.
+        """
         ...
 
     def put_back(self, frames: list[Frame]) -> None:
-        """These are first in line again, in this order. They had been taken; they must not be refused."""
+        """Put frames that were taken back to the front, in this order. They must not be refused."""
         ...
 
     def waits(self) -> bool:
-        """Whether `take` would return anything."""
+        """Return whether `take` would return anything."""
         ...
 
 
 class ServedLimits(msgspec.Struct):
-    """What the relay allows on a lane, as announced in ATTACHED (7.11)."""
+    """The limits of a lane, as announced in ATTACHED (7.11)."""
 
-    lanes: int  # of the attachment: the evidence of so many fits every answer
+    lanes: int  # of the attachment: every answer has room for the evidence of this many lanes
     packet_bytes_max: int = PACKET_SIZE_MAX  # of a packet that comes in pieces
-    answer_bytes_max: int = 2**20  # of a response body, envelope included; requests may ask for less
+    answer_bytes_max: int = 2**20  # of a response body, including the envelope; requests may ask for less
     hold_us_max: int = 15_000_000
 
 
 class Reply(msgspec.Struct):
-    """An answer for the HTTP exchange `handle`; encode it with `encode_envelope`."""
+    """An answer to send on the HTTP exchange `handle`. The caller encodes it with `encode_envelope`."""
 
     handle: int
     answer: Answer
 
 
 class ServedRequest(msgspec.Struct):
-    """What a request did. `applies`: it is a new one, its frames are to be routed and `answer` is to be called."""
+    """The result of a request. If `applies`, it is new: the caller must route its frames and then call `answer`."""
 
     applies: bool
     frames: list[Frame]
-    replies: list[Reply]  # to send at once: a released request, the answer to a repeat or to an old number
+    replies: list[Reply]  # to send at once: to a released request, to a repeat, or to an old number
     discarded: Discarded | None = None
 
 
@@ -85,16 +88,19 @@ class _Open(msgspec.Struct):
 
 
 class ServedLane:
-    """One lane of one generation. `evidence` gives (lane, `answered`) for every lane of the attachment (7.7)."""
+    """The relay's half of one lane, for one generation.
+
+    `evidence` returns (lane, `answered`) for every lane of the attachment (7.7).
+    """
 
     def __init__(
         self, lane: int, outbox: Outbox, evidence: Callable[[], list[tuple[int, int]]], limits: ServedLimits
     ) -> None:
         self.lane = lane
-        self.highest = 0  # number applied
+        self.highest = 0  # highest number applied
         self.answered = 0  # highest number answered: the lane's own evidence
         self.serial = 0  # of the newest answer
-        self.repeats = 0  # requests that were not applied because they, or later ones, had been
+        self.repeats = 0  # requests that were not applied, because they or later ones had been applied before
         self.parked_at_us = 0
         self.parked_until_us = 0
         self._outbox = outbox
@@ -102,36 +108,45 @@ class ServedLane:
         self._limits = limits
         self._open: _Open | None = None  # between receive and answer
         self._parked: _Open | None = None
-        # Every answer to one number holds the same packets, so that they all have the same first serial.
+        # All answers to one number hold the same packets, so any serial from the first one on confirms them.
         self._unconfirmed: list[Frame] = []
         self._first_serial = 0
-        self._outgoing: Frame | None = None  # leaves in pieces; it is not among the unconfirmed
-        self._outgoing_offset = 0  # confirmed so far
-        self._piece_bytes = 0  # sent behind it and not confirmed
+        self._outgoing: Frame | None = None  # a frame that leaves in pieces; it is not among `_unconfirmed`
+        self._outgoing_offset = 0  # bytes of that frame that are confirmed
+        self._piece_bytes = 0  # bytes sent after that offset and not confirmed
         self._incoming = PieceAssembler(limits.packet_bytes_max)
 
-    # what there is
+    # state
 
     @property
     def parked(self) -> int | None:
-        """The handle of the request that is held, if any."""
+        """The handle of the parked request, if any."""
         return self._parked.handle if self._parked is not None else None
 
     @property
     def held_bytes(self) -> int:
-        """Memory that the lane keeps: not confirmed, leaving or coming in pieces. At most an answer and two packets."""
+        """The number of bytes that the lane keeps: unconfirmed frames, and packets that leave or come in pieces.
+
+        It is at most one answer and two packets.
+        """
         outgoing = self._outgoing.size if self._outgoing is not None else 0
         return sum(frame.size for frame in self._unconfirmed) + outgoing + self._incoming.held_bytes
 
     def has_sent(self, serial: int) -> bool:
-        """Whether an answer of this lane had this serial, or a higher one. A request that says it received any other
-        speaks of another lane, and must confirm nothing (7.3)."""
+        """Return whether an answer of this lane had this serial or a higher one.
+
+        A request that names a serial above all of them was meant for an earlier life of the lane and must confirm
+        nothing (7.3).
+        """
         return serial <= self.serial
 
     # requests
 
     def receive(self, exchange: Exchange, handle: int) -> ServedRequest:
-        """A request of this lane; envelope, attachment, epoch, generation and serial are checked. Step 1 of 7.3."""
+        """Process a request of this lane: step 1 in the description of this module (7.3).
+
+        The caller has checked envelope, attachment, epoch, generation and serial.
+        """
         if exchange.number <= self.highest:
             self.repeats += 1
             return ServedRequest(applies=False, frames=[], replies=self._answer_again(exchange, handle))
@@ -144,13 +159,13 @@ class ServedLane:
         return ServedRequest(applies=True, frames=frames, replies=replies, discarded=discarded)
 
     def answer(self, now: int) -> Reply | None:
-        """Answer the request just received, with what waits now; None: it is parked (7.4).
+        """Answer the request that was just received, with what waits now. Return None if it is parked (7.4).
 
-        Must be called once after each arrival that applies, when its frames have been routed.
+        The caller must call this once after each request that applies, when its frames have been routed.
         """
         request, self._open = self._open, None
         if request is None:
-            raise ValueError("there is nothing to answer: receive comes first, and its arrival must apply")
+            raise ValueError("there is no request to answer: call receive first, and answer only if it applies")
         if request.hold_us and not self._has_more():
             self._parked = request
             self.parked_at_us = now
@@ -158,29 +173,32 @@ class ServedLane:
             return None
         return self._fill(request)
 
-    # what happens to a parked request
+    # the parked request
 
     def wake(self) -> Reply | None:
-        """Something waits: the parked request is answered with it. None when nothing is parked or nothing waits."""
+        """Answer the parked request with what waits. Return None if no request is parked or nothing waits."""
         if self._parked is None or not self._has_more():
             return None
         request, self._parked = self._parked, None
         return self._fill(request)
 
     def expire(self, now: int) -> Reply | None:
-        """The hold is over: the parked request is answered empty. Early calls do nothing."""
+        """Answer the parked request without packets when its hold is over. Early calls have no effect."""
         if self._parked is None or now < self.parked_until_us:
             return None
         return self._release()[0]
 
     def gone(self, handle: int) -> None:
-        """The HTTP connection of `handle` died: nothing is sent there. The endpoint repeats what was parked."""
+        """Forget the parked request if its HTTP connection, `handle`, has died. The endpoint will repeat it."""
         if self._parked is not None and self._parked.handle == handle:
             self._parked = None
 
     def close(self) -> list[Reply]:
-        """The end of the generation or of the attachment: all that is not confirmed is first in line again (6.2), and a
-        parked request is released. The lane must not be used afterwards."""
+        """End the lane with its generation or attachment.
+
+        Unconfirmed frames go back to the front of the outbox (6.2), and a parked request is released. The caller must
+        not use the lane afterwards.
+        """
         self._settle(0)
         if self._outgoing is not None:
             self._outbox.put_back([self._outgoing])
@@ -191,12 +209,12 @@ class ServedLane:
     # confirmation
 
     def _settle(self, serial_received: int) -> None:
-        """Free what the endpoint has; the rest is first in line again (7.3)."""
+        """Free the packets that the endpoint has; put the rest back to the front of the outbox (7.3)."""
         confirmed = self._first_serial <= serial_received
         if self._unconfirmed and not confirmed:
             self._outbox.put_back(self._unconfirmed)
         self._unconfirmed = []
-        # An unconfirmed piece stays with its lane: the next answer carries it again.
+        # An unconfirmed piece stays with its lane; the next answer carries it again.
         if confirmed and self._outgoing is not None:
             self._outgoing_offset += self._piece_bytes
             if self._outgoing_offset == self._outgoing.size:
@@ -204,7 +222,10 @@ class ServedLane:
         self._piece_bytes = 0
 
     def _answer_again(self, exchange: Exchange, handle: int) -> list[Reply]:
-        """Repeats get what is unconfirmed, never anything new: a proxy's late copy must not lead packets nowhere."""
+        """Answer a repeat or an old number, never with new packets.
+
+        A repeat gets the unconfirmed packets. New ones would be lost if the request is a proxy's late copy.
+        """
         if exchange.number < self.highest:
             return [self._reply(handle, exchange.number, self.serial)]
         replies = self._release()
@@ -213,8 +234,10 @@ class ServedLane:
         return replies
 
     def _fit(self, limit_bytes: int) -> None:
-        """What a smaller answer cannot hold is first in line again; so is all of a packet whose piece does not fit,
-        since only offset 0 is right whichever answer the endpoint took."""
+        """Put back to the front of the outbox what a smaller answer cannot hold.
+
+        If a piece does not fit, its whole packet is put back: whichever answer the endpoint took, offset 0 is right.
+        """
         if self._piece_bytes > limit_bytes and self._outgoing is not None:
             self._outbox.put_back([self._outgoing])
             self._outgoing = None
@@ -232,7 +255,10 @@ class ServedLane:
     # answers
 
     def _limit(self, exchange: Exchange) -> int:
-        """Bytes of packets in an answer. Evidence has a fixed share, so that a repeat holds what the first did."""
+        """Return how many bytes of packets an answer may hold.
+
+        The share of the evidence is fixed, so that a repeated answer holds the same packets as the first one.
+        """
         limit = min(exchange.answer_bytes_max, self._limits.answer_bytes_max)
         return limit - ANSWER_BYTES - EVIDENCE_BYTES * self._limits.lanes
 
@@ -240,14 +266,14 @@ class ServedLane:
         return self._outgoing is not None or self._outbox.waits()
 
     def _release(self) -> list[Reply]:
-        """Answer the parked request empty, under a serial of its own. Nothing is unconfirmed while one is parked."""
+        """Answer the parked request without packets, under a new serial. Nothing is unconfirmed while it is parked."""
         request, self._parked = self._parked, None
         if request is None:
             return []
         return [self._reply(request.handle, request.number, self._next_serial())]
 
     def _fill(self, request: _Open) -> Reply:
-        """The first answer with packets for this number."""
+        """Return the first answer to this request, with the packets that wait."""
         if request.limit_bytes >= HEADER_SIZE:
             if self._outgoing is None:
                 self._take(request.limit_bytes)
@@ -265,7 +291,7 @@ class ServedLane:
             self._unconfirmed = frames
 
     def _unconfirmed_reply(self, handle: int, number: int) -> Reply:
-        """All that is unconfirmed, under a new serial."""
+        """Return an answer with everything that is unconfirmed, under a new serial."""
         offset, payload = 0, [frame.data for frame in self._unconfirmed]
         if self._piece_bytes and self._outgoing is not None:
             offset = self._outgoing_offset

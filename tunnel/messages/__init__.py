@@ -1,6 +1,6 @@
 """Messages over a stream: sets and producers, packets of any size, calls, logs and outboxes. See docs/MESSAGES.md.
 
-Names are imported when they are used, as those of `tunnel` are.
+Each name is imported when it is first used, as in `tunnel`.
 """
 
 import importlib

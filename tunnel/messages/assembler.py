@@ -1,7 +1,8 @@
-"""Packets to parts and back: between the connection, which knows packets, and the session, which knows a stream.
+"""The packet assembler: it splits packets into parts, and joins received parts into packets.
 
-This is option 1 of the document: a body is encoded once; when it must be split it is cut from that side buffer, and the
-other side puts it together again before any handler sees it, on disk when it is large.
+It stands between handlers and senders, which know only packets, and the session, which knows only a stream. It
+implements option 1 of the packet-assembler document: a body is encoded once, into a buffer of its own; a large body is
+sent as slices of that buffer. The receiver joins them, on disk if the body is large, before any handler sees it.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from tunnel.messages.parts import APPLICATION_TYPE_MIN, SINGLE, Part, encode_par
 __all__ = ["SPOOL_AHEAD_BYTES", "AssemblerConfig", "AssemblerHost", "Body", "Disassembly", "Packet", "PacketAssembler"]
 
 SPOOL_BYTES = 1024 * 1024  # a larger body goes to disk
-SPOOL_AHEAD_BYTES = 2 * 1024 * 1024  # taken before they are written: what a disk pauses for a moment stops nobody
-INCOMING_MAX = 32  # split messages at once: times SPOOL_BYTES is what they may hold in memory
+SPOOL_AHEAD_BYTES = (
+    2 * 1024 * 1024
+)  # may be reported as taken before they are on disk, so that a short pause of it stops no sender
+INCOMING_MAX = 32  # split messages received at once; together they hold at most this times SPOOL_BYTES in memory
 BODY_BYTES_MAX = 64 * 1024**3  # of one message
-_IGNORED_MAX = 1024  # refused messages whose rest is still on its way
+_IGNORED_MAX = 1024  # refused messages whose remaining parts may still arrive
 
 Body: TypeAlias = bytes | SpooledBody
 
 
 @dataclass(slots=True)
 class Packet:
-    """What handlers get, and what is sent: a body, whom it is for and where an answer should go.
+    """A message to send, or one that a handler receives: a body, its target, and where an answer should go.
 
-    To send, `body` may also be a binary file: it is read from its start, whatever its position, without being held.
+    A packet to send may have a binary file as its `body`. The file is read piece by piece from its start, whatever its
+    position.
     """
 
     body: bytes | bytearray | memoryview | SpooledBody | BinaryIO = b""
@@ -43,7 +47,7 @@ class Packet:
 
     @property
     def data(self) -> bytes:
-        """The body in memory; of a large one that is on disk, all of it."""
+        """The whole body in memory, read from disk if it is there."""
         if isinstance(self.body, bytes):
             return self.body
         if isinstance(self.body, bytearray | memoryview):
@@ -55,35 +59,37 @@ class Packet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssemblerConfig:
-    """Bounds of what a peer may make us hold."""
+    """Limits on the memory and disk space that a peer can make us use."""
 
     spool_bytes: int = SPOOL_BYTES
     incoming_max: int = INCOMING_MAX
     body_bytes_max: int = BODY_BYTES_MAX
     directory: Path | None = None
-    """Of bodies on disk; None for the system's temporary one."""
+    """Where bodies on disk are kept; None for the system's temporary directory."""
 
 
 class AssemblerHost(Protocol):
-    """Whom the assembler tells."""
+    """The owner of an assembler, which calls these methods."""
 
     def deliver(self, packet: Packet) -> None:
-        """A packet is whole. Its body, if on disk, is yours to close."""
+        """Take a complete packet. If its body is on disk, the host must close it."""
 
     def refuse(self, message_id: int, reason: str) -> None:
-        """No more of this message is wanted: tell its sender."""
+        """Tell the sender of this message to send no more of it."""
 
     def taken(self, size: int) -> None:
-        """So many bytes more of split messages need no room here, in the order in which they came. The last part of a
-        message counts when the message was delivered or refused."""
+        """Note that `size` more bytes of split messages have been taken, in the order of their arrival.
+
+        The last part of a message counts once the message has been delivered or refused.
+        """
 
 
 @dataclass(slots=True)
 class _Incoming:
-    """A message of which parts are missing."""
+    """A split message that is being received."""
 
     first: Part
-    is_whole: bool = False  # its last part has come, and is being written
+    is_whole: bool = False  # its last part has arrived, and is being written to disk
     next_index: int = 0
     pieces: list[memoryview] = field(default_factory=list)
     size: int = 0
@@ -91,7 +97,7 @@ class _Incoming:
 
 
 class Disassembly:
-    """One packet on its way out, part by part."""
+    """A packet that is being sent, part by part."""
 
     def __init__(self, packet: Packet, message_id: int, source: Source) -> None:
         self.message_id = message_id
@@ -105,7 +111,10 @@ class Disassembly:
         )
 
     def next_part(self, part_bytes: int) -> tuple[bytes, memoryview] | None:
-        """Header and body of the next part, None if it is not there yet. Raises what reading the body raised."""
+        """Return header and body of the next part; None if its body has not been read from the file yet.
+
+        Raises the error if reading the file failed.
+        """
         piece = self._source.take(part_bytes) if self._left else memoryview(b"")
         if piece is None:
             return None
@@ -113,7 +122,7 @@ class Disassembly:
         header = self._header
         header.last = not self._left
         if self.started or self._left:
-            # The same packet each time, with the next correlation id, as the document has it.
+            # As in the document, every part repeats the packet's header with the next correlation id.
             header.correlation_id = self._index
             self._index += 1
         self.started = True
@@ -121,7 +130,7 @@ class Disassembly:
 
     @property
     def is_split(self) -> bool:
-        """Whether it takes more than one part."""
+        """Whether the packet takes more than one part; known once the first part has been made."""
         return self._index > 0
 
     @property
@@ -129,20 +138,20 @@ class Disassembly:
         return self.started and not self._left
 
     def close(self) -> None:
-        """Nothing more of it is sent."""
+        """Release the body: no further part is sent."""
         self._source.close()
 
 
 @dataclass(slots=True)
 class _Account:
-    """A part of a split message that was not told as taken yet."""
+    """A received part of a split message that has not been reported as taken."""
 
     size: int
     taken: bool = False
 
 
 class PacketAssembler:
-    """Both directions of one session. Message ids are counted per direction, by the sender."""
+    """Splits and joins the packets of one session, in both directions. Each sender numbers its own messages."""
 
     def __init__(self, host: AssemblerHost, spool: SpoolWriter, config: AssemblerConfig | None = None) -> None:
         self._host = host
@@ -151,16 +160,19 @@ class PacketAssembler:
         self._sent = 0
         self._incoming: dict[int, _Incoming] = {}
         self._ignored: dict[int, None] = {}
-        self._writing_bytes = 0  # handed to the spool and not written
-        self._accounts: deque[_Account] = deque()  # of parts, as they came
+        self._writing_bytes = 0  # handed to the spool, not written yet
+        self._accounts: deque[_Account] = deque()  # in the order in which the parts arrived
 
     @property
     def incoming_count(self) -> int:
-        """Messages of which parts are missing."""
+        """The number of split messages that are being received."""
         return len(self._incoming)
 
     def disassemble(self, packet: Packet, ready: Callable[[], None]) -> Disassembly:
-        """Begin to send a packet. `ready` is called when a part of a file can be taken that could not before."""
+        """Begin to send a packet.
+
+        If its body is a file, `ready` is called whenever more of it has been read, so that `next_part` may succeed.
+        """
         self._sent += 1
         packet.message_id = self._sent
         body = packet.body
@@ -172,7 +184,10 @@ class PacketAssembler:
         return Disassembly(packet, self._sent, source)
 
     def assemble(self, part: Part) -> None:
-        """Take a part; the host hears when it completes a packet. MalformedFrameError when it fits nothing."""
+        """Take a received part, and deliver the packet if the part completes it.
+
+        Raises MalformedFrameError if the part is not the next one of its message.
+        """
         if part.correlation_id == SINGLE:
             self._host.deliver(_packet(part, part.body()))
             return
@@ -187,29 +202,31 @@ class PacketAssembler:
         incoming = self._incoming.get(message_id)
         if incoming is None:
             if part.correlation_id:
-                raise MalformedFrameError(f"part {part.correlation_id} of message {message_id} without those before")
+                raise MalformedFrameError(
+                    f"part {part.correlation_id} of message {message_id} came without the parts before it"
+                )
             if len(self._incoming) >= self._config.incoming_max:
-                self._refuse(part, account, f"more than {self._config.incoming_max} split messages at once")
+                self._refuse(part, account, f"more than {self._config.incoming_max} split messages at once: send fewer")
                 return
             incoming = self._incoming[message_id] = _Incoming(part)
         elif part.correlation_id != incoming.next_index:
             raise MalformedFrameError(
-                f"part {part.correlation_id} of message {message_id} instead of {incoming.next_index}"
+                f"part {part.correlation_id} of message {message_id} came, but part {incoming.next_index} is next"
             )
         incoming.next_index += 1
         incoming.size += part.size
         if incoming.size > self._config.body_bytes_max:
-            self._refuse(part, account, f"a body over {self._config.body_bytes_max} bytes")
+            self._refuse(part, account, f"the body is over {self._config.body_bytes_max} bytes, the receiver's limit")
             return
         self._keep(incoming, part, account)
 
     def cancel(self, message_id: int) -> None:
-        """Its sender gives it up: what came of it is forgotten."""
+        """Forget what has arrived of a message that its sender has given up."""
         self._ignored.pop(message_id, None)
         self._forget(message_id)
 
     def close(self) -> None:
-        """Nothing of what is not whole is left behind."""
+        """Discard every incomplete message."""
         for message_id in list(self._incoming):
             self._forget(message_id)
 
@@ -219,14 +236,15 @@ class PacketAssembler:
             if incoming.size <= self._config.spool_bytes:
                 if part.last:
                     del self._incoming[part.message_id]
-                    # Told in this order: if nobody wants it, the sender hears that before it hears that all was taken.
+                    # Deliver first: if there is no handler, the sender must learn of the refusal before it learns that
+                    # the receiver has taken everything.
                     self._host.deliver(_packet(incoming.first, b"".join(incoming.pieces)))
                 self._take(account)
                 return
             try:
                 incoming.spool = SpooledBody(self._config.directory)
             except OSError as error:
-                self._refuse(part, account, f"no room for the body: {error}")
+                self._refuse(part, account, f"the receiver cannot store the body: {error}")
                 return
         pieces, incoming.pieces = incoming.pieces, []
         incoming.is_whole = part.last
@@ -242,10 +260,10 @@ class PacketAssembler:
         self._spool.write(incoming.spool, pieces, written)
 
     def _written(self, incoming: _Incoming, part: Part, account: _Account, error: BaseException | None) -> None:
-        """A part is on disk, or will never be."""
+        """Go on after a part was written to disk, or could not be."""
         known = self._incoming.get(part.message_id) is incoming
         if error is not None and known:
-            self._refuse(part, account, f"no room for the body: {error}", is_whole=incoming.is_whole)
+            self._refuse(part, account, f"the receiver cannot store the body: {error}", is_whole=incoming.is_whole)
             return
         spool = incoming.spool
         if part.last and known and spool is not None:
@@ -255,7 +273,10 @@ class PacketAssembler:
         self._take(account)
 
     def _take(self, account: _Account) -> None:
-        """It needs no more room: told when those before it do not either, since the sender adds up."""
+        """Mark a part as taken, and report it once all parts before it are taken.
+
+        The order matters because the sender receives only a running total.
+        """
         account.taken = True
         accounts = self._accounts
         size = 0
@@ -268,7 +289,9 @@ class PacketAssembler:
         self._forget(part.message_id)
         if not (part.last or is_whole):
             if len(self._ignored) >= _IGNORED_MAX:
-                raise MalformedFrameError("a sender that goes on with messages that are refused")
+                raise MalformedFrameError(
+                    f"{_IGNORED_MAX} refused messages have neither ended nor been cancelled by the peer"
+                )
             self._ignored[part.message_id] = None
         self._host.refuse(part.message_id, reason)
         self._take(account)

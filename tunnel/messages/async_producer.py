@@ -1,7 +1,7 @@
-"""A producer that queues: callers pay for putting an item into a queue, one task encodes and sends in batches.
+"""A producer with a queue: callers only put items into it, and one task encodes and sends them in batches.
 
-What cannot be sent is never lost in silence: the callback handler gets the items with the error, and `flush` and
-`close` raise it.
+Items that cannot be sent are always reported: the callback handler gets them with the error, and `flush` and `close`
+raise it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class QueueItem(msgspec.Struct, gc=False):
-    """One value on its way."""
+    """A value that waits to be sent."""
 
     topic: str
     value: Any
@@ -37,51 +37,54 @@ class QueueItem(msgspec.Struct, gc=False):
 
 
 class AsyncProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """When items leave, and what happens when the queue is full. The sizes are those of Kafka 0.7."""
+    """When items are sent, and what happens when the queue is full. The default sizes are those of Kafka 0.7."""
 
     queue_max: int = 10_000
-    """Items that wait at most."""
+    """The largest number of items in the queue."""
     batch_max: int = 200
-    """Items of one batch."""
+    """The largest number of items in a batch."""
     linger_s: float = 0.1
-    """How long the first item of a batch waits for company."""
+    """How long the first item of a batch waits for more items."""
     enqueue_timeout_ms: int = 0
-    """When the queue is full: 0 refuses at once, less than 0 waits, more waits that many milliseconds, then refuses."""
+    """When the queue is full: 0 refuses at once, a negative value waits, a positive one waits that time at most."""
 
     def __post_init__(self) -> None:
         if not 0 < self.batch_max <= self.queue_max or self.linger_s < 0:
-            raise ValueError("0 < batch_max <= queue_max and linger_s >= 0 must hold")
+            raise ValueError(
+                f"batch_max {self.batch_max}, queue_max {self.queue_max}, linger_s {self.linger_s}: "
+                "0 < batch_max <= queue_max and linger_s >= 0 must hold"
+            )
 
 
 class EventHandler(Protocol):
-    """What becomes of a batch. Runs in the sender's task: the next batch waits for it."""
+    """Sends the batches. It runs in the sender's task, so the next batch waits until `handle` returns."""
 
     async def handle(self, items: Sequence[QueueItem], producer: SyncProducer) -> Sequence[tuple[QueueItem, Exception]]:
-        """Send them; return those that cannot be sent by themselves. Raise if none could be sent."""
+        """Send these items. Return those that cannot be sent, each with its error; raise if none could be sent."""
 
 
 class CallbackHandler:
-    """Is told what happens to items; does nothing. Override what you need, keep it short, and do not raise."""
+    """Callbacks for the life of an item; these do nothing. An override must be short and must not raise."""
 
     def enqueue(self, item: QueueItem, *, added: bool) -> None:
-        """`send` or `offer` has put it into the queue, or refused it."""
+        """Called after `send` or `offer` has put the item into the queue, or refused it."""
 
     def dequeue(self, items: Sequence[QueueItem]) -> None:
-        """A batch was taken out of the queue."""
+        """Called after a batch was taken out of the queue."""
 
     def send(self, items: Sequence[QueueItem]) -> Sequence[QueueItem]:
-        """It is about to be sent: these are sent instead."""
+        """Called before a batch is sent. Return the items to send in its place."""
         return items
 
     def result(self, items: Sequence[QueueItem], error: Exception | None) -> None:
-        """These were sent, or were not, with this error."""
+        """Called after items were sent, or could not be sent because of `error`."""
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Called last, when the producer has closed."""
 
 
 class DefaultEventHandler:
-    """Encodes, groups by topic and partition, and sends each batch as one request, or one multi-request."""
+    """Encodes the items, groups them by topic and partition, and sends each batch as one request or multi-request."""
 
     async def handle(self, items: Sequence[QueueItem], producer: SyncProducer) -> Sequence[tuple[QueueItem, Exception]]:
         groups: dict[tuple[str, int], list[bytes]] = {}
@@ -137,11 +140,11 @@ class AsyncProducer(Startable):
     # life
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the task that sends."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Take nothing more, send everything that was taken, and raise if any of it could not be sent."""
+        """Accept no more items, send those in the queue, and raise MessageError if any item could not be sent."""
         if not self._closing:
             self._closing = True
             self._wake.set()
@@ -153,15 +156,15 @@ class AsyncProducer(Startable):
 
     @property
     def queued(self) -> int:
-        """Items that wait."""
+        """The number of items in the queue."""
         return len(self._queue)
 
     # taking items
 
     def offer(self, topic: str, value: Any, partition: int = 0) -> bool:
-        """Put it into the queue, or refuse it with False when that is full. Never waits."""
+        """Put a value into the queue; return False if the queue is full. Never waits."""
         if self._closing:
-            raise ProducerClosedError("the producer is closed")
+            raise ProducerClosedError("the producer is closed: create a new one to send more")
         item = QueueItem(topic, value, partition)
         if len(self._queue) >= self._queue_max:
             if self._callbacks is not None:
@@ -171,7 +174,10 @@ class AsyncProducer(Startable):
         return True
 
     async def send(self, topic: str, value: Any, partition: int = 0) -> bool:
-        """As `offer`, but a full queue is waited for as `enqueue_timeout_ms` says. What gets True is sent."""
+        """Put a value into the queue; if it is full, wait for room as `enqueue_timeout_ms` says.
+
+        Return False if there was no room in time. An accepted value is sent, or its failure is reported.
+        """
         timeout_ms = self._config.enqueue_timeout_ms
         if timeout_ms == 0 or len(self._queue) < self._queue_max:
             return self.offer(topic, value, partition)
@@ -183,7 +189,7 @@ class AsyncProducer(Startable):
                     try:
                         await waiter
                     except asyncio.CancelledError:
-                        self._let_in()  # the place that was given to it, if it was
+                        self._let_in()  # pass on the place in the queue, if this waiter had been given one
                         raise
         except TimeoutError:
             pass
@@ -199,7 +205,7 @@ class AsyncProducer(Startable):
             self._callbacks.enqueue(item, added=True)
 
     def _let_in(self) -> None:
-        """Wake as many as there is room for."""
+        """Wake as many waiting senders as the queue has room for, or all of them when closing."""
         places = len(self._room) if self._closing else self._queue_max - len(self._queue)
         while self._room and places > 0:
             waiter = self._room.popleft()
@@ -210,7 +216,7 @@ class AsyncProducer(Startable):
     # sending
 
     async def flush(self) -> None:
-        """Return when everything taken so far was sent; raise if any of it could not be."""
+        """Wait until every item queued so far was sent or has failed. Raise MessageError if any has failed."""
         if self._done < self._enqueued:
             self._flush_to = self._enqueued
             waiter = asyncio.get_running_loop().create_future()
@@ -244,7 +250,7 @@ class AsyncProducer(Startable):
                 waiter = self._flushes.popleft()[1]
                 if not waiter.done():
                     waiter.set_result(None)
-            await asyncio.sleep(0)  # a stream with room never lets others run
+            await asyncio.sleep(0)  # while the stream has room, nothing above yields to other tasks
 
     async def _woken(self, seconds: float | None) -> None:
         self._wake.clear()
@@ -255,7 +261,7 @@ class AsyncProducer(Startable):
             pass
 
     async def _linger(self) -> None:
-        """Until the batch is full, or its first item has waited long enough, or somebody flushes."""
+        """Wait until the batch is full, its first item has waited `linger_s`, or `flush` is called."""
         if self._config.linger_s:
             await self._woken(self._config.linger_s)
 

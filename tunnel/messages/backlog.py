@@ -1,6 +1,6 @@
-"""A backlog in memory, for who may lose messages: bounded, and with a rule for what is given up when it is full.
+"""A bounded backlog in memory, for callers that tolerate loss: when it is full, a policy chooses what to discard.
 
-The rules are the discard policies of the CORBA Notification Service, which the document names.
+The policies are those of the CORBA Notification Service, which the remoting-and-backlog document names.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ __all__ = ["BacklogItem", "DiscardPolicy", "MemoryBacklog"]
 
 
 class DiscardPolicy(enum.Enum):
-    """What is given up when there is no room."""
+    """Which message is discarded when there is no room."""
 
     OLDEST = "oldest"
-    """What came first (FifoOrder)."""
+    """The message that was added first (FifoOrder)."""
     NEWEST = "newest"
-    """What came last: the one that finds no room (LifoOrder)."""
+    """The message that was added last, that is, the one for which there is no room (LifoOrder)."""
     PRIORITY = "priority"
-    """What has the lowest priority; of several the oldest (PriorityOrder)."""
+    """The message of the lowest priority; the oldest of several (PriorityOrder)."""
     EXPIRED = "expired"
-    """What expires first; what never does comes last (DeadlineOrder)."""
+    """The message that expires first; messages that never expire come last (DeadlineOrder)."""
 
 
 class BacklogItem(msgspec.Struct, frozen=True):
-    """A message that waits. `expires` is a time of the backlog's clock."""
+    """A waiting message. `expires` is a time of the backlog's clock, in seconds."""
 
     payload: bytes
     priority: int = 0
@@ -40,7 +40,10 @@ class BacklogItem(msgspec.Struct, frozen=True):
 
 
 class MemoryBacklog:
-    """First in, first out. Items that expire are not given out. One event loop."""
+    """A first-in, first-out queue that never returns expired messages. Use it from one event loop only.
+
+    `discarded` is called with each message that is discarded, expired ones included.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class MemoryBacklog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if min(messages_max, bytes_max) < 1:
-            raise ValueError("messages_max and bytes_max must be positive")
+            raise ValueError(f"messages_max ({messages_max}) and bytes_max ({bytes_max}) must be positive")
         self.size_bytes = 0
         self.discarded_count = 0
         self._policy = policy
@@ -61,17 +64,19 @@ class MemoryBacklog:
         self._told = discarded
         self._clock = clock
         self._count = 0
-        self._items: dict[int, BacklogItem] = {}  # in the order of their numbers, which is that of coming
-        self._order: list[tuple[float, int]] = []  # a heap, least valuable first; what is gone is passed over
+        self._items: dict[int, BacklogItem] = {}  # in the order of their numbers, which is the order of arrival
+        self._order: list[tuple[float, int]] = []  # a heap, the next to discard first; removed items are skipped
         self._came = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, payload: bytes, *, priority: int = 0, ttl: float | None = None) -> bool:
-        """Add a message that expires after `ttl` seconds; False if it was given up itself. Never waits."""
+        """Add a message that expires after `ttl` seconds; return False if it was itself discarded. Never waits."""
         if len(payload) > self._bytes_max:
-            raise MessageTooLargeError(f"a message of {len(payload)} bytes, the backlog holds {self._bytes_max}")
+            raise MessageTooLargeError(
+                f"the message has {len(payload)} bytes, the backlog holds {self._bytes_max}: raise bytes_max"
+            )
         expires = float("inf") if ttl is None else self._clock() + ttl
         item = BacklogItem(payload, priority, expires)
         number = self._count
@@ -88,7 +93,7 @@ class MemoryBacklog:
         return number in self._items
 
     def get_nowait(self) -> BacklogItem | None:
-        """The oldest message that has not expired, or None."""
+        """Remove and return the oldest message that has not expired; None if there is none."""
         now = self._clock()
         while self._items:
             number = next(iter(self._items))
@@ -101,7 +106,7 @@ class MemoryBacklog:
         return None
 
     async def get(self) -> BacklogItem:
-        """As `get_nowait`; waits for a message."""
+        """Remove and return the oldest message that has not expired; wait for one if there is none."""
         while (item := self.get_nowait()) is None:
             await self._came.wait()
         return item
@@ -126,7 +131,7 @@ class MemoryBacklog:
         item = self._items.pop(number)
         self.size_bytes -= len(item.payload)
         if len(self._order) > 2 * len(self._items) + 64:
-            # What was given out stays in the heap until here: it never holds more than twice what there is.
+            # Removed items stay in the heap until now; this keeps the heap at about twice the number of items at most.
             self._order = [entry for entry in self._order if entry[1] in self._items]
             heapq.heapify(self._order)
         return item

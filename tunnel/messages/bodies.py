@@ -1,6 +1,6 @@
-"""Where the body of a packet comes from and where it goes: memory, or a file that has no name.
+"""Sources and stores for packet bodies: memory, or a file, which has no name when it is a received body.
 
-Files are read and written in threads, so that nobody else on the connection waits for a disk.
+Files are read and written in threads, so that nothing else on the connection waits for a disk.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from tunnel.messages.errors import MessageError
 
 __all__ = ["FileSource", "MemorySource", "Source", "SpoolWriter", "SpooledBody", "ThreadSpoolWriter"]
 
-_READ_BYTES = 512 * 1024  # of a file at once; two of these are held
-_FREED_BESIDE_BYTES = 8 << 20  # giving 1 GiB of a file back took the kernel 90 ms, in which every ping waited
+_READ_BYTES = 512 * 1024  # of a file at once; two such chunks are held
+_FREE_IN_THREAD_BYTES = 8 << 20  # close larger files in a thread: the kernel took 90 ms to free 1 GiB, and pings waited
 _WRITEV_MAX = 512  # pieces at once: below every system's IOV_MAX
 
 Done: TypeAlias = Callable[[BaseException | None], None]
 
 
 class Source(Protocol):
-    """A body on its way out."""
+    """A body to send."""
 
     size: int
 
     def take(self, size_max: int) -> memoryview | None:
-        """The next piece, at most so long; None when it is not there yet. Raises when it will never be."""
+        """Return the next piece, of at most `size_max` bytes; None if it has not been read yet.
+
+        Raises the error if the body cannot be read.
+        """
 
     def close(self) -> None:
-        """Nothing more is taken."""
+        """Release the body: nothing more is taken from it."""
 
 
 class MemorySource:
-    """A body that was encoded once into a buffer of its own; parts are slices of it (option 1 of the document)."""
+    """A body in memory, encoded once into a buffer of its own; parts are slices of it (option 1 of the document)."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view = memoryview(data).cast("B") if len(data) else memoryview(b"")
@@ -57,10 +60,10 @@ class MemorySource:
 
 
 class FileSource:
-    """A body in a file, read ahead in a thread. `ready` is called whenever there is more to take."""
+    """A body in a file, read ahead in a thread. `ready` is called after each read, and when reading has failed."""
 
     def __init__(self, file: BinaryIO, ready: Callable[[], None]) -> None:
-        self._descriptor = os.dup(file.fileno())  # the caller may close its own
+        self._descriptor = os.dup(file.fileno())  # so that the caller may close its file
         self.size = os.fstat(self._descriptor).st_size
         self._ready = ready
         self._read = 0
@@ -102,7 +105,7 @@ class FileSource:
         try:
             chunk = future.result()
             if not chunk:
-                raise MessageError("the file became shorter while it was sent")
+                raise MessageError("the file became shorter while it was being sent: leave it unchanged until then")
         except (OSError, MessageError) as error:
             self._error = error
         else:
@@ -120,9 +123,10 @@ class FileSource:
 
 
 class SpooledBody:
-    """A body on disk, in a file without a name: when it is closed, or the process dies, nothing is left of it.
+    """A received body on disk, in a file without a name, which vanishes when it is closed or the process dies.
 
-    `file` stands at the start. It is closed when the handler returns: read it there, or `save` it under a name.
+    `file` is positioned at its start. It is closed when the handler returns; the handler must read it, or `save` it
+    under a name.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -130,7 +134,7 @@ class SpooledBody:
         self.size = 0
 
     def write(self, pieces: Sequence[memoryview]) -> None:
-        """Append these; OSError when the disk is full."""
+        """Append these pieces. Raises OSError if the disk is full."""
         descriptor = self.file.fileno()
         waiting = deque(pieces)
         while waiting:
@@ -142,9 +146,9 @@ class SpooledBody:
                 waiting[0] = waiting[0][written:]
 
     def save(self, path: Path) -> None:
-        """Give the file a name; there must be none of that name. Blocks while it copies, if it must."""
+        """Give the file a name, under which no file must exist. Blocks if the file has to be copied."""
         try:
-            # linkat(2): only with a directory does os.link follow the link in /proc
+            # linkat(2): os.link follows the link in /proc only if it gets a directory
             directory = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.link(f"/proc/self/fd/{self.file.fileno()}", path, src_dir_fd=directory, follow_symlinks=True)
@@ -158,10 +162,10 @@ class SpooledBody:
                 shutil.copyfileobj(self.file, copy, _READ_BYTES)
 
     def close(self) -> None:
-        """The file is gone, unless it was saved; the space of a large one a moment later."""
+        """Remove the file, unless it was saved. The space of a large file is freed a moment later, in a thread."""
         if self.file.closed:
             return
-        last = os.dup(self.file.fileno()) if self.size >= _FREED_BESIDE_BYTES else -1
+        last = os.dup(self.file.fileno()) if self.size >= _FREE_IN_THREAD_BYTES else -1
         self.file.close()
         if last >= 0:
             threading.Thread(target=os.close, args=(last,), name="tunnel-free", daemon=True).start()
@@ -172,25 +176,25 @@ def _nameless(directory: Path | None) -> BinaryIO:
     try:
         return os.fdopen(os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), "w+b", buffering=0)
     except (OSError, AttributeError):
-        # Not every file system has O_TMPFILE: here there is a name for an instant.
+        # Not every file system supports O_TMPFILE. This file has a name for an instant.
         return tempfile.TemporaryFile(dir=place, buffering=0)
 
 
 class SpoolWriter(Protocol):
-    """Who writes to spooled bodies, in the order of the calls."""
+    """Writes to spooled bodies, in the order of the calls."""
 
     def write(self, body: SpooledBody, pieces: Sequence[memoryview], done: Done) -> None:
-        """`done` is called in the event loop, with the error if there was one."""
+        """Append pieces to a body, then call `done` in the event loop, with the error if there was one."""
 
     def discard(self, body: SpooledBody) -> None:
-        """Close it, once nothing writes to it any more."""
+        """Close a body once nothing writes to it any more."""
 
     def close(self) -> None:
-        """Nothing is written any more, and no `done` is called."""
+        """Start no further write, and call no further `done`."""
 
 
 class ThreadSpoolWriter:
-    """One thread, made when the first large body comes; whatever waits is written by one call."""
+    """Writes in one thread, which starts with the first large body; one call writes all that waits."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -213,12 +217,12 @@ class ThreadSpoolWriter:
         self._executor.submit(self._write, batch)
 
     def _write(self, batch: list[tuple[SpooledBody, Sequence[memoryview], Done]]) -> None:
-        """In the thread."""
+        """Write a batch. Runs in the thread."""
         outcomes: list[tuple[Done, BaseException | None]] = []
         for body, pieces, done in batch:
             try:
                 body.write(pieces)
-            except (OSError, ValueError) as error:  # ValueError: closed meanwhile
+            except (OSError, ValueError) as error:  # ValueError: the body has been closed
                 outcomes.append((done, error))
             else:
                 outcomes.append((done, None))
@@ -234,7 +238,7 @@ class ThreadSpoolWriter:
         self._next()
 
     def discard(self, body: SpooledBody) -> None:
-        # In the thread: its descriptor must not get another meaning while the thread writes to it.
+        # Close it in the thread: the system must not reuse its descriptor while the thread writes to it.
         if self._executor is None:
             body.close()
         else:

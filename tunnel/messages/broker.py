@@ -1,8 +1,8 @@
-"""A log that others append to and fetch from, and the replica that takes far-behind readers off it.
+"""A broker, through which clients append to a log and fetch from it, and the replica that serves lagging readers.
 
-A reader that is far behind reads from the disk, and would make live traffic wait for it. When there is a replica, it
-is told to go there; the replica sends it back when it has caught up. A replica pulls batches of 1 MiB: it wants
-throughput, not speed, so being read does not matter to it.
+A reader that is far behind reads from the disk, and would make live traffic wait for it. If there is a replica, the
+broker redirects such a reader to it, and the replica sends the reader back when it has caught up. A replica pulls
+batches of 1 MiB: it needs throughput rather than low latency, so lagging readers do it no harm.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FETCH = 121
 MALFORMED = 130  # codes of answers
 CORRUPT = 131
 
-BEHIND_MESSAGES = 10_000  # the document's threshold for a backlog
-_REPLICA_BATCH_BYTES = 1024 * 1024  # the document's batch
+BEHIND_MESSAGES = 10_000  # the threshold for a backlog in remoting-and-backlog.md (docs/seed-notes.md)
+_REPLICA_BATCH_BYTES = 1024 * 1024  # the batch that remoting-and-backlog.md proposes (docs/seed-notes.md)
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _WAIT_MS_MAX = 60_000
 _logger = structlog.get_logger("tunnel.messages.broker")
@@ -49,29 +49,29 @@ _logger = structlog.get_logger("tunnel.messages.broker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """When readers are sent elsewhere."""
+    """When readers are redirected, and where to."""
 
     replica: str = ""
-    """The address of the replica; none: far-behind readers are served here."""
+    """The address of the replica; if empty, lagging readers are served here."""
     behind_messages: int = BEHIND_MESSAGES
-    """A reader that is more behind is sent to the replica."""
+    """A reader whose lag exceeds this number of messages is redirected to the replica."""
     master: str = ""
-    """On a replica: where readers go back to. A replica takes no appends."""
+    """On a replica: the address to which readers return. A replica accepts no appends."""
 
 
 def count_messages(data: bytes) -> int:
-    """How many whole messages a set has. CorruptMessageError, or LogError if it ends within one."""
+    """Return the number of messages in a set. CorruptMessageError if one is damaged, LogError if the last is cut."""
     end, count = 0, 0
     for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
         end = found.next_offset
         count += 1
     if end != len(data):
-        raise LogError("a message set that ends within a message")
+        raise LogError(f"the message set ends within a message, {len(data) - end} bytes into it: send whole messages")
     return count
 
 
 def check_range(offset: int, response: Response) -> int:
-    """The end of the log that answered a fetch; OffsetOutOfRangeError if it does not have that offset."""
+    """Return the end of the log that answered a fetch. OffsetOutOfRangeError if that log lacks the offset."""
     fields = response.fields or {}
     first, end = int(fields["first"]), int(fields["max"])
     if not first <= offset <= end:
@@ -80,7 +80,7 @@ def check_range(offset: int, response: Response) -> int:
 
 
 class LogBroker:
-    """Answers appends and fetches: give `handlers` to a CallChannel, or to `serve_calls`."""
+    """Answers appends and fetches. Pass its `handlers` to a CallChannel or to `serve_calls`."""
 
     def __init__(self, log: Log, config: BrokerConfig | None = None) -> None:
         self.log = log
@@ -90,7 +90,7 @@ class LogBroker:
             self.handlers[APPEND] = self._append
 
     def _append(self, request: Request) -> Awaitable[Response] | Response:
-        """Body: a message set. Answers with its offset; `durable=1` waits until it is on disk."""
+        """Append the message set in the body, and answer with its offset. `durable=1` waits until it is on disk."""
         try:
             count = count_messages(request.body)
         except TunnelError as error:
@@ -110,15 +110,20 @@ class LogBroker:
         return answer
 
     async def _fetch(self, request: Request) -> Response:
-        """Fields: offset, bytes, wait_ms, and `stay`, from who wants to be redirected nowhere. Answers with messages,
-        with `first` and `max`, which the log has, and maybe with `redirect`: where to fetch instead."""
+        """Answer with messages from an offset on.
+
+        The request has the fields `offset`, `bytes`, `wait_ms`, and `stay` if it must not be redirected. The answer
+        has `first` and `max`, the bounds of the log, and perhaps `redirect`, the address to fetch from instead.
+        """
         fields = request.fields or {}
         try:
             offset = int(fields["offset"])
             size_max = min(_FETCH_BYTES_MAX, max(1, int(fields.get("bytes", "65536"))))
             wait_ms = min(_WAIT_MS_MAX, int(fields.get("wait_ms", "0")))
         except (KeyError, ValueError):
-            raise RemoteCallError(MALFORMED, "a fetch needs a number as its offset") from None
+            raise RemoteCallError(
+                MALFORMED, f"a fetch needs numbers as offset, bytes and wait_ms, not {fields}"
+            ) from None
         log, config = self.log, self._config
         behind = log.end_offset - offset
         if "stay" not in fields:
@@ -130,11 +135,11 @@ class LogBroker:
             if behind <= 0 and wait_ms > 0:
                 await self._wait(offset + 1, wait_ms / 1000)
             if behind > config.behind_messages:
-                data = await asyncio.to_thread(self._read, offset, size_max)  # the disk may have to be read
+                data = await asyncio.to_thread(self._read, offset, size_max)  # this may block on the disk
             else:
                 data = self._read(offset, size_max)
         except OffsetOutOfRangeError:
-            data = b""  # the answer has the bounds
+            data = b""  # the reader sees from the bounds in the answer that its offset is missing
         return self._answer(data, "")
 
     def _answer(self, data: bytes, redirect: str) -> Response:
@@ -155,7 +160,7 @@ class LogBroker:
 
 
 class Replica:
-    """Copies a master's log into one of its own, offset by offset, for as long as it runs."""
+    """Copies a master's log into its own log, with the same offsets, for as long as it runs."""
 
     def __init__(self, log: Log, table: ChannelTable, master: str, *, batch_bytes: int = _REPLICA_BATCH_BYTES) -> None:
         self.log = log
@@ -184,7 +189,10 @@ class Replica:
                 await asyncio.sleep(0.5)
 
     async def pull(self) -> int:
-        """Copy one batch; how many messages it had. LogError if the master no longer has what is next here."""
+        """Copy one batch, and return the number of its messages.
+
+        Raises OffsetOutOfRangeError, a LogError, if the master no longer has the next message.
+        """
         fields = {
             "offset": str(self.log.next_offset),
             "bytes": str(self._batch_bytes),

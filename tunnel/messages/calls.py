@@ -1,7 +1,7 @@
-"""Many requests on one connection at once: an opaque id brings each answer to its caller, in whatever order they come.
+"""Many concurrent requests on one connection: an opaque id matches each answer to its request, in any order.
 
-Both sides may call and both may answer. Nothing stops the reading: who gets more requests than it may hold answers
-SYSTEM_BUSY, so two sides that call each other can never wait for each other.
+Both sides may call and both may answer. A channel never stops reading: if it gets more requests than it may hold, it
+answers SYSTEM_BUSY. Two sides that call each other therefore cannot deadlock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class Request(msgspec.Struct, gc=False):
-    """What a handler gets."""
+    """A request, as a handler receives it."""
 
     code: int
     body: bytes
@@ -37,20 +37,20 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """What a handler gives, and what a caller gets."""
+    """A response, as a handler returns it and a caller receives it."""
 
     body: _Bytes = b""
     fields: dict[str, str] | None = None
 
 
 CallHandler: TypeAlias = Callable[[Request], Awaitable[Response | None] | Response | None]
-"""A function or coroutine function. To answer with an error of its own it raises RemoteCallError."""
+"""A function or coroutine function that answers requests. It raises RemoteCallError to answer with an error code."""
 
 
 class CallChannel(Startable):
-    """One stream for requests and responses. Use it as an async context manager, or `start` and `close` it.
+    """Requests and responses over one stream. Use it as an async context manager, or call `start` and `close`.
 
-    `handlers`: by request code, for what the other side asks.
+    `handlers` maps request codes to the functions that answer the peer's requests.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class CallChannel(Startable):
         handled_max: int = _HANDLED_MAX,
         handled_bytes_max: int = _HANDLED_BYTES_MAX,
     ) -> None:
-        self.late_answers = 0  # to calls that nobody waits for any more
+        self.late_answers = 0  # answers to calls that have already ended
         self.error: Exception | None = None
         self._reader = reader
         self._writer = writer
@@ -82,20 +82,20 @@ class CallChannel(Startable):
     # life
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the task that reads."""
         self._task = self._loop.create_task(self._receive())
 
     @property
     def is_open(self) -> bool:
-        """Whether a call may succeed, as far as we know."""
+        """Whether the connection is open, as far as this side knows."""
         return not self._closed.done()
 
     async def wait_closed(self) -> None:
-        """Return when the connection is over; `error` says why, None after a clean end."""
+        """Wait until the connection has ended. `error` then says why; None means a clean end."""
         await asyncio.shield(self._closed)
 
     async def close(self) -> None:
-        """End it: calls fail with ChannelClosedError, handlers are cancelled, what was answered still leaves."""
+        """End the connection: calls fail with ChannelClosedError, handlers are cancelled, queued answers are sent."""
         self._end(None)
         tasks = [*self._handling.values(), *self._one_way, *([self._task] if self._task else [])]
         for task in tasks:
@@ -110,9 +110,13 @@ class CallChannel(Startable):
         self._closed.set_result(None)
         for future in self._calls.values():
             if not future.done():
-                future.set_exception(ChannelClosedError(f"the connection is gone{f': {error}' if error else ''}"))
+                future.set_exception(
+                    ChannelClosedError(
+                        f"the connection has ended{f': {error}' if error else ''}; the request may have been handled"
+                    )
+                )
         for task in (*self._handling.values(), *self._one_way):
-            task.cancel()  # nobody is there for their answers
+            task.cancel()  # their answers can no longer be sent
         self._writer.close()
 
     # calling
@@ -125,12 +129,13 @@ class CallChannel(Startable):
         *,
         timeout: float | None = CALL_TIMEOUT_S,  # noqa: ASYNC109
     ) -> Response:
-        """Ask, and return the answer. RemoteCallError: the far handler failed. TimeoutError after `timeout` seconds.
+        """Send a request and return its response.
 
-        Cancelling it, or its timeout, also cancels the handler of the other side.
+        Raises RemoteCallError if the peer's handler failed, and TimeoutError after `timeout` seconds. A timeout, or
+        cancelling the call, also cancels the peer's handler.
         """
         if self._closed.done():
-            raise ChannelClosedError("the connection is gone")
+            raise ChannelClosedError("the connection has ended: open a new channel")
         self._opaque += 1
         opaque = self._opaque
         future: asyncio.Future[Response] = self._loop.create_future()
@@ -146,24 +151,24 @@ class CallChannel(Startable):
         except OSError as error:
             if isinstance(error, ChannelClosedError):
                 raise
-            raise ChannelClosedError(f"the connection is gone: {error}") from error
+            raise ChannelClosedError(f"the connection has ended: {error}") from error
         finally:
             if timer is not None:
                 timer.cancel()
             del self._calls[opaque]
             if future.done() and not future.cancelled():
-                future.exception()  # seen, even when something else was raised
+                future.exception()  # mark it as retrieved, even if another error was raised
 
     async def send(self, code: int, body: _Bytes = b"", fields: dict[str, str] | None = None) -> None:
-        """Ask for no answer: returns when it has been written."""
+        """Send a request that gets no response. Returns when it has been written."""
         if self._closed.done():
-            raise ChannelClosedError("the connection is gone")
+            raise ChannelClosedError("the connection has ended: open a new channel")
         self._opaque += 1
         self._write(encode_frame(CallHeader(code, self._opaque, FrameFlag.ONE_WAY, "", fields), body))
         await self._writer.drain()
 
     def _write(self, buffers: list[_Bytes]) -> None:
-        """What is written in one round of the loop leaves at its end, together."""
+        """Queue buffers; everything queued during one iteration of the event loop is written together."""
         if self._closed.done():
             return
         if not self._out:
@@ -184,7 +189,7 @@ class CallChannel(Startable):
                 for header, body in decoder.feed(data):
                     self._handle(header, body)
             whole = decoder.is_between_frames
-            self._end(None if whole else ChannelClosedError("the other side went away within a frame"))
+            self._end(None if whole else ChannelClosedError("the peer closed the connection within a frame"))
         except (OSError, MalformedFrameError) as error:
             self._end(error)
 
@@ -216,7 +221,7 @@ class CallChannel(Startable):
             return
         unread = self._writer.transport.get_write_buffer_size()
         if unread > 2 * self._handled_bytes_max:
-            self._end(MalformedFrameError("the other side asks and reads no answers"))
+            self._end(MalformedFrameError(f"the peer sends requests and reads no answers: {unread} bytes wait for it"))
             return
         busy = len(self._handling) + len(self._one_way) >= self._handled_max or header.opaque in self._handling
         if busy or max(unread, self._handled_bytes + len(body)) > self._handled_bytes_max:
@@ -239,7 +244,8 @@ class CallChannel(Startable):
             self._handling[header.opaque] = task
         task.add_done_callback(lambda task: self._handled(header, len(body), task))
         if asyncio.iscoroutine(outcome):
-            # Cancelled before its first step, a task leaves what it would have awaited; closing twice is harmless.
+            # A task that is cancelled before its first step never awaits its coroutine: close it. A second close has no
+            # effect.
             task.add_done_callback(lambda _: outcome.close())
 
     def _handled(self, header: CallHeader, size: int, task: asyncio.Task[None]) -> None:
@@ -290,13 +296,13 @@ class CallChannel(Startable):
 
 def _expire(future: asyncio.Future[Response], code: int, seconds: float) -> None:
     if not future.done():
-        future.set_exception(TimeoutError(f"no answer to a request of code {code} within {seconds} s"))
+        future.set_exception(TimeoutError(f"no answer to the request of code {code} within {seconds} s"))
 
 
 def serve_calls(
     handlers: Mapping[int, CallHandler],
 ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """What `start_server` of a tunnel or of asyncio takes: answers each connection until it ends."""
+    """Return a callback for `start_server` of a tunnel or of asyncio, which answers each connection until it ends."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with CallChannel(reader, writer, handlers) as channel:

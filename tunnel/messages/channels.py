@@ -1,4 +1,4 @@
-"""One live channel per address: dialled once, shared by everybody, replaced when it is dead."""
+"""A table with one live channel per address: dialled once, shared by all callers, replaced when it is dead."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Dial: TypeAlias = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.
 
 
 def split_address(address: str) -> tuple[str, int | None]:
-    """ "host:port" as a pair; a name without a port, which is that of a service, has None."""
+    """Split "host:port" into a pair. The name of a service has no port: its pair has None."""
     host, colon, port = address.rpartition(":")
     if not colon:
         return address, None
     if not port.isdigit() or not host:
-        raise ValueError(f"{address!r} is no address: write host:port, or the name of a service")
+        raise ValueError(f"{address!r} is not an address: write host:port, or the name of a service")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class ChannelWrapper:
-    """A place in the table: a channel, or one that is still being dialled.
+    """An entry of the table: a channel that is open, or one that is still being dialled.
 
-    The document wraps the future of its connect for the same reason: whoever asks while it is pending must find it.
+    A caller that asks while dialling is pending must find it; for this the document wraps its connect future, too.
     """
 
     def __init__(self, dialling: asyncio.Task[CallChannel]) -> None:
@@ -39,14 +39,17 @@ class ChannelWrapper:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, or may become so."""
+        """Whether the channel is open, or is being dialled."""
         task = self._dialling
         if not task.done():
             return True
         return not task.cancelled() and task.exception() is None and task.result().is_open
 
     async def channel(self) -> CallChannel:
-        """The channel, when it is there; what dialling raised otherwise. Who is cancelled leaves the others waiting."""
+        """Wait for the channel and return it; raise the error if dialling failed.
+
+        If one caller is cancelled, dialling goes on for the other callers.
+        """
         try:
             return await asyncio.shield(self._dialling)
         except asyncio.CancelledError:
@@ -55,7 +58,7 @@ class ChannelWrapper:
             raise
 
     async def close(self) -> None:
-        """End the dialling or the channel."""
+        """Cancel the dialling, or close the channel."""
         self._dialling.cancel()
         (outcome,) = await asyncio.gather(self._dialling, return_exceptions=True)
         if isinstance(outcome, CallChannel):
@@ -63,9 +66,9 @@ class ChannelWrapper:
 
 
 class ChannelTable:
-    """Channels by address. Use it as an async context manager, or `close` it.
+    """Channels by address. Use it as an async context manager, or call `close`.
 
-    `dial` makes the streams; without it addresses are those of TCP. `handlers` answer what the other sides ask.
+    `dial` opens the streams; without it, addresses are dialled over TCP. `handlers` answer the requests of the peers.
     """
 
     def __init__(
@@ -90,13 +93,13 @@ class ChannelTable:
         await self.close()
 
     async def channel(self, address: str) -> CallChannel:
-        """The live channel to an address, dialled if there is none. TimeoutError after `connect_timeout` seconds."""
+        """Return the live channel to an address; dial it if there is none. TimeoutError after `connect_timeout` s."""
         if self._closed:
-            raise ChannelClosedError("the channel table is closed")
+            raise ChannelClosedError("the channel table is closed: create a new one")
         wrapper = self._wrappers.get(address)
         if wrapper is None or not wrapper.is_usable:
             task = asyncio.get_running_loop().create_task(self._open(address))
-            # Its error is for those who wait; when all of them were cancelled it is nobody's.
+            # The waiting callers get its error. If all of them were cancelled, mark the error as retrieved.
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
             wrapper = self._wrappers[address] = ChannelWrapper(task)
         return await wrapper.channel()
@@ -110,12 +113,15 @@ class ChannelTable:
         *,
         timeout: float | None = CALL_TIMEOUT_S,  # noqa: ASYNC109
     ) -> Response:
-        """Ask an address; the time to connect does not count. See CallChannel.call."""
+        """Send a request to an address and return its response, as CallChannel.call does.
+
+        The time to connect does not count towards `timeout`.
+        """
         channel = await self.channel(address)
         return await channel.call(code, body, fields, timeout=timeout)
 
     async def close(self) -> None:
-        """End every channel."""
+        """Close every channel."""
         self._closed = True
         wrappers, self._wrappers = self._wrappers, {}
         await asyncio.gather(*(wrapper.close() for wrapper in wrappers.values()))
@@ -125,7 +131,9 @@ class ChannelTable:
             async with asyncio.timeout(self._connect_timeout):
                 reader, writer = await self._dial(address)
         except TimeoutError:
-            raise TimeoutError(f"{address}: no connection within {self._connect_timeout} s") from None
+            raise TimeoutError(
+                f"{address}: no connection within {self._connect_timeout} s: check the address, and that it listens"
+            ) from None
         channel = CallChannel(reader, writer, self._handlers)
         channel.start()
         return channel

@@ -1,4 +1,4 @@
-"""Compressing payloads: the codecs of the attributes byte, and unpacking that never trusts what it unpacks."""
+"""Compression of payloads: the codecs of the attributes byte, and decompression that bounds the size of its output."""
 
 import enum
 import importlib
@@ -11,7 +11,7 @@ __all__ = ["CODEC_MASK", "Codec", "compress", "decompress"]
 
 CODEC_MASK = 0x03  # of the attributes; the other bits are reserved and must be 0
 
-_GZIP_WBITS = 31  # zlib's way to say: with a gzip header
+_GZIP_WBITS = 31  # selects a gzip header in zlib
 _GZIP_LEVEL = 6  # zlib's own default
 _ZSTD_LEVEL = 3  # zstd's own default
 _ZSTD_WINDOW_MAX = 1 << 27  # the largest window that zstd itself decodes by default: bounds memory
@@ -30,7 +30,7 @@ class Codec(enum.IntEnum):
 
 
 def compress(data: bytes, codec: Codec) -> bytes:
-    """The compressed form. UnknownCodecError if the library for it is missing."""
+    """Compress data. UnknownCodecError if the library for the codec is missing."""
     match codec:
         case Codec.NONE:
             return data
@@ -42,9 +42,9 @@ def compress(data: bytes, codec: Codec) -> bytes:
 
 
 def decompress(data: bytes, codec: Codec, size_max: int, offset: int = 0) -> bytes:
-    """What was compressed; DecompressError when it is damaged or would be more than `size_max` bytes.
+    """Decompress data. DecompressError if it is damaged, or would decompress to more than `size_max` bytes.
 
-    Never holds more than `size_max` bytes of output, whatever the data says of itself.
+    At most about `size_max` bytes are decompressed, whatever size the data claims. `offset` is for the error's text.
     """
     match codec:
         case Codec.NONE:
@@ -54,7 +54,7 @@ def decompress(data: bytes, codec: Codec, size_max: int, offset: int = 0) -> byt
         case Codec.ZSTD:
             unpacked = _unzstd(data, size_max, offset)
     if len(unpacked) > size_max:
-        raise DecompressError(f"unpacks to more than {size_max} bytes", offset)
+        raise DecompressError(f"decompresses to more than {size_max} bytes, the limit", offset)
     return unpacked
 
 
@@ -65,7 +65,7 @@ def _gunzip(data: bytes, size_max: int, offset: int) -> bytes:
     except zlib.error as error:
         raise DecompressError(f"damaged gzip data: {error}", offset) from None
     if len(unpacked) <= size_max and (not unpacker.eof or unpacker.unused_data):
-        raise DecompressError("gzip data that does not end where it should", offset)
+        raise DecompressError("damaged gzip data: it does not end where it should", offset)
     return unpacked
 
 
@@ -74,8 +74,8 @@ def _unzstd(data: bytes, size_max: int, offset: int) -> bytes:
     unpacker = library.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
     try:
         if library.frame_content_size(data) > size_max:
-            raise DecompressError(f"unpacks to more than {size_max} bytes", offset)
-        # Where the frame does not tell its size, no more than this is allocated; more is an error of the library.
+            raise DecompressError(f"decompresses to more than {size_max} bytes, the limit", offset)
+        # If the frame does not state its size, the library allocates at most `size_max` and raises if there is more.
         return bytes(unpacker.decompress(data, max_output_size=size_max, allow_extra_data=False))
     except library.ZstdError as error:
         raise DecompressError(f"damaged zstd data: {error}", offset) from None

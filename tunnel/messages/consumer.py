@@ -1,4 +1,4 @@
-"""Reading a broker's log by offset: how far behind one is, and going where one is sent."""
+"""A consumer, which reads a broker's log by offset, knows its lag, and follows redirects."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _FETCH_BYTES = 1024 * 1024
 
 
 class ConsumedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message and its offset in the log. Those of one compressed set share an offset."""
+    """A message and its offset in the log. The messages of one compressed set share an offset."""
 
     offset: int
     payload: bytes
 
 
 class Consumer:
-    """Fetches from `address` on, and from the replica while it is sent there. Keep `offset` with your own data: a
-    consumer that begins with it takes every message into effect once.
+    """Reads the log of the broker at `address`, from its replica while the broker redirects it there.
 
-    `on_lag(lag)` is called with each fetch that finds more than `lag_max` messages between it and the end of the log.
+    Store `offset` together with your own data: a consumer that starts from it then processes every message exactly
+    once. `on_lag(lag)` is called after each fetch that leaves more than `lag_max` messages before the end of the log.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Consumer:
         on_lag: Callable[[int], None] | None = None,
     ) -> None:
         self.offset = offset
-        self.lag = 0  # messages between us and the end, at the last fetch
+        self.lag = 0  # messages between `offset` and the end of the log, at the last fetch
         self.address = address  # where the next fetch goes
         self._home = address
         self._stay = False
@@ -52,9 +52,10 @@ class Consumer:
         self._on_lag = on_lag
 
     async def fetch(self, wait_ms: int = 1000) -> list[ConsumedMessage]:
-        """The next messages, maybe none after `wait_ms`. OffsetOutOfRangeError when the log no longer has the next one.
+        """Return the next messages; none if none came within `wait_ms` milliseconds.
 
-        A fetch that fails changes nothing: call again.
+        Raises OffsetOutOfRangeError if the log no longer has the next message. A fetch that fails does not move
+        `offset`: call again.
         """
         data, base = await self._fetch_raw(wait_ms)
         messages: list[ConsumedMessage] = []
@@ -77,10 +78,10 @@ class Consumer:
             try:
                 response = await self._table.call(self.address, FETCH, b"", fields, timeout=wait_ms / 1000 + 30)
             except (OSError, TimeoutError):
-                self.address = self._home  # a replica that is gone is no reason to stop
+                self.address = self._home  # if the replica has failed, the next fetch asks the broker
                 raise
             redirect = (response.fields or {}).get("redirect", "")
-            # Back from a replica we take what there is: it may be behind itself, and would be named again.
+            # After a replica has sent us back, refuse redirects: a replica that lags itself would be named again.
             self._stay = redirect == self._home
             if not redirect:
                 self._end = check_range(self.offset, response)

@@ -1,4 +1,4 @@
-"""Which handler gets a packet, and when: in order for each executor id, beside each other otherwise."""
+"""The dispatcher: it gives packets to handlers, in order within an executor id, concurrently otherwise."""
 
 import asyncio
 from collections import deque
@@ -14,8 +14,11 @@ Handler: TypeAlias = Callable[[Packet], Awaitable[None] | None]
 
 
 class Dispatcher:
-    """Handlers by target. Those that are coroutine functions run in tasks: the packets of one executor id one after the
-    other, in the order in which they became whole."""
+    """Runs the handler of a packet's target. A plain function is called at once if nothing waits for the executor id.
+
+    Coroutine functions run in tasks. The packets of one executor id are handled one at a time, in the order in which
+    they were completed.
+    """
 
     def __init__(self) -> None:
         self._handlers: dict[int, tuple[Handler, bool]] = {}
@@ -26,17 +29,17 @@ class Dispatcher:
         self._drained.set()
 
     def register(self, target: int, handler: Handler) -> None:
-        """Give the packets for `target` to this handler; there must be no other."""
+        """Give the packets for `target` to this handler. ValueError if the target already has a handler."""
         if target in self._handlers:
-            raise ValueError(f"target {target} has a handler already")
+            raise ValueError(f"target {target} already has a handler: unregister it first")
         self._handlers[target] = handler, asyncio.iscoroutinefunction(handler)
 
     def unregister(self, target: int) -> None:
-        """Packets for it are refused from now on."""
+        """Refuse the packets for `target` from now on."""
         self._handlers.pop(target, None)
 
     def dispatch(self, packet: Packet) -> bool:
-        """Start the handler; False if there is none. The body is closed when it has returned."""
+        """Start the handler of a packet; return False if there is none. The body is closed when the handler returns."""
         found = self._handlers.get(packet.target)
         if found is None:
             _close(packet)
@@ -56,13 +59,13 @@ class Dispatcher:
         return True
 
     async def room(self, bytes_max: int) -> None:
-        """Return when handlers hold no more than that."""
+        """Wait until the packets of unfinished handlers hold at most `bytes_max` bytes."""
         while self.pending_bytes > bytes_max:
             self._drained.clear()
             await self._drained.wait()
 
     async def close(self) -> None:
-        """Cancel the handlers that are still running, and close what waits."""
+        """Cancel the handlers that are still running, and close the bodies of waiting packets."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

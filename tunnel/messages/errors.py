@@ -1,21 +1,21 @@
-"""What can go wrong with messages, and whose fault it is.
+"""The errors of the message layer, and who caused each of them.
 
 MessageError
 ├── MessageTooLargeError        the caller's message is over a limit; nothing was written
-├── CorruptMessageError         bytes that are no messages of ours; `offset` says where
-│   ├── MessageSizeError          a length that cannot be
-│   ├── UnknownVersionError       a magic byte of another version
-│   ├── UnknownCodecError         a codec that nobody here knows, or whose library is missing
+├── CorruptMessageError         the bytes are not valid messages; `offset` says where
+│   ├── MessageSizeError          the length is impossible
+│   ├── UnknownVersionError       the magic byte is that of another version
+│   ├── UnknownCodecError         the codec is unknown here, or its library is missing
 │   ├── ChecksumError             the payload is not the one that was written
-│   └── DecompressError           it does not decompress, or to more than allowed
-├── MalformedFrameError         a peer that does not speak this protocol: its connection is of no more use
-├── MessageCancelledError       the other side wants no more of this message; the text says why
-├── ChannelClosedError          the connection under it is gone
-├── ProducerClosedError         `close` was called before
-├── RemoteCallError             the far handler failed, or there is none; `code` says which
-├── LogError                    a log that cannot go on: what failed, and where
-│   └── OffsetOutOfRangeError     no longer, or not yet, in the log
-└── OutboxError                 an outbox or inbox that cannot go on without a person
+│   └── DecompressError           the payload does not decompress, or to more than is allowed
+├── MalformedFrameError         the peer does not speak this protocol: the connection is unusable
+├── MessageCancelledError       the receiver refused the message; the text says why
+├── ChannelClosedError          the underlying connection has ended
+├── ProducerClosedError         the producer was closed before
+├── RemoteCallError             the peer's handler failed, or there is none; `code` says which
+├── LogError                    the log cannot be used: the text says what failed, and where
+│   └── OffsetOutOfRangeError     the offset is no longer, or not yet, in the log
+└── OutboxError                 an outbox cannot continue: the operator must decide
     └── FencedError               a newer process sends from the same outbox
 """
 
@@ -48,11 +48,11 @@ class MessageError(TunnelError):
 
 
 class MessageTooLargeError(MessageError, ValueError):
-    """Over a limit of this side: nothing of it was written."""
+    """The message is over a limit of this side. Nothing of it was written."""
 
 
 class CorruptMessageError(MessageError):
-    """What was read is not what anybody wrote. `offset` is the position of the message in its set."""
+    """The bytes read are not valid messages. `offset` is the position of the bad message in its set."""
 
     exit_code = INTEGRITY
 
@@ -62,15 +62,15 @@ class CorruptMessageError(MessageError):
 
 
 class MessageSizeError(CorruptMessageError):
-    """A length below the fixed fields, or above the maximum."""
+    """The length is smaller than the fixed fields, or larger than the maximum."""
 
 
 class UnknownVersionError(CorruptMessageError):
-    """Written by a version that this one does not read."""
+    """The message was written in a version that this program cannot read."""
 
 
 class UnknownCodecError(CorruptMessageError):
-    """Compressed with something that is not available here."""
+    """The payload was compressed with a codec that is not available here."""
 
 
 class ChecksumError(CorruptMessageError):
@@ -78,43 +78,43 @@ class ChecksumError(CorruptMessageError):
 
 
 class DecompressError(CorruptMessageError):
-    """Compressed data that is damaged, too large when unpacked, or nested too deeply."""
+    """The compressed data is damaged, too large when decompressed, or nested too deeply."""
 
 
 class MalformedFrameError(MessageError, ConnectionError):
-    """The peer broke the framing. Nothing that follows on the connection can be trusted."""
+    """The peer broke the framing. No later byte of the connection can be trusted."""
 
     exit_code = INTEGRITY
 
 
 class MessageCancelledError(MessageError):
-    """The receiver gave a message up, and said why; the connection goes on."""
+    """The receiver refused a message, for the reason in the text. The connection stays usable."""
 
 
 class ChannelClosedError(MessageError, ConnectionError):
-    """The connection is gone; what was asked may or may not have happened."""
+    """The connection has ended. A pending request may or may not have taken effect."""
 
     exit_code = LOST
 
 
 class ProducerClosedError(MessageError):
-    """A producer takes nothing after `close`."""
+    """The producer was closed, and accepts no more values."""
 
 
 class RemoteCallError(MessageError):
-    """The far side answered with an error; `code` is its code."""
+    """The peer answered with an error; `code` is its error code."""
 
     def __init__(self, code: int, text: str) -> None:
-        super().__init__(text or f"the far side answered with code {code}")
+        super().__init__(text or f"the peer answered with code {code} and no explanation")
         self.code = code
 
 
 class LogError(MessageError):
-    """A log that cannot be used; the text says which file and what to do."""
+    """A log cannot be used. The text says which file is affected and what to do."""
 
 
 class OffsetOutOfRangeError(LogError):
-    """`first` and `end` are what the log has."""
+    """The log does not have the offset; it has the offsets from `first` on, up to but not including `end`."""
 
     def __init__(self, offset: int, first: int, end: int) -> None:
         super().__init__(f"offset {offset} is not in the log, which has {first} to {end}")
@@ -124,8 +124,8 @@ class OffsetOutOfRangeError(LogError):
 
 
 class OutboxError(MessageError):
-    """Delivery cannot go on: the two sides do not agree on what was delivered."""
+    """Delivery cannot continue: outbox and receiver disagree about which messages were delivered."""
 
 
 class FencedError(OutboxError):
-    """A newer process sends from this outbox: this one must stop."""
+    """A newer process sends from this outbox. This one must stop."""

@@ -1,7 +1,7 @@
-"""A message set in a file, as brokers keep it.
+"""Message sets in files, as brokers keep them.
 
-To sockets and files it goes with `sendfile`: its bytes never enter this process. To a tunnel, which has no descriptor,
-go views of the mapped file: nothing is copied before the tunnel itself does.
+A file set is written to sockets and files with `sendfile`, so its bytes never enter this process. A tunnel has no
+descriptor; it gets views of the mapped file, and nothing is copied before the tunnel itself copies.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _CHUNK_BYTES = 1024 * 1024  # read at once when iterating
 
 
 class FileMessageSet(MessageSet):
-    """A set in a file from `start` to `end` (None: where the file ends when asked).
+    """The message set in a file from byte `start` to `end`; None stands for the current end of the file.
 
-    The file must never get shorter while sets of it are in use. The descriptor is the caller's unless `open` made it.
+    The file must not be shortened while sets of it are in use. The caller owns the descriptor, unless `open` opened it.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class FileMessageSet(MessageSet):
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool = False) -> FileMessageSet:
-        """The whole file; `writable` makes it if need be. Close it, or use it in `with`."""
+        """Open a whole file as a set; with `writable`, create it if necessary. Close the set, or use it in `with`."""
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
         opened = cls(os.open(path, flags | os.O_CLOEXEC, 0o600))
         opened._owned = True
         return opened
 
     def close(self) -> None:
-        """Close the descriptor, if `open` made it."""
+        """Close the descriptor, if `open` opened it."""
         if self._owned:
             self._owned = False
             os.close(self.descriptor)
@@ -79,7 +79,7 @@ class FileMessageSet(MessageSet):
         return max(0, end - self._start)
 
     def read(self, offset: int, size_max: int) -> FileMessageSet:
-        """The part of it from `offset` on, as a set of its own."""
+        """Return up to `size_max` bytes from `offset` on, as a set of their own."""
         start, end = bounds(self.size_bytes, offset, size_max)
         return FileMessageSet(
             self.descriptor,
@@ -89,12 +89,15 @@ class FileMessageSet(MessageSet):
             unpacked_bytes_max=self.unpacked_bytes_max,
         )
 
-    # writing to it
+    # writing to the file
 
     def append(self, messages: MessageSet) -> int:
-        """Write a set behind everything; its size. Of a set that reaches the end of its file alone. Not yet on disk."""
+        """Write a set at the end of the file, and return its size. It is on disk only after `flush`.
+
+        ValueError if this set has a fixed end.
+        """
         if self._end is not None:
-            raise ValueError("a part of a file takes no messages: append to the set of the whole file")
+            raise ValueError("cannot append to a part of a file: append to the set of the whole file")
         position = self._start + self.size_bytes
         size = messages.size_bytes
         written = 0
@@ -105,7 +108,7 @@ class FileMessageSet(MessageSet):
         return size
 
     def flush(self) -> None:
-        """Return when everything is on disk."""
+        """Block until everything written is on disk."""
         os.fdatasync(self.descriptor)
 
     # reading
@@ -134,17 +137,18 @@ class FileMessageSet(MessageSet):
             if end > position:
                 position, wanted = end, _CHUNK_BYTES
             elif len(chunk) < HEADER_BYTES or position + len(chunk) >= size:
-                return  # the tail
+                return  # the tail is truncated
             else:
-                # `scan` has checked the length: read one message that is larger than a chunk
+                # The message is larger than the chunk, and `scan` has checked its length: read all of it.
                 wanted = LENGTH_BYTES + int.from_bytes(chunk[:LENGTH_BYTES], "big")
                 if wanted > size - position:
                     return
 
     def search(self, offset: int, count: int) -> int:
-        """The position of the message that is `count` messages behind the one at `offset`; headers alone are read.
+        """Return the position of the message that is `count` messages after the one at `offset`. Reads headers only.
 
-        IndexError when there are not so many.
+        IndexError if fewer than `count` messages begin at `offset` or after it; if exactly `count` do, the result is
+        the end.
         """
         length_max = max(self.message_bytes_max, self.unpacked_bytes_max) + HEADER_BYTES
         position, size = offset, self.size_bytes
@@ -154,14 +158,15 @@ class FileMessageSet(MessageSet):
                 base = position
                 chunk = os.pread(self.descriptor, min(_CHUNK_BYTES, max(0, size - base)), self._start + base)
             if len(chunk) - (position - base) < HEADER_BYTES:
-                raise IndexError(f"fewer than {count} messages behind {offset}")
+                raise IndexError(f"fewer than {count} messages from position {offset} on")
             position = base + parse_header(chunk, position - base, length_max, base)[0]
         if position > size:
-            raise IndexError(f"fewer than {count} messages behind {offset}")
+            raise IndexError(f"fewer than {count} messages from position {offset} on")
         return position
 
     def write_to(self, destination: Destination, offset: int = 0, size_max: int | None = None) -> int:
-        # The document's own version bounds by the whole size and forgets the offset: that reads beyond the set.
+        # The code in the reference document limits the count by the size of the whole set, not by what remains after
+        # `offset`: it reads beyond the set.
         start, end = bounds(self.size_bytes, offset, size_max)
         if start == end:
             return 0
@@ -174,7 +179,7 @@ class FileMessageSet(MessageSet):
             return 0
 
     def load(self, offset: int = 0, size_max: int | None = None) -> bytes:
-        """A part of it, read into memory. Fewer bytes than asked for only where the file is shorter."""
+        """Read a part of the set into memory. It has fewer bytes than asked for only if the file is shorter."""
         start, end = bounds(self.size_bytes, offset, size_max)
         data = os.pread(self.descriptor, end - start, self._start + start)
         while len(data) < end - start:
@@ -185,7 +190,7 @@ class FileMessageSet(MessageSet):
         return data
 
     def view(self, offset: int, size: int) -> memoryview:
-        """A part of it, mapped: read when it is used. It stays valid when the set is closed."""
+        """Map a part of the set into memory. It is read when it is used, and stays valid after `close`."""
         if not size:
             return memoryview(b"")
         position = self._start + offset
@@ -196,12 +201,12 @@ class FileMessageSet(MessageSet):
         return memoryview(mapped)[position - first :]
 
     def truncate(self) -> int:
-        """Cut off what is not whole or not what was written, for good; how many bytes it were.
+        """Cut the file off before its first invalid or incomplete message, for good; return the bytes removed.
 
-        For recovery, before anything else uses the file.
+        Call it for recovery, before anything else uses the file.
         """
         if self._end is not None:
-            raise ValueError("a part of a file cannot be cut")
+            raise ValueError("a part of a file cannot be cut: truncate the set of the whole file")
         end = 0
         with suppress(CorruptMessageError):
             for found in self.shallow():
@@ -214,7 +219,7 @@ class FileMessageSet(MessageSet):
 
 
 def _descriptor(destination: Destination) -> int | None:
-    """Where sendfile can write to; None for what has no descriptor."""
+    """Return the descriptor that sendfile can write to; None if the destination has none."""
     if isinstance(destination, int):
         return destination
     if isinstance(destination, socket.socket):

@@ -1,14 +1,15 @@
 """Frames of requests and responses.
 
-| bytes | what |
+| bytes | content |
 |---|---|
 | 4 | length of everything that follows |
 | 4 | length of the header |
 | | header: JSON |
 | | body: bytes of the application |
 
-The whole frame, the length included, has at most 16,777,216 bytes: what the document's decoder takes. The header's
-fields have the names of the document's system (RocketMQ's remoting command), and its numbers where it has one.
+The whole frame, the length included, has at most 16,777,216 bytes, the limit of the decoder in the
+reference document. The header's field names are those of RocketMQ's remoting command, and so are the codes and flags
+that RocketMQ has.
 """
 
 import enum
@@ -29,34 +30,34 @@ __all__ = [
 ]
 
 FRAME_BYTES_MAX = (
-    16_777_216  # 2^24; with the length field, as LengthFieldBasedFrameDecoder(16777216, 0, 4, 0, 4) counts
+    16_777_216  # 2^24, including the length field, as in LengthFieldBasedFrameDecoder(16777216, 0, 4, 0, 4)
 )
 _LENGTHS = struct.Struct(">II")
 _LENGTH_BYTES = 4
 
 
 class FrameFlag(enum.IntFlag):
-    """What a frame is; a request that wants an answer has none."""
+    """The kind of a frame. A request that needs an answer has no flag."""
 
     RESPONSE = 1
     ONE_WAY = 2
     CANCEL = 4
-    """The caller waits no longer for the answer to this opaque id. Ours."""
+    """The caller no longer waits for the answer to this opaque id. This flag is our extension."""
 
 
 class ResponseCode(enum.IntEnum):
-    """Codes of answers. Applications have those above 99."""
+    """Codes of answers. Codes above 99 belong to applications."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
-    """The handler raised; the remark says what."""
+    """The handler raised an error; the remark names it."""
     SYSTEM_BUSY = 2
-    """Too much is being handled: try again later."""
+    """The peer is handling too many requests: try again later."""
     REQUEST_CODE_NOT_SUPPORTED = 3
 
 
 class CallHeader(msgspec.Struct, omit_defaults=True, gc=False):
-    """The JSON of a frame. Unknown fields are left alone: a later version may have more."""
+    """The JSON header of a frame. Unknown fields are ignored: a later version may have more."""
 
     code: int
     opaque: int
@@ -72,19 +73,19 @@ _decoder = msgspec.json.Decoder(CallHeader)
 def encode_frame(
     header: CallHeader, body: bytes | bytearray | memoryview = b""
 ) -> list[bytes | bytearray | memoryview]:
-    """The buffers of a frame. MessageTooLargeError before anything is written."""
+    """Return the buffers of a frame. MessageTooLargeError if it is over the limit."""
     json = _encoder.encode(header)
     size = _LENGTHS.size + len(json) + len(body)
     if size > FRAME_BYTES_MAX:
         raise MessageTooLargeError(
-            f"a frame of {size} bytes, at most {FRAME_BYTES_MAX}: split it, or send it with a MessageSession"
+            f"the frame has {size} bytes, at most {FRAME_BYTES_MAX} are allowed: split it, or use a MessageSession"
         )
     start = _LENGTHS.pack(size - _LENGTH_BYTES, len(json)) + json
     return [start, body] if len(body) else [start]
 
 
 class FrameDecoder:
-    """Bytes of a stream in, whole frames out. A frame over the limit is refused by its first eight bytes."""
+    """Cuts a stream of bytes into frames. A frame over the limit is refused as soon as its first eight bytes arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -95,7 +96,10 @@ class FrameDecoder:
         return not self._buffer
 
     def feed(self, data: bytes) -> Iterator[tuple[CallHeader, bytes]]:
-        """The frames that are whole now: take them all. MalformedFrameError if this is no stream of frames."""
+        """Yield the frames that are now complete. The caller must consume all of them.
+
+        Raises MalformedFrameError if this is not a stream of frames.
+        """
         buffer = self._buffer
         buffer += data
         position, size = 0, len(buffer)
@@ -116,7 +120,7 @@ class FrameDecoder:
                 try:
                     header = _decoder.decode(json)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    raise MalformedFrameError(f"not a frame: its header is no such JSON: {error}") from None
+                    raise MalformedFrameError(f"not a frame: its header is not the expected JSON: {error}") from None
                 yield header, bytes(buffer[start + header_length : end])
         finally:
             del buffer[:position]

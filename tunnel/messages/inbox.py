@@ -1,8 +1,8 @@
-"""An inbox: what outboxes delivered, each message once, in order, durably.
+"""An inbox: a durable log of the messages that outboxes deliver, each once and in order.
 
-Every record has the outbox, its epoch and the number of the message in front of the payload: message and progress are
-on disk together or not at all. The log behind it is read like any other; an application that keeps the offset up to
-which it has read together with its own data takes every message into effect once.
+In every record, the outbox's id, its epoch and the message's number precede the payload. Message and progress are
+therefore on disk together or not at all. The inbox is read by offset, like any log. An application that stores the
+offset up to which it has read together with its own data processes every message exactly once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tunnel.messages.segments import write_atomically
 __all__ = ["Inbox", "InboxRecord"]
 
 _HEADER = struct.Struct(">B16sQQ")  # kind, outbox, epoch, number
-_MESSAGE, _EPOCH = 0, 1  # kinds of records: a message, or that an epoch begins before the message of that number
+_MESSAGE, _EPOCH = 0, 1  # kinds of records: a message, or the start of an epoch, with the number of its first message
 _LOG_CONFIG = LogConfig(flush_messages=1, flush_s=0.0)
-_CHECKPOINT_RECORDS = 200_000  # between two notes of the progress: opening reads no more, which takes half a second
+_CHECKPOINT_RECORDS = 200_000  # between checkpoints: opening reads at most this many records, in half a second
 _SCAN_BYTES = 1024 * 1024
 
 
 class InboxRecord(msgspec.Struct, frozen=True, gc=False):
-    """A message as it was delivered. `offset` is its place in this inbox."""
+    """A delivered message. `offset` is its position in this inbox."""
 
     offset: int
     outbox: bytes
@@ -42,14 +42,14 @@ class InboxRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Progress(msgspec.Struct):
-    """What `inbox.json` has: the state at an offset."""
+    """The content of `inbox.json`, a checkpoint: for each outbox, the epoch and next number expected at an offset."""
 
     offset: int
     expected: dict[str, tuple[int, int]]
 
 
 class Inbox(Closeable):
-    """A directory of delivered messages. Open it with `Inbox.open`; `handlers` is what a CallChannel needs."""
+    """A directory of delivered messages. Open it with `Inbox.open`, and pass its `handlers` to a CallChannel."""
 
     def __init__(self, log: Log, progress: _Progress, checkpoint_records: int) -> None:
         self.log = log
@@ -68,7 +68,7 @@ class Inbox(Closeable):
         *,
         checkpoint_records: int = _CHECKPOINT_RECORDS,
     ) -> Inbox:
-        """Open or make an inbox. LogError if another process has it, or it cannot be recovered."""
+        """Open or create an inbox. LogError if another process has it open, or it cannot be recovered."""
         place = Path(directory)
         log = Log.open(place, config or _LOG_CONFIG)
         try:
@@ -78,7 +78,8 @@ class Inbox(Closeable):
                 progress = msgspec.json.decode(path.read_bytes(), type=_Progress)
             if not log.first_offset <= progress.offset <= log.end_offset:
                 raise LogError(
-                    f"{path} speaks of {progress.offset}, the log has {log.first_offset} to {log.end_offset}"
+                    f"{path} has the offset {progress.offset}, but the log beside it has {log.first_offset} to "
+                    f"{log.end_offset}: restore both from one backup"
                 )
             inbox = cls(log, progress, checkpoint_records)
             for kind, record in inbox._records(progress.offset, None):
@@ -86,26 +87,29 @@ class Inbox(Closeable):
                 inbox._expected[record.outbox] = (record.epoch, number)
         except (msgspec.DecodeError, struct.error) as error:
             log.close()
-            raise LogError(f"{place} is no inbox: {error}") from error
+            raise LogError(
+                f"{place} is not an inbox: {error}; name the directory of an inbox, or an empty one"
+            ) from error
         except BaseException:
             log.close()
             raise
         return inbox
 
     def close(self) -> None:
-        """Flush, and let another process have it."""
+        """Flush the inbox, and release it for other processes."""
         self.log.close()
 
     def expected(self, outbox: bytes) -> int:
-        """The number of the next message from this outbox."""
+        """Return the number of the next message expected from this outbox."""
         return self._expected.get(outbox, (0, 0))[1]
 
     # reading
 
     def read(self, offset: int, count_max: int | None = 1000) -> Iterator[InboxRecord]:
-        """Messages from this offset on, of up to `count_max` records, or up to the end of now. Blocks for the disk.
+        """Yield the messages among `count_max` records from this offset on; None reads up to the current end.
 
-        Go on behind the last offset that came. Offsets grow, but not always by one: the beginning of an epoch has one.
+        Blocks on the disk. To continue, read from the last offset plus 1. Offsets are not always consecutive: the
+        start of an epoch has an offset, too.
         """
         for kind, record in self._records(offset, count_max):
             if kind == _MESSAGE:
@@ -122,24 +126,27 @@ class Inbox(Closeable):
                 offset += 1
 
     def trim(self, before: int) -> None:
-        """The application needs nothing before this offset any more: remove what can be removed. Blocks."""
+        """Remove records before this offset, as far as whole segments allow. Blocks on the disk.
+
+        Call it when the application no longer needs them.
+        """
         progress = self._progress()
         self.log.flush()
         self._note(progress)
         self.log.trim(before)
 
-    # what outboxes ask
+    # requests of outboxes
 
     def _check_epoch(self, outbox: bytes, epoch: int) -> int:
         known, number = self._expected.get(outbox, (0, 0))
         if epoch < known:
-            raise RemoteCallError(FENCED, f"epoch {epoch} is over, {known} has begun")
+            raise RemoteCallError(FENCED, f"epoch {epoch} is over, epoch {known} has begun")
         return number
 
     def _hello(self, outbox: bytes, epoch: int) -> Awaitable[int]:
         number = self._check_epoch(outbox, epoch)
         if self._expected.get(outbox, (0, 0))[0] < epoch:
-            # On disk before the answer: who sends from an older copy is refused even if we die now.
+            # The epoch is on disk before the answer, so that older copies are refused even after a crash.
             self.log.append([_HEADER.pack(_EPOCH, outbox, epoch, number)])
             self._expected[outbox] = (epoch, number)
         return self._durable(self.log.next_offset, number)
@@ -147,14 +154,14 @@ class Inbox(Closeable):
     def _accept(self, outbox: bytes, epoch: int, first: int, payloads: list[bytes]) -> Awaitable[int]:
         number = self._check_epoch(outbox, epoch)
         if first > number:
-            raise RemoteCallError(GAP, f"message {first} instead of {number}")
+            raise RemoteCallError(GAP, f"got message {first} instead of {number}")
         fresh = payloads[number - first :]
         pack = _HEADER.pack
         self.log.append(
             [pack(_MESSAGE, outbox, epoch, number + index) + payload for index, payload in enumerate(fresh)]
         )
         self._expected[outbox] = (epoch, number + len(fresh))
-        # Also for repeats: their first delivery may not be on disk yet.
+        # Repeats wait, too: their first delivery may not be on disk yet.
         return self._durable(self.log.next_offset, number + len(fresh))
 
     async def _durable(self, end: int, number: int) -> int:
@@ -167,10 +174,10 @@ class Inbox(Closeable):
         return number
 
     def _progress(self) -> _Progress:
-        """The state behind everything that was appended."""
+        """Return the state after everything that was appended."""
         return _Progress(self.log.next_offset, {key.hex(): value for key, value in self._expected.items()})
 
     def _note(self, progress: _Progress) -> None:
-        """Write the progress down, so that opening need not read everything. What it speaks of is on disk."""
+        """Write a checkpoint, so that opening need not read all records. The records before it must be on disk."""
         with self._noting:
             write_atomically(self._path, msgspec.json.encode(progress))

@@ -1,4 +1,4 @@
-"""What begins and ends with a `with` block, said once for all of the message layer."""
+"""Base classes for objects of the message layer that are used in a `with` block."""
 
 from types import TracebackType
 from typing import Self
@@ -7,7 +7,7 @@ __all__ = ["Closeable", "Startable"]
 
 
 class Closeable:
-    """`with` it: closed at the end."""
+    """A base class with `close`, which is called at the end of a `with` block."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -22,7 +22,7 @@ class Closeable:
 
 
 class Startable:
-    """`async with` it: started at the beginning, closed at the end."""
+    """A base class with `start` and `close`, which are called at the start and end of an `async with` block."""
 
     def start(self) -> None:
         raise NotImplementedError

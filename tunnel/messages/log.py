@@ -1,8 +1,8 @@
 """An append-only log: segment files of message sets, written by one thread, flushed in groups.
 
-Whoever appends puts bytes into a queue; the writer thread takes everything that waits, writes it with one call, and
-flushes when enough was written or enough time has passed. Readers see only what is flushed, so what they saw is never
-taken back. Nobody else writes to the files: that is the answer to the question of concurrent writes.
+Appending puts bytes into a queue. The writer thread takes everything that waits, writes it with one call, and flushes
+when enough was written or enough time has passed. Readers see only flushed messages, so a message that was read never
+disappears in a crash. Only the writer thread writes to the files, so there are no concurrent writes.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _log = structlog.get_logger("tunnel.messages.log")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """When to flush, when to begin a new file, what to keep."""
+    """When to flush, when to start a new segment, and which segments to keep."""
 
     flush_messages: int = 1_000
-    """Flush when so many wait for it: the defaults are those asked of a broker's log."""
+    """Flush when this number of messages waits. The defaults are those required of a broker's log."""
     flush_s: float = 1.0
-    """Or when the first has waited so long."""
+    """Flush when the first waiting message has waited this long."""
     segment_bytes: int = 64 * 1024 * 1024
-    """A segment that is larger gets a successor."""
+    """Start a new segment when the last one has reached this size."""
     retain_bytes: int | None = None
-    """Remove the oldest segments when all together are larger; None keeps everything."""
+    """Remove the oldest segments while all together exceed this size; None keeps everything."""
     retain_s: float | None = None
-    """Remove segments that were last written so long ago."""
+    """Remove segments that were last written longer ago than this; None keeps everything."""
     pending_bytes_max: int = 64 * 1024 * 1024
-    """Appended and not yet written: `room` waits above it."""
+    """`room` waits while more bytes than this are appended and not yet written."""
 
 
 class _Append(msgspec.Struct, gc=False):
@@ -57,12 +57,14 @@ class _Append(msgspec.Struct, gc=False):
 
 
 class Log(Closeable):
-    """Open it with `Log.open`, in a thread if it is large. Every method may be called from any thread; the coroutines
-    from any event loop."""
+    """An append-only log in a directory. Open it with `Log.open`, in a thread if it is large, because that blocks.
+
+    Every method may be called from any thread, and every coroutine from any event loop.
+    """
 
     def __init__(self, directory: Path, config: LogConfig, segments: list[Segment], lock: int) -> None:
         self.directory = directory
-        self.cut_bytes = 0  # of a torn tail, when it was opened
+        self.cut_bytes = 0  # removed with a torn tail when the log was opened
         self._config = config
         self._lock_file = lock
         self._segments = segments
@@ -77,15 +79,17 @@ class Log(Closeable):
         self._closing = False
         self._error: LogError | None = None
         self._waiters: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._roomers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._room_waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._thread = threading.Thread(target=self._run, name=f"tunnel-log {directory.name}", daemon=True)
 
     # life
 
     @classmethod
     def open(cls, directory: Path | str, config: LogConfig | None = None) -> Log:
-        """Open or make a log. Recovers: a tail that was torn by a crash is cut off. LogError if that cannot be, or if
-        another process has it open."""
+        """Open or create a log. A tail that a crash tore is cut off.
+
+        LogError if the log cannot be recovered, or if another process has it open.
+        """
         place = Path(directory)
         place.mkdir(parents=True, exist_ok=True)
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -124,38 +128,41 @@ class Log(Closeable):
 
     @property
     def first_offset(self) -> int:
-        """The oldest message that is still there."""
+        """The offset of the oldest message in the log."""
         return self._segments[0].base
 
     @property
     def end_offset(self) -> int:
-        """Behind the newest message that readers may see."""
+        """The offset after the newest message that readers may see."""
         return self._end
 
     @property
     def next_offset(self) -> int:
-        """What the next message that is appended will have."""
+        """The offset that the next appended message will get."""
         return self._next
 
     @property
     def size_bytes(self) -> int:
-        """Of what readers may see, on disk."""
+        """The size on disk of the messages that readers may see."""
         with self._condition:
             return sum(segment.size for segment in self._segments)
 
     # appending
 
     def append(self, payloads: Sequence[bytes]) -> int:
-        """Append messages; the offset of the first. They may be read, and will survive, once `flushed`."""
+        """Append messages, and return the offset of the first. They are readable and durable once `flushed`."""
         return self.append_set(encode_payloads(payloads), len(payloads))
 
     def append_set(self, data: bytes, count: int) -> int:
-        """Append a message set of so many messages, as it is. It must be whole and checked."""
+        """Append an encoded set of `count` messages, and return the offset of the first.
+
+        The caller must have checked that the set is valid and ends with a whole message.
+        """
         with self._condition:
             if self._error is not None:
                 raise self._error
             if self._closing:
-                raise LogError(f"{self.directory} is closed")
+                raise LogError(f"{self.directory} is closed: open the log again to append")
             offset = self._next
             self._next += count
             if count:
@@ -171,18 +178,21 @@ class Log(Closeable):
         return self._pending_bytes <= self._config.pending_bytes_max
 
     async def room(self) -> None:
-        """Return when less than `pending_bytes_max` waits to be written."""
+        """Wait until at most `pending_bytes_max` bytes wait to be written."""
         while not self.has_room:
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()
             with self._condition:
                 if self._error is not None:
                     raise self._error
-                self._roomers.append((loop, waiter))
+                self._room_waiters.append((loop, waiter))
             await waiter
 
     async def flushed(self, end: int, *, now: bool = False) -> None:
-        """Return when everything before this offset is on disk, LogError if it cannot be. `now`: wait for no group."""
+        """Wait until everything before this offset is on disk; LogError if it cannot be written.
+
+        With `now`, the writer flushes at once instead of waiting for a group.
+        """
         if self._end >= end:
             return
         loop = asyncio.get_running_loop()
@@ -216,9 +226,10 @@ class Log(Closeable):
     # reading
 
     def read(self, offset: int, size_max: int = 1024 * 1024) -> SegmentSet:
-        """Messages from this offset on, of one segment: about `size_max` bytes, cut anywhere, the first one whole.
+        """Return messages from this offset on, all from one segment: about `size_max` bytes.
 
-        At the end it is empty. OffsetOutOfRangeError for what is no longer, or not yet, there.
+        The set may end within a message, but the first message is whole. At the end of the log the set is empty.
+        OffsetOutOfRangeError if the offset is no longer, or not yet, in the log.
         """
         with self._condition:
             if not self.first_offset <= offset <= self._end:
@@ -226,13 +237,13 @@ class Log(Closeable):
             segment = self._segments[bisect_right(self._bases, offset) - 1]
         try:
             return segment.read(offset, size_max)
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # the segment has just been removed
             raise OffsetOutOfRangeError(offset, self.first_offset, self._end) from None
 
     # retention
 
     def trim(self, before: int) -> None:
-        """Remove the segments that have only messages before this offset; never the last one."""
+        """Remove the segments that have only messages before this offset; the last segment is never removed."""
         with self._condition:
             count = bisect_right(self._bases, before) - 1
             if count <= 0:
@@ -243,7 +254,7 @@ class Log(Closeable):
             segment.remove()
 
     def _retain(self) -> None:
-        """What the configuration says of old segments."""
+        """Remove old segments, as `retain_bytes` and `retain_s` require."""
         config = self._config
         sealed = self._segments[:-1]
         before = 0
@@ -275,11 +286,11 @@ class Log(Closeable):
                         writer = self._roll().writer()
                         sync_directory(self.directory)
         except Exception as error:
-            # After a failed fsync nobody knows what is on disk: going on could lose what was promised.
+            # After a failed fsync it is unknown what is on disk. To continue could lose messages reported as durable.
             self._fail(LogError(f"{self.directory} cannot be written: {error}; free the disk, then open it again"))
 
     def _next_batch(self) -> list[_Append] | None:
-        """Wait for something to do: what to write, maybe nothing, or None when all is done."""
+        """Wait for work. Return what to write; an empty list if a flush is due; None if all is done and closing."""
         with self._condition:
             while not self._pending:
                 if self._unflushed_since is not None:
@@ -294,7 +305,7 @@ class Log(Closeable):
             batch = list(self._pending)
             self._pending.clear()
             self._pending_bytes = 0
-            roomers, self._roomers = self._roomers, []
+            roomers, self._room_waiters = self._room_waiters, []
         for loop, waiter in roomers:
             _wake(loop, waiter, None)
         return batch
@@ -326,15 +337,15 @@ class Log(Closeable):
             return False
         waiting = self._written[0] - self._segments[-1].count
         late = time.monotonic() - self._unflushed_since >= self._config.flush_s
-        # Messages that wait for a group do not wait when the log is to be closed, or somebody asked.
+        # A closing log, or a caller that asked for a flush, does not wait for a group.
         return waiting >= self._config.flush_messages or late or self._closing or self._flush_to > self._end
 
     def _publish(self) -> None:
-        """What was written is on disk: readers may see it."""
+        """Let readers see what was written, now that it is on disk."""
         self._unflushed_since = None
         with self._condition:
             segment = self._segments[-1]
-            # Size first: a reader that sees the new count finds the messages.
+            # Set the size first: a reader that sees the new count must find the messages.
             segment.size = self._written[1]
             segment.count = self._written[0]
             self._end = segment.end
@@ -345,7 +356,7 @@ class Log(Closeable):
             _wake(loop, waiter, None)
 
     def _roll(self) -> Segment:
-        """Seal the last segment and begin its successor."""
+        """Seal the last segment, and start a new one."""
         self._segments[-1].seal()
         segment = Segment(self.directory, self._end)
         segment.writer()
@@ -360,8 +371,8 @@ class Log(Closeable):
         _log.error("a log failed", directory=str(self.directory), error=str(error))
         with self._condition:
             self._error = error
-            waiters = [(loop, waiter) for _, loop, waiter in self._waiters] + self._roomers
-            self._waiters, self._roomers = [], []
+            waiters = [(loop, waiter) for _, loop, waiter in self._waiters] + self._room_waiters
+            self._waiters, self._room_waiters = [], []
             self._condition.notify_all()
         for loop, waiter in waiters:
             _wake(loop, waiter, error)

@@ -1,14 +1,14 @@
-"""One message, and its form on the wire and on disk.
+"""One message, and its format on the wire and on disk.
 
-| bytes | what |
+| bytes | content |
 |---|---|
 | 4 | length of everything that follows: payload + 6 |
 | 1 | version (magic byte): 1 |
-| 1 | attributes: the two low bits are the codec, the others 0 |
+| 1 | attributes: the two low bits are the codec, the other bits are 0 |
 | 4 | CRC-32 of the payload |
 | length − 6 | payload |
 
-A message whose codec is not 0 holds a message set, compressed as one.
+If the codec is not 0, the payload is a message set, compressed as a whole.
 """
 
 import struct
@@ -46,32 +46,32 @@ __all__ = [
 ]
 
 MESSAGE_VERSION = 1  # Kafka 0.7's magic byte for messages with attributes; the document knows only this one
-MESSAGE_BYTES_MAX = 1_000_000  # of a payload, unless told otherwise: Kafka 0.7's max.message.size
+MESSAGE_BYTES_MAX = 1_000_000  # of a payload, by default: Kafka 0.7's max.message.size
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024  # of one compressed set, with everything nested in it
-DEPTH_MAX = 2  # compressed sets within compressed sets: one more than anybody here writes
+DEPTH_MAX = 2  # levels of nested compressed sets: one more than this package writes
 
 _HEADER = struct.Struct(">IBBI")
 HEADER_BYTES = _HEADER.size
 LENGTH_BYTES = 4
-_FIXED_BYTES = HEADER_BYTES - LENGTH_BYTES  # what the length counts besides the payload
+_FIXED_BYTES = HEADER_BYTES - LENGTH_BYTES  # what the length field counts besides the payload
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A payload, and the codec it is compressed with: then it is a message set."""
+    """A payload and its codec. With a codec other than NONE, the payload is a compressed message set."""
 
     payload: bytes
     codec: Codec = Codec.NONE
 
     @property
     def size_bytes(self) -> int:
-        """In a set, header included."""
+        """The size of the message in a set, header included."""
         return HEADER_BYTES + len(self.payload)
 
 
 class MessageAndOffset(msgspec.Struct, frozen=True, gc=False):
-    """A message, where it begins and where the next one does: bytes from the start of the set.
+    """A message with the byte positions, from the start of the set, at which it and the next message begin.
 
-    Messages out of a compressed set have the offsets of the whole set.
+    All messages of a compressed set have the positions of the message that wraps the set.
     """
 
     message: Message
@@ -84,21 +84,21 @@ class MessageAndOffset(msgspec.Struct, frozen=True, gc=False):
 
 
 def check_size(payload: bytes, size_max: int) -> None:
-    """MessageTooLargeError if this may not be sent. Call it before anything is written."""
+    """Raise MessageTooLargeError if a payload is over the limit. Call this before anything is written."""
     if len(payload) > size_max:
         raise MessageTooLargeError(
-            f"a message of {len(payload)} bytes, at most {size_max}: split it, or raise the limit"
+            f"the message has {len(payload)} bytes, at most {size_max} are allowed: split it, or raise the limit"
         )
 
 
 def encode_message(message: Message) -> bytes:
-    """Header and payload."""
+    """Return the header and payload of a message as bytes."""
     payload = message.payload
     return _HEADER.pack(len(payload) + _FIXED_BYTES, MESSAGE_VERSION, message.codec, crc32(payload)) + payload
 
 
 def encode_payloads(payloads: Iterable[bytes]) -> bytes:
-    """An uncompressed message set of these."""
+    """Return an uncompressed message set of these payloads."""
     pack = _HEADER.pack
     parts: list[bytes] = []
     for payload in payloads:
@@ -108,17 +108,17 @@ def encode_payloads(payloads: Iterable[bytes]) -> bytes:
 
 
 def parse_header(data: bytes | memoryview, position: int, length_max: int, base: int = 0) -> tuple[int, int, int]:
-    """Position of the next message, attributes and CRC. At least HEADER_BYTES must be there.
+    """Return the position of the next message, the attributes and the CRC. `data` must have HEADER_BYTES there.
 
-    Raises before anything is done with the length: MessageSizeError, UnknownVersionError, UnknownCodecError.
+    An invalid header raises MessageSizeError, UnknownVersionError or UnknownCodecError before its length is used.
     """
     length, version, attributes, crc = _HEADER.unpack_from(data, position)
     if version != MESSAGE_VERSION:
-        raise UnknownVersionError(f"message version {version}, this side knows {MESSAGE_VERSION}", base + position)
+        raise UnknownVersionError(f"message version {version}, only {MESSAGE_VERSION} is known here", base + position)
     if not _FIXED_BYTES <= length <= length_max:
-        raise MessageSizeError(f"message length {length}, allowed are 6 to {length_max}", base + position)
+        raise MessageSizeError(f"message length {length}, 6 to {length_max} are allowed", base + position)
     if attributes > Codec.ZSTD:
-        raise UnknownCodecError(f"message attributes {attributes:#04x}, codecs are 0 to 2", base + position)
+        raise UnknownCodecError(f"message attributes {attributes:#04x}, the codecs are 0 to 2", base + position)
     return position + LENGTH_BYTES + length, attributes, crc
 
 
@@ -130,10 +130,10 @@ def scan(
     unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
     deep: bool = True,
 ) -> Iterator[MessageAndOffset]:
-    """Every whole message; a truncated tail ends it quietly, anything else that is wrong raises.
+    """Yield every whole message. A truncated tail ends the iteration silently; any other damage raises.
 
-    `base` is added to the offsets. `deep`: what is compressed is unpacked; otherwise it comes as it is. A compressed
-    set may be as long as its messages may be when unpacked.
+    `base` is added to the offsets. With `deep`, compressed sets are unpacked; otherwise each one comes as one message.
+    A compressed set may be as long as its messages may be when unpacked.
     """
     length_max = max(message_bytes_max, unpacked_bytes_max) + _FIXED_BYTES
     unpack = _HEADER.unpack_from
@@ -167,9 +167,9 @@ def unpack_set(
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
 ) -> list[bytes]:
-    """The payloads in a compressed message; DecompressError where they are too large or nested too deeply.
+    """Return the payloads in a compressed message. DecompressError if they are damaged, too large or nested too deeply.
 
-    All of it is checked before the first is given: half a set is none.
+    The whole set is checked before any payload is returned.
     """
     return _unpack(wrapper, offset, message_bytes_max, unpacked_bytes_max, 1)[0]
 
@@ -177,7 +177,7 @@ def unpack_set(
 def _unpack(
     wrapper: Message, offset: int, message_bytes_max: int, budget_bytes: int, depth: int
 ) -> tuple[list[bytes], int]:
-    """Payloads, and what is left of the budget."""
+    """Return the payloads, and what is left of the budget."""
     if depth > DEPTH_MAX:
         raise DecompressError(f"compressed sets nested more than {DEPTH_MAX} deep", offset)
     inner = decompress(wrapper.payload, wrapper.codec, budget_bytes, offset)
@@ -197,5 +197,5 @@ def _unpack(
     except CorruptMessageError as error:
         raise DecompressError(f"in a compressed set: {error}", offset) from error
     if end != len(inner):
-        raise DecompressError("a compressed set that ends within a message", offset)
+        raise DecompressError("the compressed set ends within a message", offset)
     return payloads, budget_bytes

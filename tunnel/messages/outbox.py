@@ -1,8 +1,8 @@
-"""An outbox: messages that were accepted survive this process and days without a network, and leave in order.
+"""An outbox: accepted messages survive the end of this process and days without a network, and are sent in order.
 
-Each message has a number, and each life of the outbox an epoch. The receiver keeps, for each outbox, the epoch and the
-number that it expects next, in one record with the messages; so a message that is sent twice takes effect once, and of
-two processes that send from copies of one outbox only the newer is heard.
+Each message has a number, and each opening of the outbox an epoch. For each outbox, the receiver stores the epoch and
+the next expected number in the same record as the message. A message that is sent twice therefore takes effect once. If
+two processes send from copies of one outbox, the receiver accepts only the newer one.
 """
 
 from __future__ import annotations
@@ -49,38 +49,38 @@ GAP = 111
 
 _BATCH_BYTES = 256 * 1024
 _IN_FLIGHT = 8  # batches that the receiver has not confirmed
-_RETRY_S = 0.2  # first pause after a failure; doubles
+_RETRY_S = 0.2  # first pause after a failure; it doubles with each further failure
 _RETRY_MAX_S = 10.0
 _ID_BYTES = 16
 
-# An outbox flushes whenever something waits: what is appended during one flush shares the next one.
+# An outbox flushes whenever messages wait. Messages that are appended during one flush share the next one.
 _LOG_CONFIG = LogConfig(flush_messages=1, flush_s=0.0)
 _logger = structlog.get_logger("tunnel.messages.outbox")
 
 Connect: TypeAlias = Callable[[], Awaitable[CallChannel]]
-"""Opens a channel to the receiver, or gives the one that is open: `lambda: table.channel("reports")`."""
+"""Opens a channel to the receiver, or returns the open one: `lambda: table.channel("reports")`."""
 
 
 class _Identity(msgspec.Struct):
-    """What `outbox.json` has."""
+    """The content of `outbox.json`."""
 
     id: str
     epoch: int
 
 
 class Outbox(Closeable):
-    """A directory of messages to deliver. Open it with `Outbox.open`; one process at a time."""
+    """A directory of messages to deliver. Open it with `Outbox.open`, in one process at a time."""
 
     def __init__(self, log: Log, outbox_id: bytes, epoch: int) -> None:
         self.id = outbox_id
         self.epoch = epoch
         self.log = log
-        self.delivered_number = log.first_offset  # the receiver has everything before it
+        self.delivered_number = log.first_offset  # the receiver has confirmed every message before this number
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     @classmethod
     def open(cls, directory: Path | str, config: LogConfig | None = None) -> Outbox:
-        """Open or make an outbox. LogError if another process has it, or it cannot be recovered."""
+        """Open or create an outbox. LogError if another process has it open, or it cannot be recovered."""
         place = Path(directory)
         log = Log.open(place, config or _LOG_CONFIG)
         try:
@@ -89,49 +89,51 @@ class Outbox(Closeable):
                 known = msgspec.json.decode(path.read_bytes(), type=_Identity)
             else:
                 if log.end_offset:
-                    raise LogError(f"{path} is missing: restore it, or begin with an empty directory")
+                    raise LogError(f"{path} is missing beside a log: restore it, or start with an empty directory")
                 known = _Identity(secrets.token_hex(_ID_BYTES), 0)
             known.epoch += 1
-            # On disk before the first message leaves: two lives never share an epoch.
+            # The epoch is on disk before the first message is sent, so that no two openings share an epoch.
             write_atomically(path, msgspec.json.encode(known))
         except (msgspec.DecodeError, OSError) as error:
             log.close()
-            raise LogError(f"{place} is no outbox: {error}") from error
+            raise LogError(
+                f"{place} is not an outbox: {error}; name the directory of an outbox, or an empty one"
+            ) from error
         except BaseException:
             log.close()
             raise
         return cls(log, bytes.fromhex(known.id), known.epoch)
 
     def close(self) -> None:
-        """Flush, and let another process have it."""
+        """Flush the outbox, and release it for other processes."""
         self.log.close()
 
     async def put(self, payload: bytes) -> int:
-        """Accept a message; its number. When it returns the message is on disk, and will be delivered."""
+        """Accept a message, and return its number. On return the message is on disk, and will be delivered."""
         number = self.log.append([payload])
         await self.log.flushed(number + 1, now=True)
         return number
 
     async def put_many(self, payloads: Sequence[bytes]) -> int:
-        """As `put`, for several; the number of the first."""
+        """Accept several messages, as `put` does, and return the number of the first."""
         number = self.log.append(payloads)
         await self.log.flushed(number + len(payloads), now=True)
         return number
 
     @property
     def undelivered(self) -> int:
-        """Accepted messages that the receiver has not confirmed."""
+        """The number of accepted messages that the receiver has not confirmed."""
         return self.log.end_offset - self.delivered_number
 
     async def delivered(self, number: int) -> None:
-        """Return when the receiver has this message durably."""
+        """Wait until the receiver has this message on disk."""
         if number >= self.delivered_number:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append((number, waiter))
             await waiter
 
     def confirm(self, number: int) -> None:
-        """The receiver has everything before this number: forget it. For senders."""
+        """Forget the messages before this number, because the receiver has them. For senders."""
         if number <= self.delivered_number:
             return
         self.delivered_number = number
@@ -144,10 +146,10 @@ class Outbox(Closeable):
 
 
 class OutboxSender(Startable):
-    """Delivers an outbox, for as long as it runs: connects, sends what is not confirmed, tries again when that fails.
+    """Delivers the messages of an outbox while it runs: it connects, sends, and retries with exponential backoff.
 
-    `error` is set, and it stops, when only a person can help: FencedError, or OutboxError when the two sides do not
-    agree on what was delivered.
+    When only the operator can help, it stops and sets `error`: FencedError, or OutboxError if outbox and receiver
+    disagree about which messages were delivered.
     """
 
     def __init__(self, outbox: Outbox, connect: Connect, *, random: Random | None = None) -> None:
@@ -159,17 +161,17 @@ class OutboxSender(Startable):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start the task that delivers."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop; what is not confirmed stays in the outbox."""
+        """Stop delivering. Unconfirmed messages stay in the outbox."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait(self) -> None:
-        """Return when it has stopped for good; raises `error`."""
+        """Wait until the sender has stopped for good, and raise `error` if it is set."""
         assert self._task is not None
         await asyncio.wait([self._task])
         if self.error is not None:
@@ -194,7 +196,7 @@ class OutboxSender(Startable):
             pause_s = min(_RETRY_MAX_S, pause_s * 2)
 
     async def _deliver(self, channel: CallChannel) -> None:
-        """Send until the channel fails. What is in flight is confirmed in order."""
+        """Send until the channel fails. Batches in flight are confirmed in order."""
         outbox = self._outbox
         position = await self._hello(channel)
         outbox.confirm(position)
@@ -216,7 +218,7 @@ class OutboxSender(Startable):
             await asyncio.gather(*in_flight, return_exceptions=True)
 
     async def _more(self, channel: CallChannel, position: int) -> None:
-        """Until there is more to send, or the channel is gone."""
+        """Wait until there is more to send; raise ConnectionResetError if the channel ends first."""
         loop = asyncio.get_running_loop()
         waits: list[asyncio.Task[None]] = [
             loop.create_task(self._outbox.log.flushed(position + 1)),
@@ -229,21 +231,21 @@ class OutboxSender(Startable):
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
         if not channel.is_open:
-            raise ConnectionResetError("the receiver is gone")
+            raise ConnectionResetError("the connection to the receiver has ended")
 
     async def _hello(self, channel: CallChannel) -> int:
-        """Say who we are; the number that the receiver expects."""
+        """Present this outbox and its epoch to the receiver, and return the number that it expects next."""
         log = self._outbox.log
         expected = await self._ask(channel, HELLO, 0, b"")
         if expected > log.end_offset:
             raise OutboxError(
-                f"the receiver has {expected} messages of an outbox that has {log.end_offset}: it was restored from an "
-                "old copy; deliver what it has through a new outbox"
+                f"the receiver has {expected} messages of this outbox, which itself has only {log.end_offset}: the "
+                "outbox was restored from an old copy; deliver its messages through a new outbox"
             )
         if expected < log.first_offset:
             raise OutboxError(
-                f"the receiver expects message {expected}, the outbox begins with {log.first_offset}: the receiver "
-                "lost messages that it had confirmed; restore it"
+                f"the receiver expects message {expected}, but the outbox begins with {log.first_offset}: the receiver "
+                "lost messages that it had confirmed; restore the receiver from a backup"
             )
         return expected
 
@@ -254,7 +256,7 @@ class OutboxSender(Startable):
         outbox = self._outbox
         fields = {"outbox": outbox.id.hex(), "epoch": str(outbox.epoch), "first": str(first)}
         try:
-            # No timeout: whether the connection lives is the tunnel's business, and a disk may be slow.
+            # There is no timeout here: the tunnel detects a dead connection, and the receiver's disk may be slow.
             response = await channel.call(code, data, fields, timeout=None)
         except RemoteCallError as error:
             if error.code == FENCED:
@@ -264,7 +266,7 @@ class OutboxSender(Startable):
 
 
 def read_batch(log: Log, position: int, size_max: int = _BATCH_BYTES) -> tuple[bytes, int]:
-    """Whole messages from this offset on, as bytes, and how many they are."""
+    """Return whole messages from this offset on, as bytes, and their number."""
     data = log.read(position, size_max).load()
     size, count = 0, 0
     for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
@@ -278,11 +280,13 @@ Accept: TypeAlias = Callable[[bytes, int, int, list[bytes]], Awaitable[int]]
 
 
 def outbox_handlers(hello: Hello, accept: Accept) -> dict[int, Callable[[Request], Awaitable[Response] | Response]]:
-    """The receiver's side for a CallChannel: `Inbox` has it; so may an application that keeps messages with its data.
+    """Return the handlers of a receiver, for a CallChannel.
 
-    `hello(id, epoch)` begins an epoch and gives the number expected next. `accept(id, epoch, first, payloads)` takes
-    messages at once, in the order of its calls, but those that it has. Both return what to await until that is durable:
-    the number expected then. Both raise RemoteCallError with FENCED or GAP for what must not be.
+    `Inbox` uses them. So may an application that stores the messages with its own data.
+
+    `hello(id, epoch)` begins an epoch. `accept(id, epoch, first, payloads)` takes messages at once, in the order of its
+    calls, and skips those that it already has. Both return an awaitable that ends when the change is durable, and gives
+    the number expected next. Both raise RemoteCallError: FENCED for an old epoch, GAP for a number that is too high.
     """
 
     def place(request: Request) -> tuple[bytes, int, int]:

@@ -1,59 +1,59 @@
-"""How much of large messages may be on its way: what the path takes in a few milliseconds, not a number of bytes.
+"""Pacing of split messages: a window bounds the data in flight by time, to what the path takes in a few milliseconds.
 
-What is on its way stands before everything written later, so a ping waits for all of it. The receiver says how many
-bytes it has taken; from that follow the time a part takes and how much of it was waiting. The window is steered so that
-about `target_us` of waiting remain: less would leave the path idle at times, more would make pings wait.
+Everything in flight is ahead of whatever is written later, so a ping waits for all of it. The receiver reports how many
+bytes it has taken. This shows how long a part takes, and how much of that time it spent waiting. The window is adjusted
+so that about `target_us` of waiting remains: less would leave the path idle at times, more would delay pings.
 
-Every `PROBE_US` the window is made smaller for one round trip, so that the path's own time is seen anew: it changes
-when the tunnel changes its carrier, and when machines become busy. `now` is an integer of microseconds.
+About every `PROBE_US` the window shrinks for one round trip, to measure the time of the path itself again. That time
+changes when the tunnel changes its carrier, and when machines become busy. `now` is an integer of microseconds.
 """
 
 from collections import deque
 
 __all__ = ["TARGET_US", "WINDOW_BYTES_MAX", "TimeWindow"]
 
-TARGET_US = 4_000  # of waiting: leaves most of the 20 ms that a ping may take to busy machines
+TARGET_US = 4_000  # of waiting: this leaves most of the 20 ms that a ping may take for the delays of busy machines
 WINDOW_BYTES_MIN = 4 * 1024  # four of the document's parts
 WINDOW_BYTES_START = 16 * 1024
-WINDOW_BYTES_MAX = 64 * 1024 * 1024  # a gigabit per second over half a second of round trip
-PROBE_US = 1_000_000  # the window is wrong for two of these at most
+WINDOW_BYTES_MAX = 64 * 1024 * 1024  # one gigabit per second at a round trip of half a second
+PROBE_US = 1_000_000  # a wrong window is corrected within two of these intervals
 _PROBE_FIRST_US = 100_000
-_PROBE_ROUNDS = 25  # between two probes at least: one costs about one round trip
-_PROBES = 3  # of which the shortest counts: a single one may have met what others sent
+_PROBE_ROUNDS = 25  # minimum number of round trips between two probes, because a probe costs about one
+_PROBES = 3  # the shortest of the last probes counts: a single one may have waited for other traffic
 _PROBE_SHARE = 0.75
 _PROBE_SHARE_MIN = 0.125
-_PART_BYTES = 64 * 1024  # larger parts only where eight fit: each is on its way as a whole, through every stage
-_STEP_MAX = 2.0  # of shrinking in one round trip, and of growth while hardly anything waits
-_GROW_MAX = 1.1  # else: after a pause a path is faster than it is, and a round or two must not be believed
-_REGROW_MAX = 1.5  # towards what the path has proven to take
-_RATE_US = 1_000_000  # for so long a rate that was reached is believed
-_RATE_SPAN_US = 5_000  # and measured over: after a pause what has waited comes at once, faster than the path is
-_IDLE_ROUNDS = 4  # in which nothing waited: the path is faster than we thought, as at the start
+_PART_BYTES = 64 * 1024  # parts are larger only if eight fit into the window: each stage passes on whole parts
+_STEP_MAX = 2.0  # factor: the most that the window shrinks in a round trip, or grows while hardly anything waits
+_GROW_MAX = 1.1  # factor: the most that it grows otherwise; after a pause, a path seems too fast for a round or two
+_REGROW_MAX = 1.5  # factor: the most that it grows towards a rate that the path has reached before
+_RATE_US = 1_000_000  # how long a measured rate remains valid
+_RATE_SPAN_US = 5_000  # the shortest time to measure a rate over: after a pause, data arrives in a burst
+_IDLE_ROUNDS = 4  # after as many limited rounds without waiting, the path is assumed to be faster than the window
 
 
 class TimeWindow:
-    """Bytes in flight, bounded by time. Call `sent` for each part and `received` for each answer."""
+    """A window of bytes that is bounded by time. Call `sent` for each part sent and `received` for each report."""
 
     def __init__(self, target_us: int = TARGET_US) -> None:
         self.window_bytes = WINDOW_BYTES_START
         self.sent_bytes = 0
         self.received_bytes = 0
-        self.base_us: int | None = None  # what a part takes when nothing waits before it
+        self.base_us: int | None = None  # the time a part takes when nothing waits before it
         self._target_us = target_us
-        self._flight: deque[tuple[int, int]] = deque()  # (bytes sent with it, when)
-        self._round_end = 0  # the round is over when this much is received
-        self._round_us: int | None = None  # the shortest time in this round
+        self._flight: deque[tuple[int, int]] = deque()  # for each part: bytes sent so far, the time of sending
+        self._round_end = 0  # the round ends when this number of bytes is received
+        self._round_us: int | None = None  # the shortest time of a part in this round
         self._round_sum_us = self._round_samples = 0
-        self._took_us: int | None = None  # the same of the last round
+        self._took_us: int | None = None  # the shortest time in the last round
         self._limited = False
-        self._rate_start = (0, 0)  # when, and what was received then
-        self._rates: deque[tuple[int, float]] = deque()  # of rounds, falling
+        self._rate_start = (0, 0)  # a time, and the bytes received until then
+        self._rates: deque[tuple[int, float]] = deque()  # (time, rate), with falling rates
         self._idle_rounds = _IDLE_ROUNDS
         self._probe_due_us: int | None = None
-        self._low_us: int | None = None  # the shortest round since the last probe
-        self._probe_bytes = 0  # in a probe: what may be in flight
-        self._ramp_bytes: int | None = None  # after a probe: what may be in flight
-        self._probes: deque[int] = deque(maxlen=_PROBES)  # what a part took in the last of them
+        self._low_us: int | None = None  # the shortest time of a round since the last probe
+        self._probe_bytes = 0  # the limit of bytes in flight during a probe
+        self._ramp_bytes: int | None = None  # the limit of bytes in flight after a probe
+        self._probes: deque[int] = deque(maxlen=_PROBES)  # the time of a part in each of the last probes
         self._probing = False
 
     @property
@@ -62,14 +62,14 @@ class TimeWindow:
 
     @property
     def part_bytes(self) -> int:
-        """How large parts should be: several make up the window, and each takes a fraction of `target_us`."""
+        """The best size of parts: several fill the window, and each takes a fraction of `target_us`."""
         if self._took_us is None:
-            return self.window_bytes // 16  # until the path is known, the first part must not be slow by itself
+            return self.window_bytes // 16  # a small first part: a large one could be slow on an unknown path
         share = min(self.window_bytes // 4, max(_PART_BYTES, self.window_bytes // 8))
         return min(share, self.window_bytes * self._target_us // (2 * self._took_us))
 
     def room(self) -> int:
-        """Bytes that may be sent now."""
+        """Return the number of bytes that may be sent now; zero or less if there is no room."""
         window = self.window_bytes
         if self._probing:
             window = self._probe_bytes
@@ -81,14 +81,14 @@ class TimeWindow:
         return room
 
     def sent(self, size: int, now: int) -> None:
-        """A part left."""
+        """Note that a part of `size` bytes was sent."""
         self.sent_bytes += size
         self._flight.append((self.sent_bytes, now))
         if self._probe_due_us is None:
             self._probe_due_us = now + _PROBE_FIRST_US
 
     def received(self, total: int, now: int) -> bool:
-        """The other side has taken so many bytes in all; whether that can be."""
+        """Note that the peer has taken `total` bytes so far; return False if that number is impossible."""
         if not self.received_bytes <= total <= self.sent_bytes:
             return False
         if self._ramp_bytes is not None:
@@ -111,28 +111,30 @@ class TimeWindow:
             self._took_us = took_us
         if self._probing:
             self._probing = False
-            # What was shorter since the last probe counts too: a base that is too long would let the queue grow.
+            # A shorter time since the last probe counts, too: a base that is too long would let the queue grow.
             self._probes.append(took_us if self._low_us is None else min(took_us, self._low_us))
             self._low_us = None
             self.base_us = min(self._probes)
             self._probe_due_us = now + max(PROBE_US, min(_PROBE_ROUNDS * took_us, 5 * PROBE_US))
             self._ramp_bytes = self._probe_bytes
         elif self._ramp_bytes is not None:
-            # The whole window at once would be a queue by itself: it is opened by a quarter in each round trip.
+            # The whole window at once would form a queue by itself, so it opens by a quarter in each round trip.
             if self._ramp_bytes >= self.window_bytes:
                 self._ramp_bytes = None
         elif self._probe_due_us is not None and now >= self._probe_due_us:
             self._probing = True
-            # What should be waiting is left out, and a quarter more: then nothing waits, if we know the path at all.
+            # Send less by the part of the window that should be waiting, and by a quarter more. If the estimate of the
+            # path is about right, nothing waits then.
             share = _PROBE_SHARE * (self.base_us or took_us) / took_us
             self._probe_bytes = round(self.window_bytes * min(_PROBE_SHARE, max(_PROBE_SHARE_MIN, share)))
         else:
             self._low_us = took_us if self._low_us is None else min(self._low_us, took_us)
             self.base_us = took_us if self.base_us is None else min(self.base_us, took_us)
-            # Between the shortest and the mean: on a busy machine parts come in bursts, and the first never waits.
+            # Use the middle of the shortest time and the mean: on a busy machine parts arrive in bursts, and the first
+            # part of a burst never waits.
             step = self._step((took_us + self._round_sum_us // self._round_samples) // 2, self.base_us)
             if step < 1 or self._limited:
-                # Delays that are not ours, as on a machine that does other things, must not close the window.
+                # Delays with other causes, as on a busy machine, must not close the window.
                 proven = self._fastest(now) * self._target_us
                 window = max(round(self.window_bytes * step), min(proven, _REGROW_MAX * self.window_bytes))
                 self.window_bytes = min(WINDOW_BYTES_MAX, max(WINDOW_BYTES_MIN, round(window)))
@@ -142,7 +144,7 @@ class TimeWindow:
         self._round_end = self.sent_bytes + 1
 
     def _fastest(self, now: int) -> float:
-        """Bytes per microsecond at its best of late."""
+        """Return the highest recent rate, in bytes per microsecond."""
         start_us, start_bytes = self._rate_start
         rates = self._rates
         while rates and rates[0][0] < now - _RATE_US:
@@ -156,7 +158,7 @@ class TimeWindow:
         return rates[0][1] if rates else 0.0
 
     def _step(self, took_us: int, base_us: int) -> float:
-        """By how much the window changes: towards `target_us` of waiting, and twofold while hardly anything waits."""
+        """Return the factor for the window: towards `target_us` of waiting, or 2 while hardly anything waits."""
         if (took_us - base_us) * 4 >= self._target_us:
             self._idle_rounds = 0
         elif self._limited:

@@ -1,15 +1,15 @@
-"""Parts of packets: the header that every part of a message has, and cutting a stream into parts again.
+"""Parts of packets: the header of a part, and the decoder that cuts a stream into parts.
 
-| bytes | what |
+| bytes | content |
 |---|---|
 | 4 | length of everything that follows |
-| 1 | type: 1 to 15 are this layer's own, applications have 16 to 255 |
+| 1 | type: 1 to 15 belong to this layer, 16 to 255 to applications |
 | 8 | response target: where an answer should go; 0 for none |
-| 8 | target: whose handler gets it |
-| 8 | executor id: packets of one executor are handled one after the other |
-| 8 | message id: which message of this direction it is a part of |
-| 4 | correlation id: index of the part, −1 for a message in one part |
-| 1 | 1 in the last part |
+| 8 | target: selects the handler |
+| 8 | executor id: packets of one executor id are handled one after the other |
+| 8 | message id: the message, of those in this direction, to which the part belongs |
+| 4 | correlation id: index of the part, or −1 for a message in one part |
+| 1 | 1 in the last part, otherwise 0 |
 | length − 38 | this part of the body |
 """
 
@@ -39,26 +39,26 @@ _LENGTH_BYTES = 4
 _FIXED_BYTES = PART_HEADER_BYTES - _LENGTH_BYTES
 
 PART_BYTES_MIN = 1024  # the document's part
-PART_BYTES_MAX = 256 * 1024  # the largest packet of a tunnel: a part more is a packet more
+PART_BYTES_MAX = 256 * 1024  # the size of the largest packet of a tunnel: a larger part would take several
 APPLICATION_TYPE_MIN = 16
 SINGLE = -1  # correlation id of a message in one part
 
 
 class PartType(enum.IntEnum):
-    """What this layer says to its other side. Everything else belongs to applications."""
+    """The types of parts that this layer itself sends to its peer. Types from 16 on belong to applications."""
 
     PING = 1
     PONG = 2
     RECEIVED = 3
-    """Bytes of split messages taken so far, in all: the receiver's answer that paces the sender."""
+    """The receiver's total of bytes of split messages that it has taken; it paces the sender."""
     CANCEL = 4
-    """The sender gives a message up, or has understood REFUSE: nothing of it follows."""
+    """The sender gives a message up, perhaps because of REFUSE. No further part of it follows."""
     REFUSE = 5
-    """The receiver wants no more of a message; the body says why."""
+    """The receiver refuses the rest of a message; the body says why."""
 
 
 class Part(msgspec.Struct, gc=False):
-    """One part. `payload` is in pieces, as they were read: join them only if you must."""
+    """One part. `payload` is a list of pieces as they were read; join them only if necessary, since that copies."""
 
     type: int
     response_target: int
@@ -71,12 +71,12 @@ class Part(msgspec.Struct, gc=False):
     payload: list[memoryview] = []
 
     def body(self) -> bytes:
-        """The payload in one piece."""
+        """Return the payload in one piece."""
         return b"".join(self.payload)
 
 
 def encode_part_header(part: Part, size: int) -> bytes:
-    """The header of a part with so many bytes of payload."""
+    """Return the header of a part whose payload has `size` bytes."""
     return _HEADER.pack(
         size + _FIXED_BYTES,
         part.type,
@@ -90,7 +90,7 @@ def encode_part_header(part: Part, size: int) -> bytes:
 
 
 class PartDecoder:
-    """Bytes of a stream in, whole parts out. Nothing is allocated from a length: pieces are kept as they came."""
+    """Cuts a stream of bytes into parts. It keeps pieces as they were read, and allocates nothing from a length."""
 
     def __init__(self, part_bytes_max: int = PART_BYTES_MAX) -> None:
         self._part_bytes_max = part_bytes_max
@@ -104,7 +104,7 @@ class PartDecoder:
         return self._part is None and not self._header
 
     def feed(self, data: bytes) -> deque[Part]:
-        """The parts that are whole now. MalformedFrameError if this is no stream of parts."""
+        """Return the parts that are now complete. MalformedFrameError if this is not a stream of parts."""
         found: deque[Part] = deque()
         view = memoryview(data)
         position, size = 0, len(data)
@@ -134,9 +134,9 @@ class PartDecoder:
         if not 0 <= size <= self._part_bytes_max or last > 1 or correlation_id < SINGLE or not kind:
             raise MalformedFrameError(
                 f"not a part: length {length}, type {kind}, correlation id {correlation_id}; "
-                "check that the other side speaks messages"
+                "check that the peer uses a MessageSession"
             )
         if correlation_id == SINGLE and not last:
-            raise MalformedFrameError("a single part that is not the last")
+            raise MalformedFrameError("not a part: a single part that is not the last")
         self._missing = size
         self._part = Part(kind, response_target, target, executor_id, message_id, correlation_id, bool(last), size, [])

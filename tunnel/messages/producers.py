@@ -1,6 +1,7 @@
-"""Producers that send before they return, and what turns a client's data into messages.
+"""The synchronous producer, which sends before it returns, and the encoders that turn values into messages.
 
-`ProducerData` is what a client has; an encoder makes payloads of it; those become a message set, and that a request.
+A client passes `ProducerData`. An encoder turns each value into a payload; the payloads form a message set, and the set
+goes into a request.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ class Encoder(Protocol):
     """Turns a client's value into the payload of a message."""
 
     def encode(self, value: Any) -> bytes:
-        """Raise what you like for a value that cannot be sent: nothing is sent then."""
+        """Return the payload for a value. Raise any error for a value that cannot be sent; then nothing is sent."""
 
 
 class BytesEncoder:
-    """For values that are payloads already."""
+    """Passes on values that are payloads already."""
 
     def encode(self, value: bytes) -> bytes:
         return value
 
 
 class StringEncoder:
-    """Text as UTF-8."""
+    """Encodes text as UTF-8."""
 
     def encode(self, value: str) -> bytes:
         return value.encode()
 
 
 class JsonEncoder:
-    """Anything that has a JSON form."""
+    """Encodes any value that has a JSON form."""
 
     def encode(self, value: Any) -> bytes:
         return msgspec.json.encode(value)
@@ -56,8 +57,11 @@ class ProducerData(msgspec.Struct, gc=False):
 
 
 class SyncProducer:
-    """Sends on a stream, and returns when it is sent: written, with room for more; or `acknowledged` by the peer's
-    endpoint, where the stream can tell (that of a tunnel can)."""
+    """Sends on a stream, and returns when the data is written and the stream has room for more.
+
+    With `acknowledged`, it returns when the peer's endpoint has acknowledged the data. Only the streams of a tunnel
+    can tell that.
+    """
 
     def __init__(
         self,
@@ -73,29 +77,29 @@ class SyncProducer:
         self.message_bytes_max = message_bytes_max
         self._writer = writer
         if acknowledged and not hasattr(writer, "flush"):
-            raise ValueError("this stream cannot tell what is acknowledged: use one of a tunnel")
+            raise ValueError("this stream cannot tell what is acknowledged: use one of a tunnel, or acknowledged=False")
         self._wait = writer.flush if acknowledged else writer.drain  # type: ignore[attr-defined]
 
     async def send(self, topic: str, *values: Any, partition: int = 0) -> None:
-        """Encode, check and send these values as one set. MessageTooLargeError before anything is written."""
+        """Encode, check and send these values as one set. If one is too large, nothing is written."""
         await self.send_data(ProducerData(topic, values, partition))
 
     async def send_data(self, *data: ProducerData) -> None:
-        """Send values for several partitions and topics, as one multi-request if they are several."""
+        """Send values for one or more topics and partitions; several of them go into one multi-request."""
         encode = self.encoder.encode
         await self.send_requests(
             [self.request(each.topic, each.partition, [encode(value) for value in each.values]) for each in data]
         )
 
     def request(self, topic: str, partition: int, payloads: list[bytes]) -> ProduceRequest:
-        """What `send_requests` takes; checked, with the codec of this producer."""
+        """Check these payloads, and return a request for `send_requests` that has this producer's codec."""
         if not 0 < len(topic.encode()) <= 0x7FFF:
-            raise ValueError("a topic has 1 to 32767 bytes")
+            raise ValueError(f"a topic has 1 to 32767 bytes, this one {len(topic.encode())}: {topic[:100]!r}")
         messages = ByteBufferMessageSet.of(payloads, codec=self.codec, message_bytes_max=self.message_bytes_max)
         return ProduceRequest(topic, partition, messages)
 
     async def send_requests(self, requests: Sequence[ProduceRequest]) -> None:
-        """Send what is encoded already."""
+        """Send encoded requests."""
         if requests:
             pieces = encode_produce(requests[0]) if len(requests) == 1 else encode_multi_produce(requests)
             self._writer.write(b"".join(pieces))

@@ -1,12 +1,12 @@
-"""Produce requests: what producers send to a broker.
+"""Produce requests: the format in which producers send messages to a broker.
 
-| bytes | what |
+| bytes | content |
 |---|---|
 | 2 | request key: 0 produce, 3 multi-produce |
-| 2 | only in a multi-produce: how many of the following there are |
+| 2 | only in a multi-produce: the number of groups of the following fields |
 | 2 | size of the topic |
 | | topic: UTF-8 |
-| 4 | partition; −1: the broker chooses |
+| 4 | partition; with −1, the broker chooses |
 | 4 | size of the message set |
 | | message set |
 """
@@ -38,7 +38,7 @@ _PLACE = struct.Struct(">iI")  # partition and size
 
 
 class RequestKey(enum.IntEnum):
-    """The keys of Kafka 0.7, of which producers need two."""
+    """The request keys of Kafka 0.7. Producers use two of them."""
 
     PRODUCE = 0
     FETCH = 1
@@ -55,21 +55,23 @@ class ProduceRequest(msgspec.Struct, gc=False):
     messages: ByteBufferMessageSet
 
     def encode(self) -> list[bytes]:
-        """Everything behind the key, in pieces."""
+        """Return everything after the key, in pieces."""
         topic = self.topic.encode()
         data = self.messages.data
         return [_SHORT.pack(len(topic)), topic, _PLACE.pack(self.partition, len(data)), data]
 
 
 def encode_produce(request: ProduceRequest) -> list[bytes]:
-    """One request, in pieces."""
+    """Encode one request, in pieces."""
     return [_SHORT.pack(RequestKey.PRODUCE), *request.encode()]
 
 
 def encode_multi_produce(requests: Sequence[ProduceRequest]) -> list[bytes]:
-    """Several requests as one, in pieces; ValueError above 65,535."""
+    """Encode several requests as one, in pieces. ValueError if there are more than 65,535."""
     if len(requests) > 0xFFFF:
-        raise ValueError(f"{len(requests)} requests in one, at most 65535")
+        raise ValueError(
+            f"{len(requests)} requests in one multi-produce; at most 65535 are allowed: split them over several"
+        )
     pieces = [_SHORT.pack(RequestKey.MULTI_PRODUCE), _SHORT.pack(len(requests))]
     for request in requests:
         pieces += request.encode()
@@ -77,7 +79,7 @@ def encode_multi_produce(requests: Sequence[ProduceRequest]) -> list[bytes]:
 
 
 class ProduceDecoder:
-    """Bytes of a stream in, requests out; those of a multi-produce together."""
+    """Cuts a stream of bytes into requests; the requests of a multi-produce come together."""
 
     def __init__(self, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
         self._request_bytes_max = request_bytes_max
@@ -89,7 +91,7 @@ class ProduceDecoder:
         return not self._buffer
 
     def feed(self, data: bytes) -> list[list[ProduceRequest]]:
-        """The requests that are whole now. MalformedFrameError: a wrong key, or a size over the limit."""
+        """Return the requests that are now complete. MalformedFrameError if the key is wrong or the size too large."""
         self._buffer += data
         found: list[list[ProduceRequest]] = []
         position = 0
@@ -110,7 +112,7 @@ class ProduceDecoder:
             (count,) = _SHORT.unpack_from(buffer, position)
             position += _SHORT.size
         elif key != RequestKey.PRODUCE:
-            raise MalformedFrameError(f"request key {key}: only produce (0) and multi-produce (3) are taken here")
+            raise MalformedFrameError(f"request key {key}: only produce (0) and multi-produce (3) are accepted")
         requests: list[ProduceRequest] = []
         for _ in range(count):
             parsed = self._parse_one(position, start)
@@ -132,13 +134,13 @@ class ProduceDecoder:
         partition, size = _PLACE.unpack_from(buffer, place)
         data = place + _PLACE.size
         if data + size - start > self._request_bytes_max:
-            raise MalformedFrameError(f"a request over {self._request_bytes_max} bytes")
+            raise MalformedFrameError(f"the request is over {self._request_bytes_max} bytes: send smaller requests")
         if len(buffer) < data + size:
             return None
         try:
             topic = buffer[position:place].decode()
         except UnicodeDecodeError:
-            raise MalformedFrameError("a topic that is not UTF-8") from None
+            raise MalformedFrameError("the topic of a request is not UTF-8") from None
         messages = ByteBufferMessageSet(bytes(memoryview(buffer)[data : data + size]))
         return ProduceRequest(topic, partition, messages), data + size
 
@@ -146,11 +148,11 @@ class ProduceDecoder:
 async def read_requests(
     reader: asyncio.StreamReader, *, request_bytes_max: int = REQUEST_BYTES_MAX
 ) -> AsyncIterator[ProduceRequest]:
-    """The requests of a stream until it ends. ChannelClosedError when it ends within one."""
+    """Yield the requests of a stream until it ends. ChannelClosedError if it ends within a request."""
     decoder = ProduceDecoder(request_bytes_max)
     while data := await reader.read(_READ_BYTES):
         for requests in decoder.feed(data):
             for request in requests:
                 yield request
     if not decoder.is_between_requests:
-        raise ChannelClosedError("the producer went away within a request")
+        raise ChannelClosedError("the producer closed the connection within a request")

@@ -1,6 +1,7 @@
-"""One file of a log: a message set, its first offset in its name, and a sparse index of where messages are.
+"""A segment, one file of a log: a message set, named after its first offset, with a sparse index of positions.
 
-An offset is the number of a message, counted from the first one that the log ever had. A compressed set is one message.
+An offset is the number of a message, counted from the first message that the log ever had. A compressed set counts as
+one message.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ __all__ = [
 
 INDEX_BYTES = (
     16 * 1024
-)  # between two entries: a reader passes over 16 messages of 1 KiB, and a GiB needs 1 MiB of index
+)  # between two entries: a reader skips up to 16 messages of 1 KiB, and a GiB needs 1 MiB of index
 _SUFFIX = ".log"
-_FOOT = struct.Struct(">QQ")  # of an index file: messages and bytes of a sealed segment
+_FOOT = struct.Struct(">QQ")  # the end of an index file: the messages and bytes of a sealed segment
 
 
 def segment_path(directory: Path, base: int) -> Path:
-    """Where the segment that begins with this offset is: the names sort as the offsets do."""
+    """Return the path of the segment that begins with this offset. The names sort in the order of the offsets."""
     return directory / f"{base:020d}{_SUFFIX}"
 
 
 def sync_directory(directory: Path) -> None:
-    """Return when names made and removed in it will survive the power."""
+    """Block until the files created and removed in a directory are recorded on disk, safe from a power failure."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -49,7 +50,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file: whoever reads it, also after the power was cut, finds the old content or the new one."""
+    """Replace a file. A reader finds either the old or the new content, even after a power failure."""
     fresh = path.with_name(f"{path.name}.new")
     with open(fresh, "wb") as file:
         file.write(data)
@@ -60,7 +61,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 class _Descriptor:
-    """An open file that is closed when nobody refers to it any more: a reader may outlive its segment."""
+    """An open file that is closed when the last reference to it is gone, since a reader may outlive its segment."""
 
     def __init__(self, path: Path, flags: int) -> None:
         self.number = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -68,27 +69,30 @@ class _Descriptor:
 
 
 class SegmentSet(FileMessageSet):
-    """A part of a segment. It keeps the file open as long as it lives."""
+    """A part of a segment. It keeps the segment's file open while it exists."""
 
     keeps: _Descriptor
 
 
 class Segment:
-    """Written by one thread at a time, read by any number. `size` and `count` are what readers may see."""
+    """A segment, which one thread at a time may write and any number may read.
+
+    `size` and `count` are the bytes and messages that readers may see.
+    """
 
     def __init__(self, directory: Path, base: int) -> None:
         self.base = base
         self.path = segment_path(directory, base)
         self.size = 0
         self.count = 0
-        self._offsets = array("Q")  # of the index: message, relative to base
+        self._offsets = array("Q")  # of the index: message offsets, relative to base
         self._positions = array("Q")
         self._descriptor: weakref.ref[_Descriptor] | None = None
-        self._indexed = 0  # position behind which an entry is due
+        self._indexed = 0  # position from which on an index entry is due
 
     @property
     def end(self) -> int:
-        """The offset behind the last message that readers may see."""
+        """The offset after the last message that readers may see."""
         return self.base + self.count
 
     @property
@@ -98,9 +102,10 @@ class Segment:
     # opening
 
     def recover(self, *, last: bool) -> int:
-        """Learn what is in the file. Of the last segment a torn tail is cut off: how many bytes it were.
+        """Read size, count and index from the files. Return the number of bytes cut off, in the last segment only.
 
-        In every other one, damage is a LogError: what follows was written later, and must not be lost in silence.
+        A torn tail of the last segment is cut off. In any other segment damage raises a LogError: newer messages
+        follow it, which must not be lost silently.
         """
         if not last and self._load_index():
             return 0
@@ -114,10 +119,12 @@ class Segment:
                 end, count = message.next_offset, count + 1
         except CorruptMessageError as error:
             if not last:
-                raise LogError(f"{self.path} is damaged: {error}; restore it, or remove it to go on without") from error
+                raise LogError(
+                    f"{self.path} is damaged: {error}; restore it, or remove it and all older segments"
+                ) from error
         if end < found.size_bytes:
             if not last:
-                raise LogError(f"{self.path} ends within a message; restore it, or remove it to go on without")
+                raise LogError(f"{self.path} ends within a message; restore it, or remove it and all older segments")
             cut = found.size_bytes - end
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -150,18 +157,18 @@ class Segment:
     # writing
 
     def writer(self) -> _Descriptor:
-        """The file, to be written at its end."""
+        """Open the file, and create it if necessary, for writing at its end."""
         return _Descriptor(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
     def note(self, count: int, position: int) -> None:
-        """The message `count` messages behind the base is at this position: an entry of the index, if one is due."""
+        """Add an index entry, if one is due: message number `count` of the segment, from 0, is at this position."""
         if position >= self._indexed:
             self._offsets.append(count)
             self._positions.append(position)
             self._indexed = position + INDEX_BYTES
 
     def note_inside(self, data: bytes, count: int, position: int) -> None:
-        """As `note`, for each message of a large set that is written there; the set is known to be whole."""
+        """Add the index entries that are due within a large set, which must be whole."""
         inside = 0
         while inside < len(data):
             self.note(count, position + inside)
@@ -169,13 +176,13 @@ class Segment:
             count += 1
 
     def seal(self) -> None:
-        """Nothing is written to it any more: keep the index, so that opening the log need not read it."""
+        """Write the index to disk, so that opening the log need not read this segment. Nothing may be written later."""
         numbers = array("Q", [0]) * (2 * len(self._offsets))
         numbers[0::2], numbers[1::2] = self._offsets, self._positions
         write_atomically(self.index_path, numbers.tobytes() + _FOOT.pack(self.count, self.size))
 
     def remove(self) -> None:
-        """Delete its files; readers that have it open go on."""
+        """Delete the files of the segment. Readers that have it open are not affected."""
         for path in (self.index_path, self.path):
             with suppress(FileNotFoundError):
                 path.unlink()
@@ -183,7 +190,7 @@ class Segment:
     # reading
 
     def messages(self, position: int = 0, end: int | None = None) -> SegmentSet:
-        """A part of it as a set; the position must be that of a message."""
+        """Return a part of the segment as a set. A message must begin at `position`."""
         descriptor = self._descriptor() if self._descriptor is not None else None
         if descriptor is None:
             descriptor = _Descriptor(self.path, os.O_RDONLY)
@@ -193,7 +200,7 @@ class Segment:
         return part
 
     def position(self, offset: int) -> int:
-        """Where the message of this offset begins; it must be here, or be the next one."""
+        """Return the position of the message with this offset, which must be in this segment or the next to come."""
         wanted = offset - self.base
         if wanted == self.count:
             return self.size
@@ -202,7 +209,7 @@ class Segment:
         return self.messages(0, self.size).search(start, wanted - self._offsets[entry])
 
     def read(self, offset: int, size_max: int) -> SegmentSet:
-        """Messages from this offset on: about `size_max` bytes, cut anywhere, but the first one whole."""
+        """Return messages from this offset on: about `size_max` bytes, which may end within any but the first."""
         start = self.position(offset)
         end = min(self.size, start + size_max)
         if end < self.size:
@@ -212,12 +219,13 @@ class Segment:
 
 
 def recover_segments(segments: list[Segment]) -> int:
-    """Learn what is in the segments, and that none is missing; how many bytes of a torn tail were cut off."""
+    """Recover all segments, and check that none is missing. Return the number of bytes cut off at the end."""
     cut = 0
     for segment, successor in zip(segments, [*segments[1:], None], strict=True):
         cut = segment.recover(last=successor is None)
         if successor is not None and segment.end != successor.base:
             raise LogError(
-                f"{segment.path} ends at {segment.end}, the next one begins at {successor.base}: one is missing"
+                f"{segment.path} ends at {segment.end}, but the next segment begins at {successor.base}: one is "
+                "missing; restore it"
             )
     return cut

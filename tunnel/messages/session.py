@@ -1,4 +1,4 @@
-"""One stream as a channel for packets of any size: large ones are cut, and never stand in the way of small ones."""
+"""The message session: packets of any size over one stream. Large packets are split, so that small ones do not wait."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tunnel.messages.parts import (
 __all__ = ["MessageSession", "Priority"]
 
 _READ_BYTES = 256 * 1024
-_WRITE_BYTES = 192 * 1024  # at once, before we look whether the stream has room
-_PENDING_BYTES_MAX = 16 * 1024 * 1024  # held by handlers: beyond it nothing is read
-_PART_BYTES_MAX = 128 * 1024 - PART_HEADER_BYTES  # with its header it fills a packet of a fast link: no copy is needed
-_TOLD_BYTES = 64 * 1024  # taken: so much is told at once
-_TOLD_S = 0.001  # and less after a while, which is a fraction of what may wait on its way
+_WRITE_BYTES = 192 * 1024  # written at once, before checking whether the stream has room
+_PENDING_BYTES_MAX = 16 * 1024 * 1024  # held by handlers: while it is more, nothing is read
+_PART_BYTES_MAX = 128 * 1024 - PART_HEADER_BYTES  # with its header it fills a packet of a fast link, without a copy
+_REPORT_BYTES = 64 * 1024  # taken bytes are reported at once when there are this many
+_REPORT_S = 0.001  # fewer are reported after this time, which is a fraction of the target for waiting
 _TOTAL = 8  # bytes of the number in RECEIVED
 _REASON_BYTES_MAX = 1000
 
 
 class Priority(enum.IntEnum):
-    """Who goes first. A part of a lower one leaves only when no higher one has anything to send."""
+    """The priority of a packet. A part is sent only when no packet of a higher priority has a part to send."""
 
     CONTROL = 0
     HIGH = 1
@@ -47,21 +47,22 @@ class Priority(enum.IntEnum):
 
 
 class _Sending:
-    """A packet that is being sent, and who waits for it."""
+    """A packet that is being sent, and the future of its sender."""
 
     __slots__ = ("end", "parts", "sent")
 
     def __init__(self, parts: Disassembly, sent: asyncio.Future[None]) -> None:
         self.parts = parts
         self.sent = sent
-        self.end = -1  # of the window, when the last part has left: then the receiver must still take it
+        self.end = -1  # the window's total after the last part; the receiver has taken the packet at that total
 
 
 class MessageSession(Startable):
-    """Packets over an asyncio stream, in both directions. An async context manager; or `start` and `close` it.
+    """Packets over an asyncio stream, in both directions.
 
-    `part_bytes`: how large parts are; None adapts them to the path. `target_us`: how long what is sent of large packets
-    may wait on its way. `pending_bytes_max`: when handlers hold more than that, nothing more is read.
+    Use it as an async context manager, or call `start` and `close`. `part_bytes` is the size of parts; None adapts it
+    to the path. `target_us` is how long parts of large packets may wait on the path. While handlers hold more than
+    `pending_bytes_max`, the session does not read.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class MessageSession(Startable):
         pending_bytes_max: int = _PENDING_BYTES_MAX,
     ) -> None:
         if part_bytes is not None and not 1 <= part_bytes <= PART_BYTES_MAX:
-            raise ValueError(f"part_bytes must lie between 1 and {PART_BYTES_MAX}")
+            raise ValueError(f"part_bytes is {part_bytes}, it must lie between 1 and {PART_BYTES_MAX}")
         self.window = TimeWindow(target_us)
         self.dispatcher = Dispatcher()
         self._reader = reader
@@ -88,9 +89,9 @@ class MessageSession(Startable):
         self._control: deque[bytes] = deque()
         self._work = asyncio.Event()
         self._unfinished: dict[int, _Sending] = {}  # every packet whose `send` has not returned
-        self._untaken: deque[_Sending] = deque()  # left whole; the receiver has not taken all of it
-        self._taken = self._taken_told = 0
-        self._telling_due = False
+        self._untaken: deque[_Sending] = deque()  # split packets sent whole that the receiver has not fully taken
+        self._taken = self._taken_reported = 0
+        self._report_due = False
         self._telling: asyncio.TimerHandle | None = None
         self._pings: dict[int, asyncio.Future[int]] = {}
         self._ping_count = 0
@@ -101,7 +102,7 @@ class MessageSession(Startable):
     # life
 
     def start(self) -> None:
-        """Begin to read and write. Register handlers before."""
+        """Start the tasks that read and write. Register the handlers first."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._receive()), loop.create_task(self._pump())]
 
@@ -110,11 +111,11 @@ class MessageSession(Startable):
         return self._closed.done()
 
     async def wait_closed(self) -> None:
-        """Return when the session is over; `error` says why, None after a clean end of the stream."""
+        """Wait until the session has ended. `error` then says why; None means a clean end of the stream."""
         await asyncio.shield(self._closed)
 
     async def close(self) -> None:
-        """End it: what is being sent is cut off, handlers are cancelled, nothing unfinished is left on disk."""
+        """End the session: unfinished sends fail, handlers are cancelled, incomplete bodies are removed from disk."""
         self._end(None)
         for task in self._tasks:
             task.cancel()
@@ -126,7 +127,7 @@ class MessageSession(Startable):
             return
         self.error = error
         self._closed.set_result(None)
-        gone = ChannelClosedError(f"the connection is gone{f': {error}' if error else ''}")
+        gone = ChannelClosedError(f"the session has ended{f': {error}' if error else ''}; the peer may lack packets")
         for sending in list(self._unfinished.values()):
             self._finish(sending, gone)
         for ping in self._pings.values():
@@ -142,18 +143,18 @@ class MessageSession(Startable):
     # sending
 
     def register(self, target: int, handler: Handler) -> None:
-        """Give packets for `target` to `handler`, a function or a coroutine function of the packet."""
+        """Give packets for `target` to `handler`, a function or coroutine function that takes a packet."""
         self.dispatcher.register(target, handler)
 
     async def send(self, packet: Packet, priority: Priority | None = None) -> None:
-        """Send a packet. Returns when a small one has been written, and when the peer has taken all of a split one.
+        """Send a packet. Returns when a small packet is written, or when the peer has taken all of a split packet.
 
-        MessageCancelledError: the receiver refused it. Cancelling stops it, whatever has left. Packets of one priority
-        and one part keep their order; a split one is overtaken by what is small. Without `priority`, files and bodies
-        above a part's largest size go as BULK.
+        Raises MessageCancelledError if the receiver refused the packet. Cancelling the call stops a packet that is
+        partly sent. Packets of one part and one priority keep their order; small packets may overtake split ones.
+        Without `priority`, bodies over 64 KiB are sent as BULK, smaller ones as NORMAL.
         """
         if not APPLICATION_TYPE_MIN <= packet.type < 256:
-            raise ValueError(f"the type of a packet lies between {APPLICATION_TYPE_MIN} and 255")
+            raise ValueError(f"the type of a packet lies between {APPLICATION_TYPE_MIN} and 255, not at {packet.type}")
         if self._closed.done():
             raise ChannelClosedError("the session is closed")
         sending = _Sending(
@@ -171,7 +172,7 @@ class MessageSession(Startable):
             raise
 
     async def ping(self) -> int:
-        """Ask the other side for an answer, before everything else; microseconds until it came."""
+        """Send a ping ahead of all packets, and return the microseconds until its answer."""
         if self._closed.done():
             raise ChannelClosedError("the session is closed")
         self._ping_count += 1
@@ -191,7 +192,7 @@ class MessageSession(Startable):
         self._work.set()
 
     def _finish(self, sending: _Sending, error: Exception | None) -> None:
-        """Nothing more of it is sent."""
+        """Stop sending a packet, and give the outcome to its sender."""
         sending.parts.close()
         self._unfinished.pop(sending.parts.message_id, None)
         if not sending.sent.done():
@@ -201,7 +202,7 @@ class MessageSession(Startable):
                 sending.sent.set_exception(error)
 
     def _give_up(self, sending: _Sending, error: Exception | None) -> None:
-        """Stop in the middle; the receiver may forget what it has."""
+        """Stop sending a packet before its end, and tell the receiver to forget the parts that it has."""
         if sending.parts.message_id not in self._unfinished:
             return
         if sending.parts.started and not sending.parts.is_done and not self._closed.done():
@@ -220,26 +221,26 @@ class MessageSession(Startable):
                     continue
                 self._writer.write(b"".join(buffers))
                 await self._writer.drain()
-                await asyncio.sleep(0)  # drain alone lets nobody else run: what is urgent may have come
+                await asyncio.sleep(0)  # drain may return without yielding; let other tasks queue urgent packets
                 for sending in written:
                     self._finish(sending, None)
         except (OSError, MalformedFrameError) as error:
             self._end(error)
 
     def _collect(self) -> tuple[list[bytes | memoryview], list[_Sending]]:
-        """What leaves next, the highest priority first, and whom to tell when it has."""
+        """Return the buffers to write next, highest priority first, and the packets that end with them."""
         buffers: list[bytes | memoryview] = []
         written: list[_Sending] = []
         size = 0
-        if self._telling_due:
-            self._telling_due = False
-            self._taken_told = self._taken
+        if self._report_due:
+            self._report_due = False
+            self._taken_reported = self._taken
             self._say(PartType.RECEIVED, 0, self._taken.to_bytes(_TOTAL, "big"))
         while self._control and size < _WRITE_BYTES:
             buffers.append(self._control.popleft())
             size += len(buffers[-1])
         for queue in self._queues:
-            passed = 0  # those that cannot go on now
+            passed = 0  # packets in a row that cannot send a part now
             while passed < len(queue) and size < _WRITE_BYTES:
                 sending = queue.popleft()
                 if sending.parts.message_id not in self._unfinished:
@@ -265,7 +266,7 @@ class MessageSession(Startable):
     def _next_part(self, sending: _Sending) -> tuple[bytes, memoryview] | None:
         parts = sending.parts
         part_bytes = self._part_bytes or max(PART_BYTES_MIN, min(_PART_BYTES_MAX, self.window.part_bytes))
-        # A packet of one part is small: it waits for nobody.
+        # A packet of one part is small, so the window does not hold it back.
         split = parts.is_split or parts.size > part_bytes
         if split and self.window.room() <= 0:
             return None
@@ -289,7 +290,7 @@ class MessageSession(Startable):
                 if self.dispatcher.pending_bytes > self._pending_bytes_max:
                     await self.dispatcher.room(self._pending_bytes_max)
             whole = decoder.is_between_parts and not self._assembler.incoming_count
-            self._end(None if whole else ChannelClosedError("the other side went away within a packet"))
+            self._end(None if whole else ChannelClosedError("the peer closed the connection within a packet"))
         except (OSError, MalformedFrameError) as error:
             self._end(error)
 
@@ -309,12 +310,12 @@ class MessageSession(Startable):
                 self._refused(part)
             case kind if kind >= APPLICATION_TYPE_MIN:
                 self._assembler.assemble(part)
-            # Other types are for a later version: they ask for nothing.
+            # Other types belong to later versions, and are ignored.
 
     def _received(self, part: Part) -> None:
         total = int.from_bytes(part.body()[:_TOTAL], "big")
         if part.size != _TOTAL or not self.window.received(total, now_us()):
-            raise MalformedFrameError("the other side took what was not sent")
+            raise MalformedFrameError(f"the peer reports {total} bytes taken, which were not sent")
         while self._untaken and self._untaken[0].end <= total:
             self._finish(self._untaken.popleft(), None)
         self._work.set()
@@ -325,7 +326,7 @@ class MessageSession(Startable):
             reason = part.body()[:_REASON_BYTES_MAX].decode("utf-8", "replace")
             self._give_up(sending, MessageCancelledError(f"refused by the receiver: {reason}"))
 
-    # what the assembler tells (AssemblerHost)
+    # the methods of AssemblerHost, which the assembler calls
 
     def deliver(self, packet: Packet) -> None:
         target = packet.target
@@ -340,18 +341,18 @@ class MessageSession(Startable):
 
     def taken(self, size: int) -> None:
         self._taken += size
-        if self._telling_due:
+        if self._report_due:
             return
-        if self._taken - self._taken_told >= _TOLD_BYTES:
-            self._tell_taken()
+        if self._taken - self._taken_reported >= _REPORT_BYTES:
+            self._report_taken()
         elif self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(_TOLD_S, self._tell_taken)
+            self._telling = asyncio.get_running_loop().call_later(_REPORT_S, self._report_taken)
 
-    def _tell_taken(self) -> None:
-        """Pace the sender: at once when there is much to tell, a little later otherwise."""
+    def _report_taken(self) -> None:
+        """Queue a report of the bytes taken, which paces the sender."""
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
-        if self._taken != self._taken_told:
-            self._telling_due = True  # one will do for all that comes until it leaves
+        if self._taken != self._taken_reported:
+            self._report_due = True  # one report covers everything taken until it is sent
             self._work.set()

@@ -1,8 +1,7 @@
-"""Message sets in memory, and what all sets have in common.
+"""Message sets in memory, and the base class of all message sets.
 
-A set is messages end to end. `ByteBufferMessageSet` is what producers and consumers have in hand; the other one,
-`FileMessageSet`, is in `file_sets.py`. Both iterate in the same way, and both write themselves to a socket, a file or a
-stream.
+A set is messages end to end. Producers and consumers use `ByteBufferMessageSet`; `FileMessageSet` is in `file_sets.py`.
+Both are iterated in the same way, and both can be written to a socket, a file or a stream.
 """
 
 from __future__ import annotations
@@ -30,46 +29,49 @@ __all__ = ["ByteBufferMessageSet", "ByteSink", "Destination", "MessageSet", "bou
 
 @runtime_checkable
 class ByteSink(Protocol):
-    """A stream writer or transport: takes everything, later says whether there is room (`drain`)."""
+    """A stream writer or transport. It accepts everything; the caller waits for room with `drain` afterwards."""
 
     def write(self, data: memoryview, /) -> object: ...
 
 
 Destination: TypeAlias = socket.socket | int | ByteSink
-"""A socket, a file descriptor, or what has `write`: an asyncio writer, a tunnel's writer, a file object."""
+"""A socket, a file descriptor, or an object with `write`: an asyncio writer, a tunnel's writer, a file object."""
 
 
 class MessageSet(ABC):
-    """Messages end to end. Iterating gives the messages unpacked, each with its offset."""
+    """Messages end to end. Iterating yields each message with its position; compressed sets are unpacked."""
 
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Of the set, a truncated tail included."""
+        """The size of the set, including a truncated tail."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[MessageAndOffset]:
-        """Every whole message, compressed sets unpacked. CorruptMessageError; ends quietly before a truncated tail."""
+        """Yield every whole message; compressed sets are unpacked. A truncated tail ends the iteration silently.
+
+        Raises CorruptMessageError at damage.
+        """
 
     @abstractmethod
     def shallow(self) -> Iterator[MessageAndOffset]:
-        """As iterating, but compressed sets come as the one message that they are."""
+        """Yield every whole message, with each compressed set as one message."""
 
     @abstractmethod
     def write_to(self, destination: Destination, offset: int = 0, size_max: int | None = None) -> int:
-        """Write up to `size_max` bytes from `offset` on; how many it were: a socket may take fewer.
+        """Write up to `size_max` bytes from `offset` on; return the number written. A socket may take fewer.
 
-        The set is unchanged: nothing remembers a position. To an asyncio writer everything is written; `drain()` it.
+        The set does not remember a position. An asyncio writer takes everything; the caller must then `drain()` it.
         """
 
     def payloads(self) -> Iterator[bytes]:
-        """The payloads alone."""
+        """Yield the payload of every message."""
         for found in self:
             yield found.message.payload
 
     @property
     def valid_bytes(self) -> int:
-        """How much of it is whole messages that are what was written: reads them all."""
+        """The number of bytes of whole messages. Reads and checks all of them; CorruptMessageError at damage."""
         end = 0
         for found in self.shallow():
             end = found.next_offset
@@ -77,12 +79,12 @@ class MessageSet(ABC):
 
     @property
     def is_truncated(self) -> bool:
-        """Whether it ends within a message, as a set does that was fetched by size."""
+        """Whether the set ends within a message, as a set fetched by size may."""
         return self.valid_bytes < self.size_bytes
 
 
 class ByteBufferMessageSet(MessageSet):
-    """A set in memory: of encoded bytes, or made `of` messages."""
+    """A set in memory, from encoded bytes or, with `of`, from payloads."""
 
     def __init__(
         self,
@@ -99,7 +101,10 @@ class ByteBufferMessageSet(MessageSet):
     def of(
         cls, payloads: Iterable[bytes], *, codec: Codec = Codec.NONE, message_bytes_max: int = MESSAGE_BYTES_MAX
     ) -> ByteBufferMessageSet:
-        """A set of these payloads; with a codec, compressed as one. MessageTooLargeError before anything is encoded."""
+        """Return a set of these payloads, compressed as a whole if there is a codec.
+
+        MessageTooLargeError if a payload is over the limit.
+        """
         kept = payloads if isinstance(payloads, list) else list(payloads)
         for payload in kept:
             if len(payload) > message_bytes_max:
@@ -129,16 +134,16 @@ class ByteBufferMessageSet(MessageSet):
 
 
 def bounds(size_bytes: int, offset: int, size_max: int | None) -> tuple[int, int]:
-    """What part of a set is meant. ValueError for what lies outside."""
+    """Return the start and end of a part of a set. ValueError if `offset` lies outside or `size_max` is negative."""
     if not 0 <= offset <= size_bytes:
         raise ValueError(f"offset {offset} is not in a set of {size_bytes} bytes")
     if size_max is not None and size_max < 0:
-        raise ValueError("size_max must not be negative")
+        raise ValueError(f"size_max is {size_max}, it must not be negative")
     return offset, size_bytes if size_max is None else min(size_bytes, offset + size_max)
 
 
 def send_bytes(destination: Destination, view: memoryview) -> int:
-    """Write bytes to any destination; how many it took. A socket that takes none for now took 0."""
+    """Write bytes to any destination, and return the number it took: 0 if a socket takes none for now."""
     if not len(view):
         return 0
     if isinstance(destination, socket.socket):

@@ -1,6 +1,6 @@
-"""The trace: one record per thing that happened, defined here once and read by the simulator, the tests and Spark.
+"""Traces: one record for each event. The simulator, the tests and Spark read the same record format, defined here.
 
-Importing this package brings only the record (which the sans-I/O parts use); writers are imported by their own names.
+This package exports only the record, which the sans-I/O parts use. Import a writer from its own module.
 """
 
 from tunnel.traces.record import (

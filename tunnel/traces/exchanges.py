@@ -1,15 +1,17 @@
-"""What a carrier that makes exchanges tells the trace: each request, and what became of it."""
+"""Traces the exchanges of a carrier: each request and its outcome."""
 
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceSink, TraceSource, level_of
 
 __all__ = ["ExchangeTracer"]
 
-_Request = tuple[int, int, int, str, int]  # lane, number, repeat, kind, when it was sent
+_Request = tuple[int, int, int, str, int]  # lane, number, repeat, kind, time sent
 
 
 class ExchangeTracer:
-    """Call `sent` for each request, then one of the others. At the level "connection" only repeats and failures are
-    told."""
+    """Writes trace records of exchanges. Call `sent` for each request, then one of the other methods.
+
+    At the level "connection", only repeats, failures, abandoned requests and answers other than 200 are recorded.
+    """
 
     def __init__(self, sink: TraceSink, node: str) -> None:
         self._source = TraceSource(sink, node)
@@ -17,7 +19,7 @@ class ExchangeTracer:
         self._open: dict[int, _Request] = {}
 
     def sent(self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int) -> None:
-        """A request leaves; `kind` is attach, push or pull."""
+        """Record that a request is sent; `kind` is attach, push or pull."""
         self._open[request_id] = request = (lane, number, repeat, kind, now)
         if repeat:
             self._tell(TraceEvent.EXCHANGE_REPEATED, request, now, size_bytes=size_bytes)
@@ -25,19 +27,19 @@ class ExchangeTracer:
             self._tell(TraceEvent.EXCHANGE_SENT, request, now, size_bytes=size_bytes)
 
     def answered(self, request_id: int, status: int, size_bytes: int, now: int) -> None:
-        """A complete response came."""
+        """Record that a complete response arrived."""
         request = self._open.pop(request_id, None)
         if request is not None and (self._all or status != 200):
             self._tell(TraceEvent.EXCHANGE_ANSWERED, request, now, status=status, size_bytes=size_bytes)
 
     def failed(self, request_id: int, now: int) -> None:
-        """No complete response came."""
+        """Record that the request failed without a complete response."""
         request = self._open.pop(request_id, None)
         if request is not None:
             self._tell(TraceEvent.EXCHANGE_FAILED, request, now)
 
     def abandoned(self, request_id: int, now: int) -> None:
-        """Nobody waits for the answer any more."""
+        """Record that the carrier no longer waits for the answer."""
         request = self._open.pop(request_id, None)
         if request is not None:
             self._tell(TraceEvent.EXCHANGE_ABANDONED, request, now)

@@ -1,4 +1,4 @@
-"""Traces as JSON lines in a plain file: for tests and small runs. Synchronous; nothing is dropped."""
+"""Traces as JSON lines in a plain file, for tests and small runs. Writing is synchronous and drops no record."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +16,12 @@ _DECODER = msgspec.json.Decoder(TraceRecord)
 
 
 def encode_record(record: TraceRecord) -> bytes:
-    """One line without its end. Equal records give equal bytes."""
+    """Return the record as a JSON line without a newline. Equal records give equal bytes."""
     return _ENCODER.encode(record)
 
 
 def decode_record(line: bytes | str) -> TraceRecord:
-    """Raise ValueError when the line is not a record of this version."""
+    """Return the record in a JSON line. Raise ValueError when the line is not a record of this version."""
     return _DECODER.decode(line)
 
 
@@ -41,7 +41,7 @@ class JsonLinesWriter:
         self._file.write(encode_record(record) + b"\n")
 
     def close(self) -> None:
-        """Write out what is buffered and close the file. May be called again."""
+        """Write the buffered records and close the file. A second call has no effect."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -52,7 +52,7 @@ class JsonLinesWriter:
 
 
 def read_records(path: str | Path) -> Iterator[TraceRecord]:
-    """The records of a file, in order. Raise ValueError, with file and line, at one that does not decode."""
+    """Yield the records of a plain file in order. Raise ValueError, with file and line, if a line does not decode."""
     with Path(path).open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -63,6 +63,6 @@ def read_records(path: str | Path) -> Iterator[TraceRecord]:
 
 
 def read_trace(path: str | Path) -> list[TraceRecord]:
-    """The records of a file of any trace writer, as far as it is whole."""
+    """Return the intact records of a trace file, plain or compressed."""
     _, parts = examine(Path(path))
     return [decode_record(line) for part in parts for line in part.splitlines()]

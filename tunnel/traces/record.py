@@ -1,9 +1,10 @@
 """The trace record: the one schema of all traces.
 
-Flat scalars, integers and strings only: no float can round differently on another machine, and a line of a trace is
-a row of a table. Names follow qlog (draft-ietf-quic-qlog-quic-events) where it has one for the thing; the rest is ours.
+A record has only integers and strings, without nesting. No float can round differently on another machine, and a line
+of a trace is a row of a table. Names follow qlog (draft-ietf-quic-qlog-quic-events) where qlog has one; the others are
+ours.
 
-The version rises when a field changes its meaning or goes; a new field with a default does not change it.
+The version rises when a field changes its meaning or is removed. A new field with a default does not change it.
 """
 
 import enum
@@ -28,69 +29,69 @@ TRACE_VERSION = 1
 
 
 class TraceEvent(enum.StrEnum):
-    """What happened: the values of `TraceRecord.event`."""
+    """The kinds of events: the values of `TraceRecord.event`."""
 
     # qlog: packets at an endpoint
     PACKET_SENT = "packet_sent"
     PACKET_RECEIVED = "packet_received"
-    PACKET_DROPPED = "packet_dropped"  # thrown away on arrival, `reason` says why
+    PACKET_DROPPED = "packet_dropped"  # discarded on arrival; `reason` says why
     PACKET_BUFFERED = "packet_buffered"
-    PACKETS_ACKED = "packets_acked"  # `count` of them by one ACK; `sequence` is its cumulative number
+    PACKETS_ACKED = "packets_acked"  # one ACK acknowledged `count` packets; `sequence` is its cumulative number
     # qlog: recovery
-    PACKET_LOST = "packet_lost"  # declared lost, `cause` says by which rule
+    PACKET_LOST = "packet_lost"  # declared lost; `cause` names the rule
     MARKED_FOR_RETRANSMIT = "marked_for_retransmit"
     TIMER_UPDATED = "timer_updated"  # `cause` set, expired or cancelled; `text` names the timer
     RECOVERY_METRICS_UPDATED = "recovery_metrics_updated"
     # qlog: connections and streams
     CONNECTION_STARTED = "connection_started"
     CONNECTION_STATE_UPDATED = "connection_state_updated"  # `text` names the new state
-    CONNECTION_CLOSED = "connection_closed"  # `reason` says how
-    STREAM_DATA_MOVED = "stream_data_moved"  # `cause` says from where to where; in all, when the connection ended
+    CONNECTION_CLOSED = "connection_closed"  # `reason` says why
+    STREAM_DATA_MOVED = "stream_data_moved"  # `cause` names the direction; totals, when the connection ended
     PARAMETERS_SET = "parameters_set"
-    # ours: what became of a packet that was sent more than once
+    # ours: the outcome of a packet that was sent more than once
     PACKET_RECOVERED = "packet_recovered"  # acknowledged in the end; `attempt` is the last one
-    SPURIOUS_RETRANSMIT = "spurious_retransmit"  # proof that an attempt was needless (PROTOCOL 4.9)
+    SPURIOUS_RETRANSMIT = "spurious_retransmit"  # an attempt proved to be unnecessary (PROTOCOL 4.9)
     # ours: flow control
     WINDOW_UPDATED = "window_updated"
     EDGE_UPDATED = "edge_updated"
     # ours: batches between an endpoint and its carrier
-    BATCH_SENT = "batch_sent"  # `batch` names it, `count` packets are in it
+    BATCH_SENT = "batch_sent"  # `batch` is its number; it has `count` packets
     BATCH_RECEIPTED = "batch_receipted"
     BATCH_GIVEN_UP = "batch_given_up"
     # ours: lanes and exchanges
     # (node, lane, exchange, attempt) is one request; `text` is attach, push or pull
     EXCHANGE_SENT = "exchange_sent"
-    EXCHANGE_REPEATED = "exchange_repeated"  # sent, and not for the first time
+    EXCHANGE_REPEATED = "exchange_repeated"  # sent again
     EXCHANGE_ANSWERED = "exchange_answered"
     EXCHANGE_FAILED = "exchange_failed"
     EXCHANGE_ABANDONED = "exchange_abandoned"  # a repeat or a sibling was faster
     LANES_UPDATED = "lanes_updated"
     BODY_LIMIT_UPDATED = "body_limit_updated"
     HOLD_UPDATED = "hold_updated"
-    # ours: presence at a relay, and its routes
-    ATTACHED = "attached"  # at an endpoint, `text` names the relay
+    # ours: the attachment at a relay, and its routes
+    ATTACHED = "attached"  # at an endpoint; `text` names the relay
     DETACHED = "detached"
     CARRIER_CHANGED = "carrier_changed"
     ROUTE_BOUND = "route_bound"
     ROUTE_RESUMED = "route_resumed"
     ROUTE_RELEASED = "route_released"
-    # ours: samples of what lies beneath
-    LOOP_LAG = "loop_lag"  # the event loop came so much too late: `latency_us`
-    SOCKET_SAMPLED = "socket_sampled"  # TCP_INFO of a carrier's connection; `count` segments were retransmitted on it
-    # ours: what a test did to the system, and the trace's word about itself
+    # ours: samples of the event loop and of sockets
+    LOOP_LAG = "loop_lag"  # a timer of the event loop was late by `latency_us`
+    SOCKET_SAMPLED = "socket_sampled"  # TCP_INFO of a carrier's connection; TCP retransmitted `count` segments
+    # ours: faults that a test injected, and losses of the trace itself
     FAULT_INJECTED = "fault_injected"  # `cause` is a TraceFault
     FAULTS_HEALED = "faults_healed"
     TRACE_DROPPED = "trace_dropped"  # `count` records were not written
 
 
 class TraceLevel(enum.IntEnum):
-    """How much a trace tells; each level tells what the one before tells, and more."""
+    """How much a trace records; each level includes the one before."""
 
     OFF = 0
     CONNECTION = 1
-    """Connections and attachments come and go, what they moved in all, faults, what failed."""
+    """Start and end of connections and attachments, the totals that they moved, faults and failures."""
     PACKET = 2
-    """Every packet, batch and exchange."""
+    """Also every packet, batch and exchange."""
 
 
 class TraceCause(enum.StrEnum):
@@ -111,11 +112,11 @@ class TraceCause(enum.StrEnum):
     # qlog: the trigger of packet_lost
     TIME_THRESHOLD = "time_threshold"
     PTO_EXPIRED = "pto_expired"
-    # qlog: what became of a timer
+    # qlog: the event of a timer
     SET = "set"
     EXPIRED = "expired"
     CANCELLED = "cancelled"
-    # qlog has `from` and `to`: between which two stream data moved
+    # the direction of stream data, for which qlog has `from` and `to`
     APPLICATION_TO_TRANSPORT = "application_to_transport"
     TRANSPORT_TO_NETWORK = "transport_to_network"
     NETWORK_TO_TRANSPORT = "network_to_transport"
@@ -128,29 +129,29 @@ class TraceCause(enum.StrEnum):
 
 
 class TraceReason(enum.StrEnum):
-    """Why something was thrown away or ended: the values of `TraceRecord.reason`."""
+    """Why something was discarded or ended: the values of `TraceRecord.reason`."""
 
     # qlog: the trigger of packet_dropped
     INTERNAL_ERROR = "internal_error"
     REJECTED = "rejected"
-    UNSUPPORTED = "unsupported"  # a type or version that is not known
+    UNSUPPORTED = "unsupported"  # an unknown type or version
     INVALID = "invalid"
     DUPLICATE = "duplicate"
     CONNECTION_UNKNOWN = "connection_unknown"
-    # ours: what parsing throws away (1.9)
+    # ours: discarded by parsing (1.9)
     BAD_CHECKSUM = "bad_checksum"
     BAD_SIZE = "bad_size"
     TRUNCATED = "truncated"
-    # ours: what an endpoint throws away
+    # ours: discarded by an endpoint
     OUTSIDE_WINDOW = "outside_window"
     AFTER_CLOSE = "after_close"
     BUFFER_FULL = "buffer_full"
-    # ours: what the relay drops and names (2.9)
+    # ours: dropped by the relay, which names the packet (2.9)
     FULL = "full"
     NO_ROUTE = "no_route"
     GONE = "gone"
     TOO_LARGE = "too_large"
-    # ours: how a connection ended
+    # ours: why a connection ended
     CLEAN = "clean"
     APPLICATION = "application"
     RESET = "reset"
@@ -161,7 +162,7 @@ class TraceReason(enum.StrEnum):
 
 
 class TraceFault(enum.StrEnum):
-    """What a test did on purpose: the values of `TraceRecord.cause` in fault_injected."""
+    """The faults that a test injects: the values of `TraceRecord.cause` in fault_injected."""
 
     REQUEST_LOST = "request_lost"
     RESPONSE_LOST = "response_lost"
@@ -172,7 +173,7 @@ class TraceFault(enum.StrEnum):
     RESPONSE_TRUNCATED = "response_truncated"
     REQUEST_CORRUPTED = "request_corrupted"
     RESPONSE_CORRUPTED = "response_corrupted"
-    ANSWER_REPLACED = "answer_replaced"  # a page, a cached answer or a status of somebody else's
+    ANSWER_REPLACED = "answer_replaced"  # a page, a cached answer or a status that is not from the relay
     CONNECTION_REFUSED = "connection_refused"
     CONNECTION_RESET = "connection_reset"
     PACKET_DROPPED = "packet_dropped"  # one packet inside an accepted body
@@ -183,17 +184,17 @@ class TraceFault(enum.StrEnum):
     READER_STOPPED = "reader_stopped"
 
 
-# The version stands in every line as the tag: it costs nothing to carry, and records of another one do not decode.
+# The version is the tag of every line. It costs nothing, and records of another version do not decode.
 class TraceRecord(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag_field="version", tag=TRACE_VERSION
 ):
-    """One thing that happened at one node. Fields that an event does not use keep their defaults and are not written.
+    """One event at one node. Fields that the event does not use keep their defaults and are not written.
 
     Records of different nodes are joined on (connection, peer, sequence, attempt), never on time.
     """
 
-    time_us: int  # of the node's own monotonic clock
-    node: str  # who saw it: unique in a run
+    time_us: int  # by the node's own monotonic clock
+    node: str  # the node that saw the event; unique in a run
     event: str  # TraceEvent
     connection: int = 0  # the node's own connection id
     peer: int = 0  # the peer's connection id
@@ -209,26 +210,26 @@ class TraceRecord(
     backoff: int = 0  # times that the RTO has doubled
     window_bytes: int = 0
     in_flight_bytes: int = 0
-    backlog_bytes: int = 0  # written, or lost, and waiting to be sent
-    edge_bytes: int = -1  # what the relay still takes of this route (2.10); -1: it has not said
-    batch: int = 0  # the endpoint's number for it
-    carrier: str = ""  # poll, link, ...: what moved the packet
+    backlog_bytes: int = 0  # bytes that wait to be sent, first or again
+    edge_bytes: int = -1  # bytes that the relay still takes on this route (2.10); -1: unknown
+    batch: int = 0  # the endpoint's number of the batch
+    carrier: str = ""  # the carrier that moved the packet: poll, link, ...
     lane: int = 0
-    exchange: int = 0  # the lane's number for it (7.3)
+    exchange: int = 0  # its number in the lane (7.3)
     serial: int = 0  # the response serial (7.3)
-    status: int = 0  # of HTTP
+    status: int = 0  # HTTP status
     latency_us: int = 0
     count: int = 0
-    text: str = ""  # for people; no analysis parses it, except for the names promised at the events above
-    writer: str = ""  # who wrote the record to a file: unique in a run
-    number: int = 0  # counts what that writer was given, from 1: a number that is missing is a record that is missing
+    text: str = ""  # for people; analyses read it only for the events above that promise a value
+    writer: str = ""  # the writer of the file; unique in a run
+    number: int = 0  # counts the records of that writer, from 1; a gap shows lost records
 
 
 TraceSink = Callable[[TraceRecord], None]
 
 
 class TraceSource:
-    """What one node tells its sink. Every record of the transport is made here."""
+    """Creates the records of one node and passes them to the sink. The transport creates every record here."""
 
     __slots__ = ("_node", "_sink")
 
@@ -267,8 +268,10 @@ class TraceSource:
         count: int = 0,
         text: str = "",
     ) -> None:
-        """Something happened. The fields are those of `TraceRecord`; named, for a general `**fields` costs half a
-        microsecond more."""
+        """Record an event. The parameters are the fields of `TraceRecord`.
+
+        They are named one by one, because `**fields` costs half a microsecond more.
+        """
         self._sink(
             TraceRecord(
                 time_us=now,
@@ -304,7 +307,7 @@ class TraceSource:
 
 
 def level_of(sink: TraceSink | None) -> TraceLevel:
-    """What the sink asks for: its attribute `level`; everything, when it has none; nothing without a sink."""
+    """Return the level that the sink asks for: its attribute `level`, else PACKET; OFF without a sink."""
     if sink is None:
         return TraceLevel.OFF
     return TraceLevel(getattr(sink, "level", TraceLevel.PACKET))

@@ -1,4 +1,4 @@
-"""Trace files as frames: reading them as far as they are whole, and mending what a crash left behind."""
+"""Reads the intact frames of trace files, and repairs the files that a crash left."""
 
 import os
 from collections.abc import Iterator
@@ -12,18 +12,18 @@ __all__ = ["PLAIN_SUFFIX", "SUFFIX", "Findings", "examine", "frames_of", "salvag
 SUFFIX = ".jsonl.zst"
 PLAIN_SUFFIX = ".jsonl"
 _MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878 3.1.1
-WINDOW_BYTES_MAX = 8 * 1024 * 1024  # RFC 8878 3.1.1.1.2: what every reader should have
+WINDOW_BYTES_MAX = 8 * 1024 * 1024  # RFC 8878 3.1.1.1.2: the size that every reader should support
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was found in one file."""
+    """The counts of intact and damaged frames in one file."""
 
     size_bytes: int = 0
     frames: int = 0
     corrupt_frames: int = 0
     is_truncated: bool = False
-    """It ends within a frame or a line."""
+    """The file ends within a frame or a line."""
 
     @property
     def is_whole(self) -> bool:
@@ -31,7 +31,7 @@ class Findings:
 
 
 def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
-    """The contents of the whole frames, in order. What is damaged is skipped, up to where the next frame begins."""
+    """Yield the contents of the intact frames in order, skip damaged data, and count both in `findings`."""
     position = 0
     while position < len(data):
         content, size = _frame(data, position)
@@ -42,7 +42,7 @@ def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
             continue
         following = _next_frame(data, position + 1)
         if following < 0:
-            # nothing whole comes after it: it was cut short, unless all its bytes are there
+            # no intact frame follows: this one is corrupt if all its bytes are there, else the file is truncated
             if size:
                 findings.corrupt_frames += 1
             else:
@@ -53,12 +53,15 @@ def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
 
 
 def _frame(data: bytes, position: int) -> tuple[bytes | None, int]:
-    """The content of the frame that begins there and its size; None when it is damaged, size 0 when it has no end."""
+    """Return content and size of the frame that begins there.
+
+    The content is None if the frame is damaged. The size is then 0 if the data ends within it.
+    """
     size = _frame_size(data, position)
     if size <= 0:
         return None, 1 if size < 0 else 0
     try:
-        # piece by piece: a header is not believed how much room it asks for
+        # with a decompression object, which does not trust the content size in the header
         decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
         content = decompressor.decompress(memoryview(data)[position : position + size])
         return (content if decompressor.eof else None), size
@@ -67,8 +70,10 @@ def _frame(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def _frame_size(data: bytes, position: int) -> int:
-    """Bytes from there to the end of the frame, by its headers (RFC 8878 3.1.1); 0 when the data ends before, -1 when
-    no frame begins there."""
+    """Return the size of the frame that begins there, by its headers (RFC 8878 3.1.1).
+
+    Return 0 when the data ends within the frame, and -1 when no frame begins there.
+    """
     if not data.startswith(_MAGIC, position):
         return 0 if _MAGIC.startswith(data[position : position + 4]) else -1
     if position + 5 > len(data):
@@ -90,7 +95,7 @@ def _frame_size(data: bytes, position: int) -> int:
 
 
 def _next_frame(data: bytes, start: int) -> int:
-    """Where the next whole frame begins; -1 when there is none. The magic alone may be a coincidence."""
+    """Return the position of the next intact frame, or -1. The magic alone may be a coincidence."""
     while (start := data.find(_MAGIC, start)) >= 0:
         if _frame(data, start)[0] is not None:
             return start
@@ -99,7 +104,7 @@ def _next_frame(data: bytes, start: int) -> int:
 
 
 def examine(path: Path) -> tuple[Findings, list[bytes]]:
-    """What a file holds, as far as it is whole, with what was found. Content that ends within a line loses the line."""
+    """Return the findings in a file and its intact contents. A line without an end is left out."""
     data = path.read_bytes()
     findings = Findings(len(data))
     parts = list(frames_of(data, findings)) if path.name.endswith(SUFFIX) else [data] if data else []
@@ -110,8 +115,10 @@ def examine(path: Path) -> tuple[Findings, list[bytes]]:
 
 
 def salvage_directory(directory: Path) -> list[Path]:
-    """Give what dead processes left as `_name` its name, up to its last whole frame; the files that became of it.
-    What a living process writes is not touched."""
+    """Salvage the files named `_NAME` that dead processes left: keep their intact frames, under NAME. Return the paths.
+
+    A file without an intact frame is deleted. Files that a running process writes are not touched.
+    """
     salvaged = []
     for path in sorted(directory.glob(f"_*{SUFFIX}")):
         if _is_written(path.name):
@@ -138,8 +145,10 @@ def salvage_directory(directory: Path) -> list[Path]:
 
 
 def _is_written(name: str) -> bool:
-    """Whether the process of the name (NAME-PID-RANDOM-NUMBER) is alive. Its number may have come round to another
-    one: then the file waits for the next start, which costs nothing."""
+    """Whether the process in the file name (NAME-PID-RANDOM-NUMBER) is alive.
+
+    If another process has taken its PID since, the file is salvaged at a later start, which costs nothing.
+    """
     parts = name.removesuffix(SUFFIX).rsplit("-", 3)
     if len(parts) != 4 or not parts[1].isdigit():
         return False

@@ -1,4 +1,4 @@
-"""What a driver tells the trace of itself: its relay and carrier, how late its event loop is, how its sockets fare."""
+"""Traces the state of a driver: its relay, its carrier, the lag of its event loop and samples of its sockets."""
 
 import asyncio
 import socket
@@ -11,13 +11,13 @@ __all__ = ["DriverWatch", "tcp_info"]
 
 SAMPLE_S = 0.1
 SOCKETS_EVERY = 10  # samples
-LAG_MIN_US = 5_000  # less is the resolution of timers
+LAG_MIN_US = 5_000  # a smaller lag is within the resolution of timers
 _TCP_INFO_BYTES = 208
 _SOCKET = (socket.AF_INET, socket.AF_INET6)
 
 
 class DriverWatch:
-    """`start` it in the event loop, `close` it there. Until then it samples ten times a second."""
+    """Samples the event loop ten times a second and the sockets once a second. Call `start` and `close` in the loop."""
 
     def __init__(self, sink: TraceSink, node: str, sockets: Callable[[], Iterable[socket.socket]]) -> None:
         self._source = TraceSource(sink, node)
@@ -26,24 +26,24 @@ class DriverWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._arm()
 
     def close(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         if self._timer is not None:
             self._timer.cancel()
 
     def attached(self, relay: str, *, fresh: bool, now: int) -> None:
-        """The relay knows us; `count` is 1 when it did not before."""
+        """Record that the relay knows us. `fresh`, in the record `count` 1: it did not know us before."""
         self._source.tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
 
     def detached(self, why: str, now: int) -> None:
-        """The relay does not know us any more, or cannot be reached."""
+        """Record that the relay no longer knows us, or cannot be reached."""
         self._source.tell(TraceEvent.DETACHED, now, text=why)
 
     def carrier_changed(self, carrier: str, lanes: int, now: int) -> None:
-        """Another carrier moves batches, or another number of lanes."""
+        """Record that the carrier or its number of lanes changed."""
         self._source.tell(TraceEvent.CARRIER_CHANGED, now, carrier=carrier, count=lanes)
 
     def _arm(self) -> None:
@@ -72,8 +72,11 @@ class DriverWatch:
 
 
 def tcp_info(sock: socket.socket) -> tuple[int, int, int, int] | None:
-    """RTO and SRTT in us, segments retransmitted in all, and the socket's number; None where the system does not say.
-    The offsets are those of Linux (struct tcp_info in include/uapi/linux/tcp.h)."""
+    """Return RTO and SRTT in us, the total of retransmitted segments and the descriptor of a socket.
+
+    Return None if the system does not provide them. The offsets are those of Linux (struct tcp_info in
+    include/uapi/linux/tcp.h).
+    """
     try:
         if sock.family not in _SOCKET or not hasattr(socket, "TCP_INFO"):
             return None

@@ -1,8 +1,8 @@
-"""The writer of traces: takes records from a transport that must not wait, and writes them in a thread of its own.
+"""The writer of trace files. It writes in its own thread, because the transport that creates records must not wait.
 
-Lines of JSON, one zstd frame for each flush: whatever is cut short loses its last frame, and nothing else. A file is
-called `_name` while it is written, which those who read a directory skip, and loses the `_` when it is whole and on
-disk. What the writer could not take it counts, and says so in the trace.
+Files hold JSON lines, with one zstd frame for each flush, so a truncated file loses only its last frame. A file is
+called `_name` while it is written, and readers of the directory skip it. It loses the `_` when it is complete and on
+disk. The writer counts the records that it could not take and adds the count to the trace.
 """
 
 import os
@@ -23,15 +23,17 @@ __all__ = ["TraceWriter"]
 
 FLUSH_RECORDS = 4096
 FLUSH_S = 0.25
-FILE_BYTES = 64 * 1024 * 1024  # of lines, before compression
+FILE_BYTES = 64 * 1024 * 1024  # of JSON lines, before compression
 FILE_S = 60.0
-QUEUE_RECORDS = 64 * FLUSH_RECORDS  # about a second of the fastest transport; beyond it records are dropped
-_LEVEL = 1  # of zstd: a tenth of the size, at more than 1 GB/s
+QUEUE_RECORDS = 64 * FLUSH_RECORDS  # about one second of the fastest transport; further records are dropped
+_LEVEL = 1  # zstd level: a tenth of the size, at more than 1 GB/s
 
 
 class TraceWriter:
-    """A trace sink: call it with records from any thread, then close it (or use it in a `with`). It never blocks its
-    caller and never raises at it: when the disk is slow or full records are dropped, and `dropped` counts them."""
+    """A trace sink: call it with records from any thread, then close it (or use it in a `with`).
+
+    A call never blocks and never raises. When the disk is slow or full, records are dropped, and `dropped` counts them.
+    """
 
     def __init__(
         self,
@@ -43,12 +45,12 @@ class TraceWriter:
         file_s: float = FILE_S,
         queue_records: int = QUEUE_RECORDS,
     ) -> None:
-        """Make the directory, mend what an earlier process left there. OSError when it cannot be written."""
+        """Create the directory and salvage what earlier processes left in it. Raise OSError if it cannot be written."""
         self.level = level
         self.writer = f"{name or 'trace'}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.dropped = 0  # records, from the beginning
+        self.dropped = 0  # records, since the start
         self.written = 0
-        self.failure = ""  # why records are dropped now
+        self.failure = ""  # why records are dropped at present; empty if they are not
         self._directory = Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         salvage_directory(self._directory)
@@ -57,8 +59,8 @@ class TraceWriter:
         self._queue_records = queue_records
         self._queue: deque[TraceRecord] = deque()
         self._append = self._queue.append
-        self._refused = 0  # counted by those who call, told by the thread
-        self._told = 0
+        self._refused = 0  # records refused so far; callers count, the thread reports
+        self._told = 0  # of these, reported in the trace
         self._number = 1
         self._encoder = msgspec.json.Encoder()
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
@@ -66,17 +68,17 @@ class TraceWriter:
         self._file_number = 0
         self._file_size = 0
         self._file_opened_s = 0.0
-        self._open()  # now: a directory that cannot be written is told to the one who names it
+        self._open()  # at once, so that the caller gets the error if the directory cannot be written
         self._wake = threading.Event()
         self._woken = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="trace-writer", daemon=True)
         self._thread.start()
 
-    # the transport's side
+    # called by the transport
 
     def __call__(self, record: TraceRecord) -> None:
-        """Take one record. It must not be given to another writer."""
+        """Queue one record. The caller must not give it to another writer."""
         waiting = len(self._queue)
         if waiting >= self._queue_records or self._closed:
             self._refused += 1
@@ -87,7 +89,7 @@ class TraceWriter:
             self._wake.set()
 
     def close(self) -> None:
-        """Write what waits and close the file. May be called again; records that come later are dropped."""
+        """Write the queued records and close the file; later records are dropped. A second call has no effect."""
         self._closed = True
         self._wake.set()
         self._thread.join()
@@ -98,7 +100,7 @@ class TraceWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # the thread's side
+    # run by the thread
 
     def _run(self) -> None:
         while not self._closed:
@@ -112,7 +114,7 @@ class TraceWriter:
         self._finish()
 
     def _flush(self) -> None:
-        """Write all that waits, a frame for every 4,096 records."""
+        """Write all queued records, with one frame for every 4,096 of them."""
         queue = self._queue
         while queue or self._refused != self._told:
             count = min(len(queue), FLUSH_RECORDS)
@@ -128,15 +130,15 @@ class TraceWriter:
     def _write(self, records: list[TraceRecord], refused: int) -> None:
         self.dropped += refused
         if refused:
-            records.append(self._confession(refused))
+            records.append(self._dropped_record(refused))
         writer, number, assign = self.writer, self._number, msgspec.structs.force_setattr
         for record in records:
             if record.event is TraceEvent.TRACE_DROPPED:
-                number += record.count  # what was dropped had numbers, too
+                number += record.count  # dropped records have numbers, too
             assign(record, "writer", writer)
             assign(record, "number", number)
             number += 1
-        self._number = number  # those that are not written are missed by their numbers
+        self._number = number  # even if writing fails: the gap in the numbers then shows the loss
         lines = self._encoder.encode_lines(records)
         if self._file is None:
             self._open()
@@ -149,18 +151,18 @@ class TraceWriter:
         if self._file_size >= self._file_bytes:
             self._finish()
 
-    def _confession(self, count: int) -> TraceRecord:
+    def _dropped_record(self, count: int) -> TraceRecord:
         return TraceRecord(
             time_us=time.monotonic_ns() // 1_000, node=self.writer, event=TraceEvent.TRACE_DROPPED, count=count
         )
 
     def _failed(self, count: int, error: OSError) -> None:
-        """The disk is full, or gone: what waits is dropped, and the next flush tries a new file."""
+        """Drop records that could not be written, as when the disk is full. The next flush tries a new file."""
         self.dropped += count
         self.failure = f"{self._directory}: {error.strerror or error}"
         file, self._file = self._file, None
         if file is not None:
-            _close_anyhow(file)
+            _close_quietly(file)
 
     def _open(self) -> None:
         self._file_number += 1
@@ -172,7 +174,7 @@ class TraceWriter:
         return f"{self.writer}-{self._file_number:05d}{SUFFIX}"
 
     def _finish(self) -> None:
-        """The file is whole: on disk first, then under its name."""
+        """Complete the file: sync it to disk, then rename it."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -188,11 +190,11 @@ class TraceWriter:
             written.rename(self._directory / self._file_name())
         except OSError as error:
             self._failed(0, error)
-            _close_anyhow(file)
+            _close_quietly(file)
 
 
-def _close_anyhow(file: Any) -> None:
+def _close_quietly(file: Any) -> None:
     try:
         file.close()
     except OSError:
-        return  # what it still held is lost, as was said
+        return  # the loss of its buffered bytes has been reported

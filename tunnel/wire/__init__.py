@@ -1,4 +1,7 @@
-"""Bytes and values: every format of docs/PROTOCOL.md. No state, no time, no I/O; nothing here raises on peer input."""
+"""Encoding and decoding of every format in docs/PROTOCOL.md.
+
+This package has no state, no clock and no I/O. No decoder raises an exception on input from a peer.
+"""
 
 from tunnel.wire.ack import (
     RANGES_MAX,
@@ -68,6 +71,7 @@ from tunnel.wire.envelope import (
     attachment_id,
     decode_envelope,
     encode_envelope,
+    mask_of,
 )
 from tunnel.wire.frame import (
     Discarded,
@@ -206,6 +210,7 @@ __all__ = [
     "frame_of",
     "is_before",
     "is_sequenced",
+    "mask_of",
     "parse_frames",
     "parse_packets",
     "readdress",

@@ -1,4 +1,4 @@
-"""The payload of ACK: what arrived, what fits, and which packet was the cause (2.4, 4.3, 4.4)."""
+"""The payload of ACK: which packets arrived, how much more fits, and which packet caused the ACK (2.4, 4.3, 4.4)."""
 
 import struct
 
@@ -17,18 +17,21 @@ _RANGES = tuple(struct.Struct(f"!{2 * count}I") for count in range(RANGES_MAX + 
 
 
 class Ack(msgspec.Struct, gc=False):
-    """Sequence numbers are wire numbers. Ranges are inclusive, newest first, and lie above `cumulative`."""
+    """An acknowledgement. Sequence numbers are wire numbers (32 bits).
+
+    Ranges include both ends, are ordered newest first, and lie above `cumulative`.
+    """
 
     cumulative: int
     window: int  # bytes beyond `cumulative`
     delay_us: int
-    echo_sequence: int  # the newest packet received
-    echo_attempt: int  # the attempt in which it came
+    echo_sequence: int  # of the packet that caused the ACK (4.3)
+    echo_attempt: int  # the attempt in which that packet came
     ranges: list[tuple[int, int]] = []
 
 
 def encode_ack(ack: Ack) -> bytes:
-    """The payload of 2.4; ValueError with more than RANGES_MAX ranges."""
+    """Encode the payload of ACK (2.4). Raise ValueError if there are more than RANGES_MAX ranges."""
     ranges = ack.ranges
     count = len(ranges)
     if count > RANGES_MAX:
@@ -40,7 +43,10 @@ def encode_ack(ack: Ack) -> bytes:
 
 
 def decode_ack(data: Buffer) -> Ack | None:
-    """None if malformed, an inverted range or one not above `cumulative` included (4.4)."""
+    """Decode the payload of ACK. Return None if it is malformed.
+
+    A payload with an inverted range, or with a range that is not above `cumulative`, is malformed too (4.4).
+    """
     if len(data) < _FIXED.size:
         return None
     cumulative, window, delay_us, echo_sequence, echo_attempt, count = _FIXED.unpack_from(data)

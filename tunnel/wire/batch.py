@@ -1,4 +1,7 @@
-"""From bytes to packets: total and linear, whatever the bytes are (1.9). Endpoints parse packets, the relay frames."""
+"""The parser of batches. It accepts any bytes, never fails, and takes linear time (1.9).
+
+An endpoint parses a batch into packets, the relay into frames.
+"""
 
 import struct
 
@@ -14,21 +17,21 @@ __all__ = ["frame_of", "parse_frames", "parse_packets", "readdress"]
 _unpack_header = struct.Struct("!HBBIIIII").unpack_from  # version, attempt, type, size, ids, sequence, checksum (1.1)
 _pack_unsigned_header = struct.Struct("!HBBIIII4x").pack
 
-# Below this many bytes of packet, joining header and payload costs less than a second call of crc32c (measured).
+# For packets below this size, joining header and payload costs less than a second call of crc32c (measured).
 _JOIN_BYTES = 2048
 
 
 def parse_packets(data: Buffer) -> tuple[list[Packet], Discarded | None]:
-    """The whole valid packets in `data`, in order, and what was thrown away (None: nothing).
+    """Return the whole valid packets in `data`, in order, and a count of what was discarded (None: nothing).
 
-    Payloads are slices of `data`, not copies: who keeps one keeps the whole body alive.
+    Payloads are slices of `data`, not copies: a caller that keeps one keeps the whole body in memory.
     """
     unpack, unsigned, crc, packet = _unpack_header, _pack_unsigned_header, crc32c, Packet
     packets: list[Packet] = []
     add = packets.append
     bad_checksum = bad_bytes = offset = 0
     end = len(data)
-    last = end - HEADER_SIZE  # no header can start behind it
+    last = end - HEADER_SIZE  # the last offset at which a header can start
     view = memoryview(data)
     while offset <= last:
         version, attempt, type_, size, source, destination, sequence, value = unpack(data, offset)
@@ -49,8 +52,9 @@ def parse_packets(data: Buffer) -> tuple[list[Packet], Discarded | None]:
 
 
 def parse_frames(data: Buffer) -> tuple[list[Frame], Discarded | None]:
-    """As parse_packets, for the relay. Types and versions that it does not know are frames too (1.4)."""
-    # The same loop again: a call per packet to share it would cost the relay a fifth of its small-packet rate.
+    """Do the same as `parse_packets` for the relay. Packets of unknown types and versions become frames too (1.4)."""
+    # The loop is repeated here because sharing it would take a call per packet, which would cost the relay a fifth of
+    # its rate of small packets.
     unpack, unsigned, crc, frame = _unpack_header, _pack_unsigned_header, crc32c, Frame
     frames: list[Frame] = []
     add = frames.append
@@ -77,7 +81,7 @@ def parse_frames(data: Buffer) -> tuple[list[Frame], Discarded | None]:
 
 
 def _discarded(view: memoryview, offset: int, bad_checksum: int, bad_bytes: int) -> Discarded:
-    """The account of a batch whose parsing ended at `offset`."""
+    """Count what was discarded from a batch whose parsing ended at `offset`."""
     rest = len(view) - offset
     bad_size = 0
     if rest >= HEADER_SIZE:
@@ -88,13 +92,13 @@ def _discarded(view: memoryview, offset: int, bad_checksum: int, bad_bytes: int)
 
 
 def frame_of(packet: Packet) -> Frame:
-    """The packet encoded, for what the relay itself sends."""
+    """Encode a packet that the relay itself sends, and return it as a frame."""
     data = whole_packet(packet)
     return Frame(packet.version, packet.type, packet.attempt, packet.source, packet.destination, packet.sequence, data)
 
 
 def readdress(frame: Frame, *, destination: int) -> Frame:
-    """The same frame for another destination id, with its checksum (3.6). The original is left alone."""
+    """Return a copy of the frame with another destination id and the checksum that fits it (3.6)."""
     return frame_of(
         Packet(frame.type, frame.source, destination, frame.sequence, frame.payload, frame.attempt, frame.version)
     )

@@ -1,8 +1,8 @@
-"""The one name for "some bytes", whoever owns them."""
+"""The type of every buffer of bytes in the project."""
 
 from typing import TypeAlias
 
 __all__ = ["Buffer"]
 
-# A memoryview here is contiguous and of single bytes (format "B"), as slices of bodies are.
+# Every memoryview in the project is contiguous and has single bytes as items (format "B"), as slices of bodies have.
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -8,7 +8,7 @@ __all__ = ["checksum"]
 
 
 def checksum(*parts: Buffer) -> int:
-    """CRC-32C over the parts in order, as if they were one buffer; nothing is copied."""
+    """Return the CRC-32C of the parts in order, as if they were one buffer. Nothing is copied."""
     value = 0
     for part in parts:
         value = crc32c(part, value)

@@ -1,4 +1,4 @@
-"""The other payloads: FINISH and CLOSE, ABORT, OPTION, LISTEN_STATE, DROPPED, EDGE (2.5 to 2.10)."""
+"""The payloads of FINISH and CLOSE, ABORT, OPTION, LISTEN_STATE, DROPPED and EDGE (2.5 to 2.10)."""
 
 import enum
 import struct
@@ -48,15 +48,15 @@ _EDGE = struct.Struct("!II")
 
 
 class End(msgspec.Struct, frozen=True):
-    """FINISH and CLOSE: what the stream of this direction was, for the receiver to verify (5.1)."""
+    """FINISH and CLOSE: length and digest of this direction of the stream, which the receiver verifies (5.1)."""
 
     length: int  # bytes of the whole stream
     digest: bytes  # its XXH3-128
-    received: int | None = None  # CLOSE only: the last sequence number taken in when close() was called
+    received: int | None = None  # CLOSE only: the last sequence number received in order when close() was called
 
 
 class AbortReason(enum.IntEnum):
-    """Why a connection was ended at once (2.6)."""
+    """The reason for which a connection was ended at once (2.6)."""
 
     APPLICATION = 1
     USER_TIMEOUT = 2
@@ -68,29 +68,29 @@ class AbortReason(enum.IntEnum):
 
 
 class Abort(msgspec.Struct, frozen=True):
-    """ABORT. `reason` is an AbortReason, or a plain number that a later version may know."""
+    """ABORT. `reason` is an AbortReason, or a plain number that this version does not know."""
 
     reason: int
     text: str = ""
 
 
 class Option(msgspec.Struct, frozen=True):
-    """OPTION: new values, ignored unless `version` is above the last applied (2.7)."""
+    """OPTION: new values. The receiver ignores them unless `version` is above the last one that it applied (2.7)."""
 
     version: int
     options: Options = Options()
 
 
 class ListenStatus(enum.IntEnum):
-    """What becomes of a service's name (2.8)."""
+    """Whether an endpoint listens under a service name, or the relay has refused that name (2.8)."""
 
     DOWN = 0
     UP = 1
-    REFUSED = 2  # the relay to the endpoint
+    REFUSED = 2  # sent only by the relay to the endpoint
 
 
 class ListenState(msgspec.Struct, frozen=True):
-    """LISTEN_STATE: a service goes up or down; the version rule of OPTION holds per name."""
+    """LISTEN_STATE: a service goes up or down. The version rule of OPTION applies to each name separately."""
 
     version: int
     state: ListenStatus
@@ -99,7 +99,7 @@ class ListenState(msgspec.Struct, frozen=True):
 
 
 class DropReason(enum.IntEnum):
-    """Why the relay did not keep packets (2.9)."""
+    """The reason for which the relay dropped packets (2.9)."""
 
     FULL = 1
     NO_ROUTE = 2
@@ -108,16 +108,19 @@ class DropReason(enum.IntEnum):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """DROPPED: these will not arrive. `first` and `last` (inclusive) mean nothing for NO_ROUTE and GONE."""
+    """DROPPED: the packets from `first` to `last` (inclusive) will not arrive.
 
-    reason: int  # a DropReason, or a plain number that a later version may know
+    For NO_ROUTE and GONE, `first` and `last` have no meaning.
+    """
+
+    reason: int  # a DropReason, or a plain number that this version does not know
     first: int
     last: int
     limit: int  # bytes
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """EDGE: beyond packet `sequence` so many more bytes of payload fit (2.10)."""
+    """EDGE: beyond packet `sequence`, the relay has room for `bytes` more bytes of payload (2.10)."""
 
     sequence: int
     bytes: int
@@ -129,13 +132,13 @@ _LISTEN_STATES = {int(state): state for state in ListenStatus}
 
 
 def encode_end(end: End) -> bytes:
-    """The payload of 2.5."""
+    """Encode the payload of FINISH or CLOSE (2.5)."""
     fixed = pack(_END, end.length, exact("a digest", end.digest, DIGEST_SIZE))
     return fixed if end.received is None else fixed + pack(_RECEIVED, end.received)
 
 
 def decode_end(data: Buffer) -> End | None:
-    """None if malformed."""
+    """Decode the payload of FINISH or CLOSE (2.5). Return None if it is malformed."""
     if len(data) == _END.size:
         return End(*_END.unpack(data))
     if len(data) != _END.size + _RECEIVED.size:
@@ -144,12 +147,12 @@ def decode_end(data: Buffer) -> End | None:
 
 
 def encode_abort(abort: Abort) -> bytes:
-    """The payload of 2.6."""
+    """Encode the payload of ABORT (2.6)."""
     return pack(_ABORT, abort.reason) + pack_text(abort.text, SHORT)
 
 
 def decode_abort(data: Buffer) -> Abort | None:
-    """None if malformed."""
+    """Decode the payload of ABORT (2.6). Return None if it is malformed."""
     view = memoryview(data)
     text = unpack_text(view, _ABORT.size, SHORT)
     if text is None or text[1] != len(view):
@@ -159,12 +162,12 @@ def decode_abort(data: Buffer) -> Abort | None:
 
 
 def encode_option(option: Option) -> bytes:
-    """The payload of 2.7."""
+    """Encode the payload of OPTION (2.7)."""
     return pack(_OPTION, option.version) + encode_options(option.options)
 
 
 def decode_option(data: Buffer) -> Option | None:
-    """None if malformed."""
+    """Decode the payload of OPTION (2.7). Return None if it is malformed."""
     view = memoryview(data)
     if len(view) < _OPTION.size:
         return None
@@ -173,14 +176,14 @@ def decode_option(data: Buffer) -> Option | None:
 
 
 def encode_listen_state(state: ListenState) -> bytes:
-    """The payload of 2.8; ValueError without a name."""
+    """Encode the payload of LISTEN_STATE (2.8). Raise ValueError if the name is empty."""
     if not state.name:
-        raise ValueError("a service has a name")
+        raise ValueError("the service name is empty: it must have 1 to 255 bytes")
     return pack(_LISTEN, state.version, state.state, state.backlog) + pack_text(state.name, BYTE)
 
 
 def decode_listen_state(data: Buffer) -> ListenState | None:
-    """None if malformed."""
+    """Decode the payload of LISTEN_STATE (2.8). Return None if it is malformed."""
     view = memoryview(data)
     name = unpack_text(view, _LISTEN.size, BYTE)
     if name is None or not name[0] or name[1] != len(view):
@@ -192,12 +195,12 @@ def decode_listen_state(data: Buffer) -> ListenState | None:
 
 
 def encode_dropped(dropped: Dropped) -> bytes:
-    """The payload of 2.9."""
+    """Encode the payload of DROPPED (2.9)."""
     return pack(_DROPPED, dropped.reason, dropped.first, dropped.last, dropped.limit)
 
 
 def decode_dropped(data: Buffer) -> Dropped | None:
-    """None if malformed."""
+    """Decode the payload of DROPPED (2.9). Return None if it is malformed."""
     if len(data) != _DROPPED.size:
         return None
     reason, first, last, limit = _DROPPED.unpack(data)
@@ -205,10 +208,10 @@ def decode_dropped(data: Buffer) -> Dropped | None:
 
 
 def encode_edge(edge: Edge) -> bytes:
-    """The payload of 2.10."""
+    """Encode the payload of EDGE (2.10)."""
     return pack(_EDGE, edge.sequence, edge.bytes)
 
 
 def decode_edge(data: Buffer) -> Edge | None:
-    """None if malformed."""
+    """Decode the payload of EDGE (2.10). Return None if it is malformed."""
     return Edge(*_EDGE.unpack(data)) if len(data) == _EDGE.size else None

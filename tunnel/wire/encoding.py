@@ -1,4 +1,4 @@
-"""From packets to bytes: how they are put on the wire (1.1)."""
+"""The encoder of packets (1.1)."""
 
 import struct
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from tunnel.wire.packet import PACKET_SIZE_MAX, Packet
 
 __all__ = ["encode_packet", "encode_packets", "whole_packet"]
 
-# Below this many bytes of payload one copy costs less than a second buffer does in every later step (measured).
+# For payloads below this size, one copy costs less than a second buffer in every later step (measured).
 _COPY_BYTES = 1024
 
 # version, attempt, type, size, source, destination, sequence, checksum (1.1); the attempt is the high byte of the type.
@@ -19,14 +19,17 @@ _pack_unsigned_header = struct.Struct("!HBBIIII4x").pack  # the same with the ch
 
 
 def encode_packet(packet: Packet) -> list[Buffer]:
-    """The packet as buffers to be sent in order; a large payload is not copied."""
+    """Encode a packet into buffers to be sent in order. A large payload is not copied."""
     return encode_packets((packet,))
 
 
 def encode_packets(packets: Iterable[Packet]) -> list[Buffer]:
-    """The packets as buffers to be sent in order. Small ones share a buffer; large payloads are not copied."""
+    """Encode packets into buffers to be sent in order. Small packets share a buffer; large payloads are not copied.
+
+    Raise ValueError if a packet is too large or a field does not fit the header.
+    """
     buffers: list[Buffer] = []
-    small: list[Buffer] = []  # neighbours that leave as one buffer
+    small: list[Buffer] = []  # consecutive pieces that are joined into one buffer
     add = small.append
     header, unsigned, crc = _pack_header, _pack_unsigned_header, crc32c
     try:
@@ -41,7 +44,7 @@ def encode_packets(packets: Iterable[Packet]) -> list[Buffer]:
                 add(header(version, attempt, type_, size, source, destination, sequence, value) + payload)
                 continue
             if size > PACKET_SIZE_MAX:
-                raise ValueError(f"a packet of {size} bytes is larger than {PACKET_SIZE_MAX}")
+                raise ValueError(f"a packet of {size} bytes is larger than the limit of {PACKET_SIZE_MAX}")
             value = crc(payload, crc(unsigned(version, attempt, type_, size, source, destination, sequence)))
             add(header(version, attempt, type_, size, source, destination, sequence, value))
             buffers.append(b"".join(small))
@@ -55,5 +58,5 @@ def encode_packets(packets: Iterable[Packet]) -> list[Buffer]:
 
 
 def whole_packet(packet: Packet) -> bytes:
-    """The packet as one contiguous buffer."""
+    """Encode a packet into one contiguous buffer."""
     return b"".join(encode_packets((packet,)))

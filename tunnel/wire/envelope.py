@@ -1,4 +1,4 @@
-"""The envelope around every request and response body, and the five messages in it (6.1, 7.1, 7.2, 7.10, 7.11)."""
+"""The envelope of every request and response body, and the five messages it can hold (6.1, 7.1, 7.2, 7.10, 7.11)."""
 
 import enum
 import functools
@@ -33,6 +33,7 @@ __all__ = [
     "attachment_id",
     "decode_envelope",
     "encode_envelope",
+    "mask_of",
 ]
 
 MAGIC = b"TUNL"  # 7.1
@@ -42,6 +43,7 @@ ATTACHMENT_ID_SIZE = 16  # bytes; 6.1
 ENVELOPE_VERSION = 1
 
 _HEADER = struct.Struct("!4sBBBBII")  # magic, version, kind, flags, mask, length, checksum
+_FLAGS_OFFSET, _MASK_OFFSET = 6, 7
 _MASKED, _PIECE, _PULL, _MORE = 1, 2, 4, 8  # flags of 7.1
 _FRESH = 1  # flag of ATTACHED
 _ATTACH = struct.Struct("!32sIIIHH")
@@ -51,24 +53,24 @@ _ANSWER = struct.Struct("!HHIII")
 _EVIDENCE = struct.Struct("!HI")
 _STATUS = struct.Struct("!HxxI")
 
-EXCHANGE_BYTES = ENVELOPE_BYTES + _EXCHANGE.size  # of a request body are not packets
-ANSWER_BYTES = ENVELOPE_BYTES + _ANSWER.size  # of a response body are neither packets nor evidence
-EVIDENCE_BYTES = _EVIDENCE.size  # for each lane that an answer names
+EXCHANGE_BYTES = ENVELOPE_BYTES + _EXCHANGE.size  # size of a request body without its packets
+ANSWER_BYTES = ENVELOPE_BYTES + _ANSWER.size  # size of a response body without its packets and evidence
+EVIDENCE_BYTES = _EVIDENCE.size  # size of the evidence for one lane
 
 
 class Attach(msgspec.Struct, frozen=True):
-    """The first request of an attachment's life, and of each generation."""
+    """ATTACH: the request that starts an attachment, and each new generation of it."""
 
     secret: bytes
     generation: int
     pull_interval_ms: int
-    body_bytes_max: int  # the largest the endpoint takes
+    body_bytes_max: int  # the largest body that the endpoint accepts
     versions: tuple[int, int] = (1, 1)  # lowest, highest
     name: str = ""
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """The answer to ATTACH: who the relay is and what it allows."""
+    """ATTACHED: the answer to ATTACH, with the relay's epoch and its limits."""
 
     attachment_id: bytes
     epoch: int
@@ -84,7 +86,10 @@ class Attached(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct):
-    """A request on a lane. `payload`: packets, in one buffer or in several; decoded it is a slice of the body."""
+    """EXCHANGE: a request on a lane.
+
+    `payload` holds packets, in one buffer or in several. In a decoded message it is a slice of the body.
+    """
 
     attachment_id: bytes
     epoch: int
@@ -101,12 +106,12 @@ class Exchange(msgspec.Struct):
 
     @property
     def data(self) -> Buffer:
-        """The payload as one buffer; not copied if it is one."""
+        """The payload as one buffer. It is copied only if it has several."""
         return b"".join(self.payload) if isinstance(self.payload, list) else self.payload
 
 
 class Answer(msgspec.Struct):
-    """The response on a lane. `payload` as in Exchange."""
+    """ANSWER: the response on a lane. `payload` is like that of `Exchange`."""
 
     lane: int
     number: int
@@ -119,12 +124,12 @@ class Answer(msgspec.Struct):
 
     @property
     def data(self) -> Buffer:
-        """The payload as one buffer; not copied if it is one."""
+        """The payload as one buffer. It is copied only if it has several."""
         return b"".join(self.payload) if isinstance(self.payload, list) else self.payload
 
 
 class StatusCode(enum.IntEnum):
-    """Why the relay did not do it (7.10)."""
+    """The reason for which the relay refused a request (7.10)."""
 
     UNKNOWN = 1
     CORRUPT = 2
@@ -136,7 +141,7 @@ class StatusCode(enum.IntEnum):
     MALFORMED = 8
 
 
-# The HTTP status each code travels under (7.10).
+# The HTTP status that the relay sends with each code (7.10).
 HTTP_STATUS: dict[int, int] = {
     StatusCode.UNKNOWN: 404,
     StatusCode.CORRUPT: 400,
@@ -150,7 +155,7 @@ HTTP_STATUS: dict[int, int] = {
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A refusal. `code` is a StatusCode, or a plain number that a later version may know."""
+    """STATUS: a refusal. `code` is a StatusCode, or a plain number that this version does not know."""
 
     code: int
     retry_after_ms: int = 0
@@ -158,13 +163,13 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class EnvelopeError(enum.Enum):
-    """Why a body is none of the messages."""
+    """The reason for which a body does not hold a valid message."""
 
-    NOT_OURS = "no magic: something else answered"
-    TRUNCATED = "shorter than it says"
-    CORRUPT = "damaged, or longer than it says"
-    VERSION = "whole, of a version that we do not speak"
-    MALFORMED = "whole, but of no kind that we know or against its layout"
+    NOT_OURS = "not a tunnel message (no magic)"
+    TRUNCATED = "the body is shorter than its length field says"
+    CORRUPT = "the body is damaged, or longer than its length field says"
+    VERSION = "the body has a protocol version that this side does not speak"
+    MALFORMED = "the body is intact, but its kind is unknown or its layout is wrong"
 
 
 Message: TypeAlias = Attach | Attached | Exchange | Answer | Status
@@ -172,21 +177,27 @@ _CODES: dict[int, int] = {int(code): code for code in StatusCode}
 
 
 def attachment_id(secret: bytes) -> bytes:
-    """The id of the endpoint that drew `secret` (6.1)."""
+    """Return the attachment id of the endpoint that drew `secret` (6.1)."""
     digest = hashlib.sha256(b"tunnel attachment 1" + exact("a secret", secret, SECRET_SIZE)).digest()
     return digest[:ATTACHMENT_ID_SIZE]
 
 
 @functools.cache
 def _mask_table(mask: int) -> bytes:
-    """For bytes.translate: every byte XORed with the mask."""
+    """Return the table with which bytes.translate XORs every byte with the mask."""
     if not 0 <= mask <= 255:
-        raise ValueError(f"a mask is a byte, not {mask}")
+        raise ValueError(f"a mask must be 0 to 255, not {mask}")
     return bytes(value ^ mask for value in range(256))
 
 
+def mask_of(data: Buffer) -> int:
+    """Return the mask of an envelope; 0 if it has none, or is too short to be one."""
+    is_masked = len(data) >= _HEADER.size and data[_FLAGS_OFFSET] & _MASKED
+    return data[_MASK_OFFSET] if is_masked else 0
+
+
 def encode_envelope(message: Message, *, mask: int | None = None) -> list[Buffer]:
-    """The body as buffers to be sent in order. Payload buffers are not copied unless a mask is put on."""
+    """Encode a message into the buffers of a body, to be sent in order. Payloads are copied only if there is a mask."""
     kind, encode = _ENCODERS[type(message)]
     flags, fields = encode(message)
     buffers: list[Buffer] = [fields]
@@ -203,7 +214,10 @@ def encode_envelope(message: Message, *, mask: int | None = None) -> list[Buffer
 
 
 def decode_envelope(data: Buffer) -> Message | EnvelopeError:
-    """The message in a body, or what is wrong with it. Payloads are slices of `data` unless it was masked."""
+    """Return the message in a body, or the reason why there is none.
+
+    Payloads are slices of `data`, unless the body was masked.
+    """
     view = memoryview(data)
     if view[:4] != MAGIC:
         return EnvelopeError.NOT_OURS
@@ -213,7 +227,7 @@ def decode_envelope(data: Buffer) -> Message | EnvelopeError:
     body = view[ENVELOPE_BYTES:]
     if len(body) < length:
         return EnvelopeError.TRUNCATED
-    # The checksum goes before the version: a damaged version byte is repaired by a repeat, an unknown one never.
+    # Check the checksum before the version: repeating repairs a damaged version byte, but never an unknown version.
     if len(body) > length or value != checksum(view[:12], bytes(4), body):
         return EnvelopeError.CORRUPT
     if version != ENVELOPE_VERSION:

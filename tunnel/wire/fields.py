@@ -1,6 +1,6 @@
-"""What the payload codecs share: fixed fields, fixed-size byte strings and counted texts.
+"""Helpers of the payload codecs: fixed fields, byte strings of fixed size, and texts with a length before them.
 
-Packing is for our own values and raises ValueError when one does not fit. Unpacking is for a peer's and never raises.
+Packing takes our own values and raises ValueError if one does not fit. Unpacking takes a peer's bytes and never raises.
 """
 
 import struct
@@ -15,7 +15,7 @@ SHORT = struct.Struct("!H")  # the length before a text
 
 
 def pack(layout: struct.Struct, *values: Any) -> bytes:
-    """`layout.pack(...)`, with a ValueError for a number that does not fit its field."""
+    """Call `layout.pack(...)`. Raise ValueError if a number does not fit its field."""
     try:
         return layout.pack(*values)
     except struct.error as error:
@@ -23,14 +23,14 @@ def pack(layout: struct.Struct, *values: Any) -> bytes:
 
 
 def exact(name: str, value: Buffer, size: int) -> Buffer:
-    """`value` itself if it has `size` bytes; struct would pad or cut it silently."""
+    """Return `value` if it has `size` bytes; else raise ValueError, since struct would silently pad or cut it."""
     if len(value) != size:
         raise ValueError(f"{name} must be {size} bytes, not {len(value)}")
     return value
 
 
 def pack_text(text: str, prefix: struct.Struct) -> bytes:
-    """`text` in UTF-8 behind its length."""
+    """Return `text` in UTF-8, with its length before it. Raise ValueError if it is too long."""
     raw = text.encode()
     if len(raw) >= 1 << (8 * prefix.size):
         raise ValueError(f"a text of {len(raw)} bytes is too long for its field on the wire")
@@ -38,7 +38,7 @@ def pack_text(text: str, prefix: struct.Struct) -> bytes:
 
 
 def unpack_text(view: memoryview, offset: int, prefix: struct.Struct) -> tuple[str, int] | None:
-    """The counted text at `offset` and the offset behind it; None if it is cut or not UTF-8."""
+    """Return the text whose length stands at `offset`, and the offset after it; None if it is cut or not UTF-8."""
     start = offset + prefix.size
     if start > len(view):
         return None

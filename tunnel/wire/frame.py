@@ -1,4 +1,4 @@
-"""What parsing a batch gives besides packets: frames for the relay, and the account of what was thrown away (1.9)."""
+"""Results of parsing a batch: frames for the relay, and the count of what was discarded (1.9)."""
 
 import msgspec
 
@@ -9,16 +9,16 @@ __all__ = ["Discarded", "Frame"]
 
 
 class Discarded(msgspec.Struct):
-    """What a batch held besides whole valid packets, by reason (1.9)."""
+    """A count of what was discarded from a batch, by reason (1.9)."""
 
     bad_checksum: int = 0  # packets
     bad_size: int = 0  # headers that name an invalid size; each ends its batch
     truncated: int = 0  # packets or headers that run past the end of their batch
-    bytes: int = 0  # all that was thrown away
+    bytes: int = 0  # discarded in total
 
 
 class Frame(msgspec.Struct, gc=False):
-    """A packet as the relay moves it: the header's fields for routing, and the whole packet as it came."""
+    """A packet as the relay handles it: the fields of the header, for routing, and the whole packet as it came."""
 
     version: int
     type: int
@@ -30,10 +30,10 @@ class Frame(msgspec.Struct, gc=False):
 
     @property
     def payload(self) -> memoryview:
-        """What is behind the header."""
+        """The bytes after the header."""
         return memoryview(self.data)[HEADER_SIZE:]
 
     @property
     def size(self) -> int:
-        """Bytes on the wire."""
+        """The number of bytes on the wire."""
         return len(self.data)

@@ -17,21 +17,24 @@ _HEADER = struct.Struct("!4sIIIII")  # magic, number, received, length, flags, c
 
 
 class LinkHeader(msgspec.Struct):
-    """`number` 0 with `length` 0 is a lone receipt (8.2)."""
+    """The header of a batch on a link. With `number` 0 and `length` 0 it is a receipt without a batch (8.2)."""
 
     number: int
-    received: int  # the highest batch number received whole
-    length: int  # bytes of packets behind this header
+    received: int  # the highest number of a batch that was received completely
+    length: int  # bytes of packets after this header
 
 
 def encode_link_header(header: LinkHeader) -> bytes:
-    """The header of 8.1, checksum filled in."""
+    """Encode a link header (8.1) with its checksum."""
     unsigned = pack(_HEADER, LINK_MAGIC, header.number, header.received, header.length, 0, 0)
     return _HEADER.pack(LINK_MAGIC, header.number, header.received, header.length, 0, checksum(unsigned))
 
 
 def decode_link_header(data: Buffer) -> LinkHeader | None:
-    """The header at the start of `data`; None if cut, not ours or damaged. `length` is the caller's to limit."""
+    """Return the header at the start of `data`; None if it is cut, damaged or has another magic.
+
+    The caller must limit `length`.
+    """
     if len(data) < LINK_HEADER_SIZE:
         return None
     magic, number, received, length, flags, value = _HEADER.unpack_from(data)

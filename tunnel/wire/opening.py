@@ -1,4 +1,4 @@
-"""The payloads that open a connection or refuse it: CONNECT, ACCEPTED, REJECTED (2.1 to 2.3)."""
+"""The payloads that open or refuse a connection: CONNECT, ACCEPTED and REJECTED (2.1 to 2.3)."""
 
 import enum
 import struct
@@ -31,20 +31,20 @@ _CONNECT = struct.Struct("!16sBBH")  # route key, flags, target kind, port; then
 _WINDOW = struct.Struct("!I")
 _ACCEPTED = struct.Struct("!16sBI")  # route key, flags, window; then options
 _REJECTED = struct.Struct("!16sH")  # route key, reason; then the text and options
-_FLAG = 1  # bit 0: resume, resumed; the other bits are ignored
+_FLAG = 1  # bit 0: resume in CONNECT, resumed in ACCEPTED; the other bits are ignored
 _PORT_MAX = 65535
 _HOST_BYTES_MAX = 255
 
 
 class TargetKind(enum.IntEnum):
-    """What a connection is to reach (2.1)."""
+    """The kind of target that a connection leads to (2.1)."""
 
     TCP = 1
     SERVICE = 2
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A TCP address beyond the exit, or the name of a service (`port` 0). ValueError if it cannot be one."""
+    """A TCP address that the exit dials, or the name of a service (`port` 0). Raise ValueError if it is invalid."""
 
     kind: TargetKind
     host: str
@@ -52,15 +52,15 @@ class Target(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < len(self.host.encode()) <= _HOST_BYTES_MAX:
-            raise ValueError(f"a host or service name has 1 to {_HOST_BYTES_MAX} bytes: {self.host!r}")
+            raise ValueError(f"a host or service name must have 1 to {_HOST_BYTES_MAX} bytes: {self.host!r}")
         if self.kind == TargetKind.TCP and not 0 < self.port <= _PORT_MAX:
-            raise ValueError(f"a TCP port is 1 to {_PORT_MAX}, not {self.port}")
+            raise ValueError(f"a TCP port must be 1 to {_PORT_MAX}, not {self.port}")
         if self.kind == TargetKind.SERVICE and self.port != 0:
-            raise ValueError(f"a service has no port, not even {self.port}")
+            raise ValueError(f"a service has no port: use 0, not {self.port}")
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """CONNECT: open this, or resume what it opened (6.5)."""
+    """CONNECT: a request to open a connection, or to resume the one that it opened (6.5)."""
 
     route_key: bytes
     resume: bool
@@ -70,7 +70,7 @@ class Connect(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """ACCEPTED: the connection is open, or open again."""
+    """ACCEPTED: the connection is open, or its route is bound again."""
 
     route_key: bytes
     resumed: bool
@@ -79,9 +79,9 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class RejectReason(enum.IntEnum):
-    """Why a connection was not opened (2.3)."""
+    """The reason for which a connection was not opened or not resumed (2.3)."""
 
-    DENIED = 1  # by rule
+    DENIED = 1  # by a rule
     REFUSED = 2  # by the target
     UNREACHABLE = 3
     NAME_NOT_RESOLVED = 4
@@ -93,11 +93,11 @@ class RejectReason(enum.IntEnum):
     ID_IN_USE = 10
     SHUTTING_DOWN = 11
     MALFORMED = 12
-    FINISHED = 13  # the connection ended after everything of both sides had come
+    FINISHED = 13  # the connection ended after each side had received everything
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """REJECTED. `reason` is a RejectReason, or a plain number that a later version may know."""
+    """REJECTED. `reason` is a RejectReason, or a plain number that this version does not know."""
 
     route_key: bytes
     reason: int
@@ -110,7 +110,7 @@ _REASONS: dict[int, int] = {int(reason): reason for reason in RejectReason}
 
 
 def encode_connect(connect: Connect) -> bytes:
-    """The payload of 2.1."""
+    """Encode the payload of CONNECT (2.1)."""
     target = connect.target
     route_key = exact("a route key", connect.route_key, ROUTE_KEY_SIZE)
     return b"".join(
@@ -124,7 +124,7 @@ def encode_connect(connect: Connect) -> bytes:
 
 
 def decode_connect(data: Buffer) -> Connect | None:
-    """None if malformed, a target that cannot be one included."""
+    """Decode the payload of CONNECT (2.1). Return None if it is malformed or its target is invalid."""
     view = memoryview(data)
     if len(view) < _CONNECT.size:
         return None
@@ -144,13 +144,13 @@ def decode_connect(data: Buffer) -> Connect | None:
 
 
 def encode_accepted(accepted: Accepted) -> bytes:
-    """The payload of 2.2."""
+    """Encode the payload of ACCEPTED (2.2)."""
     route_key = exact("a route key", accepted.route_key, ROUTE_KEY_SIZE)
     return pack(_ACCEPTED, route_key, accepted.resumed, accepted.window) + encode_options(accepted.options)
 
 
 def decode_accepted(data: Buffer) -> Accepted | None:
-    """None if malformed."""
+    """Decode the payload of ACCEPTED (2.2). Return None if it is malformed."""
     view = memoryview(data)
     if len(view) < _ACCEPTED.size:
         return None
@@ -162,14 +162,14 @@ def decode_accepted(data: Buffer) -> Accepted | None:
 
 
 def encode_rejected(rejected: Rejected) -> bytes:
-    """The payload of 2.3."""
+    """Encode the payload of REJECTED (2.3)."""
     route_key = exact("a route key", rejected.route_key, ROUTE_KEY_SIZE)
     head = pack(_REJECTED, route_key, rejected.reason)
     return head + pack_text(rejected.text, SHORT) + encode_options(rejected.options)
 
 
 def decode_rejected(data: Buffer) -> Rejected | None:
-    """None if malformed."""
+    """Decode the payload of REJECTED (2.3). Return None if it is malformed."""
     view = memoryview(data)
     if len(view) < _REJECTED.size:
         return None

@@ -1,4 +1,4 @@
-"""Options: what the parties tell each other about themselves in CONNECT, ACCEPTED, REJECTED and OPTION (2.0)."""
+"""Options: the values that both sides announce in CONNECT, ACCEPTED, REJECTED and OPTION (2.0)."""
 
 import struct
 from collections.abc import Callable
@@ -20,16 +20,16 @@ _LONG = struct.Struct("!I")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What was said; None: nothing was said about it."""
+    """Announced values. None means that the value was not announced."""
 
     versions: tuple[int, int] | None = None  # lowest, highest
     packet_bytes_max: int | None = None
-    keepalive_ms: int | None = None  # 0: none
+    keepalive_ms: int | None = None  # 0: no keepalive
     user_timeout_ms: int | None = None
     pull_interval_ms: int | None = None  # 0: pulls are held
-    user: str | None = None  # only the relay writes it
+    user: str | None = None  # only the relay adds it
     endpoint_id: bytes | None = None
-    unknown: bytes = b""  # items of kinds that we do not know, as they came: the relay forwards them
+    unknown: bytes = b""  # items of unknown kinds, as they came: the relay forwards them
 
 
 def _encode_versions(value: tuple[int, int]) -> bytes:
@@ -56,7 +56,7 @@ def _decode_number(raw: bytes) -> int | None:
 def _encode_user(value: str) -> bytes:
     raw = value.encode()
     if len(raw) > USER_BYTES_MAX:
-        raise ValueError(f"a user name of {len(raw)} bytes is longer than {USER_BYTES_MAX}")
+        raise ValueError(f"a user name of {len(raw)} bytes is longer than the limit of {USER_BYTES_MAX}")
     return raw
 
 
@@ -77,7 +77,7 @@ def _decode_endpoint_id(raw: bytes) -> bytes | None:
     return raw if len(raw) == ENDPOINT_ID_SIZE else None
 
 
-# kind -> field, encoder, decoder (None: malformed); the table of 2.0.
+# Kind -> field, encoder, decoder (returns None if the value is malformed). This is the table of 2.0.
 _KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     1: ("versions", _encode_versions, _decode_versions),
     2: ("packet_bytes_max", _encode_number, _decode_number),
@@ -90,7 +90,7 @@ _KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = 
 
 
 def encode_options(options: Options) -> bytes:
-    """The items in the order of their kinds, then those we do not know."""
+    """Encode the options: known items in the order of their kinds, then the unknown items."""
     items = bytearray()
     for kind, (name, encode, _) in _KINDS.items():
         value = getattr(options, name)
@@ -102,7 +102,10 @@ def encode_options(options: Options) -> bytes:
 
 
 def decode_options(data: Buffer) -> Options | None:
-    """The options; None if an item overruns, a known one has a value it cannot have, or comes twice."""
+    """Decode options.
+
+    Return None if an item runs past the end, or if a known item has an invalid value or comes twice.
+    """
     view = memoryview(data)
     end = len(view)
     offset = 0

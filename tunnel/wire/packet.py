@@ -1,4 +1,4 @@
-"""The packet: its types and its fields (section 1 of the protocol)."""
+"""The packet: its types and its fields (section 1 of docs/PROTOCOL.md)."""
 
 import enum
 
@@ -22,7 +22,7 @@ PACKET_SIZE_MAX = 16 * 2**20  # bytes, header included; 1.3
 
 
 class PacketType(enum.IntEnum):
-    """The types of 1.5. Numbers are fixed for ever; a type that is not here is forwarded by relays (1.4)."""
+    """The packet types of 1.5. Their numbers never change. Relays forward a type that is not listed here (1.4)."""
 
     CONNECT = 1
     ACCEPTED = 2
@@ -43,7 +43,7 @@ class PacketType(enum.IntEnum):
     EDGE = 18
 
 
-# The types that take a sequence number on a connection (1.5). OPTION does not when it speaks of the attachment (2.7).
+# The types that take a sequence number on a connection (1.5). OPTION takes none when it concerns the attachment (2.7).
 SEQUENCED: frozenset[int] = frozenset(
     int(kind)
     for kind in (
@@ -58,7 +58,7 @@ SEQUENCED: frozenset[int] = frozenset(
 
 
 class Packet(msgspec.Struct, gc=False):
-    """One packet. Ids and the sequence number are as on the wire (32 bits); the checksum exists only there."""
+    """One packet. Ids and sequence number are as on the wire (32 bits). The checksum exists only on the wire."""
 
     type: int
     source: int
@@ -70,10 +70,10 @@ class Packet(msgspec.Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes on the wire."""
+        """The number of bytes on the wire."""
         return HEADER_SIZE + len(self.payload)
 
 
 def is_sequenced(kind: int, source: int, destination: int) -> bool:
-    """Whether a packet of type `kind` between these ids takes a sequence number (1.5, 2.7)."""
+    """Return whether a packet of type `kind` between these ids takes a sequence number (1.5, 2.7)."""
     return kind in SEQUENCED and (kind != PacketType.OPTION or source != 0 or destination != 0)

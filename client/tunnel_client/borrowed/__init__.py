@@ -1,3 +1,3 @@
-"""What `tunnel run` puts into other Pythons: loaded by path, standard library only, Python 3.8."""
+"""The modules that `tunnel run` loads into other Pythons by path. They need only the standard library of Python 3.8."""
 
 __all__: list[str] = []

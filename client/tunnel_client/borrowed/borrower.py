@@ -1,10 +1,14 @@
-"""The other end of a borrowed tunnel: `tunnel run` has it, and a program that it runs asks for connections.
+"""The borrower of a tunnel: a program under `tunnel run` asks that command for connections.
 
-It needs nothing but the standard library, and Python 3.8: `site/sitecustomize.py` loads it by its path.
+This file needs only the standard library and Python 3.8, because `site/sitecustomize.py` loads it by its path.
 
-On a Unix socket, lines of JSON. The program: {"open": [host, port], "timeout": seconds or null}. `tunnel run`: {"port":
-a loopback port}. The program connects its socket there: {"name": that socket's name, "skip": bytes to take away}.
-`tunnel run`: {} when the target has accepted, or {"kind", "errno", "text"} of the error.
+The two talk over a Unix socket in lines of JSON, with one connection of that socket for each request. A program that
+will use the tunnel sends {"hello": its process id}, which is not answered. To open a connection:
+
+1. The program sends {"open": [host, port], "timeout": seconds or null}.
+2. `tunnel run` answers {"port": a loopback port}.
+3. The program connects its socket to that port and sends {"name": that socket's name, "skip": bytes to discard}.
+4. `tunnel run` answers {} when the target has accepted, or {"kind", "errno", "text"} of the error.
 """
 
 from __future__ import annotations
@@ -21,19 +25,19 @@ _KINDS = {"gaierror": socket.gaierror, "timeout": socket.timeout}
 
 
 class Borrowed:
-    """Connects sockets through the tunnel of another process. `pair` is the module `pair`."""
+    """Connects sockets through the tunnel of another process. `pair` is the module of that name."""
 
     def __init__(self, path: str, pair: Any) -> None:
         self._path = path
         self._pair = pair
 
     def hello(self) -> None:
-        """Say that this process would use the tunnel."""
+        """Announce that this process will use the tunnel."""
         with self._ask({"hello": os.getpid()}):
             pass
 
     def connect(self, sock: socket.socket, host: str, port: int, timeout: float | None) -> None:
-        """Connect this socket and wait for it."""
+        """Connect this socket, and wait until it is connected."""
         error = self._begin(sock, host, port, timeout).exception()
         if error is not None:
             self._pair.renew(sock)
@@ -41,7 +45,7 @@ class Borrowed:
         self._pair.unpark(sock)
 
     def connect_soon(self, sock: socket.socket, host: str, port: int) -> _Pending:
-        """Connect it without waiting."""
+        """Start to connect this socket, without waiting."""
         return self._begin(sock, host, port, None)
 
     def _begin(self, sock: socket.socket, host: str, port: int, timeout: float | None) -> _Pending:
@@ -63,7 +67,7 @@ class Borrowed:
 
 
 class _Lines:
-    """JSON in lines, over a Unix socket of this process."""
+    """Sends and receives lines of JSON over a connection to a Unix socket."""
 
     def __init__(self, path: str) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -102,17 +106,17 @@ class _Lines:
 
     @staticmethod
     def _over() -> OSError:
-        return OSError(errno.ENETUNREACH, "the `tunnel run` of this program has ended, and its tunnel with it")
+        return OSError(errno.ENETUNREACH, "the `tunnel run` of this program has ended: start both again")
 
 
 class _Pending:
-    """The outcome of a connect."""
+    """The future outcome of a connect."""
 
     def __init__(self, lines: _Lines) -> None:
         self._lines = lines
 
     def exception(self) -> OSError | None:
-        """Wait for it, once."""
+        """Wait for the outcome; return the error, or None for success. Call it only once."""
         try:
             with self._lines as lines:
                 answer = lines.read()
@@ -125,5 +129,5 @@ class _Pending:
 
 
 def errno_of(error: OSError) -> int:
-    """The number for callers that know numbers alone."""
+    """Return the error number, for callers that know only numbers."""
     return error.errno or errno.EAGAIN

@@ -1,7 +1,7 @@
-"""What `socket` and asyncio do for matching hosts while a patch is active: they go through a tunnel.
+"""Replaces functions and methods of `socket` and asyncio, so that they reach matching hosts through a tunnel.
 
-It needs nothing but the standard library, and Python 3.8: programs that borrow a tunnel load this file by its path,
-and hand it what it would import otherwise.
+This file needs only the standard library and Python 3.8: programs that borrow a tunnel load it by its path, and pass in
+what it would otherwise import.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 class Route:
-    """Hosts, and who connects to them.
+    """A set of hosts, and the backend that connects to them.
 
-    `backend.connect(sock, host, port, timeout)` connects a socket and waits; `backend.connect_soon(sock, host, port)`
-    does not: until its result has an `exception()` the socket polls as neither readable nor writable.
+    `backend.connect(sock, host, port, timeout)` connects a socket and waits. `backend.connect_soon(sock, host, port)`
+    does not wait: the `exception()` of its result does, and until then the socket polls as neither readable nor
+    writable.
     """
 
     def __init__(self, hosts: Any, backend: Any) -> None:
@@ -34,7 +35,7 @@ class Route:
 
 
 class _Connect:
-    """What a socket has connected to, or is connecting to."""
+    """The target that a socket is connected to or connecting to."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -43,7 +44,7 @@ class _Connect:
 
 
 class Engine:
-    """One in each process. While it has routes, functions and methods are replaced; afterwards they are as before."""
+    """Replaces functions and methods while it has routes, and restores them afterwards. Each process has only one."""
 
     def __init__(
         self,
@@ -67,14 +68,14 @@ class Engine:
         self._lock = threading.Lock()
 
     def add(self, route: Route) -> None:
-        """From now on; the newest route that has a host decides."""
+        """Use this route from now on. If several routes have a host, the newest one decides."""
         with self._lock:
             if not self._routes:
                 self._install()
             self._routes = [route, *self._routes]
 
     def remove(self, route: Route) -> None:
-        """No longer. Connections that exist go on."""
+        """Stop using this route. Its existing connections continue."""
         with self._lock:
             self._routes = [other for other in self._routes if other is not route]
             if not self._routes:
@@ -88,15 +89,15 @@ class Engine:
         self._late.watch(
             "asyncio.selector_events", lambda module: self._replace(module.BaseSelectorEventLoop, "sock_connect")
         )
-        # Its loops connect in C.
+        # A loop of uvloop connects in C, so its create_connection is replaced.
         self._late.watch("uvloop", lambda module: self._replace(module.Loop, "create_connection"))
 
     def _follow_gevent(self, module: Any) -> None:
-        """Its sockets and functions stand beside those of the standard library, or replace them."""
+        """Replace what gevent has beside the standard library; if gevent has replaced `socket`, only getaddrinfo."""
         if module.socket is not socket.socket:
             self._replace_all(module.socket, module)
         else:
-            self._replace(module, "getaddrinfo")  # which its own create_connection uses
+            self._replace(module, "getaddrinfo")  # gevent's own create_connection uses this one
 
     def _replace_all(self, sockets: Any, module: Any) -> None:
         for name in ("connect", "connect_ex", "getpeername", "getsockopt", "sendto"):
@@ -105,7 +106,10 @@ class Engine:
             self._replace(module, name)
 
     def _replace(self, owner: Any, name: str) -> None:
-        """Methods are inherited from C: what was not there before must not be there afterwards."""
+        """Replace an attribute, and note whether `owner` itself had it.
+
+        Some methods are inherited from C. They must be deleted afterwards instead of being restored.
+        """
         original = getattr(owner, name)
         self._replaced.append((owner, name, owner.__dict__.get(name, _MISSING)))
         make = getattr(self, f"_make_{name}")
@@ -123,10 +127,10 @@ class Engine:
             else:
                 setattr(owner, name, before)
 
-    # --- which
+    # --- which hosts
 
     def _route_of(self, host: Any) -> tuple[Route, str] | None:
-        """Who leads to this host, and its name."""
+        """Return the route that leads to this host, and the name of the host; None if there is no route."""
         if self._is_inside():
             return None
         if isinstance(host, (bytes, bytearray)):
@@ -137,7 +141,7 @@ class Engine:
         return next(((route, name) for route in self._routes if name in route.hosts), None)
 
     def _name_of(self, host: Any) -> str:
-        """The name, if it has to be resolved on the far side; else nothing."""
+        """Return the name of the host if the far side has to resolve it, otherwise an empty string."""
         found = self._route_of(host)
         return "" if found is None or self._is_literal(found[1]) else found[1]
 
@@ -147,7 +151,7 @@ class Engine:
         found = self._route_of(address[0])
         if found is None:
             if isinstance(address[0], str) and self._placeholders.name(address[0]):
-                raise OSError(errno.ENETUNREACH, "%s was resolved under a patch that is over" % address[0])  # noqa: UP031
+                raise OSError(errno.ENETUNREACH, "%s was resolved under a patch that has ended" % address[0])  # noqa: UP031
             return None
         if sock.type != socket.SOCK_STREAM:
             raise OSError(errno.EPROTONOSUPPORT, "only TCP goes through the tunnel, not UDP to %s" % found[1])  # noqa: UP031
@@ -181,7 +185,7 @@ class Engine:
         return connect_ex
 
     def _connect(self, sock: socket.socket, route: Route, host: str, port: int) -> None:
-        sock.getsockname()  # EBADF, if it is closed
+        sock.getsockname()  # raises EBADF if the socket is closed
         known = self._connects.get(sock)
         if known is not None and known.error is None:
             self._ask_again(sock, known)
@@ -206,7 +210,10 @@ class Engine:
             raise OSError(errno.EALREADY, os.strerror(errno.EALREADY))
 
     def _outcome(self, sock: socket.socket, known: _Connect) -> OSError | None:
-        """Of a connect that was not waited for; none so far while the socket polls as still connecting."""
+        """Return the error of a non-blocking connect, or None if it succeeded.
+
+        Also return None while the socket still polls as connecting; the connect then remains pending.
+        """
         if known.pending is None or not _is_writable(sock):
             return None
         pending, known.pending = known.pending, None
@@ -218,7 +225,7 @@ class Engine:
         if isinstance(error, OSError):
             known.error = error
         else:
-            known.error = ConnectionAbortedError(errno.ECONNABORTED, "the tunnel was closed meanwhile")
+            known.error = ConnectionAbortedError(errno.ECONNABORTED, "the tunnel was closed while the socket connected")
         return known.error
 
     def _make_getsockopt(self, original: Any) -> Any:
@@ -243,7 +250,7 @@ class Engine:
     def _make_sendto(self, original: Any) -> Any:
         def sendto(sock: socket.socket, *arguments: Any) -> Any:
             if len(arguments) > 1 and sock.type == socket.SOCK_DGRAM:
-                self._found(sock, arguments[-1])  # raises rather than let it past the tunnel
+                self._found(sock, arguments[-1])  # raises, because datagrams would bypass the tunnel
             return original(sock, *arguments)
 
         return sendto
@@ -311,7 +318,7 @@ class Engine:
             except OSError:
                 known = self._connects.get(sock)
                 if known is not None and known.error is not None:
-                    raise known.error from None  # asyncio knows only the number
+                    raise known.error from None  # asyncio's own error has only the number
                 raise
 
         return sock_connect

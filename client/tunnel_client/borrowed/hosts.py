@@ -1,6 +1,6 @@
-"""Which hosts are led through a tunnel, and the addresses that stand for their names.
+"""The hosts that are reached through a tunnel, and the placeholder addresses that stand for their names.
 
-It needs nothing but the standard library, and Python 3.8: programs that borrow a tunnel load this file by its path.
+This file needs only the standard library and Python 3.8: programs that borrow a tunnel load it by its path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _EVERYTHING = "*"
 
 
 class Hosts:
-    """Patterns of names ("*.internal"), addresses and networks ("10.0.0.0/8"). "*" is every host but this machine."""
+    """A set of hosts, given as patterns of names ("*.internal"), as addresses or as networks ("10.0.0.0/8").
+
+    "*" stands for every host but this machine.
+    """
 
     def __init__(self, patterns: Iterable[str]) -> None:
         if isinstance(patterns, str):
@@ -34,7 +37,7 @@ class Hosts:
 
 
 class Placeholders:
-    """An address of 240.0.0.0/4, which is no real host's, for each name that must not be resolved here."""
+    """Maps names that must not be resolved here to addresses in 240.0.0.0/4, which belong to no real host."""
 
     def __init__(self) -> None:
         self._count = itertools.count()
@@ -42,7 +45,10 @@ class Placeholders:
         self._name_of: dict[str, str] = {}
 
     def address(self, name: str) -> str:
-        """The one that stands for this name. No lock, which a fork could leave locked: a number may be wasted."""
+        """Return the address that stands for this name.
+
+        There is no lock, since a fork could leave it locked. So two threads that ask together may waste an address.
+        """
         name = _plain(name)
         known = self._address_of.get(name)
         if known is None:
@@ -52,12 +58,12 @@ class Placeholders:
         return known
 
     def name(self, address: str) -> str | None:
-        """The name that it stands for, if it is one of ours."""
+        """Return the name that the address stands for, or None if it is not a placeholder."""
         return self._name_of.get(address[7:] if address.startswith("::ffff:") else address)
 
 
 def is_literal(host: str) -> bool:
-    """Whether it is an address, not a name."""
+    """Return whether the host is an address rather than a name."""
     return _address(_plain(host)) is not None
 
 

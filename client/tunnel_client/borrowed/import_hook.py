@@ -1,6 +1,6 @@
-"""Do something to a module when it is imported, or at once if it is.
+"""Calls a function with a module when the module is imported, or at once if it is imported already.
 
-It needs nothing but the standard library, and Python 3.8: programs that borrow a tunnel load this file by its path.
+This file needs only the standard library and Python 3.8: programs that borrow a tunnel load it by its path.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ __all__ = ["Late"]
 
 
 class Late(importlib.abc.MetaPathFinder):
-    """Watches for imports of some modules, from `watch` to `stop`."""
+    """Watches for the import of certain modules, from `watch` to `stop`."""
 
     def __init__(self) -> None:
         self._calls: dict[str, Callable[[Any], None]] = {}
 
     def watch(self, name: str, call: Callable[[Any], None]) -> None:
-        """Call it once, with the module."""
+        """Call `call` once with the module: now if it is imported, otherwise when it is."""
         module = sys.modules.get(name)
         if module is not None and not getattr(module.__spec__, "_initializing", False):
             call(module)
@@ -30,13 +30,13 @@ class Late(importlib.abc.MetaPathFinder):
         self._calls[name] = call
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching: modules that are imported from now on are not passed on."""
         self._calls.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """Find what the others find, and be there when it was executed."""
+        """Find the module as the other finders do, and arrange the call for the time after its execution."""
         call = self._calls.pop(fullname, None)
         if call is None:
             return None
@@ -49,7 +49,7 @@ class Late(importlib.abc.MetaPathFinder):
 
 
 class _Executing(importlib.abc.Loader):
-    """A loader, and what follows."""
+    """Wraps a loader, and makes the call once the module has been executed."""
 
     def __init__(self, loader: Any, call: Callable[[Any], None]) -> None:
         self._loader = loader

@@ -1,6 +1,6 @@
-"""A verified loopback pair around a socket that exists: nobody else on the machine can slip in between.
+"""A verified loopback pair around an existing socket: no other process of the machine can take one of its ends.
 
-It needs nothing but the standard library, and Python 3.8: programs that borrow a tunnel load this file by its path.
+This file needs only the standard library and Python 3.8: programs that borrow a tunnel load it by its path.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = [
 
 PAIR_TIMEOUT_S = 30.0
 _BACKLOG = 16
-_TINY_BYTES = 1  # the kernel makes its minimum of it
-_USUAL_BYTES = 1 << 20  # the kernel makes its maximum of it
-_WINDOW_BYTES = 65535  # the largest without scaling, which was settled at the handshake
+_TINY_BYTES = 1  # the kernel raises it to its minimum
+_USUAL_BYTES = 1 << 20  # the kernel lowers it to its maximum
+_WINDOW_BYTES = 65535  # the largest without window scaling, which was settled at the handshake
 _FILL = bytes(16 * 1024)
 
 
 def native(sock: socket.socket) -> Any:
-    """The C socket beneath: gevent wraps it. Its methods are those that nobody has replaced."""
+    """Return the C socket, which gevent wraps. Its methods are never replaced."""
     return getattr(sock, "_sock", sock)
 
 
 def parked_pair(sock: socket.socket) -> tuple[socket.socket, int]:
-    """The other side of a pair with this very socket, and how many bytes to take away before its first one.
+    """Make this same socket one end of a loopback pair. Return the other end, and the number of bytes to discard there.
 
-    The socket is connected, but polls as neither readable nor writable: what a connecting one looks like.
+    The socket is then connected, but polls as neither readable nor writable, like one that is still connecting.
     """
     park(sock)
     with listen_near() as listener:
@@ -58,7 +58,7 @@ def parked_pair(sock: socket.socket) -> tuple[socket.socket, int]:
 
 
 def listen_near() -> socket.socket:
-    """A loopback listener for one connection, to which not much can be written."""
+    """Return a loopback listener for one connection, to which only little can be written."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TINY_BYTES)
@@ -71,7 +71,7 @@ def listen_near() -> socket.socket:
 
 
 def connect_near(sock: socket.socket, port: int) -> str:
-    """Connect this very socket to a loopback listener; the name by which the other side shall know it."""
+    """Connect this same socket to a loopback listener. Return the name by which the other side recognises it."""
     raw = native(sock)
     if sock.family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -92,13 +92,13 @@ def connect_near(sock: socket.socket, port: int) -> str:
 
 
 def name_of(address: Any) -> str:
-    """How both sides write an address down."""
+    """Return an address in the form in which both sides write it."""
     host = address[0]
     return "%s:%d" % (host[7:] if host.startswith("::ffff:") else host, address[1])  # noqa: UP031
 
 
 def accept_verified(listener: socket.socket, name: str) -> socket.socket:
-    """The connection of the socket with this name. Strangers who were faster are turned away."""
+    """Accept the connection of the socket with this name. Connections of other processes are closed."""
     deadline = time.monotonic() + PAIR_TIMEOUT_S
     while True:
         listener.settimeout(max(0.001, deadline - time.monotonic()))
@@ -109,12 +109,15 @@ def accept_verified(listener: socket.socket, name: str) -> socket.socket:
 
 
 def park(sock: socket.socket) -> None:
-    """Before `connect_near`: let the socket have little room for writing."""
+    """Shrink the send buffer of the socket. Call it before `connect_near`."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _TINY_BYTES)
 
 
 def fill(sock: socket.socket) -> int:
-    """After `connect_near`: write until nothing can be written. So many bytes the other side has to take away."""
+    """Write until the socket takes no more; return the number of bytes, which the other side has to discard.
+
+    Call it after `connect_near`.
+    """
     raw = native(sock)
     filled = 0
     timeout = _socket.socket.gettimeout(raw)
@@ -131,25 +134,25 @@ def fill(sock: socket.socket) -> int:
 
 
 def unpark(sock: socket.socket) -> None:
-    """The wait is over: room for writing again."""
+    """Restore the send buffer of the socket, when it no longer waits."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _USUAL_BYTES)
 
 
 def widen(near: socket.socket) -> None:
-    """The same for the other side."""
+    """Restore the receive buffer of the other side."""
     near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _USUAL_BYTES)
     if hasattr(socket, "TCP_WINDOW_CLAMP"):
-        # A buffer that was tiny at the handshake left a tiny window for good: 16 MB/s instead of 400.
+        # The buffer was tiny at the handshake, which would limit the window for good: to 16 MB/s instead of 400.
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _WINDOW_BYTES)
 
 
 def forget_error(sock: socket.socket) -> None:
-    """That of the pair, which is told in another way."""
+    """Clear the error of the pair, since the error of the connect is reported in another way."""
     _socket.socket.getsockopt(native(sock), socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def renew(sock: socket.socket) -> None:
-    """After a connect that failed: a fresh socket under the same descriptor, so that it can be tried again."""
+    """After a failed connect, put a fresh socket under the same descriptor, so that it can connect again."""
     if sock.fileno() < 0:
         return
     with socket.socket(sock.family, sock.type, sock.proto) as fresh:

@@ -1,4 +1,4 @@
-"""The command `tunnel`: its arguments, its exit codes, its log."""
+"""The command `tunnel`: its arguments, exit codes and log."""
 
 import argparse
 import importlib
@@ -12,29 +12,37 @@ from tunnel_client.errors import UsageError
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 
-# Modules of tunnel_client.cli.commands. Each has `add(commands: CommandAdder) -> None`, which sets `run`: a function
-# of the parsed arguments, to an exit code; and, if it serves until told to stop, `serves`: then its log begins with
-# "info" where no person looks. A command that has to start at once sets `logs` to False: then it must log nothing.
+# Modules of tunnel_client.cli.commands. Each has `add(commands: CommandAdder) -> None`, which sets the default `run`: a
+# function from the parsed arguments to an exit code. A command that serves until it is stopped also sets `serves`: its
+# log then starts at the level "info", unless standard error is a terminal. A command that must start fast sets `logs`
+# to False and must not log anything.
 COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "status", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = make_parser(_named(given)).parse_args(given)
     if getattr(arguments, "logs", True):
         is_logged = getattr(arguments, "serves", False) and not sys.stderr.isatty()
         configure_log(arguments.log or ("info" if is_logged else "warning"))
-    return exit_code_of("tunnel", lambda: int(arguments.run(arguments)), (UsageError,))
+    return exit_code_of(
+        "tunnel", lambda: int(arguments.run(arguments)), (UsageError,), has_details=arguments.log == "debug"
+    )
 
 
 def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """All commands, or those named."""
+    """Build the parser with the named commands, by default all."""
     parser = argparse.ArgumentParser(
         prog="tunnel", description="TCP-like sockets over plain HTTP requests.", epilog=EXIT_CODES, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument("--log", choices=LOG_LEVELS, help="what to log (default: warning; info where a log is kept)")
+    parser.add_argument(
+        "--log",
+        choices=LOG_LEVELS,
+        help="log events of this level and above (default: warning; info for forward, expose and proxy, unless "
+        "standard error is a terminal)",
+    )
     commands = CommandAdder(parser)
     for name in names:
         importlib.import_module(f"tunnel_client.cli.commands.{name}").add(commands)
@@ -42,7 +50,9 @@ def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def _named(argv: Sequence[str]) -> Sequence[str]:
-    """The command that is called, where that is plain; else all. A command that is not called is not imported: that
-    would take longer than `tunnel connect` takes for the rest."""
+    """Return the name of the command that is called, or all names if that is not evident.
+
+    Only the command that is called is imported: importing all would take longer than the rest of `tunnel connect`.
+    """
     rest = argv[2:] if argv[:1] == ["--log"] else argv
     return rest[:1] if rest and rest[0] in COMMANDS else COMMANDS

@@ -1,4 +1,4 @@
-"""Commands that do one thing: how their coroutine runs, and what its errors are to a person."""
+"""Runs the coroutine of a command that does one thing, and translates its errors for the command line."""
 
 import asyncio
 import signal
@@ -12,9 +12,10 @@ __all__ = ["run"]
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    """The command's exit code. SIGTERM and SIGHUP cancel it as SIGINT does: KeyboardInterrupt follows.
+    """Run the coroutine and return its exit code.
 
-    What waited too long is a LostError; a ValueError of the library is the caller's: a UsageError.
+    SIGTERM and SIGHUP cancel it as SIGINT does; then KeyboardInterrupt is raised. A TimeoutError becomes a LostError. A
+    ValueError, with which the library rejects an argument, becomes a UsageError.
     """
 
     async def watched() -> int:

@@ -13,31 +13,60 @@ from tunnel_client.settings import CARRIERS, UNSET, USER_TIMEOUT_S, RelaySetting
 
 __all__ = ["add_relay_options", "positive_seconds", "relay_settings"]
 
-LEVELS = ("off", "connection", "packet")  # those of tunnel.tracing, which takes long to import
+_USER_TIMEOUT_LEAST_S = 1
+_USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the milliseconds
+LEVELS = ("off", "connection", "packet")  # as in tunnel.tracing, which takes long to import
 
 
 def add_relay_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that needs a relay."""
-    group = parser.add_argument_group("relay", "Options come first, then the environment, then `tunnel login`.")
-    group.add_argument("--relay", default="", metavar="URL", help="the relay (default: TUNNEL_RELAY, or the login)")
-    group.add_argument(
-        "--token-file", default="", metavar="FILE", help="holds the token (default: TUNNEL_TOKEN, or the login)"
+    """Add the options that every command with a relay has."""
+    group = parser.add_argument_group(
+        "relay", "An option takes precedence over the environment, and both over what `tunnel login` stored."
     )
     group.add_argument(
-        "--proxy", default="", metavar="URL", help="proxy to the relay, or none (default: from environment)"
+        "--relay", default="", metavar="URL", help="URL of the relay (default: TUNNEL_RELAY, or the stored one)"
     )
-    group.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
-    group.add_argument("--cert", metavar="FILE", help="our certificate and its key, if the relay asks for one")
-    group.add_argument("--carrier", choices=CARRIERS, default="", help="how to move (default: TUNNEL_CARRIER, or auto)")
     group.add_argument(
-        "--user-timeout", type=positive_seconds, default=USER_TIMEOUT_S, metavar="S", help="give up after so long (300)"
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help="file that holds the token (default: the token in TUNNEL_TOKEN, or the stored one)",
     )
-    group.add_argument("--trace", default="", metavar="DIR", help="write traces there, for tunnel-traces")
-    group.add_argument("--trace-level", choices=LEVELS, default="packet", help="how much they tell (default: packet)")
+    group.add_argument(
+        "--proxy",
+        default="",
+        metavar="URL",
+        help="URL of a proxy to the relay, or the word none for a direct connection (default: the stored one, or "
+        "https_proxy, http_proxy, all_proxy)",
+    )
+    group.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="PEM file with the authorities to trust instead of the system's (default: the stored one)",
+    )
+    group.add_argument(
+        "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
+    )
+    group.add_argument(
+        "--carrier",
+        choices=CARRIERS,
+        default="",
+        help="poll: separate HTTP requests only; auto: also an upgraded HTTP connection (link) where the path allows "
+        "it; link: like auto, but try the link first and more often (default: TUNNEL_CARRIER, or auto)",
+    )
+    group.add_argument(
+        "--user-timeout",
+        type=_user_timeout,
+        default=USER_TIMEOUT_S,
+        metavar="S",
+        help="seconds without an answer after which a connection is lost, at least 1 (default: 300)",
+    )
+    group.add_argument("--trace", default="", metavar="DIR", help="write trace files to DIR, for tunnel-traces")
+    group.add_argument("--trace-level", choices=LEVELS, default="packet", help="what --trace records (default: packet)")
 
 
 def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
-    """What options, environment and login say. UsageError where something is missing or wrong."""
+    """Return the settings from options, environment and login. Raises UsageError if one is missing or wrong."""
     found = find_settings(
         relay=arguments.relay,
         token_file=arguments.token_file,
@@ -47,22 +76,31 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         carrier=arguments.carrier,
         user_timeout=arguments.user_timeout,
     )
-    return replace(found, trace=_trace(arguments.trace, arguments.trace_level))  # last: it makes a directory
+    return replace(found, trace=_trace(arguments.trace, arguments.trace_level))  # last: it creates a directory
 
 
 def positive_seconds(text: str) -> float:
-    """For argparse: a number of seconds above 0."""
+    """Parse a number of seconds above 0, for argparse."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _user_timeout(text: str) -> float:
+    seconds = positive_seconds(text)
+    if not _USER_TIMEOUT_LEAST_S <= seconds <= _USER_TIMEOUT_MOST_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not from {_USER_TIMEOUT_LEAST_S} to {_USER_TIMEOUT_MOST_S} seconds"
+        )
     return seconds
 
 
 def _trace(directory: str, level: str) -> tunnel.TraceWriter | None:
-    """The command's trace: what it had not written when it was interrupted is written at the exit of the process."""
+    """Open the command's trace. It is closed when the process exits, so an interrupted command loses no records."""
     if not directory:
         return None
     try:

@@ -1,35 +1,69 @@
-"""Commands that serve until they are told to stop: signals, the relay's refusal, an outage that lasts too long."""
+"""Runs a command that serves until a signal or a refusal by the relay ends it; on demand, also too long an outage."""
 
 import argparse
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import structlog
 
 from tunnel import Attachment, LostError
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
+from tunnel_client.cli.options import positive_seconds
 from tunnel_client.errors import UsageError
+from tunnel_client.forward.traffic import Traffic
 from tunnel_client.settings import RelaySettings
 
-__all__ = ["Serving", "add_serving_options", "run_serving"]
+__all__ = ["Listening", "Served", "Serving", "add_serving_options", "run_serving"]
 
-Serving: TypeAlias = Callable[[Attachment], AbstractAsyncContextManager[None]]
+
+class Listening(Protocol):
+    """A local port or a service that accepts connections."""
+
+    async def stop_listening(self) -> None:
+        """Free the port or the name at once. Open connections go on."""
+
+
+class Served:
+    """What a command serves: where it listens, and the traffic of its connections."""
+
+    def __init__(self, traffic: Traffic, *listening: Listening) -> None:
+        self.traffic = traffic
+        self.listening = list(listening)
+
+
+Serving: TypeAlias = Callable[[Attachment], AbstractAsyncContextManager[Served]]
 
 _log = structlog.get_logger("tunnel")
-LOOK_S = 1.0  # between looks whether the relay still wants us, and answers
+_STOP_LOOK_S = 0.2  # interval of the checks whether bytes still move
+LOOK_S = 1.0  # interval of the checks whether the relay still accepts us and answers
+STILL_S = 3.0  # after SIGTERM, connections that move no byte for this long are reset
 
 
 def add_serving_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that serves until told to stop."""
+    """Add the options that every serving command has."""
     parser.add_argument(
-        "--wait", type=_seconds, default=30.0, metavar="S", help="how long to try to reach the relay at the start (30)"
+        "--wait",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds to try to reach the relay at the start (default: 30)",
     )
     parser.add_argument(
-        "--stats", type=_seconds, default=0.0, metavar="S", help="log what was carried every S seconds and at the end"
+        "--give-up-after",
+        type=positive_seconds,
+        metavar="SECONDS",
+        help="end with exit code 6 if the relay, once reached, does not answer for so long (default: keep trying)",
+    )
+    parser.add_argument(
+        "--stats",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="log traffic totals every S seconds and at the end (default: never)",
     )
 
 
@@ -39,43 +73,73 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds
 
 
-def run_serving(settings: RelaySettings, serving: Serving, *, attach_seconds: float) -> int:
-    """Attach, serve for as long as that goes well, and give the exit code: of SIGTERM 0, of SIGINT 130. TunnelError
-    when the relay refuses us, at the start or later, or does not answer for longer than the user timeout."""
+def run_serving(settings: RelaySettings, serving: Serving, arguments: argparse.Namespace) -> int:
+    """Attach and serve until a signal; return the exit code, 0 for SIGTERM and 130 for SIGINT.
+
+    After SIGTERM, connections that still move bytes may finish; a second signal cuts them. Raises TunnelError if the
+    relay refuses us, at the start or later, or if it stays away for longer than --give-up-after.
+    """
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_run(settings, serving, attach_seconds))
+        return runner.run(_run(settings, serving, arguments))
 
 
-async def _run(settings: RelaySettings, serving: Serving, attach_seconds: float) -> int:
+async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Namespace) -> int:
     try:
-        attachment = settings.attach(attach_timeout=attach_seconds)
+        attachment = settings.attach(attach_timeout=arguments.wait)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    async with _told_to_stop() as stopped:
-        work = asyncio.get_running_loop().create_task(_serve(attachment, serving, settings.user_timeout))
+    async with _stop_signals() as signals:
+        work = asyncio.get_running_loop().create_task(_serve(attachment, serving, signals, arguments.give_up_after))
         try:
-            await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-            return stopped.result() if stopped.done() else await work
+            await asyncio.wait([work, signals.cut], return_when=asyncio.FIRST_COMPLETED)
+            return signals.cut.result() if signals.cut.done() else await work
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             await attachment.close()
 
 
-async def _serve(attachment: Attachment, serving: Serving, user_timeout: float) -> int:
+async def _serve(attachment: Attachment, serving: Serving, signals: "_Signals", give_up_s: float | None) -> int:
     await attachment.start()
     attachment.add_connection_listener(_Listener())
-    async with serving(attachment):
-        await _fails(attachment, user_timeout)
+    async with serving(attachment) as served:
+        signals.is_serving = True
+        failing = asyncio.get_running_loop().create_task(_fails(attachment, give_up_s))
+        try:
+            await asyncio.wait([failing, signals.finish], return_when=asyncio.FIRST_COMPLETED)
+            if not signals.finish.done():
+                await failing
+            await _finish(served)
+        finally:
+            failing.cancel()
+            await asyncio.gather(failing, return_exceptions=True)
     return OK
 
 
+async def _finish(served: Served) -> None:
+    """Stop listening, and return when no connection moves bytes any more."""
+    for listening in served.listening:
+        await listening.stop_listening()
+    report = served.traffic.report()
+    if report.connections_open:
+        count = f"{report.connections_open} open connection{'s' * (report.connections_open > 1)}"
+        text = f"waiting for {count} until no byte has moved for {STILL_S:g} s; a second signal cuts them"
+        _log.warning("stopping", text=text)
+    now = asyncio.get_running_loop().time
+    moved, since = report.bytes_up + report.bytes_down, now()
+    while report.connections_open and now() - since < STILL_S:
+        await asyncio.sleep(_STOP_LOOK_S)
+        report = served.traffic.report()
+        if report.bytes_up + report.bytes_down != moved:
+            moved, since = report.bytes_up + report.bytes_down, now()
+
+
 class _Listener:
-    """Tells the log of outages: connections live through them, up to the user timeout."""
+    """Logs outages. Connections survive them, up to the user timeout; the command itself goes on trying."""
 
     def disconnected(self, reason: str) -> None:
         _log.warning("disconnected", text=f"{reason}; trying again, connections wait")
@@ -84,8 +148,8 @@ class _Listener:
         _log.warning("reconnected")
 
 
-async def _fails(attachment: Attachment, user_timeout: float) -> None:
-    """Never return; raise when the relay wants no more of us, or is not heard of for too long."""
+async def _fails(attachment: Attachment, give_up_s: float | None) -> None:
+    """Watch the attachment until it fails, then raise the relay's refusal, or LostError after too long an outage."""
     now = asyncio.get_running_loop().time
     heard = now()
     while True:
@@ -94,28 +158,43 @@ async def _fails(attachment: Attachment, user_timeout: float) -> None:
             raise attachment.refusal
         if attachment.is_attached:
             heard = now()
-        elif now() - heard > user_timeout:
+        elif give_up_s is not None and now() - heard > give_up_s:
             raise LostError(
-                f"the relay has not answered for {user_timeout:g} s ({attachment.stats().trouble}): "
-                "check the path to it, and start this again; --user-timeout says how long to wait"
+                f"the relay has not answered for {give_up_s:g} s ({attachment.stats().trouble}): check the path to it "
+                "and start this command again; without --give-up-after it would keep trying"
             )
 
 
+class _Signals:
+    """The effect of the signals so far. `finish` is done after SIGTERM; `cut` becomes the exit code of a cut.
+
+    Only a command that is serving has something to finish.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.is_serving = False
+        self.finish: asyncio.Future[None] = loop.create_future()
+        self.cut: asyncio.Future[int] = loop.create_future()
+
+    def handle(self, code: int) -> None:
+        """Handle a signal that stands for this exit code."""
+        if code == OK and self.is_serving and not self.finish.done():
+            self.finish.set_result(None)
+        elif not self.cut.done():
+            self.cut.set_result(code)
+
+
 @asynccontextmanager
-async def _told_to_stop() -> AsyncIterator[asyncio.Future[int]]:
-    """Becomes the exit code, when a signal comes."""
+async def _stop_signals() -> AsyncIterator[_Signals]:
+    """Handle SIGTERM and SIGINT while the context lasts."""
     loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[int] = loop.create_future()
-
-    def stop(code: int) -> None:
-        if not stopped.done():
-            stopped.set_result(code)
-
+    signals = _Signals()
     codes = {signal.SIGTERM: OK, signal.SIGINT: INTERRUPTED}
     for number, code in codes.items():
-        loop.add_signal_handler(number, stop, code)
+        loop.add_signal_handler(number, signals.handle, code)
     try:
-        yield stopped
+        yield signals
     finally:
         for number in codes:
             loop.remove_signal_handler(number)

@@ -1,4 +1,4 @@
-"""Reports of running clients as text for a person: one table each. Values to text; no clock, no terminal."""
+"""Formats the reports of running clients as text, one table for each. Uses no clock and no terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,14 +12,14 @@ _NAME_WIDTH_MAX = 40
 
 
 class Rates:
-    """Bytes per second between two looks, by connection."""
+    """The bytes per second of each connection, between the last two snapshots."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
         self._rates: dict[tuple[int, int], tuple[float, float]] = {}
 
     def note(self, reports: Iterable[ClientReport], seconds: float) -> None:
-        """Another look, so many seconds after the last one."""
+        """Add a snapshot, taken `seconds` after the one before."""
         now = {(r.pid, c.id): (c.bytes_up, c.bytes_down) for r in reports for c in r.connections}
         self._rates = {
             key: ((up - self._seen[key][0]) / seconds, (down - self._seen[key][1]) / seconds)
@@ -29,12 +29,12 @@ class Rates:
         self._seen = now
 
     def of(self, report: ClientReport, connection: ConnectionReport) -> tuple[float | None, float | None]:
-        """Up and down; None before the second look."""
+        """Return the rates up and down, or None for each before the second snapshot of the connection."""
         return self._rates.get((report.pid, connection.id), (None, None))
 
 
 def render(reports: Sequence[ClientReport], now_s: float, rates: Rates | None = None, *, rows_max: int = 1000) -> str:
-    """The tables; `rows_max` connections of each client, those first that carry most."""
+    """Return the tables, each with the `rows_max` connections of its client that have carried the most bytes."""
     if not reports:
         return "no tunnel command of yours is running\n"
     return "\n".join("".join(f"{line.rstrip()}\n" for line in _client(r, now_s, rates, rows_max)) for r in reports)
@@ -104,5 +104,5 @@ def _age(seconds: float) -> str:
 
 
 def _clean(text: str) -> str:
-    """What came from elsewhere moves no cursor."""
+    """Replace unprintable characters, so that text from elsewhere cannot control the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,7 +1,7 @@
-"""Standard input and output for a coroutine, whatever they are: pipes, files, terminals, sockets.
+"""Asynchronous standard input and output, for every kind of descriptor: pipes, files, terminals, sockets.
 
-Each has a thread that blocks. The event loop could watch pipes, but no files, and only after O_NONBLOCK was set, which
-a terminal shares with the shell that started us.
+Each descriptor has a thread that blocks on it. The event loop could watch pipes but not files, and only with O_NONBLOCK
+set, which a terminal would share with the shell that started us.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from typing import Any, TypeVar
 
 __all__ = ["Blocking", "Input", "Output"]
 
-READ_BYTES = 64 * 1024  # what a pipe holds
+READ_BYTES = 64 * 1024  # the capacity of a pipe
 _T = TypeVar("_T")
 
 
 class Blocking:
-    """A thread for calls that block, one after the other. A call that never returns keeps no process alive."""
+    """A daemon thread that runs blocking calls in turn. A call that never returns does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """What the function returns or raises. Cancelling does not stop it: it is not waited for any more."""
+        """Run the function in the thread and return its result. Cancelling ends only the wait, not the call."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
 
@@ -47,7 +47,7 @@ class Blocking:
                 result = function(*arguments)
             except BaseException as error:
                 failure = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
                 loop.call_soon_threadsafe(settle, result, failure)
 
         self._calls.put(work)
@@ -67,18 +67,18 @@ class Input:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person may type there."""
+        """Whether the descriptor is a terminal."""
         return os.isatty(self._descriptor)
 
     async def read(self) -> bytes:
-        """What comes next; empty at the end. What cannot be read any more has ended."""
+        """Return the next bytes, or empty bytes at the end of input. A read error counts as the end."""
         return await self._blocking.call(self._read)
 
     def _read(self) -> bytes:
         while True:
             try:
                 return os.read(self._descriptor, READ_BYTES)
-            except BlockingIOError:  # somebody who shares it wants it so
+            except BlockingIOError:  # another process has set O_NONBLOCK on the shared descriptor
                 select.select([self._descriptor], [], [])
             except OSError:
                 return b""
@@ -92,11 +92,11 @@ class Output:
         self._blocking = Blocking("output")
 
     async def write(self, data: bytes) -> None:
-        """Return when all of it was taken. BrokenPipeError when nobody reads."""
+        """Write all of the data. Raises BrokenPipeError if the reader has closed its end."""
         await self._blocking.call(self._write, data)
 
     async def end(self) -> None:
-        """Whoever reads meets the end; the descriptor's number stays taken."""
+        """End the output, so that its reader sees the end of file. The descriptor number stays in use."""
         await self._blocking.call(self._end)
 
     def _write(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ class Output:
 
     def _end(self) -> None:
         if stat.S_ISSOCK(os.fstat(self._descriptor).st_mode):
-            # It may be standard input as well: that direction goes on.
+            # The socket may be standard input as well, so only its writing direction ends.
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._descriptor)) as sock:
                 sock.shutdown(socket.SHUT_WR)
             return

@@ -1,3 +1,3 @@
-"""What stands between this machine and a relay, found out step by step: `tunnel doctor`."""
+"""`tunnel doctor`: examines the path between this machine and a relay, step by step."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The examination: which steps follow each other, and what they say together."""
+"""The examination: the order of its steps, and the conclusion from their findings."""
 
 import time
 from dataclasses import replace
@@ -8,7 +8,7 @@ from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import Prober
 from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
 from tunnel_client.doctor.findings import Finding, Report, Verdict
-from tunnel_client.doctor.path_steps import examine_path, examine_patience
+from tunnel_client.doctor.path_steps import examine_path, examine_timeouts
 from tunnel_client.doctor.relay_steps import examine_relay
 from tunnel_client.doctor.surroundings import examine_proxy
 from tunnel_client.errors import UsageError
@@ -20,15 +20,15 @@ __all__ = ["examine"]
 TARGET_S = 15.0
 _NOTHING = Finding("", Verdict.OK, "")
 _SUMMARIES = {
-    NOT_AUTHENTICATED: "somebody does not know us: see above",
-    DENIED: "the tunnel works, but no rule allows what was asked for",
+    NOT_AUTHENTICATED: "the relay or a proxy does not accept our credentials: see above",
+    DENIED: "the relay answers, but does not allow what was asked for",
     LOST: "the tunnel works, but the target was not reached",
-    INTEGRITY: "what arrives is not what was sent",
+    INTEGRITY: "the relay's answers are altered on the way",
 }
 
 
 async def examine(report: Report, settings: RelaySettings, target: Address | None, watch_seconds: float) -> None:
-    """Fill the report. UsageError when the settings cannot be used."""
+    """Run all steps and fill the report. Raises UsageError if the settings cannot be used."""
     try:
         dialing = Dialing(settings.url, token=settings.token, proxy=settings.proxy, ca=settings.ca)
     except ValueError as error:
@@ -39,7 +39,7 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
         if await examine_relay(report, prober):
             await _examine_carriers(report, settings, prober)
             await examine_path(report, prober)
-            await examine_patience(report, prober, watch_seconds)
+            await examine_timeouts(report, prober, watch_seconds)
             if target is not None:
                 await _examine_target(report, settings, target)
     _conclude(report, settings, target)
@@ -48,13 +48,13 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
 async def _examine_carriers(report: Report, settings: RelaySettings, prober: Prober) -> None:
     reply = await prober.exchange()
     if reply.kind == "answer":
-        report.add("poll", Verdict.OK, "exchanges work: everything can pass", carrier="poll", works=True)
+        report.add("poll", Verdict.OK, "exchanges work: the tunnel can carry everything", carrier="poll", works=True)
     reason = await prober.upgrade()
     if reason:
         text = f"connections cannot be upgraded here ({reason})"
-        report.add("link", Verdict.NOTE, text, "poll is used; it is slower", carrier="link", works=False)
+        report.add("link", Verdict.NOTE, text, "poll is used, which is slower", carrier="link", works=False)
     else:
-        report.add("link", Verdict.OK, "connections can be upgraded: the fastest way", carrier="link", works=True)
+        report.add("link", Verdict.OK, "connections can be upgraded: the fastest carrier", carrier="link", works=True)
     others: tuple[str, ...] = CARRIERS[3:]
     for carrier in others:
         works = await _is_usable(settings, carrier)
@@ -97,7 +97,7 @@ def _conclude(report: Report, settings: RelaySettings, target: Address | None) -
         report.next = _after_a_problem(report)
         return
     notes = sum(finding.verdict is Verdict.NOTE for finding in report.findings)
-    report.summary = "the tunnel works here" + (f"; {notes} thing(s) to know above" if notes else "")
+    report.summary = "the tunnel works here" + (f"; see the {notes} note(s) above" if notes else "")
     if target is None:
         report.next = "tunnel doctor HOST:PORT, to try a target"
     else:
@@ -112,12 +112,12 @@ def _after_a_problem(report: Report) -> str:
     if "proxy login" in problems:
         proxy = problems["proxy login"].data.get("proxy", "HOST:PORT")
         return f"tunnel doctor --proxy http://USER:PASSWORD@{proxy}"
-    if "TLS" in problems:
+    if "TLS" in problems and problems["TLS"].data["kind"] == "unknown-issuer":
         return "tunnel doctor --ca FILE"
     if report.exit_code == DENIED and report.target:
         return f"ask the relay's operator to run: tunnel-relay rule check NAME {report.target} --resolve"
     if "target" in problems:
-        return f"tunnel doctor {report.target}, when the target is known to run"
+        return f"tunnel doctor {report.target}, once the target is known to run"
     if report.exit_code == NOT_AUTHENTICATED:
         return f"tunnel login {report.relay} --token-file FILE"
     if problems.get("relay", _NOTHING).data.get("status") in (200, 403, 511):

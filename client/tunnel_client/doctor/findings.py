@@ -1,4 +1,4 @@
-"""What an examination found: a list of findings, a verdict, the next command, an exit code. Values and text; no I/O."""
+"""The report of an examination: its findings, a verdict, the next command and an exit code. No I/O."""
 
 import enum
 from collections.abc import Callable
@@ -19,13 +19,16 @@ class Verdict(enum.Enum):
     """How a step ended."""
 
     OK = "ok"
-    NOTE = "note"  # the tunnel copes, and a person may want to know
+    NOTE = "note"  # the tunnel copes with it, but the user may want to know
     PROBLEM = "problem"
     SKIPPED = "not tried"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One step. `advice`: what to do about it. `data`: the same for programs, times in milliseconds."""
+    """The result of one step.
+
+    `advice` says what to do about it. `data` holds the same for programs; the end of a key names its unit (`hold_s`).
+    """
 
     step: str
     verdict: Verdict
@@ -35,7 +38,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """Everything. `exit_code` is of the first problem that keeps the tunnel from working."""
+    """All findings and the conclusion. `exit_code` is that of the first problem that keeps the tunnel from working.
+
+    `told`, if set, is called with each finding when it is added.
+    """
 
     relay: str
     target: str = ""
@@ -48,7 +54,7 @@ class Report(msgspec.Struct):
     def add(
         self, step: str, verdict: Verdict, text: str, advice: str = "", *, exit_code: int = OK, **data: Any
     ) -> None:
-        """Another finding, which is told at once."""
+        """Add a finding, and pass it to `told` at once. The first exit code other than OK is kept."""
         finding = Finding(step, verdict, text, advice, data)
         self.findings.append(finding)
         self.exit_code = self.exit_code or exit_code
@@ -56,20 +62,20 @@ class Report(msgspec.Struct):
             self.told(finding)
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Return the report as JSON."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "told"}
         return msgspec.json.encode({"version": 1, **fields})
 
 
 def render_finding(finding: Finding) -> str:
-    """Lines for a person."""
+    """Return the lines that show a finding to the user."""
     head = f"  {finding.verdict.value:{_VERDICT_WIDTH}}  {finding.step:{_NAME_WIDTH}}  "
     text = finding.text + (f": {finding.advice}" if finding.advice else "")
     return "\n".join(_wrapped(head, text)) + "\n"
 
 
 def render_summary(report: Report) -> str:
-    """The end."""
+    """Return the last lines of the output: the verdict and the next command."""
     lines = [f"verdict: {report.summary}"]
     if report.next:
         lines.append(f"next:    {report.next}")

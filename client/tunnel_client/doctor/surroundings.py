@@ -1,4 +1,4 @@
-"""What this machine says about proxies, before anything is sent."""
+"""The step that examines the proxy settings of this machine, before anything is sent."""
 
 import os
 import shutil
@@ -15,14 +15,17 @@ _SETTINGS_S = 2.0
 
 
 def examine_proxy(report: Report, settings: RelaySettings, proxy: str) -> None:
-    """Which proxy leads to the relay, and who says so. `proxy`: the one that is used, without password; or empty."""
+    """Report which proxy leads to the relay, and which setting names it.
+
+    `proxy` is the proxy in use, without its password, or empty.
+    """
     named = _variables(settings.url)
     pac = _pac()
     if proxy:
         source = f"named by {named[0]}" if settings.proxy == "env" and named else "named by --proxy or the login"
         report.add("proxy", Verdict.OK, f"{proxy}, {source}", proxy=proxy)
     elif settings.proxy is None:
-        report.add("proxy", Verdict.OK, "none: --proxy none says to go without", proxy="")
+        report.add("proxy", Verdict.OK, "none: --proxy none, or the login, excludes proxies", proxy="")
     elif bypass := _bypass():
         report.add("proxy", Verdict.OK, f"none: {bypass} excludes this relay, or no variable names one", proxy="")
     else:
@@ -31,14 +34,14 @@ def examine_proxy(report: Report, settings: RelaySettings, proxy: str) -> None:
         report.add(
             "proxy script",
             Verdict.NOTE,
-            f"a script chooses proxies on this machine ({pac}), and such scripts are not run here",
-            "ask which proxy it gives for the relay, and name that with --proxy",
+            f"a script chooses the proxies of this machine ({pac}), but tunnel does not run such scripts",
+            "find out which proxy it chooses for the relay, and name that proxy with --proxy",
             pac=pac,
         )
 
 
 def _variables(url: str) -> list[str]:
-    """The variables that name a proxy for this relay, the strongest first."""
+    """Return the variables that name a proxy for this relay, the one that takes precedence first."""
     scheme = url.partition(":")[0]
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
     return [name for name in names if os.environ.get(name)]
@@ -49,7 +52,7 @@ def _bypass() -> str:
 
 
 def _pac() -> str:
-    """Where a script for automatic configuration is named: environment, desktop settings."""
+    """Return the setting (environment or desktop) that names a proxy auto-configuration script, or an empty string."""
     for name in ("auto_proxy", "AUTO_PROXY", *_VARIABLES, *map(str.upper, _VARIABLES)):
         value = os.environ.get(name, "")
         if (name.lower() == "auto_proxy" and value) or value.endswith(".pac"):

@@ -1,3 +1,3 @@
-"""Local ports that lead beyond the relay: listening, datagrams, what was carried."""
+"""Local ports that lead to places beyond the relay: listening, datagrams, and traffic totals."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A local UDP port that leads to a UDP target: each sender has a flow of its own, and gets its own answers."""
+"""A local UDP port that leads to a UDP target. Each sender has a flow of its own, and gets its own answers."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ __all__ = ["DatagramForwarding"]
 
 
 class DatagramForwarding(asyncio.DatagramProtocol):
-    """A bound UDP socket. `async with` it."""
+    """Forwards the datagrams of a bound UDP socket to one target. Use it with `async with`."""
 
     def __init__(
         self, attachment: Attachment, target: Address, sock: socket.socket, traffic: Traffic, **flows: Any
@@ -32,12 +32,16 @@ class DatagramForwarding(asyncio.DatagramProtocol):
             raise cannot_listen(address_of(self._socket), error) from None
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
-        """Take no more datagrams, and end the flows."""
+    async def stop_listening(self) -> None:
+        """Free the local port, and end the flows: no answer could be delivered without the port."""
         self._transport.close()
         await self.flows.close()
 
-    # what the transport tells
+    async def __aexit__(self, *exception: object) -> None:
+        """Stop receiving datagrams, and end the flows."""
+        await self.stop_listening()
+
+    # called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)
@@ -50,7 +54,7 @@ class DatagramForwarding(asyncio.DatagramProtocol):
         self.flows.send(addr, self._target, data, deliver)
 
     def error_received(self, exc: Exception) -> None:
-        """A sender is gone: its flow will rest, and end."""
+        """Do nothing: a sender has closed its port, so its flow will be idle, and end."""
 
     def pause_writing(self) -> None:
         self._is_full = True

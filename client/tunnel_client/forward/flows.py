@@ -14,15 +14,18 @@ from tunnel_client.places import Address
 
 __all__ = ["FLOW_IDLE_S", "Flows"]
 
-FLOW_IDLE_S = 60.0  # RFC 4787 wants 120 s of address translators; for DNS, their usual work, 30 s do
+FLOW_IDLE_S = 60.0  # RFC 4787 requires 120 s of address translators; DNS, their usual work, needs only 30 s
 FLOWS_MAX = 256
 _CONNECT_S = 30.0
-_DEAD_S = 5.0  # what cannot be reached is not tried again for so long
+_DEAD_S = 5.0  # a target that cannot be reached is not tried again for this long
 _log = structlog.get_logger("tunnel")
 
 
 class Flows:
-    """By key. A flow begins with its first datagram and ends when it rests; the least used one makes room."""
+    """Flows by key. A flow begins with its first datagram, and ends when it is idle.
+
+    At the limit, a new flow replaces the least recently used one.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,10 @@ class Flows:
         return len(self._flows)
 
     def send(self, key: Hashable, target: Address, datagram: bytes, deliver: Callable[[bytes], None]) -> None:
-        """Send it to the target. `deliver` gets what comes back, for as long as the flow lives."""
+        """Send a datagram to the target, on a new flow if the key has none.
+
+        The `deliver` of the first datagram receives the answers, for as long as the flow lasts.
+        """
         if self._is_closed:
             return
         flow = self._flows.get(key)
@@ -56,7 +62,7 @@ class Flows:
         flow.offer(datagram)
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all flows, and take no more datagrams."""
         self._is_closed = True
         for flow in list(self._flows.values()):
             flow.close()
@@ -76,7 +82,10 @@ class Flows:
         return flow
 
     async def _connect(self, flow: DatagramSide, target: Address) -> None:
-        """What is sent meanwhile waits; of what cannot be reached it is dropped for a while."""
+        """Connect the flow to its target. Datagrams that are sent meanwhile wait.
+
+        If the target cannot be reached, the flow and its datagrams are dropped after a pause.
+        """
         assert target.port is not None
         try:
             _, far = await self._attachment.create_connection(

@@ -1,4 +1,4 @@
-"""Local ports: bound before anything else is done, so that one that is taken is an error at once."""
+"""Local ports. A command binds them before anything else, so that a port in use is reported at once."""
 
 import errno
 import socket
@@ -10,19 +10,22 @@ from tunnel_client.places import Address
 
 __all__ = ["BACKLOG", "address_of", "bind", "cannot_listen"]
 
-BACKLOG = 1024  # connections that wait to be accepted: a crowd may come at once
+BACKLOG = 1024  # connections that wait to be accepted; many may come together
 _log = structlog.get_logger("tunnel")
 
 _ADVICE = {
-    errno.EADDRINUSE: "something listens there already: stop it, or choose another port (0: any that is free)",
+    errno.EADDRINUSE: "something listens there already: stop it, or choose another port (0 for any free one)",
     errno.EACCES: "ports below 1024 need privileges: choose a higher one",
     errno.EADDRNOTAVAIL: "this machine has no such address: bind one that it has, such as 127.0.0.1",
 }
 
 
 def bind(address: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
-    """A socket bound there, not listening yet. UsageError when that is not possible. Whoever binds more than loopback
-    is warned: everybody who reaches the port may use the tunnel with our token."""
+    """Return a socket that is bound to the address, but not listening yet. Raises UsageError if that is not possible.
+
+    A warning is logged for an address other than loopback: every machine that reaches the port may use the tunnel with
+    our token.
+    """
     try:
         family, _, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=kind, flags=socket.AI_PASSIVE
@@ -31,7 +34,7 @@ def bind(address: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> sock
         raise cannot_listen(address, error) from None
     sock = socket.socket(family, kind, protocol)
     try:
-        if kind == socket.SOCK_STREAM:  # of datagrams it would let others take the port as well
+        if kind == socket.SOCK_STREAM:  # for UDP, it would let other sockets take the port as well
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
     except OSError as error:
@@ -42,18 +45,19 @@ def bind(address: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> sock
         _log.warning(
             "open_to_others",
             bind=str(address_of(sock)),
-            text="whoever reaches this port uses the tunnel in your name: bind 127.0.0.1, or guard it with a firewall",
+            text="every machine that reaches this port can use the tunnel with your token: bind 127.0.0.1, or protect "
+            "the port with a firewall",
         )
     return sock
 
 
 def cannot_listen(address: Address, error: Exception) -> UsageError:
-    """What to say of a port that cannot be had."""
+    """Return the error for a port that cannot be bound, with advice."""
     advice = _ADVICE.get(getattr(error, "errno", None) or 0, "")
     return UsageError(f"cannot listen on {address}: {advice or error}")
 
 
 def address_of(sock: socket.socket) -> Address:
-    """Where it is bound, with the real port."""
+    """Return the address that the socket is bound to, with its actual port."""
     host, port = sock.getsockname()[:2]
     return Address(host, port)

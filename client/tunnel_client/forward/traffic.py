@@ -1,4 +1,4 @@
-"""What a command has carried so far: by connections that are open, and by those that have ended."""
+"""The traffic totals of a command, over its open connections and those that have ended."""
 
 import asyncio
 import sys
@@ -16,11 +16,14 @@ __all__ = ["Traffic", "TrafficReport"]
 
 _log = structlog.get_logger("tunnel")
 _MIB = 1024 * 1024
-_CAUSES_MAX = 20  # what is rarer than so many others is counted with the rest
+_CAUSES_MAX = 20  # further causes are counted together, as "other"
 
 
 class TrafficReport(msgspec.Struct):
-    """Totals since the start; times are those of the slowest open connection, or of the last one that ended."""
+    """Totals since the start.
+
+    Times are the longest among the open connections or, if none is open, those of the last connection that ended.
+    """
 
     attached: bool = False
     carrier: str = ""
@@ -31,14 +34,14 @@ class TrafficReport(msgspec.Struct):
     bytes_down: int = 0  # delivered here
     packets_sent: int = 0
     resent: dict[str, int] = {}  # packets of this side, by cause
-    spurious: int = 0  # of these, proven needless
-    exchanges_failed: dict[str, int] = {}  # and repeated, by cause
+    spurious: int = 0  # of these, proven unnecessary
+    exchanges_failed: dict[str, int] = {}  # exchanges that failed and were repeated, by cause
     srtt_us: int = 0
     rto_us: int = 0
 
 
 class Traffic:
-    """Counts. It is told of every connection, and listens to the attachment's failures."""
+    """Counts the traffic of a command. The command announces each connection; the attachment reports failures."""
 
     def __init__(self, attachment: Attachment) -> None:
         self.failed = 0  # connections
@@ -49,23 +52,23 @@ class Traffic:
         attachment.add_error_listener(self)
 
     def opened(self, side: TunnelSide) -> None:
-        """A connection through the tunnel is there."""
+        """Count a new connection through the tunnel."""
         self._open[side] = None
 
     def ended(self, side: TunnelSide) -> None:
-        """It is no more."""
+        """Add a connection that has ended to the totals."""
         del self._open[side]
         _add(self._ended, side)
 
     def read_closed(self, text: str) -> None:
-        """ErrorListener: an exchange, or a link, failed."""
+        """Count the failure of an exchange or a link. The attachment calls this on its ErrorListener."""
         cause = text.partition(":")[0]
         if cause not in self._failures and len(self._failures) >= _CAUSES_MAX:
             cause = "other"
         self._failures[cause] += 1
 
     def report(self) -> TrafficReport:
-        """How it stands now."""
+        """Return the totals up to now."""
         stats = self._attachment.stats()
         report = msgspec.structs.replace(
             self._ended,
@@ -84,7 +87,10 @@ class Traffic:
 
     @asynccontextmanager
     async def reported(self, seconds: float) -> AsyncIterator[None]:
-        """Tell the report every so often, and at the end; with 0, never. A person gets a line, a log an event."""
+        """Report the totals every `seconds` and at the end, or never if that is 0.
+
+        A terminal gets a line, a log an event.
+        """
         if not seconds:
             yield
             return
@@ -109,7 +115,7 @@ class Traffic:
 
 
 def _line(report: TrafficReport) -> str:
-    """For a person."""
+    """Return the report as one line for a terminal."""
     parts = [
         "attached" if report.attached else "not attached",
         report.carrier.partition(" ")[0],

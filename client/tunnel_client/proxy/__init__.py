@@ -1,3 +1,3 @@
-"""A local proxy port: SOCKS and HTTP CONNECT."""
+"""A local proxy port that speaks SOCKS and HTTP."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A connection to the local proxy until it is joined with one through the tunnel: what it asks for, and the answer.
+"""A client's connection to the local proxy, until it is joined to one through the tunnel: its request and the answer.
 
 The first byte tells the protocols apart: 5 and 4 are SOCKS, a letter is HTTP.
 """
@@ -16,36 +16,40 @@ from tunnel_client.proxy.http_connect import parse_http
 from tunnel_client.proxy.requests import MalformedError, Parsed, ProxyRequest, why
 from tunnel_client.proxy.socks import VERSION_4, VERSION_5, Socks5Request, parse_methods, parse_socks4, parse_socks5
 
-__all__ = ["Beyond", "ProxyFront"]
+__all__ = ["ProxyFront", "ProxyServices"]
 
-_EARLY_BYTES_MAX = 64 * 1024  # what may follow a request that is not answered yet
+_EARLY_BYTES_MAX = 64 * 1024  # more bytes after a request than this pause reading until it is answered
 _TLS = 0x16  # the first byte of a handshake
 _log = structlog.get_logger("tunnel")
 
 
-class Beyond(Protocol):
-    """What a front needs of the command around it."""
+class ProxyServices(Protocol):
+    """The interface through which a front uses the command around it."""
 
     request_seconds: float
-    """For a whole request to come."""
+    """The time within which a whole request must arrive."""
 
     async def connect(self, host: str, port: int, ended: Callable[[Side, Exception | None], None]) -> TunnelSide:
-        """A connection through the tunnel; errors as those of `open_connection`."""
+        """Open a connection through the tunnel. Raises the errors of `open_connection`."""
 
     async def associate(self, request: Socks5Request, front: "ProxyFront") -> bytes:
-        """Let datagrams pass until the front has left; the answer to the request."""
+        """Let datagrams pass until the front has left. Return the answer to the request."""
 
     def entered(self, front: "ProxyFront") -> bool:
-        """Somebody has connected. False: there is no room."""
+        """Register a new connection. Return False if there is no room for it."""
 
     def left(self, front: "ProxyFront") -> None:
-        """The connection is over."""
+        """Forget a connection that has ended, and end its association."""
 
 
 class ProxyFront(asyncio.Protocol):
-    """Ends by itself: with an answer when nothing can be reached, without one when nothing was asked for in time."""
+    """A client's connection to the local proxy.
 
-    def __init__(self, beyond: Beyond) -> None:
+    It closes the connection with an answer if the target cannot be reached, and without one if no request arrives in
+    time.
+    """
+
+    def __init__(self, beyond: ProxyServices) -> None:
         self._beyond = beyond
         self._data = bytearray()
         self._parse: Callable[[bytes], Parsed | None] | None = None
@@ -58,18 +62,18 @@ class ProxyFront(asyncio.Protocol):
         self._is_control = False  # of UDP ASSOCIATE
 
     def addresses(self) -> tuple[str, str]:
-        """Ours and the client's, without ports."""
+        """Return our address and the client's, without ports."""
         sock, peer = (self._transport.get_extra_info(name)[0] for name in ("sockname", "peername"))
         return sock, peer
 
     def abort(self) -> None:
-        """End it with a reset."""
+        """End the connection with a reset."""
         if self._near is not None:
             self._near.abort_both()
         else:
             self._transport.abort()
 
-    # what the transport tells
+    # called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -90,7 +94,8 @@ class ProxyFront(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self.is_eof = True
-        # Who has asked may still wait for the answer; a control connection is there for nothing but its end.
+        # A client whose request is being served may still wait for the answer. The end of a control connection, on the
+        # other hand, ends its association.
         return self._dialling is not None and not self._is_control
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -147,7 +152,7 @@ class ProxyFront(asyncio.Protocol):
             self._join(request, far)
 
     def _join(self, request: ProxyRequest, far: TunnelSide) -> None:
-        """From here on the two sides know each other alone."""
+        """Join the client and the connection through the tunnel. From here on, the two sides deal with each other."""
         if self._is_over or self._transport.is_closing():
             far.abort()
             return
@@ -173,7 +178,7 @@ class ProxyFront(asyncio.Protocol):
             _log.warning("lost", text=str(error))
 
     def _end(self, answer: bytes) -> None:
-        """Say it, and nothing else."""
+        """Send the answer, if there is one, and close the connection."""
         self._is_over = True
         self._stop_waiting()
         if answer:
@@ -186,8 +191,11 @@ class ProxyFront(asyncio.Protocol):
 
 
 class _NearSide(SocketSide):
-    """Passes on what belongs to the request. What follows it was for another target: the client asks again, since the
-    connection is closed without an answer to that."""
+    """Passes on only the bytes that belong to the request.
+
+    Later bytes may be a request for another target. They get no answer before the connection is closed, so the client
+    sends them again.
+    """
 
     def __init__(self, body_bytes: int | None, ended: Callable[[Side, Exception | None], None]) -> None:
         super().__init__(ended=ended)
@@ -209,5 +217,7 @@ def _parser(first: int) -> Callable[[bytes], Parsed | None]:
     if chr(first).isascii() and chr(first).isalpha():
         return parse_http
     if first == _TLS:
-        raise MalformedError("a client speaks TLS to this proxy: name it http:// there, whatever it is used for")
-    raise MalformedError("neither SOCKS nor HTTP")
+        raise MalformedError(
+            "a client speaks TLS to this proxy: name the proxy there with http://, for https:// URLs too"
+        )
+    raise MalformedError("a client speaks neither SOCKS nor HTTP: give it this proxy as socks5h:// or http://")

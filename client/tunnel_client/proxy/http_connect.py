@@ -1,7 +1,7 @@
-"""HTTP as a forward proxy reads and answers it: CONNECT, and requests with a whole URL. Bytes to values; no I/O.
+"""The HTTP requests of a forward proxy and their answers: CONNECT, and requests with an absolute URL. No I/O.
 
-A request with a whole URL is rewritten for its target, which is asked to close the connection after its answer: so one
-connection carries one request, and nothing has to be known of answers.
+A request with an absolute URL is rewritten for its target, which is asked to close the connection after its answer. So
+one connection carries one request, and answers need not be parsed.
 """
 
 import re
@@ -16,7 +16,7 @@ HEAD_BYTES_MAX = 64 * 1024
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _VERSION = re.compile(rb"HTTP/1\.[01]")
-# Not for the target: between the client and us alone (RFC 9110, 7.6.1).
+# Fields between the client and this proxy, which the target does not get (RFC 9110, 7.6.1).
 _HOP = frozenset(b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate host".split())
 _STATUS = {
     Why.DENIED: b"403 Forbidden",
@@ -28,7 +28,7 @@ _BAD_GATEWAY = b"502 Bad Gateway"
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest(ProxyRequest):
-    """CONNECT when `early` is empty."""
+    """A request over HTTP. It is a CONNECT if `early` is empty."""
 
     def granted(self) -> bytes:
         return b"" if self.early else b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -38,18 +38,19 @@ class HttpRequest(ProxyRequest):
 
 
 def parse_http(data: bytes) -> Parsed | None:
-    """A request; None while its head is not whole."""
+    """Parse a request; return None while its head is incomplete. Raises MalformedError."""
     end = data.find(b"\r\n\r\n")
     if max(end, 0 if end >= 0 else len(data)) > HEAD_BYTES_MAX:
         raise MalformedError(
-            "a head that is too long", _answer(b"431 Request Header Fields Too Large", "the head is too long")
+            "the head of a request is longer than 64 KiB",
+            _answer(b"431 Request Header Fields Too Large", "the head is longer than 64 KiB"),
         )
     if end < 0:
         return None
     line, *lines = bytes(data[:end]).split(b"\r\n")
     parts = line.split(b" ")
     if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[2]):
-        raise _bad("this is no request of HTTP/1.1")
+        raise _bad("this is not a request of HTTP/1.1")
     method, target, version = parts
     headers = [_header(text) for text in lines]
     if method == b"CONNECT":
@@ -63,9 +64,9 @@ def _absolute(method: bytes, target: bytes, version: bytes, headers: list[tuple[
     try:
         url = urlsplit(target.decode("ascii"))
     except ValueError:
-        raise _bad("the URL cannot be read") from None
+        raise _bad("the URL is malformed") from None
     if url.scheme.lower() != "http" or not url.netloc:
-        raise _bad("only http:// URLs are fetched here: clients use CONNECT for the others")
+        raise _bad("this proxy fetches only http:// URLs: a client must use CONNECT for others")
     host, port = _authority(url.netloc.rpartition("@")[2].encode(), 80)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     if method == b"OPTIONS" and not url.path and not url.query:
@@ -88,34 +89,34 @@ def _absolute(method: bytes, target: bytes, version: bytes, headers: list[tuple[
 def _header(line: bytes) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(b":")
     if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
-        raise _bad("a header field cannot be read")
+        raise _bad("a header field is malformed")
     return name, value.strip(b" \t")
 
 
 def _authority(text: bytes, default: int | None) -> tuple[str, int]:
-    """Host and port."""
+    """Return host and port. Raises MalformedError."""
     host, port = text.decode("latin-1"), ""
     if not host.endswith("]") and ":" in host:
         host, _, port = host.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else (default if not port else None)
     if not bare or number is None or not 0 < number < 65536 or not bare.isascii() or (":" in bare and bare == host):
-        raise _bad("the target is no HOST:PORT")
+        raise _bad("the target is not HOST:PORT")
     return bare, number
 
 
 def _body_bytes(headers: list[tuple[bytes, bytes]]) -> int | None:
-    """None: in chunks, whose end the target sees."""
+    """Return the length of the body, or None if it comes in chunks, whose end the target recognises."""
     lengths = {value for name, value in headers if name.lower() == b"content-length"}
     if any(name.lower() == b"transfer-encoding" for name, _ in headers):
         if lengths:
-            raise _bad("a body of two lengths")
+            raise _bad("the body has both a Content-Length and a Transfer-Encoding")
         return None
     if not lengths:
         return 0
     (length,) = lengths if len(lengths) == 1 else (b"",)
     if not length.isdigit() or len(length) > 18:
-        raise _bad("the length of the body cannot be read")
+        raise _bad("the Content-Length is not one number")
     return int(length)
 
 

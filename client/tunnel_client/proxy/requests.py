@@ -1,4 +1,4 @@
-"""What every request to a local proxy has in common, whatever it was written in: a target, and two answers."""
+"""The common parts of the requests to the local proxy, in every protocol: a target, and answers for both outcomes."""
 
 import enum
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ __all__ = ["MalformedError", "Parsed", "ProxyRequest", "Why", "why"]
 
 
 class Why(enum.Enum):
-    """Why a target was not reached, as far as proxies can say it."""
+    """Why a target was not reached, as far as proxy protocols can express it."""
 
     DENIED = "denied"
     NOT_RESOLVED = "not resolved"
@@ -17,11 +17,11 @@ class Why(enum.Enum):
     UNREACHABLE = "unreachable"
     TIMED_OUT = "timed out"
     BUSY = "busy"
-    LOST = "lost"  # the relay does not answer, or wants no more of us
+    LOST = "lost"  # the relay does not answer, or no longer accepts us
 
 
 class MalformedError(Exception):
-    """This is no request; `answer` says so in its own protocol, and the connection ends."""
+    """The client sent something other than a request. `answer` says so in its protocol; then the connection ends."""
 
     def __init__(self, text: str, answer: bytes = b"") -> None:
         super().__init__(text)
@@ -30,28 +30,28 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """Somebody wants to reach a target. Subclasses know how to answer."""
+    """A client's request to reach a target. The subclass of each protocol builds the answers."""
 
     host: str
     port: int
     is_udp: bool = False
     early: bytes = b""
-    """To write to the target before anything else."""
+    """Bytes to write to the target before any others."""
     body_bytes: int | None = None
-    """How much of what follows belongs to the request; None: all."""
+    """The number of later bytes that belong to the request; None means all."""
 
     def granted(self) -> bytes:
-        """The answer when the target was reached."""
+        """Return the answer for a target that was reached."""
         raise NotImplementedError
 
     def refused(self, reason: Why, text: str) -> bytes:
-        """The answer when it was not; the connection ends."""
+        """Return the answer for a target that was not reached. After it, the connection ends."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A request, or an answer that it is to be asked for with; and how many bytes that took."""
+    """The result of parsing `size` bytes: a request, or an answer after which the client sends its request."""
 
     size: int
     request: ProxyRequest | None = None
@@ -70,7 +70,7 @@ _REASONS = {
 
 
 def why(error: Exception) -> Why:
-    """The reason behind an error of `open_connection`."""
+    """Return the reason for an error of `open_connection`."""
     match error:
         case DeniedError():
             return Why.DENIED

@@ -1,6 +1,6 @@
-"""SOCKS as a server reads and answers it: 5 (RFC 1928), without authentication, and 4 with 4a. Bytes to values; no I/O.
+"""The requests and answers of SOCKS 5 (RFC 1928, without authentication), 4 and 4a, for a server. No I/O.
 
-The name goes to the relay as it is: nothing is resolved here.
+The name of a target goes to the relay as it is; nothing is resolved here.
 """
 
 from dataclasses import dataclass
@@ -31,18 +31,18 @@ _REPLIES = {
     Why.TIMED_OUT: 6,
 }
 _GRANTED_4, _REJECTED_4 = 90, 91
-_FIELD_BYTES_MAX = 255  # of the strings of version 4, as long as those of version 5 can be
+_FIELD_BYTES_MAX = 255  # the longest string in version 4, as in version 5
 
 
 @dataclass(frozen=True, slots=True)
 class Socks5Request(ProxyRequest):
-    """A request of version 5. For UDP, host and port say where datagrams will come from, if they say anything."""
+    """A request of version 5. For UDP, `host` and `port` are the source of the datagrams, if the client names it."""
 
     def granted(self) -> bytes:
-        return self.associated("0.0.0.0", 0)  # of TCP nobody needs to know
+        return self.associated("0.0.0.0", 0)  # for TCP, no client needs the bound address
 
     def associated(self, host: str, port: int) -> bytes:
-        """The answer for UDP: where to send datagrams to."""
+        """Return the answer for UDP: the address to which the client sends its datagrams."""
         return bytes([VERSION_5, _SUCCEEDED, 0]) + encode_address(host, port)
 
     def refused(self, reason: Why, text: str) -> bytes:
@@ -61,24 +61,26 @@ class Socks4Request(ProxyRequest):
 
 
 def parse_methods(data: bytes) -> Parsed | None:
-    """The first message of version 5 and its answer; None while it is not whole. MalformedError when it asks for a
-    password."""
+    """Parse the first message of version 5, and return its answer, or None while the message is incomplete.
+
+    Raises MalformedError if the client insists on authentication.
+    """
     if len(data) < 2 or len(data) < 2 + data[1]:
         return None
     size = 2 + data[1]
     if _NO_AUTHENTICATION not in data[2:size]:
-        raise MalformedError("the client insists on a password: there is none", bytes([VERSION_5, _NO_METHOD]))
+        raise MalformedError("a client insists on a password: set it to use none", bytes([VERSION_5, _NO_METHOD]))
     return Parsed(size, answer=bytes([VERSION_5, _NO_AUTHENTICATION]))
 
 
 def parse_socks5(data: bytes) -> Parsed | None:
-    """The second message of version 5; None while it is not whole."""
+    """Parse the second message of version 5; return None while it is incomplete. Raises MalformedError."""
     if len(data) < 4:
         return None
     if data[0] != VERSION_5:
-        raise MalformedError("no request of SOCKS 5", _reply(_FAILED))
+        raise MalformedError("this is not a request of SOCKS 5", _reply(_FAILED))
     if data[1] not in (_CONNECT, _UDP_ASSOCIATE):
-        raise MalformedError("only CONNECT and UDP ASSOCIATE are known", _reply(_NO_COMMAND))
+        raise MalformedError("this proxy supports only CONNECT and UDP ASSOCIATE", _reply(_NO_COMMAND))
     try:
         found = parse_address(data, 3)
     except ValueError as error:
@@ -88,33 +90,36 @@ def parse_socks5(data: bytes) -> Parsed | None:
     host, port, size = found
     is_udp = data[1] == _UDP_ASSOCIATE
     if not is_udp and (not port or not host):
-        raise MalformedError("no target", _reply(_FAILED))
+        raise MalformedError("the request names no target", _reply(_FAILED))
     return Parsed(size, Socks5Request(host, port, is_udp))
 
 
 def parse_socks4(data: bytes) -> Parsed | None:
-    """The only message of version 4; None while it is not whole."""
+    """Parse the only message of version 4; return None while it is incomplete. Raises MalformedError."""
     if len(data) < 9:
         return None
     refusal = bytes([0, _REJECTED_4]) + bytes(6)
     if data[1] != _CONNECT:
-        raise MalformedError("only CONNECT is known", refusal)
+        raise MalformedError("this proxy supports only CONNECT in SOCKS 4", refusal)
     strings = data[8:].split(b"\0")
     is_named = data[4:7] == bytes(3) and data[7] != 0  # 4a
     whole = strings[: 2 if is_named else 1]
     if any(len(string) > _FIELD_BYTES_MAX for string in whole):
-        raise MalformedError("a string that is too long", refusal)
+        raise MalformedError("a string of the request is longer than 255 bytes", refusal)
     if len(strings) <= len(whole):
         return None
     host = _name(whole[1]) if is_named else str(IPv4Address(data[4:8]))
     port = int.from_bytes(data[2:4], "big")
     if not host or not port:
-        raise MalformedError("no target", refusal)
+        raise MalformedError("the request names no target", refusal)
     return Parsed(8 + sum(len(string) + 1 for string in whole), Socks4Request(host, port))
 
 
 def parse_address(data: bytes, start: int) -> tuple[str, int, int] | None:
-    """Host, port, and where they end; None while they are not whole. ValueError for a type that is not known."""
+    """Return host, port, and the offset of their end; None while they are incomplete.
+
+    Raises ValueError for an unknown type of address.
+    """
     kind = data[start]
     body = start + 1
     if kind == _NAME:
@@ -124,7 +129,7 @@ def parse_address(data: bytes, start: int) -> tuple[str, int, int] | None:
     elif kind in (_IPV4, _IPV6):
         size = 4 if kind == _IPV4 else 16
     else:
-        raise ValueError(f"addresses of type {kind} are not known")
+        raise ValueError(f"an address of the unknown type {kind}: use 1 (IPv4), 3 (name) or 4 (IPv6)")
     end = body + size + 2
     if len(data) < end:
         return None
@@ -134,7 +139,7 @@ def parse_address(data: bytes, start: int) -> tuple[str, int, int] | None:
 
 
 def encode_address(host: str, port: int) -> bytes:
-    """As `parse_address` reads it. ValueError for a name that is too long."""
+    """Return the address in the form that `parse_address` reads. Raises ValueError for a name that is too long."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -151,7 +156,7 @@ def _reply(code: int) -> bytes:
 
 
 def _name(raw: bytes) -> str:
-    """Empty when it is none."""
+    """Return the name, or an empty string if the bytes are not a name."""
     try:
         name = raw.decode()
     except UnicodeDecodeError:

@@ -1,5 +1,4 @@
-"""UDP ASSOCIATE of SOCKS 5 (RFC 1928, 7): datagrams with their target before them, for one client, while its control
-connection lives."""
+"""UDP ASSOCIATE of SOCKS 5 (RFC 1928, 7): carries a client's datagrams, each of which begins with its target."""
 
 import asyncio
 import socket
@@ -18,9 +17,10 @@ _FLOWS_MAX = 64
 
 
 class Association(asyncio.DatagramProtocol):
-    """Takes datagrams of the client that asked for it, from the first port that it uses, and drops all others.
+    """Carries the datagrams of one client while its control connection lasts.
 
-    Pieces of datagrams (FRAG) are dropped, as the RFC allows.
+    It takes datagrams only from that client, and only from the first port that the client uses. Pieces of datagrams
+    (FRAG) are dropped, as the RFC allows.
     """
 
     def __init__(self, attachment: Attachment, traffic: Traffic, client: str, port: int = 0) -> None:
@@ -32,7 +32,7 @@ class Association(asyncio.DatagramProtocol):
         self._is_full = False
 
     async def open(self, host: str) -> tuple[str, int]:
-        """Listen at this address of ours; where that is."""
+        """Listen on this local address. Return the address and the port."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=(host, 0), family=family)
@@ -40,12 +40,12 @@ class Association(asyncio.DatagramProtocol):
         return found
 
     async def close(self) -> None:
-        """The control connection is over."""
+        """End the association, because its control connection has ended."""
         if self._transport is not None:
             self._transport.close()
         await self.flows.close()
 
-    # what the transport tells
+    # called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)
@@ -65,7 +65,7 @@ class Association(asyncio.DatagramProtocol):
         self.flows.send((host, port), Address(host, port), data[end:], lambda datagram: self._deliver(head + datagram))
 
     def error_received(self, exc: Exception) -> None:
-        """The client's port is gone: it will end the association."""
+        """Do nothing: the client has closed its port, and will end the association."""
 
     def pause_writing(self) -> None:
         self._is_full = True

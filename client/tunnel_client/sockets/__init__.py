@@ -1,3 +1,3 @@
-"""Sockets of the standard library whose other end is beyond a tunnel, and what moves their bytes."""
+"""Sockets of the standard library that connect through a tunnel, and the code that moves their bytes."""
 
 __all__: list[str] = []

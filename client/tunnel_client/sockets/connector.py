@@ -1,4 +1,4 @@
-"""What connects the sockets of a Runtime: an attachment, and the pumps of sockets. It runs in the loop thread alone."""
+"""The connector of a Runtime: its attachment and the sockets joined to it. It runs only in the loop thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DESCRIPTORS = ("/proc/self/fd", "/dev/fd")
 
 
 class ResolveError(RefusedError, socket.gaierror):
-    """The far side does not know the name: what getaddrinfo raises elsewhere."""
+    """The far side cannot resolve the name. It is a socket.gaierror, as code that uses getaddrinfo expects."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, RejectReason.NAME_NOT_RESOLVED)
@@ -40,7 +40,7 @@ class ResolveError(RefusedError, socket.gaierror):
 
 
 class TargetTimeoutError(RefusedError, TimeoutError):
-    """The target did not answer the exit."""
+    """The target did not answer the exit in time."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, RejectReason.TIMED_OUT)
@@ -51,19 +51,19 @@ _NUMBERS: tuple[tuple[type[OSError], int], ...] = (
     (NotAuthenticatedError, errno.EACCES),
     (DeniedError, errno.EACCES),
     (ConnectionResetError, errno.ECONNRESET),
-    (TimeoutError, errno.EAGAIN),  # what connect_ex says when its time is over
+    (TimeoutError, errno.EAGAIN),  # connect_ex returns this after a timeout
 )
 
 
 def errno_of(error: OSError) -> int:
-    """The number for callers that know numbers alone."""
+    """Return the error number, for callers that know only numbers."""
     if error.errno:
         return error.errno
     return next((number for kind, number in _NUMBERS if isinstance(error, kind)), errno.ECONNREFUSED)
 
 
 def expected(error: OSError) -> OSError:
-    """The same error as one that socket code expects."""
+    """Return the error in the form that socket code expects."""
     if isinstance(error, RefusedError):
         if error.reason is RejectReason.NAME_NOT_RESOLVED:
             return ResolveError(str(error))
@@ -75,7 +75,7 @@ def expected(error: OSError) -> OSError:
 
 
 class Connector:
-    """Connects sockets at one relay, in the name of one user. It attaches with the first connection."""
+    """Connects sockets through one relay, for one user. It attaches when the first of them connects."""
 
     def __init__(self, settings: RelaySettings, linger: float) -> None:
         self.nears: dict[NearSide, None] = {}
@@ -83,13 +83,16 @@ class Connector:
         self._linger = linger
         self._attachment: Attachment | None = None
         self._starting: asyncio.Task[Attachment] | None = None
+        self._opening = 0  # connections that are being opened
+        self._changed = asyncio.Event()  # set when a socket has ended, or one that was being opened is done
+        self._is_closed = False
 
     async def attach(self) -> Attachment:
-        """Attach now instead of at the first connect; raises the transport's own errors."""
+        """Attach now instead of at the first connect. Raises the transport's own errors."""
         return await self._attached()
 
     async def open(self, host: str, port: int | None, seconds: float | None) -> FarSide:
-        """A connection through the tunnel that nobody has joined. Raises what socket code expects."""
+        """Open a connection through the tunnel, not yet joined to a socket. Raises errors that socket code expects."""
         label = host if port is None else f"{host}:{port}"
         try:
             async with asyncio.timeout(seconds):
@@ -101,7 +104,7 @@ class Connector:
             raise expected(error) from None
 
     async def join(self, far: FarSide, near: socket.socket, skip: int = 0) -> None:
-        """Splice the two."""
+        """Splice a connection through the tunnel and our end of a loopback pair. If that fails, end both."""
         try:
             near.setblocking(False)
             side = NearSide(near, skip, self._ended)
@@ -116,24 +119,42 @@ class Connector:
     async def open_and_join(
         self, host: str, port: int | None, seconds: float | None, near: socket.socket, skip: int
     ) -> None:
-        """For a socket that waits: the pair exists, the tunnel follows. It sees a reset when nothing comes of it."""
+        """Open a connection through the tunnel and join it to `near`, our end of an existing loopback pair.
+
+        If that fails, `near` is reset, so that the socket at the other end of the pair sees the failure.
+        """
+        self._opening += 1
         try:
             far = await self.open(host, port, seconds)
         except BaseException:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             near.close()
             raise
-        widen(near)
-        await self.join(far, near, skip)
+        else:
+            widen(near)
+            await self.join(far, near, skip)
+        finally:
+            self._opening -= 1
+            self._changed.set()
+
+    async def retire(self) -> None:
+        """Close when the last socket has ended."""
+        while (self.nears or self._opening) and not self._is_closed:
+            self._changed.clear()
+            await self._changed.wait()
+        await self.close()
 
     async def close(self) -> None:
-        """Let what the application wrote arrive, for `linger` seconds at most; then end everything."""
+        """Wait at most `linger` seconds for what the application wrote to arrive, then end everything."""
+        self._is_closed = True
+        self._changed.set()
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
         if self._attachment is None:
             return
         if self.nears:
-            # The process ends: what it still holds open counts as closed, or its last bytes would stay in the kernel.
+            # The process is ending, so the sockets that it still holds open count as closed. Otherwise their last bytes
+            # would stay in the kernel.
             names = (near.names() for near in self.nears if not near.is_eof)
             shut_writing({pair for pair in names if pair is not None})
             with suppress(TimeoutError):
@@ -142,20 +163,21 @@ class Connector:
         await self._attachment.close()
 
     async def stats(self) -> AttachmentStats | None:
-        """How the attachment is; None while there is none."""
+        """Return the statistics of the attachment, or None while there is none."""
         starting = self._starting
         if self._attachment is None or starting is None or not starting.done() or not _serves(starting):
             return None
         return self._attachment.stats()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: its copies of our descriptors would keep the parent's sockets from ending."""
+        """In a forked child, close its copies of the descriptors: they would keep the parent's sockets from ending."""
         for near in self.nears:
             near.leave()
 
     def _ended(self, near: Side, error: Exception | None) -> None:
         assert isinstance(near, NearSide)
         self.nears.pop(near, None)
+        self._changed.set()
 
     async def _attached(self) -> Attachment:
         starting = self._starting
@@ -177,18 +199,18 @@ class Connector:
         if attachment is not None:
             if attachment.is_attached:
                 return ""
-            with suppress(RuntimeError):  # it has not begun
+            with suppress(RuntimeError):  # the attachment has not started yet
                 what = attachment.stats().trouble or what
-        return f"; the relay {self._settings.url} is not reached ({what}): check its URL, the proxy, the relay"
+        return f"; the relay {self._settings.url} cannot be reached ({what}): check its URL, the proxy, the relay"
 
 
 def _serves(starting: asyncio.Task[Attachment]) -> bool:
-    """Whether a finished start has brought an attachment that the relay still wants."""
+    """Return whether a finished start resulted in an attachment that the relay still accepts."""
     return not starting.cancelled() and starting.exception() is None and starting.result().refusal is None
 
 
 def shut_writing(names: set[tuple[str, str]]) -> None:
-    """End the writing of every socket of this process that has one of these pairs of names (its own, its peer's)."""
+    """Shut down writing on every socket of this process that has one of these pairs of names (its own, its peer's)."""
     directory = next((path for path in _DESCRIPTORS if os.path.isdir(path)), None)
     for text in os.listdir(directory) if directory else ():
         with suppress(OSError):

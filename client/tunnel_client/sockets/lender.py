@@ -1,4 +1,4 @@
-"""Lends the tunnel of `tunnel run` to the programs that it runs. `borrowed/borrower.py` has what the two sides say."""
+"""Lends the tunnel of `tunnel run` to the programs that it runs. `borrowed/borrower.py` describes the protocol."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["Lender"]
 
 
 class Lender:
-    """A Unix socket in a folder that only this user may enter. Use it as a context manager."""
+    """Serves borrowers on a Unix socket, in a folder that only this user may enter. Use it as a context manager."""
 
     def __init__(self, runtime: Runtime, command: str = "") -> None:
-        self.greeted = 0  # processes that said they would use the tunnel
+        self.greeted = 0  # processes that have announced themselves as borrowers
         self._connector, self._thread = connecting(runtime).use()
         self._folder = tempfile.mkdtemp(prefix="tunnel-run-")
         self._server: asyncio.Server | None = None
         self._tasks = KeptTasks()
-        self._command = command  # for tunnel status: arguments are left out, for there may be secrets among them
+        self._command = command  # for `tunnel status`; without arguments, which may contain secrets
         self._status = AsyncExitStack()
 
     @property
     def path(self) -> str:
-        """Of the socket."""
+        """The path of the Unix socket."""
         return os.path.join(self._folder, "socket")
 
     def __enter__(self) -> Lender:
@@ -65,7 +65,7 @@ class Lender:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.keep(task)
-        with closing(writer), suppress(OSError, ValueError, KeyError):  # who asks may be gone, or talk nonsense
+        with closing(writer), suppress(OSError, ValueError, KeyError):  # the borrower has ended, or sends nonsense
             question = await _read(reader)
             if "open" in question:
                 await self._lend(reader, writer, question)
@@ -111,5 +111,5 @@ def _kind(error: OSError) -> str:
 
 
 def _number(error: OSError) -> int:
-    """A timeout that is ours has none, as those of sockets."""
+    """Return the error number. A timeout of ours has none, like the timeout of a socket; then it is 0."""
     return 0 if isinstance(error, TimeoutError) and not error.errno else errno_of(error)

@@ -1,4 +1,4 @@
-"""`patch`: for a while, sockets of this process that connect to certain hosts do it through a tunnel."""
+"""`patch`: a context in which the sockets of this process connect to certain hosts through a tunnel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _engine = Engine(Placeholders(), is_literal, is_inside, pair, errno_of, Late())
 
 
 class Backend:
-    """Connects sockets through a runtime, and keeps it: a patch may be active when nothing else refers to it."""
+    """Connects sockets through a runtime, and keeps it alive: an active patch may hold the only reference to it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -36,8 +36,9 @@ class Backend:
 class patch:
     """`with tunnel_client.patch(hosts=["*.internal", "10.0.0.0/8"]): ...`
 
-    In all threads of this process, sockets that connect to a matching host do it through the tunnel, and its name is
-    resolved on the far side. "*" stands for every host but this machine. Connections made meanwhile outlive the patch.
+    In all threads of this process, sockets that connect to a matching host do so through the tunnel, and the name of
+    the host is resolved on the far side. "*" stands for every host but this machine. Connections that were opened
+    under the patch outlive it.
     """
 
     def __init__(self, hosts: Iterable[str], *, runtime: Runtime | None = None) -> None:
@@ -47,7 +48,7 @@ class patch:
 
     def __enter__(self) -> patch:
         if self._route is not None:
-            raise RuntimeError("this patch is active: make another one")
+            raise RuntimeError("this patch is active: create another one")
         self._route = Route(self._hosts, Backend(self._runtime or default_runtime()))
         _engine.add(self._route)
         return self

@@ -1,9 +1,12 @@
-"""The two sides behind a TunnelSocket: our end of a loopback pair, and a connection through the tunnel.
+"""The two sides of a TunnelSocket: our end of a loopback pair, and the connection through the tunnel.
 
-They differ from other spliced sides, since an application must see what TCP would show it. The first bytes may have
-been put there only to keep the application from writing. A reset waits until the kernel has handed over what came
-before it. Once the application has ended its own direction, the kernel is asked whether the application is still there,
-for the loop is not told. And the answer of a peer that closed early arrives, although what was written to it is lost.
+They differ from other spliced sides, because the application must see what TCP would show it:
+
+- The first bytes from the application's side may be filler, which kept the socket from being writable. It is discarded.
+- A reset waits until the kernel has handed the earlier bytes over to the application.
+- After the application has ended its direction, the event loop does not notice when the application closes the socket.
+  So the kernel is asked.
+- If the peer closes early, its answer still arrives, although the bytes that were written to it are lost.
 """
 
 from __future__ import annotations
@@ -21,64 +24,69 @@ from tunnel_client.borrowed.pair import name_of
 __all__ = ["FarSide", "NearSide"]
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
-_OUTGOING_CHECK_S = 0.02  # between two looks whether the kernel has handed everything over
-# The application may have closed its socket for good, which looks like half-close until something is sent to it.
+_OUTGOING_CHECK_S = 0.02  # interval at which the kernel is asked
+# A socket that the application has closed looks half-closed until something is sent to it: here, a keepalive.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class FarSide(TunnelSide):
-    """The connection through the tunnel, behind a socket."""
+    """The connection through the tunnel that a TunnelSocket stands for."""
 
     def eof_received(self) -> bool:
-        """The peer's end is passed on, also when it has closed with bytes of ours unread: the application reads the
-        answer first, and learns of the loss when it writes."""
+        """Pass the peer's end of file on, even if the peer has closed with bytes of ours unread.
+
+        So the application can read the answer first, and learns of the loss when it writes.
+        """
         self.is_eof = True
         if self._other is not None:
             self._pass_end_on(self._other)
         return True
 
     def other_ended(self, other: Side, *, clean: bool) -> None:
-        """When both directions had ended, this side is closing, and may still be delivering."""
+        """Abort, unless both directions had ended: then this side is closing, and may still be delivering."""
         if not (self.is_eof and other.is_eof):
             self.abort()
 
 
 class NearSide(Side):
-    """`skip`: the number of bytes that come first and are thrown away."""
+    """Our end of the loopback pair. `skip` is the number of filler bytes at the start, which are discarded."""
 
     def __init__(self, sock: socket.socket, skip: int, ended: Ended) -> None:
         super().__init__(ended=ended)
-        self.ended_reading = asyncio.get_running_loop().create_future()  # everything the application wrote is here
+        self.ended_reading = asyncio.get_running_loop().create_future()  # done when it has ended, or is lost
         self._sock = sock
         self._skip = skip
         self._reset_due = self._look_due = False
 
     @property
     def descriptor(self) -> int:
-        """Of the loopback socket."""
+        """The file descriptor of the loopback socket."""
         return self._sock.fileno()
 
     def names(self) -> tuple[str, str] | None:
-        """Those of the application's side: its own, its peer's. None once it is gone: the loop may not yet know."""
+        """Return the names of the application's socket: its own and its peer's.
+
+        Return None once that socket is closed, which the loop may not know yet.
+        """
         try:
             return name_of(self._sock.getpeername()), name_of(self._sock.getsockname())
         except OSError:
             return None
 
     def leave(self) -> None:
-        """In a forked child: give the descriptor up, without a word to the loop that is the parent's."""
+        """In a forked child, close the descriptor without touching the loop, which belongs to the parent."""
         descriptor = self._sock.detach()
         if descriptor >= 0:
             os.close(descriptor)
 
-    # what the transport tells
+    # called by the transport
 
     def data_received(self, data: bytes) -> None:
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
             data = data[skipped:]
-        if data and not self._reset_due:  # else the far side is lost: the reset that is due will tell
+        if data and not self._reset_due:  # else the far side is lost, which the pending reset will report
             super().data_received(data)
 
     def eof_received(self) -> bool:
@@ -98,10 +106,10 @@ class NearSide(Side):
         self._settle()
         super().connection_lost(exc)
 
-    # what the other side asks for
+    # called by the other side
 
     def write(self, data: bytes) -> bool:
-        if not self.is_over:  # a transport that has failed would complain of each write until it tells
+        if not self.is_over:  # a failed transport logs a warning for each write until it reports its failure
             self._transport.write(data)
             if self.is_eof and not self._look_due:
                 self._look_due = True
@@ -109,7 +117,7 @@ class NearSide(Side):
         return True
 
     def abort(self) -> None:
-        """A reset at once: what the kernel still has for the application is thrown away."""
+        """Reset the application's socket at once. Bytes that the kernel still holds for it are discarded."""
         if self._is_lost or self._is_cut or self.descriptor < 0:
             return
         self._is_cut = True
@@ -117,7 +125,7 @@ class NearSide(Side):
         self._transport.abort()
 
     def other_ended(self, other: Side, *, clean: bool) -> None:
-        """Unless both directions had ended, the application gets what came, and then a reset."""
+        """Close if both directions had ended. Otherwise deliver what has arrived, then reset."""
         if self.is_over:
             return
         if self.is_eof and other.is_eof:
@@ -141,15 +149,16 @@ class NearSide(Side):
                 self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def _look(self) -> None:
-        """After the end of file the event loop does not report that the application has closed: ask the kernel, or the
-        far side would go on sending."""
+        """Abort both sides if the application has closed its socket. Otherwise the far side would go on sending.
+
+        The kernel is asked, because the event loop does not report this after the end of file.
+        """
         self._look_due = False
         if not self._is_lost and self.names() is None:
             self.abort_both()
 
     def _reset(self) -> None:
-        """A reset, as soon as the kernel has handed over what came before it; once the application is gone, it never
-        will."""
+        """Reset as soon as the kernel has handed over the earlier bytes, or at once if the application has closed."""
         if self._is_lost or self._is_cut or self.descriptor < 0:
             return
         waiting = fcntl.ioctl(self.descriptor, termios.TIOCOUTQ, b"\0\0\0\0")

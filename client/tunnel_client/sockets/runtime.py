@@ -1,4 +1,4 @@
-"""Runtimes: what connects the sockets of this process with a relay. Most programs need only `configure`."""
+"""Runtimes, which connect the sockets of this process with a relay. Most programs need only `configure`."""
 
 from __future__ import annotations
 
@@ -8,47 +8,51 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 from tunnel import AttachmentStats, UnreachableError
 from tunnel_client.borrowed.pair import parked_pair, renew, unpark
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import UNSET, USER_TIMEOUT_S, RelaySettings, Unset, find_settings
 from tunnel_client.sockets.connector import Connector
-from tunnel_client.sockets.loop_thread import LoopThread, keep_for_good, loop_thread, on_fork
+from tunnel_client.sockets.loop_thread import LoopThread, loop_thread, make_immortal, on_fork
 
 __all__ = ["Connecting", "Runtime", "configure", "connecting", "default_runtime"]
 
-LINGER_S = 10.0  # at the end of the process, for what was written to arrive
+LINGER_S = 10.0  # how long the end of the process waits for written bytes to arrive
 
 
 class Runtime:
-    """One relay for any number of sockets, from any thread. It attaches when the first of them connects.
+    """Access to one relay, shared by any number of sockets in any thread. It attaches when the first of them connects.
 
-    `settings`: without them, what `configure` or the environment says at that time.
+    Without `settings`, the environment and the stored login at that time decide.
     """
 
     def __init__(self, settings: RelaySettings | None = None, *, linger: float = LINGER_S) -> None:
         self._given = settings
         # The function must not refer to this object, or the weak dictionary would keep it alive.
-        _connecting[self] = Connecting(lambda: settings or _from_environment(), linger)
+        made = _connecting[self] = Connecting(lambda: settings or _from_environment(), linger)
+        finalize(self, made.retire).atexit = False
 
     @property
     def settings(self) -> RelaySettings:
-        """Which relay, and who we are. UnreachableError where nothing says it."""
+        """The relay and our credentials there. Raises UnreachableError if no relay is known."""
         return self._given or _from_environment()
 
     def close(self) -> None:
-        """End its sockets: what they wrote arrives, for `linger` seconds at most. Another connect begins anew."""
+        """Wait at most `linger` seconds for what its sockets wrote to arrive, then end them.
+
+        The next connect attaches again.
+        """
         connecting(self).close()
 
     def stats(self) -> AttachmentStats | None:
-        """How its connections are now; None before the first of them."""
+        """Return statistics of the attachment and its connections, or None if there is no attachment."""
         return connecting(self).stats()
 
 
 class Connecting:
-    """What a runtime does for sockets, patches and `tunnel run`; applications do not call it."""
+    """The part of a runtime that sockets, patches and `tunnel run` use. Applications do not call it."""
 
     def __init__(self, settings: Callable[[], RelaySettings], linger: float) -> None:
         self._settings = settings
@@ -58,7 +62,7 @@ class Connecting:
         self._thread: LoopThread | None = None
 
     def connect(self, sock: socket.socket, host: str, port: int | None, timeout: float | None) -> None:
-        """Connect this very socket to a target, or with no port to a service; wait for it."""
+        """Connect this same socket to a target, or to a service if `port` is None. Wait until it is connected."""
         future = self.connect_soon(sock, host, port, timeout)
         try:
             future.result()
@@ -71,13 +75,16 @@ class Connecting:
     def connect_soon(
         self, sock: socket.socket, host: str, port: int | None, timeout: float | None = None
     ) -> Future[None]:
-        """The same without waiting: until the future is done the socket polls as neither readable nor writable."""
+        """Connect as above, but without waiting.
+
+        Until the future is done, the socket polls as neither readable nor writable.
+        """
         connector, thread = self.use()
         near, skip = parked_pair(sock)
         return thread.submit(connector.open_and_join(host, port, timeout, near, skip))
 
     def use(self) -> tuple[Connector, LoopThread]:
-        """What connects, and the thread in which it does: for more than connecting a socket."""
+        """Return the connector and its loop thread, for callers that do more than connect a socket."""
         with self._lock:
             if self._connector is None or self._thread is None:
                 settings = self._settings()
@@ -86,7 +93,7 @@ class Connecting:
             return self._connector, self._thread
 
     def close(self) -> None:
-        """As `Runtime.close`."""
+        """Do the work of `Runtime.close`."""
         with self._lock:
             connector, thread = self._connector, self._thread
             self._connector = self._thread = None
@@ -94,27 +101,39 @@ class Connecting:
             with suppress(TimeoutError):
                 thread.run(connector.close(), self._linger + 5.0)
 
+    def retire(self) -> None:
+        """Close as soon as the last socket has ended: the runtime has been dropped, so there will be no further ones.
+
+        This takes no lock, since it may run within any other code of this thread.
+        """
+        connector, thread = self._connector, self._thread
+        if connector is None or thread is None or not thread.is_alive():
+            return
+        _retired.add(self)
+        thread.submit(connector.retire()).add_done_callback(lambda _: _retired.discard(self))
+
     def stats(self) -> AttachmentStats | None:
-        """As `Runtime.stats`."""
+        """Do the work of `Runtime.stats`."""
         with self._lock:
             connector, thread = self._connector, self._thread
         return None if connector is None or thread is None else thread.run(connector.stats())
 
     def leave_to_parent(self) -> None:
-        """In a forked child: the parent has the attachment and the loop thread, this process begins anew."""
+        """In a forked child, leave attachment and loop thread to the parent. The next connect creates new ones."""
         self._lock = threading.Lock()
         connector, self._connector, self._thread = self._connector, None, None
         if connector is not None:
-            keep_for_good(connector)
+            make_immortal(connector)
             connector.leave_to_parent()
 
 
 def connecting(runtime: Runtime) -> Connecting:
-    """What this runtime does for sockets."""
+    """Return the part of this runtime that sockets use."""
     return _connecting[runtime]
 
 
 _connecting: WeakKeyDictionary[Runtime, Connecting] = WeakKeyDictionary()
+_retired: set[Connecting] = set()  # those without a runtime that still have sockets
 _configured: RelaySettings | None = None
 _default: Runtime | None = None
 _lock = threading.Lock()
@@ -130,15 +149,15 @@ def configure(
     carrier: str | None = None,
     user_timeout: float = USER_TIMEOUT_S,
 ) -> RelaySettings:
-    """Say which relay the sockets of this process use.
+    """Choose the relay that the sockets of this process use.
 
     `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll or link. `token=None` means no token,
     `proxy=None` a direct connection. Settings that are not given come from TUNNEL_RELAY, TUNNEL_TOKEN and
-    TUNNEL_CARRIER, then from `tunnel login`; a proxy from the login, then from the usual variables. Existing sockets
-    keep their relay. ValueError when a setting is wrong.
+    TUNNEL_CARRIER, then from `tunnel login`; the proxy comes from the login, then from the usual variables. Existing
+    sockets keep their relay. Raises ValueError if a setting is wrong, UnreachableError if no relay is known.
     """
     global _configured, _default
-    with _in_words_of_a_library():
+    with _translated_errors():
         made = find_settings(
             relay=relay, token=token, proxy=proxy, ca=ca, cert=cert, carrier=carrier, user_timeout=user_timeout
         )
@@ -149,7 +168,7 @@ def configure(
 
 
 def default_runtime() -> Runtime:
-    """The runtime of sockets that name none."""
+    """Return the runtime of sockets that name none: with the settings of `configure`, if it was called."""
     global _default
     with _lock:
         if _default is None:
@@ -158,8 +177,8 @@ def default_runtime() -> Runtime:
 
 
 @contextmanager
-def _in_words_of_a_library() -> Iterator[None]:
-    """A wrong setting is a ValueError, and no relay an OSError; commands say both in another way."""
+def _translated_errors() -> Iterator[None]:
+    """Turn the UsageError of the commands into a ValueError, or into an UnreachableError if no relay is known."""
     try:
         yield
     except UsageError as error:
@@ -172,20 +191,21 @@ def _in_words_of_a_library() -> Iterator[None]:
 
 
 def _from_environment() -> RelaySettings:
-    with _in_words_of_a_library():
+    with _translated_errors():
         return find_settings()
 
 
 def _close_all() -> None:
-    for each in list(_connecting.values()):
+    for each in (*_connecting.values(), *_retired):
         each.close()
 
 
 def _forget_parent() -> None:
     global _lock
     _lock = threading.Lock()
-    for each in list(_connecting.values()):
+    for each in (*_connecting.values(), *_retired):
         each.leave_to_parent()
+    _retired.clear()
 
 
 on_fork(_forget_parent)

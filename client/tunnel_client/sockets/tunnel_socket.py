@@ -1,6 +1,6 @@
-"""TunnelSocket: a socket of the standard library, with a descriptor of its own, whose other end is behind a tunnel.
+"""TunnelSocket: a socket of the standard library, with a descriptor of its own, that connects through a tunnel.
 
-The kernel sees one side of a loopback connection; the other side is pumped by the loop thread. So everything that
+The descriptor is one end of a loopback connection; the loop thread moves the bytes at the other end. So everything that
 works on a connected TCP socket works on this one. `getpeername` names the target.
 """
 
@@ -20,11 +20,11 @@ from tunnel_client.sockets.runtime import Runtime, connecting, default_runtime
 
 __all__ = ["Address", "TunnelSocket", "create_connection"]
 
-Address: TypeAlias = "tuple[str, int | None] | str"  # a port of None, or a name alone, is a service
+Address: TypeAlias = "tuple[str, int | None] | str"  # a port of None, or a name alone, means a service
 
 
 class TunnelSocket(socket.socket):
-    """A TCP socket that connects through a tunnel. Otherwise it is what its base class is."""
+    """A TCP socket that connects through a tunnel. Otherwise it behaves as its base class."""
 
     def __init__(
         self,
@@ -48,9 +48,12 @@ class TunnelSocket(socket.socket):
             raise OSError(errno.EPROTONOSUPPORT, "only TCP goes through a tunnel: use AF_INET and SOCK_STREAM")
 
     def connect(self, address: Any) -> None:
-        """Connect through the tunnel: the far side resolves the name. Raises what socket code expects, with a text."""
+        """Connect through the tunnel; the far side resolves the name.
+
+        Raises the errors that socket code expects, each with a text that says what to do.
+        """
         host, port = read_address(address)
-        self.getsockname()  # EBADF, if it is closed
+        self.getsockname()  # raises EBADF if the socket is closed
         timeout = self.gettimeout()
         if self._pending is not None:
             self._ask_again()
@@ -69,7 +72,7 @@ class TunnelSocket(socket.socket):
         self._target = host, port or 0
 
     def connect_ex(self, address: Any) -> int:
-        """As `connect`, with the number instead of the error. A name that nobody knows raises, as everywhere."""
+        """Connect as `connect` does, but return the error number. An unknown name raises, as with every socket."""
         try:
             self.connect(address)
         except ResolveError:
@@ -79,12 +82,12 @@ class TunnelSocket(socket.socket):
         return 0
 
     def getpeername(self) -> Any:
-        """The target, as long as the connection stands."""
+        """Return the target, as long as the socket is connected."""
         near = super().getpeername()
         return near if self._target is None else self._target
 
     def getsockopt(self, *arguments: Any) -> Any:
-        """SO_ERROR also tells what came of a connect that was not waited for."""
+        """Return a socket option. SO_ERROR also reports the outcome of a non-blocking connect."""
         if self._pending is not None and arguments[:2] == (socket.SOL_SOCKET, socket.SO_ERROR):
             error = self._outcome()
             if error is not None:
@@ -92,27 +95,30 @@ class TunnelSocket(socket.socket):
         return super().getsockopt(*arguments)
 
     def dup(self) -> TunnelSocket:
-        """Another descriptor of the same connection."""
+        """Return a socket with another descriptor of the same connection."""
         copy = super().dup()
         copy.__dict__.update(self.__dict__)
         return copy
 
     def bind(self, address: Any) -> None:
-        """Where it comes from is decided by the exit: only "any" addresses are taken, and mean nothing."""
+        """Accept only wildcard addresses, and ignore them: the exit decides the source address of a connection."""
         if address[0] not in ("", "0.0.0.0", "::") or address[1]:
             raise OSError(errno.EADDRNOTAVAIL, "a TunnelSocket has no address of its own at the far side: do not bind")
 
     def listen(self, backlog: int = 0) -> None:
-        """Not possible here."""
+        """Raise OSError: a TunnelSocket cannot listen."""
         raise OSError(errno.EOPNOTSUPP, "a TunnelSocket only connects: offer a service with tunnel expose")
 
     def _outcome(self) -> OSError | None:
-        """Of the connect that was not waited for; none so far while the socket polls as still connecting."""
+        """Return the error of a non-blocking connect, or None if it succeeded.
+
+        Also return None while the socket still polls as connecting; the connect then remains pending.
+        """
         pending = self._pending
         if pending is None or not _is_writable(self):
             return None
         self._pending = None
-        error = pending.exception()  # what made it writable has happened: this is a matter of microseconds
+        error = pending.exception()  # the socket is writable, so this waits for microseconds at most
         if error is None:
             unpark(self)
             return None
@@ -124,7 +130,7 @@ class TunnelSocket(socket.socket):
         return ConnectionAbortedError(errno.ECONNABORTED, "the runtime was closed while the socket connected")
 
     def _ask_again(self) -> None:
-        """A second connect asks how the first one went."""
+        """Handle a second connect, which asks for the outcome of the first one."""
         error = self._outcome()
         if error is not None:
             raise error
@@ -135,9 +141,9 @@ class TunnelSocket(socket.socket):
 def create_connection(
     address: Address, timeout: float | Unset | None = UNSET, *, runtime: Runtime | None = None
 ) -> TunnelSocket:
-    """Connect to (host, port) through the tunnel, or to the service with this name; a TunnelSocket.
+    """Connect to (host, port) through the tunnel, or to the service with this name. Return a TunnelSocket.
 
-    `timeout` holds for the connect, and then for the socket, as with `socket.create_connection`. Raises TimeoutError,
+    `timeout` applies to the connect, and then to the socket, as with `socket.create_connection`. Raises TimeoutError,
     ConnectionRefusedError, PermissionError (denied, or not authenticated), socket.gaierror (unknown name) and other
     OSErrors, each with a text that says what to do.
     """
@@ -156,7 +162,7 @@ def create_connection(
 
 
 def read_address(address: Any) -> tuple[str, int | None]:
-    """Host and port of an address as sockets have it; no port for a service."""
+    """Return the host and the port of a socket address. The port of a service is None."""
     if isinstance(address, str):
         return address, None
     if not isinstance(address, tuple) or len(address) < 2:

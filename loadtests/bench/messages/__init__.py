@@ -1,3 +1,3 @@
-"""How fast are messages through a relay? `python -m loadtests.bench.messages --help`."""
+"""The speed of messages through a relay: `python -m loadtests.bench.messages --help`."""
 
 __all__: list[str] = []

@@ -1,6 +1,7 @@
-"""How fast are messages through a relay on this machine? Relay, sender and receiver are three processes.
+"""Measures the speed of messages through a relay on this machine. Relay, sender and receiver are three processes.
 
-Every message is checked by the receiver, and counts when it has said so. Each case takes a few seconds.
+The receiver checks every message, and a message counts when the receiver has reported it. Each case takes a few
+seconds.
 """
 
 import argparse
@@ -24,7 +25,7 @@ CASES = ("sync", "async", "calls", "large")
 
 
 async def measure(options: argparse.Namespace, relay: str, pids: dict[str, int]) -> AsyncIterator[Row]:
-    """Every row, as it comes."""
+    """Run the cases; yield each row when it is measured."""
     cases = options.cases.split(",")
     for carrier in options.carriers.split(","):
         async with attach(relay, carrier=carrier, linger=2.0) as attachment:
@@ -74,19 +75,19 @@ async def run(options: argparse.Namespace) -> list[Row]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table, or JSON."""
+    """Run the benchmark, and print the table or JSON."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.messages",
         description=__doc__,
         epilog="example: python -m loadtests.bench.messages --cases async,calls --carriers link",
     )
-    parser.add_argument("--cases", default=",".join(CASES), help=f"which, of {', '.join(CASES)} (default: all)")
-    parser.add_argument("--carriers", default="link,poll", help="over which (default: link,poll)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of the cases that have a time (default 3)")
-    parser.add_argument("--count", type=int, default=400_000, help="messages of an async case (default 400000)")
-    parser.add_argument("--batch", type=int, default=200, help="messages of a batch (default 200)")
+    parser.add_argument("--cases", default=",".join(CASES), help=f"cases, of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--carriers", default="link,poll", help="carriers (default: link,poll)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of the cases sync and calls (default 3)")
+    parser.add_argument("--count", type=int, default=400_000, help="messages per async case (default 400000)")
+    parser.add_argument("--batch", type=int, default=200, help="messages per batch (default 200)")
     parser.add_argument("--callers", type=int, default=64, help="callers on one connection (default 64)")
-    parser.add_argument("--mib", type=int, default=1024, help="of the large packet (default 1024)")
+    parser.add_argument("--mib", type=int, default=1024, help="size of the large packet, in MiB (default 1024)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args(arguments)
     if not options.json:

@@ -1,4 +1,4 @@
-"""What is measured: each case is a coroutine that takes an attachment and gives rows."""
+"""The measured cases: each is a coroutine that takes an attachment and returns rows."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ PING_EVERY_S = 0.01
 
 
 class Row(msgspec.Struct):
-    """One figure."""
+    """One figure of the table."""
 
     name: str
     value: float
@@ -37,7 +37,7 @@ class Row(msgspec.Struct):
 
 
 def payloads(count: int) -> list[bytes]:
-    """Messages of 100 bytes as applications send them: some of it repeats."""
+    """Return messages of 100 bytes like those of applications: parts of them repeat."""
     texts = (
         b'{"order":%d,"item":"A-%04d","amount":%d,"note":"' % (number, number % 997, number * 7)
         for number in range(count)
@@ -46,7 +46,7 @@ def payloads(count: int) -> list[bytes]:
 
 
 async def _counted(attachment: Attachment, send: Callable[..., object]) -> tuple[int, float]:
-    """Send with `send(writer)`; how many messages the far side had checked, and the seconds until it said so."""
+    """Run `send(writer)`; return the number of messages that the receiver checked, and the seconds until its report."""
     reader, writer = await attachment.open_connection(SINK, timeout=20)
     start = time.perf_counter()
     await send(writer)  # type: ignore[misc]
@@ -59,7 +59,7 @@ async def _counted(attachment: Attachment, send: Callable[..., object]) -> tuple
 
 
 async def sync_producer(attachment: Attachment, seconds: float, *, acknowledged: bool) -> Row:
-    """One by one: each is sent, and maybe acknowledged, before the next."""
+    """Send messages one by one: each is sent, and if wanted acknowledged, before the next."""
     messages = payloads(1000)
 
     async def send(writer: asyncio.StreamWriter) -> None:
@@ -78,7 +78,7 @@ async def sync_producer(attachment: Attachment, seconds: float, *, acknowledged:
 
 
 async def async_producer(attachment: Attachment, codec: Codec, count: int, batch: int) -> Row:
-    """Queued, in batches."""
+    """Queue messages and send them in batches."""
     messages = payloads(count)
 
     async def send(writer: asyncio.StreamWriter) -> None:
@@ -94,7 +94,7 @@ async def async_producer(attachment: Attachment, codec: Codec, count: int, batch
 
 
 async def calls(attachment: Attachment, callers: int, seconds: float) -> list[Row]:
-    """Requests and responses of 100 bytes, many callers on one connection."""
+    """Measure requests and responses of 100 bytes, with many callers on one connection."""
     body = payloads(1)[0]
     times: list[float] = []
     async with CallChannel(*await attachment.open_connection(CALLS, timeout=20)) as channel:
@@ -111,13 +111,13 @@ async def calls(attachment: Attachment, callers: int, seconds: float) -> list[Ro
     times.sort()
     return [
         Row(f"calls, {callers} callers on one connection", len(times) / took, "calls/s"),
-        Row("  of these p50", statistics.median(times) * 1e3, "ms"),
-        Row("  of these p99", times[int(len(times) * 0.99)] * 1e3, "ms"),
+        Row("  their p50", statistics.median(times) * 1e3, "ms"),
+        Row("  their p99", times[int(len(times) * 0.99)] * 1e3, "ms"),
     ]
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -125,20 +125,20 @@ def rss_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used of the processor: says more than the clock on a machine that does other things."""
+    """Return the processor time of a process. On a busy machine it tells more than wall time."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class CpuWatch:
-    """Processor time of several processes since it was made."""
+    """Measures the processor time of several processes since its creation."""
 
     def __init__(self, pids: dict[str, int]) -> None:
         self._pids = pids
         self._start = {name: cpu_seconds(pid) for name, pid in pids.items()}
 
     def row(self, count: float, unit: str) -> list[Row]:
-        """For each of `count` things."""
+        """Return the processor time per item, for `count` items, one row per process."""
         return [
             Row(f"  processor, {name}", (cpu_seconds(pid) - self._start[name]) / count * 1e6, unit)
             for name, pid in self._pids.items()
@@ -151,7 +151,7 @@ async def _after(seconds: float, session: MessageSession) -> int:
 
 
 async def large_beside_pings(attachment: Attachment, size: int, pids: dict[str, int]) -> list[Row]:
-    """One large packet, out of a file, and a ping every 10 ms on the same connection."""
+    """Send one large packet out of a file, with a ping every 10 ms on the same connection."""
     pings: list[int] = []
     rss: dict[str, list[int]] = {name: [rss_bytes(pid)] for name, pid in pids.items()}
     with tempfile.TemporaryFile() as file:
@@ -184,14 +184,14 @@ async def large_beside_pings(attachment: Attachment, size: int, pids: dict[str, 
     pings.sort()
     name = f"{size >> 20} MiB in one packet"
     rows = [
-        Row(f"{name}, out of a file, onto the disk", size / took / 1e6, "MB/s"),
+        Row(f"{name}, from a file to the disk", size / took / 1e6, "MB/s"),
         Row("  pings without it, p50", quiet[100] / 1e3, "ms"),
         Row("  pings without it, p99", quiet[197] / 1e3, "ms"),
-        Row(f"  pings beside it, p50 (of {len(pings)})", pings[len(pings) // 2] / 1e3, "ms"),
-        Row("  pings beside it, p99", pings[int(len(pings) * 0.99)] / 1e3, "ms"),
-        Row("  pings beside it, longest", pings[-1] / 1e3, "ms"),
+        Row(f"  pings during it, p50 (of {len(pings)})", pings[len(pings) // 2] / 1e3, "ms"),
+        Row("  pings during it, p99", pings[int(len(pings) * 0.99)] / 1e3, "ms"),
+        Row("  pings during it, longest", pings[-1] / 1e3, "ms"),
         Row("  window at the end", window / 1024, "KiB"),
     ]
     return rows + [
-        Row(f"  memory of the {name} grew by", (max(seen) - seen[0]) / 2**20, "MiB") for name, seen in rss.items()
+        Row(f"  growth in memory of the {name}", (max(seen) - seen[0]) / 2**20, "MiB") for name, seen in rss.items()
     ]

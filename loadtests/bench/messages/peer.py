@@ -1,4 +1,4 @@
-"""The other side of the measurements, in a process of its own: `python -m loadtests.bench.messages.peer RELAY`."""
+"""The receiver of the measurements, a separate process: `python -m loadtests.bench.messages.peer RELAY`."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ SINK, CALLS, PACKETS, STREAM = "sink", "calls", "packets", "stream"
 
 
 async def sink(reader: StreamReader, writer: StreamWriter) -> None:
-    """Take produce requests to their end, check every message, and say how many there were."""
+    """Read produce requests until the end, check every message, and answer with the number of messages."""
     count = 0
     async for request in read_requests(reader):
         for _ in request.messages.payloads():
@@ -30,7 +30,7 @@ async def answer(request: Request) -> Response:
 
 async def take_packets(reader: StreamReader, writer: StreamWriter) -> None:
     def drop(packet: Packet) -> None:
-        """Large bodies are on disk by now."""
+        """Do nothing: a large body is already on disk."""
 
     session = MessageSession(reader, writer)
     session.register(1, drop)
@@ -39,7 +39,7 @@ async def take_packets(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 async def echo_stream(reader: StreamReader, writer: StreamWriter) -> None:
-    """Plain bytes, to compare with."""
+    """Echo plain bytes, for comparison."""
     while data := await reader.read(1 << 18):
         writer.write(data)
         await writer.drain()

@@ -1,3 +1,3 @@
-"""What survives, and how fast it is: the tunnel beside others that lead through HTTP."""
+"""Compares the tunnel with other tunnels over HTTP: whether connections survive faults, and the speed."""
 
 __all__: list[str] = []

@@ -1,9 +1,9 @@
-"""What survives, and how fast is it? The tunnel beside other ways through HTTP: `python -m loadtests.bench.peers`.
+"""Compares the tunnel with other tunnels over HTTP, in faults and in speed: `python -m loadtests.bench.peers`.
 
-Every contender leads from a local port to a target, as its documentation shows it. First one connection goes through
-each of them in each kind of weather: bytes up at a steady pace, then bytes down, every one checked; nobody repeats
-anything but the contender. Then they are measured in good weather beside two bare forwarders. A program that is not
-installed is an error.
+Every contender leads from a local port to a target, set up as its documentation shows. First, one connection goes
+through each contender under each kind of fault: bytes up at a steady pace, then bytes down, all of them checked. Only
+the contender may repeat anything. Then the speed without faults is measured, and compared with two bare forwarders. A
+program that is not installed is an error.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _Named = TypeVar("_Named", Contender, Weather)
 
 
 def survive(contender: Contender, weather: Weather, size_bytes: int) -> Outcome:
-    """One connection through it."""
+    """Send one checked connection through a contender under one kind of fault; return its outcome."""
     journey = Journey(size_bytes)
     with ExitStack() as stack, socket.create_server((HERE, 0)) as listening:
         started = contender.start(stack, listening.getsockname()[1], weather.front)
@@ -44,7 +44,7 @@ async def _survive(journey: Journey, listening: socket.socket, started: Started,
     helpers: list[asyncio.Task[None]] = []
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The first connection is the journey's: to the application a second one would be another one."""
+        """Accept only the first connection: a second one would be a different stream to the application."""
         if journey.has_begun:
             writer.close()
         else:
@@ -67,7 +67,7 @@ async def _kill(journey: Journey, started: Started) -> None:
 
 
 def _roads(contenders: Iterable[Contender]) -> list[Road]:
-    """For the measurement of speed."""
+    """Return the paths for the measurement of speed."""
     direct = WEATHERS[0].front
 
     def through(contender: Contender) -> Callable[[ExitStack], Way]:
@@ -109,7 +109,11 @@ def _chosen(parser: argparse.ArgumentParser, names: str, known: tuple[_Named, ..
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print both tables, or JSON. 0: measured; 2: usage, or a program is missing; 3: one of ours did not start."""
+    """Measure, and print both tables or JSON.
+
+    Return 0 if all was measured, 2 if a program is missing, and 3 if a process of this project did not start. A usage
+    error exits with 2.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.peers",
         description=__doc__,
@@ -117,13 +121,15 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known = ",".join(contender.name for contender in CONTENDERS)
-    parser.add_argument("--only", default="", metavar="NAMES", help=f"some of {known}")
+    parser.add_argument("--only", default="", metavar="NAMES", help=f"compare only these, of {known}")
     kinds = ",".join(weather.name for weather in WEATHERS)
-    parser.add_argument("--weather", default="", metavar="NAMES", help=f"some of {kinds}")
-    parser.add_argument("--size", default="32MiB", help="bytes each way of a connection in bad weather (default 32MiB)")
-    parser.add_argument("--fast-size", default="128MiB", help="bytes each way where speed is measured (default 128MiB)")
-    parser.add_argument("--runs", type=int, default=3, help="of each for speed; the median counts (default 3, 0: none)")
-    parser.add_argument("--echoes", type=int, default=1000, help="echoes of each run (default 1000)")
+    parser.add_argument("--weather", default="", metavar="NAMES", help=f"only these kinds of faults, of {kinds}")
+    parser.add_argument(
+        "--size", default="32MiB", help="bytes per direction of a connection under faults (default 32MiB)"
+    )
+    parser.add_argument("--fast-size", default="128MiB", help="bytes per direction for the speed (default 128MiB)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each for the speed; 0: none (default 3)")
+    parser.add_argument("--echoes", type=int, default=1000, help="echoes per run (default 1000)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     contenders = _chosen(parser, options.only, CONTENDERS)
@@ -150,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
     how = f"{options.size} up and {options.size} down through one connection, {PACE_BYTES_S >> 20} MiB/s"
     print("\n".join([machine(), f"{how}; load average before: {load_before:.2f}", "", _table(found, weathers)]))
     if rows:
-        text = f"in good weather: {options.fast_size} each way, {options.echoes} echoes, medians of {options.runs} runs"
+        text = f"without faults: {options.fast_size} each way, {options.echoes} echoes, medians of {options.runs} runs"
         print("\n" + render(rows, [text]))
     return 0
 

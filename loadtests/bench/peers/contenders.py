@@ -1,4 +1,4 @@
-"""The programs that are compared, each started as its documentation shows, from a local port to a target."""
+"""The compared programs, each started as its documentation shows, from a local port to a target."""
 
 import json
 from collections.abc import Callable
@@ -19,18 +19,18 @@ __all__ = ["CONTENDERS", "Contender", "Front", "Started"]
 
 HERE = "127.0.0.1"
 Front = Callable[[int], AbstractContextManager[int]]
-"""What stands before a server: given the server's port, the one that clients are to use."""
+"""Starts an intermediary in front of a server; takes the server's port and yields the port for clients."""
 
 
 class Started(msgspec.Struct):
-    """Its processes run. `server` may be killed and started again."""
+    """A contender whose processes run. `server` may be killed and started again."""
 
     local_port: int
     server: Process
 
 
 class Contender(msgspec.Struct, frozen=True):
-    """`start` starts its server, what stands before it, and its client, for a target at a port of this machine."""
+    """A program to compare. `start` starts its server, an intermediary and its client, for a target at a local port."""
 
     name: str
     what: str
@@ -38,7 +38,7 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
-    """The exit has a link of its own to the relay: it stands on the open side."""
+    """Return the start of the tunnel. Its exit is on the open side and has a direct link to the relay."""
 
     def start(stack: ExitStack, target: int, front: Front) -> Started:
         relay = stack.enter_context(RelayProcess())
@@ -76,7 +76,7 @@ def _wstunnel(stack: ExitStack, target: int, front: Front) -> Started:
 
 
 def _xray(stack: ExitStack, target: int, front: Front) -> Started:
-    """XHTTP in the mode that asks least of what stands in between: bytes up in POSTs, down in one long GET."""
+    """Start XHTTP in the mode that asks the least of intermediaries: bytes up in POSTs, down in one long GET."""
     program = find_peer("xray", "https://github.com/XTLS/Xray-core/releases")
     directory = Path(stack.enter_context(TemporaryDirectory(prefix="tunnel-xray-")))
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())

@@ -1,6 +1,6 @@
-"""A forwarder that resets each of its connections when it reaches an age: `python -m loadtests.bench.peers.cutter`.
+"""A forwarder that resets each connection at a certain age: `python -m loadtests.bench.peers.cutter`.
 
-As a firewall does that lets no connection live for long. It says `ready PORT` when it listens.
+Some firewalls do the same. It prints `ready PORT` when it listens.
 """
 
 import argparse
@@ -22,7 +22,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def serve(upstream: int, age_s: float) -> asyncio.Server:
-    """Listen at a free port."""
+    """Listen at a free port; return the server."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -51,15 +51,19 @@ async def _run(upstream: int, age_s: float) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.peers.cutter",
         description=__doc__,
         epilog="example: python -m loadtests.bench.peers.cutter --upstream 8080 --age 0.5",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--upstream", type=int, required=True, metavar="PORT", help="where connections lead")
-    parser.add_argument("--age", type=float, default=0.5, metavar="S", help="of a connection when it is reset (0.5)")
+    parser.add_argument(
+        "--upstream", type=int, required=True, metavar="PORT", help="port to which connections are forwarded"
+    )
+    parser.add_argument(
+        "--age", type=float, default=0.5, metavar="S", help="age at which a connection is reset (default: 0.5)"
+    )
     options = parser.parse_args(arguments)
     asyncio.run(_run(options.upstream, options.age))
     return 0

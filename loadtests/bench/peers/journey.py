@@ -1,4 +1,4 @@
-"""One TCP connection of an application: bytes up, at a steady pace, then bytes down, and every one of them checked."""
+"""One TCP connection of an application: bytes up at a steady pace, then bytes down, all of them checked."""
 
 import asyncio
 import contextlib
@@ -12,23 +12,23 @@ from loadtests.harness.transfer import Flow
 __all__ = ["PACE_BYTES_S", "End", "Journey", "Outcome"]
 
 CHUNK_BYTES = 256 * 1024
-PACE_BYTES_S = 16 * 1024 * 1024  # slow enough that whatever happens each half second happens several times
-STAND_S = 10.0  # no byte for so long: it stands still
+PACE_BYTES_S = 16 * 1024 * 1024  # slow enough that a fault of every half second occurs several times
+STAND_S = 10.0  # after this time without a byte the connection counts as standing still
 _LOOK_S = 0.1
 
 
 class End(enum.Enum):
-    """How it went for the application."""
+    """How the connection ended, as the application sees it."""
 
     WHOLE = "whole"
-    ENDED = "ends early"  # with an end of stream: to the application it looks as if that were all
+    ENDED = "ends early"  # with an end of stream, so that the data looks complete to the application
     FAILED = "fails"  # with an error
     STOOD = "stands still"
     WRONG = "is wrong"
 
 
 class Outcome(msgspec.Struct):
-    """Of one journey. `share`: of all bytes, both ways, that arrived."""
+    """The result of one journey. `share` is the share of all bytes, both directions, that arrived."""
 
     end: End
     share: float
@@ -41,31 +41,31 @@ class Outcome(msgspec.Struct):
 
 
 class _EndedEarlyError(ConnectionError):
-    """The stream ended before everything had come."""
+    """The stream ended before all bytes had arrived."""
 
 
 class Journey:
-    """`serve` is the target; `travel` the application, once."""
+    """One checked connection: serve() is the target's side; travel() is the application's side, and runs once."""
 
     def __init__(self, size_bytes: int) -> None:
         self.up = Flow(size_bytes, 1)
         self.down = Flow(size_bytes, 2)
-        self.has_begun = False  # at the target
+        self.has_begun = False  # whether the target has been reached
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read everything that comes up, then send as much down."""
+        """Read all bytes up, then send the bytes down."""
         self.has_begun = True
         try:
             await _read(self.up, reader)
             await _write(self.down, writer)
-            await reader.read()  # until the other one has it all, and closes
+            await reader.read()  # until the application has all bytes, and closes
         except OSError:
-            pass  # the application notices, or it does not: its journey says
+            pass  # travel() reports the outcome, as the application sees it
         finally:
             await _drop(writer)
 
     async def travel(self, port: int) -> Outcome:
-        """Connect there, and move everything; what came of it."""
+        """Connect to a port of this machine, and move all bytes; return the outcome."""
         began = time.monotonic()
         end = End.WHOLE
         try:

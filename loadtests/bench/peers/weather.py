@@ -1,4 +1,4 @@
-"""What the connection between client and server meets."""
+"""The kinds of faults between client and server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,10 @@ CUT_AGE_S = 0.5
 
 
 class Weather(msgspec.Struct, frozen=True):
-    """`front` stands before the server; `kills`: in the middle the server is killed, and started again at once."""
+    """A kind of fault. `front` starts an intermediary in front of the server.
+
+    If `kills`, the server is killed in the middle of the upload, and started again at once.
+    """
 
     name: str
     what: str
@@ -56,8 +59,8 @@ def _cuts(port: int) -> Iterator[int]:
 
 WEATHERS: tuple[Weather, ...] = (
     Weather("direct", "nothing in between", _nothing),
-    Weather("nginx", "nginx with its defaults: whole bodies are collected, no upgrade passes", _nginx),
-    Weather("cuts", f"every TCP connection is reset {CUT_AGE_S} s after it was made", _cuts),
+    Weather("nginx", "nginx with its defaults: it buffers whole bodies and removes Upgrade", _nginx),
+    Weather("cuts", f"every TCP connection is reset {CUT_AGE_S} s after it was opened", _cuts),
     Weather("losses", "one request in twenty never arrives, one response in twenty is lost", _losses),
-    Weather("kill -9", "the server is killed in the middle, and started again", _nothing, kills=True),
+    Weather("kill -9", "the server is killed in the middle of the upload, and started again", _nothing, kills=True),
 )

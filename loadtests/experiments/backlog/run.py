@@ -18,12 +18,12 @@ from tunnel.messages import Log, LogConfig
 __all__ = ["Figures", "Measures", "run"]
 
 _SIDES = "loadtests.experiments.backlog.sides"
-_FILL = 1000  # messages of one append when the backlog is made
-_LIVE_RATE = 1000.0  # messages a second, while the delay of live messages is measured
+_FILL = 1000  # messages per append while the backlog is filled
+_LIVE_RATE = 1000.0  # messages per second while the delay of live messages is measured
 
 
 class Figures(msgspec.Struct):
-    """With, or without, a replica."""
+    """The figures with a replica, or those without one."""
 
     sender_alone: float = 0.0
     sender_beside_reader: float = 0.0
@@ -34,7 +34,7 @@ class Figures(msgspec.Struct):
 
 
 class Measures(msgspec.Struct):
-    """Everything that is measured."""
+    """All results of a measurement."""
 
     backlog_messages: int
     bytes_per_message: float = 0.0
@@ -47,7 +47,10 @@ class Measures(msgspec.Struct):
 
 
 def run(messages: int, seconds: float, *, told: Callable[[str], None] = lambda text: None) -> Measures:
-    """Make a backlog of so many messages of 1 KiB and measure; each phase takes `seconds`. Blocks; leaves nothing."""
+    """Fill a backlog with `messages` of 1 KiB and measure; each phase takes `seconds`.
+
+    Blocks until the end and removes all of its files. `told` is called with the name of each phase.
+    """
     place = Path(tempfile.mkdtemp(prefix="tunnel-backlog-"))
     measures = Measures(messages)
     try:
@@ -79,7 +82,10 @@ def _fill(directory: Path, messages: int, measures: Measures) -> None:
 
 
 def _read(directory: Path, seconds: float, *, cold: bool) -> tuple[float, float]:
-    """Messages a second, each checked, by one reader; and for each second of processor time. Cold: not in the cache."""
+    """Read and check the log; return messages per second, and per second of processor time.
+
+    If `cold`, the log is dropped from the page cache first.
+    """
     if cold:
         for path in directory.glob("*.log"):
             with path.open("rb") as file:
@@ -124,12 +130,12 @@ def _broker(port: int, directory: Path, master: str, replica: str) -> Process:
 
 
 def _live(master: str, seconds: float, *others: tuple[object, ...]) -> float:
-    """The delay of live messages while the others work. The consumer begins at the end of the log as it is then."""
+    """Return the p99 delay of live messages while `others` run. The consumer starts at the current end of the log."""
     return _together(*others, ("consumer", master, seconds, -1))[-1]["p99_ms"]
 
 
 def _together(*sides: tuple[object, ...]) -> list[dict[str, float]]:
-    """Run these at once; what each prints at its end."""
+    """Run these processes at once; return the JSON that each prints at its end."""
     processes = [Process(python_command(_SIDES, *map(str, side))).start() for side in sides]
     try:
         for process in processes:

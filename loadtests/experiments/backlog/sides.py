@@ -1,8 +1,8 @@
 """The processes of the measurement: `python -m loadtests.experiments.backlog.sides ROLE ...`, where ROLE is broker,
 replica, producer, consumer or reader.
 
-Brokers serve until killed. The others work for some seconds, then print one line of JSON. All of it is loopback TCP:
-what is measured is the log, not the tunnel.
+A broker serves until it is killed. The other roles work for some seconds, then print one line of JSON. All of them use
+loopback TCP, since the log is measured and not the tunnel.
 """
 
 import asyncio
@@ -22,11 +22,13 @@ __all__ = ["MESSAGE_BYTES", "main"]
 MESSAGE_BYTES = 1024
 _BATCH = 100
 _IN_FLIGHT = 8
-_LOG = LogConfig(flush_messages=1000, flush_s=0.005)  # live readers wait for flushes: here not for a second
+_LOG = LogConfig(
+    flush_messages=1000, flush_s=0.005
+)  # live readers wait for flushes; the default would make them wait longer
 
 
 async def broker(port: int, directory: str, master: str, replica: str) -> None:
-    """Serve a log; with `master` as its replica; with `replica` send far-behind readers there."""
+    """Serve a log. With `master`, serve as its replica; with `replica`, redirect readers that are far behind to it."""
     log = Log.open(directory, _LOG)
     config = BrokerConfig(master=master, replica=replica)
     server = await asyncio.start_server(serve_calls(LogBroker(log, config).handlers), "127.0.0.1", port)
@@ -39,7 +41,7 @@ async def broker(port: int, directory: str, master: str, replica: str) -> None:
 
 
 async def producer(address: str, seconds: float, rate: float) -> dict[str, float]:
-    """Append messages that carry the time; at a rate, or as fast as it goes."""
+    """Append messages that carry the time, at `rate` messages per second or, if that is 0, as fast as possible."""
     sent = 0
     batch = _BATCH if not rate else max(1, round(rate / 200))
     async with ChannelTable() as table:
@@ -62,7 +64,7 @@ async def producer(address: str, seconds: float, rate: float) -> dict[str, float
 
 
 async def consumer(address: str, seconds: float, offset: int) -> dict[str, float]:
-    """Follow the log from an offset, or from its end (-1); how long messages took from their producer."""
+    """Follow the log from an offset, or from its end (-1); return how long messages took from their producer."""
     times: list[float] = []
     async with ChannelTable() as table:
         if offset < 0:
@@ -81,7 +83,7 @@ async def consumer(address: str, seconds: float, offset: int) -> dict[str, float
 
 
 async def reader(address: str, seconds: float) -> dict[str, float]:
-    """Read the log from its beginning, again and again: a reader that catches up."""
+    """Read the log from its beginning again and again, as a reader that catches up does."""
     count, redirected = 0, 0
     async with ChannelTable() as table:
         start = time.monotonic()
@@ -96,7 +98,7 @@ async def reader(address: str, seconds: float) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run one of them."""
+    """Run one role."""
     side, *rest = arguments
     match side:
         case "broker":

@@ -1,3 +1,3 @@
-"""Where do messages get lost when a connection breaks? A sender, receivers, a broker, and a break in the middle."""
+"""Where are messages lost when a connection breaks? A sender, a broker and receivers, and a break in the middle."""
 
 __all__: list[str] = []

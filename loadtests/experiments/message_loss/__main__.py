@@ -1,4 +1,4 @@
-"""`python -m loadtests.experiments.message_loss`."""
+"""The command of the message-loss experiment: `python -m loadtests.experiments.message_loss --help`."""
 
 import argparse
 import asyncio
@@ -21,11 +21,11 @@ LOST_WITH_TUNNEL = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, report; 1 when the tunnel lost a message."""
+    """Run the experiment and print its report; return 1 if the tunnel lost or doubled a message."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.broker == "nats" and shutil.which("nats-server") is None:
-        print("there is no nats-server here: make system-deps, or use --broker builtin", file=sys.stderr)
+        print("nats-server is not installed: run make system-deps, or use --broker builtin", file=sys.stderr)
         return USAGE
     configure_log(arguments.log)
     experiment = Experiment(
@@ -57,21 +57,32 @@ def _shown(reports: Sequence[Report]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.message_loss",
-        description="Publish through a path that is killed, and count which messages nobody received.",
+        description="Publish messages through a path that is killed on the way, and count those that no receiver got.",
         epilog="example: python -m loadtests.experiments.message_loss --mode both --broker nats. "
-        "Exit codes: 0 ok, 1 the tunnel lost or doubled a message, 2 usage.",
+        "Exit codes: 0 ok, 1 the tunnel lost or doubled a message, 2 wrong usage.",
     )
-    parser.add_argument("--mode", choices=("raw", "tunnel", "both"), default="both", help="default: both")
-    parser.add_argument("--broker", choices=("builtin", "nats"), default="builtin", help="default: builtin")
-    parser.add_argument("--tps", type=int, default=1000, help="messages a second (default: 1000)")
-    parser.add_argument("--size", type=int, default=12_288, metavar="BYTES", help="of a message (default: 12288)")
-    parser.add_argument("--receivers", type=int, default=3, help="default: 3")
-    parser.add_argument("--break-after", type=float, default=5.0, metavar="S", help="kill the path then (default: 5)")
     parser.add_argument(
-        "--delay-ms", type=float, default=20.0, metavar="MS", help="of the path, each way (default: 20)"
+        "--mode", choices=("raw", "tunnel", "both"), default="both", help="the way to the broker (default: both)"
     )
-    parser.add_argument("--carrier", choices=CARRIERS, default="poll", help="of the tunnel (default: poll)")
-    parser.add_argument("--directory", type=Path, default=Path("build/message-loss"), help="where the records go")
+    parser.add_argument(
+        "--broker", choices=("builtin", "nats"), default="builtin", help="broker to use (default: builtin)"
+    )
+    parser.add_argument("--tps", type=int, default=1000, help="messages per second (default: 1000)")
+    parser.add_argument("--size", type=int, default=12_288, metavar="BYTES", help="size of a message (default: 12288)")
+    parser.add_argument("--receivers", type=int, default=3, help="number of receivers (default: 3)")
+    parser.add_argument(
+        "--break-after", type=float, default=5.0, metavar="S", help="kill the path after S seconds (default: 5)"
+    )
+    parser.add_argument(
+        "--delay-ms", type=float, default=20.0, metavar="MS", help="delay of the path, each way (default: 20)"
+    )
+    parser.add_argument("--carrier", choices=CARRIERS, default="poll", help="carrier of the tunnel (default: poll)")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path("build/message-loss"),
+        help="directory for the records (default: build/message-loss)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--log", choices=("info", "warning"), default="warning")
     return parser

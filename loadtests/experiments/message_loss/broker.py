@@ -1,6 +1,7 @@
-"""A small broker of our own: what of NATS the experiment needs, in one process, at as many addresses as servers.
+"""A small built-in broker with the part of NATS that the experiment needs: one process with one port per server.
 
-Subjects are exact; a group's messages go to its members in turn. Who does not read holds back who publishes.
+Subjects have no wildcards. Messages to a group go to its members in turn. A subscriber that does not read stops the
+publisher (back-pressure).
 """
 
 import argparse
@@ -22,7 +23,7 @@ _log = structlog.get_logger("broker")
 
 @dataclass(eq=False)
 class Subscription:
-    """Who wants a subject."""
+    """One client's subscription to a subject."""
 
     writer: asyncio.StreamWriter
     subject: str
@@ -32,13 +33,13 @@ class Subscription:
 
 @dataclass
 class Broker:
-    """The subscriptions of all servers together: what is published at one is delivered at all."""
+    """The subscriptions at all servers: a message published at one server is delivered at all of them."""
 
     subscriptions: list[Subscription] = field(default_factory=list)
     _turn: int = 0
 
     def chosen(self, subject: str) -> list[Subscription]:
-        """Every subscription without a group, and one of each group."""
+        """Return every subscription to the subject without a group, and one of each group."""
         groups: dict[str, list[Subscription]] = {}
         single = []
         for subscription in self.subscriptions:
@@ -51,7 +52,7 @@ class Broker:
         return single + [members[self._turn % len(members)] for members in groups.values()]
 
     async def serve(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client, from its beginning to its end."""
+        """Serve one client until its connection ends."""
         writer.write(info_line(name))
         try:
             while (frame := await read_frame(reader)) is not None:
@@ -81,7 +82,7 @@ class Broker:
             case (("CONNECT" | "PONG"), _):
                 pass
             case _:
-                raise ProtocolError(f"no such verb: {frame.verb[:20]!r}")
+                raise ProtocolError(f"unknown verb: {frame.verb[:20]!r}")
 
     async def _publish(self, subject: str, frame: Frame) -> None:
         for subscription in self.chosen(subject):
@@ -107,13 +108,13 @@ async def _run(ports: Sequence[int]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop."""
+    """Serve until interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.message_loss.broker",
         description="A broker for the message-loss experiment.",
         epilog="example: python -m loadtests.experiments.message_loss.broker 4222 4223 4224",
     )
-    parser.add_argument("ports", nargs="+", type=int, metavar="PORT", help="one for each server, on loopback")
+    parser.add_argument("ports", nargs="+", type=int, metavar="PORT", help="one port on loopback for each server")
     arguments = parser.parse_args(argv)
     configure_log("info")
     try:

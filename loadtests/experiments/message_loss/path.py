@@ -1,6 +1,6 @@
-"""The path between the sender and what it talks to: a forwarder that holds every byte for a while, each way.
+"""The path from the sender to its broker or relay: a forwarder that delays every byte, in each direction.
 
-Kill it, and what it holds is lost, as when a router or a proxy dies.
+When it is killed, the bytes that it holds are lost, as when a router or a proxy dies.
 """
 
 import argparse
@@ -17,11 +17,11 @@ __all__ = ["forward", "main"]
 
 _log = structlog.get_logger("path")
 _READ_BYTES = 64 * 1024
-_HELD_CHUNKS = 256  # 16 MiB at most
+_HELD_CHUNKS = 256  # at most 16 MiB
 
 
 async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
-    """Move bytes one way, each `delay_s` later than it came, until the end of either side."""
+    """Forward bytes in one direction, each `delay_s` after it arrived, until either side ends."""
     loop = asyncio.get_running_loop()
     held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_HELD_CHUNKS)
 
@@ -66,15 +66,17 @@ async def _run(port: int, to: int, delay_s: float) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Forward until told to stop."""
+    """Forward until interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.message_loss.path",
-        description="A TCP forwarder on loopback that delays.",
+        description="A TCP forwarder on loopback that delays every byte.",
         epilog="example: python -m loadtests.experiments.message_loss.path --listen 4000 --to 4222 --delay-ms 20",
     )
     parser.add_argument("--listen", type=int, required=True, metavar="PORT")
     parser.add_argument("--to", type=int, required=True, metavar="PORT")
-    parser.add_argument("--delay-ms", type=float, default=20.0, metavar="MS", help="each way (default: 20)")
+    parser.add_argument(
+        "--delay-ms", type=float, default=20.0, metavar="MS", help="delay in each direction (default: 20)"
+    )
     arguments = parser.parse_args(argv)
     configure_log("info")
     try:

@@ -1,4 +1,4 @@
-"""The text protocol of NATS, as far as the experiment speaks it: frames to bytes, and bytes to frames.
+"""The part of the NATS text protocol that the experiment uses: encodes and decodes frames.
 
 https://docs.nats.io/reference/reference-protocols/nats-protocol (read 2026-11).
 """
@@ -31,12 +31,12 @@ _PAYLOAD = frozenset({"PUB", "HPUB", "MSG", "HMSG"})
 
 
 class ProtocolError(ConnectionError):
-    """What came is not the protocol: the connection is of no use any more."""
+    """The peer violated the protocol; the connection must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A line, its words, and the payload behind it; `header_size` bytes of that are headers."""
+    """A line, split into words, and the payload after it. The first `header_size` bytes of the payload are headers."""
 
     verb: str
     words: tuple[str, ...]
@@ -45,7 +45,7 @@ class Frame:
 
 
 def info_line(server: str) -> bytes:
-    """What a server says first."""
+    """Return the first line that a server sends."""
     info = {
         "server_id": server,
         "server_name": server,
@@ -58,19 +58,19 @@ def info_line(server: str) -> bytes:
 
 
 def connect_line() -> bytes:
-    """What a client says first, with a question that shows when the server has understood."""
+    """Return the first lines that a client sends, with a PING whose PONG shows that the server has read them."""
     options = {"verbose": False, "pedantic": False, "headers": True, "lang": "python", "name": "sender", "version": "1"}
     return b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n"
 
 
 def publish(subject: str, number: int, payload: bytes) -> bytes:
-    """A message whose headers have its number."""
+    """Return a message to publish, with its number in a header."""
     head = _HEAD + f"{ID_HEADER}: {number}\r\n\r\n".encode()
     return f"HPUB {subject} {len(head)} {len(head) + len(payload)}\r\n".encode() + head + payload + b"\r\n"
 
 
 def deliver(subject: str, sid: str, frame: Frame) -> bytes:
-    """The same message on its way from a server to a subscriber."""
+    """Return a published message in the form in which a server sends it to a subscriber."""
     if frame.header_size:
         line = f"HMSG {subject} {sid} {frame.header_size} {len(frame.payload)}\r\n"
     else:
@@ -79,13 +79,13 @@ def deliver(subject: str, sid: str, frame: Frame) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """The next frame, or None at the end. ProtocolError for what is none."""
+    """Read and return the next frame, or None at the end. Raise ProtocolError if the bytes are not a frame."""
     try:
         line = await reader.readuntil(b"\r\n")
     except asyncio.IncompleteReadError:
         return None
     except asyncio.LimitOverrunError as error:
-        raise ProtocolError("a line without an end") from error
+        raise ProtocolError("a line is too long") from error
     verb, *words = line.decode("utf-8", "replace").split() or [""]
     verb = verb.upper()
     if verb not in _PAYLOAD:
@@ -97,11 +97,11 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     except (IndexError, ValueError):
         raise ProtocolError(f"{line[:60]!r} has no size") from None
     if not 0 <= header_size <= size <= _MAX_PAYLOAD_BYTES:
-        raise ProtocolError(f"{line[:60]!r} has a size that cannot be")
+        raise ProtocolError(f"{line[:60]!r} has an impossible size")
     try:
         payload = await reader.readexactly(size + 2)
     except asyncio.IncompleteReadError:
         return None
     if not payload.endswith(b"\r\n"):
-        raise ProtocolError(f"{line[:60]!r} is longer than it says")
+        raise ProtocolError(f"{line[:60]!r} has more payload than it declares")
     return Frame(verb, tuple(words), payload[:-2], header_size)

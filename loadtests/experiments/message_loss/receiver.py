@@ -1,4 +1,4 @@
-"""A receiver: a process with a control and a main subscription, that counts what comes until it is told to end."""
+"""A receiver process: it records the messages of its main subscription until a terminate message ends it."""
 
 import argparse
 import asyncio
@@ -17,11 +17,11 @@ from tunnel.command_line import configure_log
 __all__ = ["main", "receive"]
 
 _log = structlog.get_logger("receiver")
-_QUIET_S = 1.0  # after the terminate message: what other servers of a cluster still hand over comes within this time
+_QUIET_S = 1.0  # after the terminate message; the other servers of a cluster deliver their last messages within it
 
 
 async def receive(port: int, recorder: Recorder) -> int:
-    """Until the terminate message; how many messages came."""
+    """Record messages until the terminate message and a quiet second after it; return their number."""
     count = 0
     moved = asyncio.Event()
     ended = asyncio.Event()
@@ -62,16 +62,16 @@ async def receive(port: int, recorder: Recorder) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """One receiver."""
+    """Run one receiver; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.message_loss.receiver",
         description="A receiver of the message-loss experiment.",
         epilog="example: python -m loadtests.experiments.message_loss.receiver --port 4223 --name receiver-0 "
         "--directory build/x",
     )
-    parser.add_argument("--port", type=int, required=True, help="of its server, on loopback")
+    parser.add_argument("--port", type=int, required=True, help="port of its server, on loopback")
     parser.add_argument("--name", required=True)
-    parser.add_argument("--directory", type=Path, required=True, help="where its records go")
+    parser.add_argument("--directory", type=Path, required=True, help="directory for its records")
     arguments = parser.parse_args(argv)
     configure_log("info")
     try:

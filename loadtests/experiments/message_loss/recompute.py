@@ -1,4 +1,4 @@
-"""The report once more, by Spark and from the records alone: it must agree with the one that the run printed."""
+"""Computes the report again with Spark, from the records alone; it must agree with the one that the run printed."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from loadtests.experiments.message_loss.report import Gap, Report
 
 __all__ = ["main", "recompute", "records_of"]
 
-# The columns of the trace record that the experiment fills; what a line does not have is null, and means the default.
+# The columns of the trace record that the experiment fills. A column that a line lacks is null and has its default.
 SCHEMA = StructType(
     [
         StructField("time_us", LongType()),
@@ -30,12 +30,15 @@ SCHEMA = StructType(
 
 
 def records_of(spark: SparkSession, directory: Path) -> DataFrame:
-    """Every record of a run."""
+    """Read all records of a run."""
     return spark.read.schema(SCHEMA).json(str(directory))
 
 
 def recompute(records: DataFrame, mode: str, broker: str) -> Report:
-    """The report of a run, but for how long it was disconnected. Two passes: one counts, one looks for gaps."""
+    """Compute the report of a run, except the duration of the outage.
+
+    It takes two passes over the records: one counts messages, one finds gaps.
+    """
     counted = records.groupBy("node", "cause", "event").agg(F.count("*").alias("n"), F.max("size_bytes").alias("size"))
     rows = counted.collect()
     sent = {(row["cause"], row["event"]): row["n"] for row in rows if row["event"] != Stage.RECEIVED}
@@ -56,7 +59,7 @@ def recompute(records: DataFrame, mode: str, broker: str) -> Report:
 
 
 def _gaps(received: DataFrame, published: int) -> tuple[list[Gap], int]:
-    """The gaps, and how many different ids came."""
+    """Return the gaps, and the number of different ids received."""
     end = received.sparkSession.range(1).select(F.lit(published + 1).alias("sequence"))
     order = Window.orderBy("sequence")
     ids = received.select("sequence").distinct().unionByName(end)
@@ -76,7 +79,7 @@ def _counts(sent: dict[tuple[str, str], int], phase: str, message_bytes: int) ->
 
 
 def session() -> SparkSession:
-    """A small one, on this machine."""
+    """Start a small Spark session on this machine."""
     builder: Any = SparkSession.builder
     quiet = builder.master("local[2]").config("spark.ui.enabled", "false")
     made: SparkSession = quiet.config("spark.sql.shuffle.partitions", "1").getOrCreate()
@@ -85,10 +88,10 @@ def session() -> SparkSession:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Recompute the report of a directory."""
+    """Recompute and print the report of a directory."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.message_loss.recompute",
-        description="Compute the report of the message-loss experiment again, from its records, by Spark.",
+        description="Compute the report of the message-loss experiment again, from its records, with Spark.",
         epilog="example: python -m loadtests.experiments.message_loss.recompute build/message-loss/raw-builtin",
     )
     parser.add_argument("directory", type=Path)

@@ -1,4 +1,4 @@
-"""What the experiment writes down, as trace records: a row for each message at each stage, for Spark to count again."""
+"""The records of the experiment: one trace record for each message at each stage, which Spark can count again."""
 
 import enum
 from pathlib import Path
@@ -14,7 +14,7 @@ __all__ = ["Recorder", "Stage", "received_ids"]
 
 
 class Stage(enum.StrEnum):
-    """The values of `event`: how far a message has come."""
+    """The stages that a message reaches, as values of `event`."""
 
     PUBLISHED = "message_published"
     BUFFERED = "message_buffered"
@@ -23,7 +23,7 @@ class Stage(enum.StrEnum):
 
 
 class Recorder:
-    """Writes the file of one node. `sequence` is the id of the message, `cause` the sender's phase."""
+    """Writes the records of one node. `sequence` is the id of the message, `cause` the sender's phase."""
 
     def __init__(self, directory: Path, node: str, statistics: PhaseStatistics | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -32,19 +32,19 @@ class Recorder:
         self._statistics = statistics
 
     def published(self, number: int, size_bytes: int) -> None:
-        """It was queued."""
+        """Record that the sender queued a message."""
         self._write(Stage.PUBLISHED, number, size_bytes)
 
     def buffered(self, number: int, size_bytes: int) -> None:
-        """It was moved to the byte buffer."""
+        """Record that a message was moved to the byte buffer."""
         self._write(Stage.BUFFERED, number, size_bytes)
 
     def written(self, number: int) -> None:
-        """The socket has it."""
+        """Record that the socket took a message."""
         self._write(Stage.WRITTEN, number, 0)
 
     def received(self, number: int, size_bytes: int) -> None:
-        """A receiver has it."""
+        """Record that this receiver got a message."""
         self._write(Stage.RECEIVED, number, size_bytes)
 
     def _write(self, stage: Stage, number: int, size_bytes: int) -> None:
@@ -62,5 +62,5 @@ class Recorder:
 
 
 def received_ids(file: Path) -> list[int]:
-    """The ids in a receiver's file, in the order of their coming."""
+    """Return the ids in a receiver's file, in the order of arrival."""
     return [record.sequence for record in read_records(file) if record.event == Stage.RECEIVED]

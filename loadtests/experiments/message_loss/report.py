@@ -1,7 +1,7 @@
-"""The report of the experiment, in the form of its document; every line is computed from the run.
+"""The report of the experiment, in the form of its reference document; every line is computed from the run.
 
-Where the document's sample does not add up (25,296 received and 25,269 expected differ by 27, not by the 17 that it
-states and multiplies), our gap is what was received less what was expected.
+The sample in the document does not add up: 25,296 received and 25,269 expected differ by 27, not by the 17 that it
+states and multiplies. Here the gap is the received id minus the expected one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,19 +14,22 @@ __all__ = ["Gap", "Report", "find_gaps", "side_by_side"]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Ids that nobody received: from the expected one up to, not including, the received one."""
+    """A range of ids that no receiver got: from `expected` up to, but not including, `received`."""
 
     expected: int
     received: int
 
     @property
     def size(self) -> int:
-        """How many messages."""
+        """The number of messages in the gap."""
         return self.received - self.expected
 
 
 def find_gaps(ids: Iterable[int], published: int) -> list[Gap]:
-    """The gaps among ids 1 ... `published`. One at the very end counts too, as if the next id had been received."""
+    """Return the gaps among the ids 1 to `published`.
+
+    A gap at the end is found as well, as if the id after the last one had been received.
+    """
     gaps = []
     expected = 1
     for number in [*sorted(set(ids)), published + 1]:
@@ -38,12 +41,12 @@ def find_gaps(ids: Iterable[int], published: int) -> list[Gap]:
 
 @dataclass
 class Report:
-    """What a run found."""
+    """The results of one run."""
 
     mode: str
     broker: str
     message_bytes: int
-    received: list[int] = field(default_factory=list)  # by each receiver
+    received: list[int] = field(default_factory=list)  # number of messages that each receiver got
     twice: int = 0
     gaps: list[Gap] = field(default_factory=list)
     published: int = 0
@@ -54,7 +57,7 @@ class Report:
     def of(
         cls, mode: str, broker: str, message_bytes: int, received: Sequence[Sequence[int]], found: PhaseStatistics
     ) -> "Report":
-        """From the ids that each receiver got, and from what the sender counted."""
+        """Build the report from the ids that each receiver got and the sender's counts."""
         ids = [number for one in received for number in one]
         published = sum(count.messages for count in found.published.values())
         return cls(
@@ -80,16 +83,16 @@ class Report:
 
     @property
     def lost(self) -> int:
-        """Messages that nobody received."""
+        """The number of messages that no receiver got."""
         return sum(gap.size for gap in self.gaps)
 
     @property
     def total(self) -> int:
-        """Messages received."""
+        """The number of messages received, those received twice included."""
         return sum(self.received)
 
     def lines(self) -> list[str]:
-        """As the document prints it."""
+        """Return the lines of the report in the form of the document."""
         rows = [f"MODE {self.mode}, BROKER {self.broker}", "", "RECEIVER"]
         rows += [f"  Receiver {i} Received Messages: {count:>8,}" for i, count in enumerate(self.received)]
         rows += ["  ------------------------------ -------", f"  Total Received Messages:      {self.total:>8,}"]
@@ -128,7 +131,7 @@ def _pair(count: Count) -> tuple[int, int]:
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str]) -> list[str]:
-    """Two reports beside each other."""
+    """Return the lines of two reports, side by side."""
     width = max(map(len, left), default=0) + 4
     height = max(len(left), len(right))
     padded = [[*lines, *[""] * (height - len(lines))] for lines in (left, right)]

@@ -1,4 +1,4 @@
-"""How the sender reaches its broker: a TCP connection, or a stream through the tunnel. Both lead over the same path."""
+"""The sender's two ways to its broker: TCP connections or a stream through the tunnel, both over the same path."""
 
 import abc
 import asyncio
@@ -14,34 +14,37 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Signs:
-    """The three signs of a broken connection; the sender leaves phase 1 at the first of them."""
+    """The signs of a broken connection; the sender leaves phase 1 at the first of them.
+
+    It serves as connection listener and as error listener of an attachment.
+    """
 
     def __init__(self) -> None:
         self.is_connected = False
-        self.was_disconnected = False  # of the connection listener
-        self.read_was_closed = False  # of the error listener
+        self.was_disconnected = False  # set by the connection listener
+        self.read_was_closed = False  # set by the error listener
         self.seen = asyncio.Event()
         self.back = asyncio.Event()
 
     def disconnected(self, reason: str) -> None:
-        """For the connection listener."""
+        """Note a lost connection, for the connection listener."""
         self.is_connected = False
         self.was_disconnected = True
         self.seen.set()
 
     def reconnected(self) -> None:
-        """For the connection listener."""
+        """Note that the connection is back, for the connection listener."""
         self.is_connected = True
         self.back.set()
 
     def read_closed(self, text: str) -> None:
-        """For the error listener."""
+        """Note a failed read, for the error listener."""
         self.read_was_closed = True
         self.seen.set()
 
 
 class Road(abc.ABC):
-    """`async with` it, and open a stream to the broker; `signs` says how it fares."""
+    """A way to the broker. Inside its `async with` block, open() returns a stream; `signs` reports breaks."""
 
     def __init__(self) -> None:
         self.signs = Signs()
@@ -56,36 +59,36 @@ class Road(abc.ABC):
 
     @abc.abstractmethod
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A new stream, when one can be had."""
+        """Open a new stream, as soon as that is possible."""
 
     async def healed(self) -> None:
-        """Return when the road can be used again, after a sign; what was in the old stream may be lost."""
+        """Wait until the road can be used again after a break. Bytes in the old stream may be lost."""
         if not self.signs.is_connected:
             await self.signs.back.wait()
 
 
 class RawRoad(Road):
-    """Nothing between the sender and TCP. A stream that broke is replaced by a new one."""
+    """A plain TCP connection. A stream that broke is replaced by a new one."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
         self._port = port
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Try until somebody listens."""
+        """Connect, and retry until the path accepts."""
         while True:
             try:
                 reader, writer = await asyncio.open_connection(_LOOPBACK, self._port)
             except OSError:
                 await asyncio.sleep(_RETRY_S)
                 continue
-            # With no buffer of its own, drain() returns when the socket has taken everything.
+            # Without a buffer in the transport, drain() returns only when the socket has taken everything.
             writer.transport.set_write_buffer_limits(high=0)
             return reader, writer
 
 
 class TunnelRoad(Road):
-    """A stream through a relay. What breaks beneath it is mended; the signs come from the attachment's listeners."""
+    """A stream through a relay, which survives breaks of the path; the attachment's listeners report them."""
 
     def __init__(self, relay_port: int, port: int, carrier: str) -> None:
         super().__init__()
@@ -104,5 +107,5 @@ class TunnelRoad(Road):
         await self._attachment.close()
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The one stream of the run."""
+        """Open the only stream of the run."""
         return await self._attachment.open_connection(_LOOPBACK, self._port, timeout=30)

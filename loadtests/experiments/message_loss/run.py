@@ -1,4 +1,4 @@
-"""One run of the experiment, from its processes to its report."""
+"""One run of the experiment: starts the processes, breaks the path, and builds the report."""
 
 import asyncio
 import contextlib
@@ -25,16 +25,16 @@ _SERVERS = 3
 _GREETING_S = 0.1
 _GREETED_S = 60.0
 _ENDING_S = 120.0
-_OUTAGE_S = 0.2  # before the path is there again: nobody reconnects into the same instant
+_OUTAGE_S = 0.2  # from the kill of the path to its restart: no client can reconnect at once
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What to do."""
+    """The settings of one run."""
 
     mode: str = "raw"
     broker: str = "builtin"
-    rate: int = 1000  # messages a second
+    rate: int = 1000  # messages per second
     size_bytes: int = 12_288
     receivers: int = 3
     break_after_s: float = 5.0
@@ -44,7 +44,7 @@ class Experiment:
 
 
 async def run(experiment: Experiment) -> Report:
-    """Phase 1, the break, phase 2; then count."""
+    """Run phase 1, the break and phase 2; return the report."""
     directory = experiment.directory / f"{experiment.mode}-{experiment.broker}"
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.glob("*.jsonl"):
@@ -80,7 +80,7 @@ async def _both_phases(
     receivers: list[Process],
     statistics: PhaseStatistics,
 ) -> float:
-    """Publish, break, notice, mend, end; for how long it was broken, in seconds."""
+    """Run both phases and wait for the receivers to end; return the duration of the outage in seconds."""
     await sender.start()
     await _greet(sender, receivers)
     signs = road.signs
@@ -112,7 +112,7 @@ async def _both_phases(
 
 
 async def _greet(sender: Sender, receivers: list[Process]) -> None:
-    """Until every receiver has heard of us, whatever lies between: then their subscriptions are known everywhere."""
+    """Send greetings until every receiver has got one: then all servers know all subscriptions."""
     async with asyncio.timeout(_GREETED_S):
         while not all('"greeted"' in receiver.output for receiver in receivers):
             sender.publish_to(HELLO)
@@ -121,7 +121,7 @@ async def _greet(sender: Sender, receivers: list[Process]) -> None:
 
 @contextlib.asynccontextmanager
 async def _broker(kind: str, ports: list[int]) -> AsyncIterator[None]:
-    """Three servers that hand messages on to each other."""
+    """Run a broker of several servers that forward messages to each other."""
     async with contextlib.AsyncExitStack() as stack:
         if kind == "builtin":
             command = python_command("loadtests.experiments.message_loss.broker", *map(str, ports))
@@ -138,7 +138,7 @@ async def _broker(kind: str, ports: list[int]) -> AsyncIterator[None]:
 
 
 def _receiver(ports: list[int], number: int, directory: Path) -> Process:
-    """On servers 2 and 3 in turn."""
+    """Return a receiver process; receivers use servers 2 and 3 in turn."""
     port = ports[1 + number % 2]
     arguments = ["--port", str(port), "--name", f"receiver-{number}", "--directory", str(directory)]
     return Process(
@@ -147,7 +147,10 @@ def _receiver(ports: list[int], number: int, directory: Path) -> Process:
 
 
 async def _road(stack: contextlib.AsyncExitStack, experiment: Experiment, broker_port: int) -> tuple[Process, Road]:
-    """The path that will be killed, and the sender's road over it: to the broker, or to a relay before the broker."""
+    """Start the path that will be killed; return it and the sender's road over it.
+
+    The path leads to the broker, or to a relay in front of the broker.
+    """
     path_port = stack.enter_context(hold_port())
     if experiment.mode == "raw":
         behind = broker_port

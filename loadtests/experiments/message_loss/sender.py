@@ -1,7 +1,7 @@
-"""The sender: a queue of messages, a byte buffer of 64 KiB, a socket, and what it takes to notice that it broke.
+"""The sender: a queue of messages, a byte buffer of 64 KiB, a socket, and the detection of a broken connection.
 
-It moves messages from the queue to the buffer, and the buffer to the socket, as the client of the document does. When
-the connection breaks, the buffer is lost with it; what is still in the queue goes out over the next one.
+It moves messages from the queue to the buffer, and the buffer to the socket, as the client of the reference document
+does. When the connection breaks, the buffer is lost with it; messages still in the queue go out over the next one.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from loadtests.experiments.message_loss.statistics import PhaseStatistics
 __all__ = ["Sender"]
 
 _log = structlog.get_logger("sender")
-BUFFER_BYTES = 64 * 1024  # as the document's
+BUFFER_BYTES = 64 * 1024  # as in the document
 
 
 class Sender:
-    """Publishes over a road until it is closed."""
+    """Publishes messages over a road until it is closed."""
 
     def __init__(self, road: Road, statistics: PhaseStatistics, record: Recorder, size_bytes: int) -> None:
         self.last_id = 0
@@ -31,17 +31,17 @@ class Sender:
         self._statistics = statistics
         self._record = record
         self._payload = bytes(i * 7 % 251 for i in range(size_bytes))
-        self._pending: deque[tuple[int, bytes]] = deque()  # id, or 0 for what is no numbered message
+        self._pending: deque[tuple[int, bytes]] = deque()  # id (0 for a message without a number) and bytes
         self._wanted = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    # for the experiment
+    # For the experiment
 
     async def start(self) -> None:
-        """Return when the broker has answered."""
+        """Start to connect, and return when the broker has answered."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         ready = asyncio.ensure_future(self._ready.wait())
         await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -50,28 +50,28 @@ class Sender:
             self._task.result()
 
     async def close(self) -> None:
-        """Stop at once."""
+        """Stop at once; queued messages are lost."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def publish_next(self) -> None:
-        """One message of the run: the next id in its header."""
+        """Queue the next numbered message of the run."""
         self.last_id += 1
         self._statistics.published[self._statistics.phase].add(1, len(self._payload))
         self._record.published(self.last_id, len(self._payload))
         self._queue(self.last_id, publish(MAIN, self.last_id, self._payload))
 
     def publish_to(self, subject: str) -> None:
-        """A message beside the run."""
+        """Queue a message without a number to another subject."""
         self._queue(0, publish(subject, 0, b"-"))
 
     async def emptied(self) -> None:
-        """Return when nothing is pending."""
+        """Wait until no message is pending."""
         await self._empty.wait()
 
     async def publish_at(self, rate: int, until: Callable[[], bool]) -> None:
-        """So many messages a second; log how many each second had."""
+        """Publish `rate` messages per second until `until` returns true; log the number sent in each second."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         first, second, logged = self.last_id, 0, self.last_id
@@ -85,7 +85,7 @@ class Sender:
                 logged = self.last_id
             await asyncio.sleep(0.005)
 
-    # inside
+    # Internals
 
     def _queue(self, number: int, message: bytes) -> None:
         self._pending.append((number, message))
@@ -93,7 +93,7 @@ class Sender:
         self._wanted.set()
 
     async def _run(self) -> None:
-        """One connection after the other."""
+        """Open one connection after the other, and write the queue to each until it breaks."""
         while True:
             reader, writer = await self._road.open()
             try:
@@ -116,7 +116,7 @@ class Sender:
                     await writer.wait_closed()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """INFO, CONNECT, PING, PONG."""
+        """Send CONNECT and PING, and read until the PONG."""
         writer.write(connect_line())
         while (frame := await read_frame(reader)) is not None:
             if frame.verb == "PONG":
@@ -146,7 +146,7 @@ class Sender:
                 self._empty.set()
 
     def _fill(self) -> tuple[bytearray, list[int]]:
-        """Move messages from the queue to a byte buffer."""
+        """Move messages from the queue to a new byte buffer; return it and the ids of the numbered ones."""
         buffer, ids = bytearray(), []
         while self._pending and (not buffer or len(buffer) + len(self._pending[0][1]) <= BUFFER_BYTES):
             number, message = self._pending.popleft()

@@ -1,7 +1,8 @@
-"""What the sender counts, as its document names it: messages buffered, and what of that the socket took.
+"""The sender's counters, with the names of the reference document: messages buffered, and those the socket took.
 
-Each `increment_out_bytes` is one message that moved from the queue to the byte buffer; each `register_write` says that
-all of the byte buffer went to the socket. What was incremented and not registered when the connection broke is lost.
+Each `increment_out_bytes` counts one message that moved from the queue to the byte buffer. Each `register_write` counts
+a byte buffer that went to the socket as a whole. Messages that were buffered and not written when the connection broke
+are lost.
 """
 
 import enum
@@ -11,7 +12,7 @@ __all__ = ["Count", "Phase", "PhaseStatistics"]
 
 
 class Phase(enum.Enum):
-    """Before the connection broke, and after."""
+    """The phases before and after the break of the connection."""
 
     BEFORE = 1
     AFTER = 2
@@ -19,19 +20,19 @@ class Phase(enum.Enum):
 
 @dataclass
 class Count:
-    """Messages and their bytes."""
+    """A number of messages and of their bytes."""
 
     messages: int = 0
     size_bytes: int = 0
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Count these too."""
+        """Add messages and bytes to the count."""
         self.messages += messages
         self.size_bytes += size_bytes
 
 
 class PhaseStatistics:
-    """Counts of both phases; `phase` says which one counts now."""
+    """The counters of both phases; `phase` is the current one."""
 
     def __init__(self) -> None:
         self.phase = Phase.BEFORE
@@ -41,16 +42,16 @@ class PhaseStatistics:
         self._unwritten = Count()
 
     def increment_out_bytes(self, size_bytes: int) -> None:
-        """One message was moved to the byte buffer."""
+        """Count a message that was moved to the byte buffer."""
         self.buffered[self.phase].add(1, size_bytes)
         self._unwritten.add(1, size_bytes)
 
     def register_write(self, size_bytes: int) -> None:
-        """The socket took all of the byte buffer."""
+        """Count the messages of a byte buffer that the socket took as a whole."""
         assert size_bytes == self._unwritten.size_bytes
         self.written[self.phase].add(self._unwritten.messages, size_bytes)
         self._unwritten = Count()
 
     def forget_unwritten(self) -> None:
-        """The connection is gone, and the byte buffer with it."""
+        """Drop the count of unwritten messages, because the byte buffer was lost with its connection."""
         self._unwritten = Count()

@@ -1,3 +1,6 @@
-"""Does an outbox keep its promise while everything is killed? `python -m loadtests.experiments.outbox --help`."""
+"""Does an outbox deliver every message exactly once while its processes are killed?
+
+See `python -m loadtests.experiments.outbox --help`.
+"""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""kill -9 of sender, receiver and relay while an outbox is delivered: none lost, none twice, in order?"""
+"""Kills sender, receiver and relay (kill -9) during the delivery of an outbox, and checks exactly-once delivery."""
 
 import argparse
 import json
@@ -11,16 +11,25 @@ from tunnel.exit_codes import INTEGRITY, LOST, OK
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it and say what came of it: 0 when every message arrived once and in order, 7 when not, 6 when it hung."""
+    """Run the experiment and print its outcome.
+
+    Return 0 if every message arrived once and in order, 7 if not, and 6 if the delivery did not finish in time.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.outbox",
         description=__doc__,
         epilog="example: python -m loadtests.experiments.outbox --kills 6 --messages 50000",
     )
     parser.add_argument("--messages", type=int, default=100_000, help="messages to deliver (default 100000)")
-    parser.add_argument("--kills", type=int, default=9, help="kill -9, evenly among the three (default 9)")
-    parser.add_argument("--seed", type=int, default=0, help="decides when who is killed (default 0)")
-    parser.add_argument("--limit", type=float, default=3600.0, metavar="S", help="give up after so long (default 3600)")
+    parser.add_argument(
+        "--kills", type=int, default=9, help="number of kill -9, evenly among the three processes (default 9)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed for the times and the victims of the kills (default 0)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=3600.0, metavar="S", help="give up after S seconds (default 3600)"
+    )
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     options = parser.parse_args(arguments)
 
@@ -44,7 +53,7 @@ def _show(outcome: Outcome) -> None:
     print(f"received {outcome.received:,}: lost {outcome.lost}, twice {outcome.twice}, ", end="")
     print(f"out of order {outcome.out_of_order}, altered {outcome.altered}")
     print(f"longest time from a kill until messages arrived again: {outcome.recovery_s_max:.1f} s")
-    print("every message once and in order" if outcome.is_good else "the promise was broken")
+    print("OK: every message once and in order" if outcome.is_good else "FAILED: not every message once and in order")
 
 
 if __name__ == "__main__":

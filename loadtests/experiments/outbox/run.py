@@ -1,4 +1,4 @@
-"""One run: a relay, a sender, a receiver; they are killed in turn while messages flow; then everything is counted."""
+"""One run: kills relay, sender and receiver in turn while messages flow, then counts the messages in the inbox."""
 
 import shutil
 import tempfile
@@ -17,12 +17,12 @@ from tunnel.messages import Inbox
 __all__ = ["Outcome", "check", "run"]
 
 _POLL_S = 0.02
-_RECORD_BYTES = 10 + 33 + 100  # of a message in the inbox: only used to see how far it is
+_RECORD_BYTES = 10 + 33 + 100  # of a message in the inbox; only used to estimate the progress
 _SIDES = ("sender", "receiver", "relay")
 
 
 class Outcome(msgspec.Struct):
-    """What a run came to."""
+    """The result of a run."""
 
     messages: int
     received: int = 0
@@ -37,12 +37,12 @@ class Outcome(msgspec.Struct):
 
     @property
     def is_good(self) -> bool:
-        """None lost, none twice, in order."""
+        """Whether the run finished with no message lost, received twice, altered or out of order."""
         return self.finished and not (self.lost or self.twice or self.out_of_order or self.altered)
 
 
 def check(directory: Path, outcome: Outcome) -> None:
-    """Count what the inbox has."""
+    """Count and check the messages in the inbox."""
     seen = bytearray(outcome.messages)
     expected = 0
     with Inbox.open(directory) as inbox:
@@ -67,7 +67,10 @@ def run(
     limit_s: float = 3600.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
-    """Deliver so many messages while so many kill -9 fall, evenly over the way. Blocks; nothing is left afterwards."""
+    """Deliver `messages` while processes are killed `kills` times, at random points of the progress.
+
+    Blocks until the end and removes all of its files.
+    """
     random = Random(seed)
     outcome = Outcome(messages)
     place = Path(tempfile.mkdtemp(prefix="tunnel-outbox-"))
@@ -104,7 +107,7 @@ def _side(name: str, *arguments: object) -> Process:
 
 
 def _received(inbox: Path) -> int:
-    """About how many messages are in the inbox, seen from outside."""
+    """Estimate the number of messages in the inbox from the size of its files."""
     sizes = 0
     for path in inbox.glob("*.log"):
         try:
@@ -122,7 +125,7 @@ def _watch(
     deadline: float,
     progress: Callable[[str], None],
 ) -> None:
-    """Kill when it is time, start again at once, and return when the sender says that everything is delivered."""
+    """Kill and restart processes as planned. Return when the sender reports that everything is delivered."""
     killed_at, killed, before = 0.0, "", -1
     while time.monotonic() < deadline:
         received = _received(inbox)
@@ -131,7 +134,7 @@ def _watch(
         if killed and 0 <= before < received:
             outcome.recovery_s_max = max(outcome.recovery_s_max, time.monotonic() - killed_at)
             killed = ""
-        # The next one falls only when the last one is survived: each is felt by itself.
+        # Kill again only after messages have arrived since the last kill, so that each recovery is measured separately.
         if plan and received >= plan[0][0] and not killed:
             _, killed = plan.pop(0)
             killed_at, before = time.monotonic(), -1
@@ -143,7 +146,7 @@ def _watch(
             outcome.finished = True
             return
         if "delivered" in processes["sender"].output and not processes["sender"].is_running:
-            # Everything was there before the last kills: let them fall on what has nothing to do any more.
+            # All messages arrived before the last kills. Carry these out nevertheless, on idle processes.
             _, name = plan.pop(0)
             processes[name].kill()
             outcome.kills[name] += 1

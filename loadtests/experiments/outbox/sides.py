@@ -1,8 +1,8 @@
-"""The two processes that are killed: `python -m loadtests.experiments.outbox.sides ROLE RELAY DIRECTORY ...`, where
-ROLE is sender or receiver.
+"""The two processes that are killed: `python -m loadtests.experiments.outbox.sides`, followed by
+`sender RELAY DIRECTORY TOTAL` or `receiver RELAY DIRECTORY`.
 
-Both go on where their directories end. The sender accepts messages into its outbox until there are enough, and delivers
-them; the receiver takes them into its inbox.
+Each continues from the state in its directory. The sender accepts messages into its outbox until there are enough, and
+delivers them; the receiver stores them in its inbox.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ __all__ = ["PAYLOAD_BYTES", "SERVICE", "make_payload", "payload_number", "receiv
 SERVICE = "inbox"
 PAYLOAD_BYTES = 100
 _BATCH = 500
-_AHEAD = 20_000  # accepted and not delivered, at most: so that the sender, too, is killed while it works
+_AHEAD = 20_000  # limit for messages accepted and not delivered, so that kills hit a sender that is still accepting
 _NUMBER_BYTES = 8
 
 
 def make_payload(number: int) -> bytes:
-    """The message of this number: it says which one it is."""
+    """Return a message that begins with this number."""
     return number.to_bytes(_NUMBER_BYTES, "big").ljust(PAYLOAD_BYTES, b".")
 
 
@@ -33,8 +33,8 @@ def payload_number(payload: bytes) -> int:
     return int.from_bytes(payload[:_NUMBER_BYTES], "big")
 
 
-class _Dialler:
-    """Opens channels to the receiver; attaches anew when the relay wants no more of the old attachment."""
+class _Dialer:
+    """Opens channels to the receiver. Attaches again if the relay has refused the old attachment."""
 
     def __init__(self, relay: str) -> None:
         self._relay = relay
@@ -58,10 +58,10 @@ class _Dialler:
 
 
 async def send(relay: str, directory: Path, total: int) -> None:
-    """Accept messages up to `total`, deliver them all, and return."""
+    """Accept messages until there are `total`, and return when all are delivered."""
     outbox = Outbox.open(directory)
     print("ready", outbox.log.end_offset, flush=True)
-    async with OutboxSender(outbox, _Dialler(relay).connect) as sender:
+    async with OutboxSender(outbox, _Dialer(relay).connect) as sender:
         stopped = asyncio.ensure_future(sender.wait())
         accepted = outbox.log.end_offset
         while accepted < total:
@@ -80,7 +80,7 @@ async def send(relay: str, directory: Path, total: int) -> None:
 
 
 async def receive(relay: str, directory: Path) -> None:
-    """Take what is delivered, until killed."""
+    """Receive messages into the inbox until killed."""
     inbox = Inbox.open(directory)
     while True:
         try:
@@ -90,7 +90,7 @@ async def receive(relay: str, directory: Path) -> None:
                 while attachment.refusal is None:  # noqa: ASYNC110 - it only keeps the process alive
                     await asyncio.sleep(0.5)
         except TunnelError as error:
-            print("again:", error, flush=True)
+            print("attaching again after:", error, flush=True)
             await asyncio.sleep(0.5)
 
 

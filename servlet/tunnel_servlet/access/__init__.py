@@ -1,3 +1,3 @@
-"""Who may do what: tokens, rules, grants, addresses. Values and decisions; no file is read here."""
+"""Access control: tokens, rules, grants, addresses. These modules decide and do no I/O."""
 
 __all__: list[str] = []

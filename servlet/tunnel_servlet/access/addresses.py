@@ -1,4 +1,4 @@
-"""Which addresses are not simply hosts of the internet, and what hides inside others.
+"""Classifies addresses that are not ordinary public hosts, and extracts IPv4 addresses embedded in IPv6 ones.
 
 The tables are our own: `ipaddress.is_private` and `is_global` differ between versions of Python (CVE-2024-4032).
 """
@@ -16,9 +16,9 @@ IPNetwork: TypeAlias = IPv4Network | IPv6Network
 
 
 class Kind(enum.Enum):
-    """What is special about an address."""
+    """Why an address is not an ordinary public host. The value completes the sentence "the address is ..."."""
 
-    UNUSABLE = "no single host"  # never dialled, whatever is listed
+    UNUSABLE = "no single host"  # never dialled, whatever the rules list
     METADATA = "a metadata service of a cloud"
     LOOPBACK = "the exit's own machine"
     LINK_LOCAL = "link-local"
@@ -27,13 +27,13 @@ class Kind(enum.Enum):
 
 
 class Special(msgspec.Struct, frozen=True):
-    """A range that only a rule which lies within it can list: 0.0.0.0/0 lists no private address."""
+    """A special range. Only a rule whose network lies within it covers its addresses; 0.0.0.0/0 covers none of them."""
 
     network: IPNetwork
     kind: Kind
 
 
-# The first that fits counts. Sources: the IANA special-purpose address registries (RFC 6890), the clouds' manuals.
+# The first matching range counts. Sources: the IANA special-purpose address registries (RFC 6890), the clouds' manuals.
 _RANGES: dict[Kind, str] = {
     Kind.METADATA: "169.254.169.254/32 169.254.170.2/32 169.254.170.23/32 100.100.100.200/32 168.63.129.16/32 "
     "192.0.0.192/32 fd00:ec2::254/128 fd00:ec2::23/128 fd20:ce::254/128",
@@ -41,7 +41,7 @@ _RANGES: dict[Kind, str] = {
     Kind.LOOPBACK: "127.0.0.0/8 ::1/128",
     Kind.LINK_LOCAL: "169.254.0.0/16 fe80::/10",
     Kind.PRIVATE: "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7 fec0::/10",
-    # Behind the documentation, benchmark and protocol ranges: all of IPv6 but 2000::/3.
+    # After the documentation, benchmark and protocol ranges: all of IPv6 except 2000::/3.
     Kind.RESERVED: "192.0.0.0/24 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.175.48.0/24 "
     "198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 2001::/23 2001:db8::/32 2620:4f:8000::/48 3fff::/20 "
     "::/3 4000::/2 8000::/1",
@@ -57,20 +57,23 @@ _IPV4 = 0xFFFF_FFFF
 
 
 def special(address: IPAddress) -> Special | None:
-    """What is special about it; None: it is a host of the internet. Ask it of each of its `embedded_addresses`."""
+    """Return the special range that holds the address, or None for an ordinary public host.
+
+    The caller must check each of the address's `embedded_addresses`.
+    """
     return next((found for found in _SPECIALS if is_within(address, found.network)), None)
 
 
 def is_within(address: IPAddress, network: IPNetwork) -> bool:
-    """Whether it lies in the network; of another version it does not."""
+    """Whether the address lies in the network; an address of the other IP version does not."""
     return address.version == network.version and address in network
 
 
 def embedded_addresses(address: IPAddress) -> tuple[IPAddress, ...]:
-    """The addresses that a connection to this one may really reach: all of them must be allowed.
+    """Return the addresses that a connection to this one may really reach: the rules must allow all of them.
 
-    IPv4 inside IPv6 is taken out: mapped, compatible, NAT64 (RFC 6052), 6to4 (RFC 3056), ISATAP (RFC 5214), and of
-    Teredo (RFC 4380) both server and client.
+    IPv4 addresses inside IPv6 ones are extracted: mapped, compatible, NAT64 (RFC 6052), 6to4 (RFC 3056), ISATAP
+    (RFC 5214), and both the server and the client of Teredo (RFC 4380).
     """
     if isinstance(address, IPv4Address):
         return (address,)

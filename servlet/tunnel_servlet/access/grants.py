@@ -1,4 +1,4 @@
-"""Who may do what: the relay's answers to its switch, and the exit's rules. Default: nothing."""
+"""The grants of users: decisions for the relay's switch, and rules for the exit. By default users may do nothing."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,27 +11,27 @@ from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
 __all__ = ["EXIT_USER", "OPEN_USER", "Grant", "GrantTable"]
 
-EXIT_USER = "relay:exit"  # the inline exit; no configured user can have a colon in the name
-OPEN_USER = "open"  # everybody, when the relay is open
+EXIT_USER = "relay:exit"  # the inline exit; the name of a configured user cannot contain a colon
+OPEN_USER = "open"  # every client of a relay that runs with --open
 _ANY = "*"
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What a user may do."""
+    """The permissions of one user."""
 
-    connect: tuple[Rule, ...] = ()  # TCP targets
-    services: tuple[str, ...] = ()  # that may be connected to; * is any
-    listen: tuple[str, ...] = ()  # names that may be listened under; * is any
-    exit: bool = False  # what attaches in this name is an exit: it dials for everybody
+    connect: tuple[Rule, ...] = ()  # targets that the user may reach
+    services: tuple[str, ...] = ()  # services that the user may connect to; * is any
+    listen: tuple[str, ...] = ()  # names under which the user may listen; * is any
+    exit: bool = False  # the user's endpoints may be exits, which dial for every user
 
     @property
     def is_empty(self) -> bool:
-        """Whether it allows nothing."""
+        """Whether this grant allows nothing."""
         return not (self.connect or self.services or self.listen or self.exit)
 
 
 class GrantTable:
-    """All grants. `everyone` holds for each user besides the user's own."""
+    """The grants of all users. `everyone` applies to each user in addition to the user's own grant."""
 
     def __init__(
         self,
@@ -48,24 +48,26 @@ class GrantTable:
         self._rulesets: dict[str, Ruleset] = {}
 
     def widened(self, rules: Iterable[Rule], *, allows_all: bool = False) -> "GrantTable":
-        """The same with more rules for everyone, or without any."""
+        """Return a copy with more rules for every user, or one that allows everything (`allows_all`)."""
         everyone = msgspec.structs.replace(self._everyone, connect=(*self._everyone.connect, *rules))
         return GrantTable(self._users, everyone, resolvable=self._resolvable, allows_all=allows_all)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody may do anything."""
+        """Whether the table allows nothing to any user."""
         grants = (self._everyone, *self._users.values())
         return not self._allows_all and all(grant.is_empty for grant in grants)
 
     @property
     def users(self) -> list[str]:
-        """Those with grants of their own."""
+        """The users that have grants of their own."""
         return list(self._users)
 
     def rules_of(self, user: str) -> Ruleset:
-        """The TCP targets of a user."""
-        name = user if user in self._users else ""  # strangers share one, so that they cost nothing
+        """Return the rules for the targets of a user."""
+        name = (
+            user if user in self._users else ""
+        )  # users without a grant share one ruleset, so that they cost no memory
         found = self._rulesets.get(name)
         if found is None:
             rules = [rule for grant in self._grants(user) for rule in grant.connect]
@@ -77,7 +79,8 @@ class GrantTable:
         return found
 
     def authorise(self, user: str, target: Target) -> Decision:
-        """Whether the user may reach the target, and who takes it there (3.2)."""
+        """Decide whether the user may reach the target and, if so, whether its CONNECT goes to an exit or to a service
+        (3.2)."""
         if target.kind == TargetKind.SERVICE:
             if self._allows(user, "services", target.host):
                 return Hand(HandTo.SERVICE)
@@ -90,7 +93,7 @@ class GrantTable:
         return self._allows(user, "listen", name)
 
     def is_exit(self, user: str) -> bool:
-        """Whether what attaches in this name dials for everybody."""
+        """Whether endpoints of this user may be exits, which dial for every user."""
         return user == EXIT_USER or any(grant.exit for grant in self._grants(user))
 
     def _allows(self, user: str, what: str, name: str) -> bool:
@@ -103,7 +106,8 @@ class GrantTable:
         return [self._everyone] if own is None else [self._everyone, own]
 
 
-# An open relay is reached from its own machine alone: it may go wherever that machine may.
+# An open relay listens on loopback, so its clients are on its own machine, and the relay may dial every target that
+# they can reach themselves.
 _EVERYTHING = tuple(
     parse_rule(protocol + text)
     for protocol in ("", UDP_RULE)

@@ -1,6 +1,6 @@
-"""Which TCP targets may be reached: nothing but what is listed, by exact host or by network, and port.
+"""The rules for targets: a user reaches only what a rule lists, by exact host or by network, and by port.
 
-The relay checks the target as it was asked for, the exit each address that the name resolved to, before it dials.
+The relay checks the target as requested. The exit checks each address that the name resolved to before it dials one.
 """
 
 import re
@@ -19,18 +19,18 @@ _NAME_BYTES_MAX = 253  # RFC 1035, in text
 _PORT_MAX = 65535
 _ANY = "*"
 UDP_RULE = "udp/"
-UDP_TARGET = "udp:"  # before the host of a target; tunnel.datagrams says it to clients
+UDP_TARGET = "udp:"  # prefix of a target's host, as in tunnel.datagrams
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether it is allowed, and the reason for a person."""
+    """Whether a target is allowed, and why, as text for people."""
 
     allowed: bool
     text: str
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One line of a list. Either `network` or `host` is set; the host * stands for every name and public address."""
+    """One rule. Either `network` or `host` is set; the host * stands for every name and every public address."""
 
     text: str
     port: int  # 0: any
@@ -39,14 +39,15 @@ class Rule(msgspec.Struct, frozen=True):
     is_udp: bool = False
 
     def covers_port(self, port: int) -> bool:
-        """Whether it speaks of this port."""
+        """Whether the rule applies to this port."""
         return self.port in (0, port)
 
 
 def read_host(host: str) -> IPAddress | str | None:
-    """An address, a name in the form that is compared, or None if it is neither.
+    """Return the host as an address or as a normalised name, or None if it is neither.
 
-    What ends in a number and is no plain address is neither: resolvers take 0x7f.1 or 2130706433 for an address.
+    A host whose last label is a number is refused unless it is a plain address, because resolvers take 0x7f.1 or
+    2130706433 for an address.
     """
     if "%" in host:
         return None
@@ -65,13 +66,15 @@ def read_host(host: str) -> IPAddress | str | None:
 
 
 def parse_rule(text: str) -> Rule:
-    """A rule: HOST:PORT, ADDRESS/BITS:PORT, [IPv6]:PORT, [IPv6/BITS]:PORT; * is any port, or any public host. With
-    udp/ before it, it speaks of datagrams, and of nothing else."""
+    """Parse a rule: HOST:PORT, ADDRESS/BITS:PORT, [IPv6]:PORT or [IPv6/BITS]:PORT. Raise ValueError if it is not one.
+
+    A * stands for any port, or for any public host. A rule that starts with udp/ applies to datagrams only.
+    """
     if text.startswith(UDP_RULE) and not text.startswith(UDP_RULE * 2):
         return msgspec.structs.replace(parse_rule(text.removeprefix(UDP_RULE)), text=text, is_udp=True)
     host, colon, port_text = text.rpartition(":")
     if not colon or not host:
-        raise ValueError(f"{text!r} is no rule: write HOST:PORT, as in db.internal:5432 or 10.0.0.0/8:5432")
+        raise ValueError(f"{text!r} is not a rule: write HOST:PORT, as in db.internal:5432 or 10.0.0.0/8:5432")
     port = _parse_port(text, port_text)
     if host == _ANY:
         return Rule(text, port, host=_ANY)
@@ -88,15 +91,15 @@ def parse_rule(text: str) -> Rule:
 
 
 def parse_network(text: str) -> IPNetwork:
-    """A network in CIDR notation, or one address."""
+    """Parse a network in CIDR notation, or a single address. Raise ValueError if it is neither."""
     try:
         return ip_network(text)
     except ValueError as error:
         try:
             meant = ip_network(text, strict=False)
         except ValueError:
-            raise ValueError(f"{text!r} is no network: write it as in 10.0.0.0/8 or fd00::/8") from error
-        raise ValueError(f"{text!r} has bits set behind its prefix: did you mean {meant}?") from error
+            raise ValueError(f"{text!r} is not a network: write it as in 10.0.0.0/8 or fd00::/8") from error
+        raise ValueError(f"{text!r} has bits set after its prefix: did you mean {meant}?") from error
 
 
 def _parse_port(rule: str, text: str) -> int:
@@ -108,9 +111,9 @@ def _parse_port(rule: str, text: str) -> int:
 
 
 class Ruleset:
-    """What one user may reach. `resolvable`: networks, private ones too, that listed names may resolve to.
+    """The targets that one user may reach. `datagrams` holds the rules for UDP, which are separate.
 
-    `datagrams`: the rules for UDP, by themselves.
+    `resolvable` lists networks, private ones too, that listed names may resolve to.
     """
 
     def __init__(
@@ -119,15 +122,15 @@ class Ruleset:
         given = tuple(rules)
         self.rules = tuple(rule for rule in given if rule.is_udp == are_datagrams)
         self._resolvable = tuple(resolvable)
-        self._label = UDP_RULE if are_datagrams else ""  # of targets, in texts
+        self._label = UDP_RULE if are_datagrams else ""  # prefix of targets in messages
         self.datagrams = self if are_datagrams else Ruleset(given, self._resolvable, are_datagrams=True)
 
     def check_target(self, host: str, port: int) -> Verdict:
-        """The target as it was asked for. A name is not resolved: `check_address` follows at the exit."""
+        """Check the target as requested. A name is not resolved here: the exit calls `check_address` for that."""
         if host.startswith(UDP_TARGET) and self.datagrams is not self:
             return self.datagrams.check_target(host.removeprefix(UDP_TARGET), port)
         if not 1 <= port <= _PORT_MAX:
-            return Verdict(False, f"{port} is no port")
+            return Verdict(False, f"{port} is not a port: ports are 1 to {_PORT_MAX}")
         found = read_host(host)
         if found is None:
             return Verdict(False, f"{host!r} is neither an address nor a name")
@@ -139,16 +142,16 @@ class Ruleset:
         return Verdict(False, f"no rule allows {self._label}{found}:{port}")
 
     def check_address(self, address: IPAddress, port: int, name: str = "") -> Verdict:
-        """An address about to be dialled. `name`: what it was resolved from; it has passed `check_target`."""
+        """Check an address before it is dialled. `name` is the name it was resolved from, and passed `check_target`."""
         text = ""
         for face in embedded_addresses(address):
-            verdict = self._check_face(face, port, name)
+            verdict = self._check_embedded(face, port, name)
             if not verdict.allowed:
                 return verdict
             text = verdict.text
         return Verdict(True, text)
 
-    def _check_face(self, face: IPAddress, port: int, name: str) -> Verdict:
+    def _check_embedded(self, face: IPAddress, port: int, name: str) -> Verdict:
         found = special(face)
         if found is not None and found.kind is Kind.UNUSABLE:
             return Verdict(False, f"{face} is {found.kind.value}")
@@ -166,11 +169,11 @@ class Ruleset:
         where = (
             f"{name} leads to {face}, and no rule allows that" if name else f"no rule allows {self._label}{face}:{port}"
         )
-        return Verdict(False, where if found is None else f"{where} ({found.kind.value}: it must be listed as such)")
+        return Verdict(False, where if found is None else f"{where} ({found.kind.value}: a rule must name its range)")
 
 
 def _lists(network: IPNetwork, face: IPAddress, found: Special | None) -> bool:
-    """Whether the network lists the address: a special one only if the network lies within its special range."""
+    """Whether the network covers the address. It covers a special address only if it lies within the special range."""
     if not is_within(face, network):
         return False
     if found is None:
@@ -180,6 +183,6 @@ def _lists(network: IPNetwork, face: IPAddress, found: Special | None) -> bool:
 
 
 def _is_localhost(name: str) -> bool:
-    """Names that always mean the machine itself (RFC 6761)."""
+    """Whether the name always means the machine itself (RFC 6761)."""
     name = name.lower().removesuffix(".")
     return name == "localhost" or name.endswith(".localhost")

@@ -1,7 +1,7 @@
-"""Tokens: how they look, whose they are, and how often somebody may get them wrong. No token is ever kept or shown.
+"""Tokens: their format, their owners, and the limit on wrong ones. The relay never stores or logs a token.
 
-A token is `tnl_<key id>_<secret>`. Its secret has 256 random bits, hence a plain hash of it is enough (nothing can be
-guessed); its key id says which hash to compare with, in constant time.
+A token is `tnl_<key id>_<secret>`. Its secret has 256 random bits and cannot be guessed, so a plain hash is enough. The
+key id selects the hash that the token is compared with, in constant time.
 """
 
 import base64
@@ -26,18 +26,18 @@ __all__ = [
     "token_digest",
 ]
 
-KEYS_MAX = 2  # live at once per user: an old one and the one that replaces it
+KEYS_MAX = 2  # valid tokens per user: the old one and the one that replaces it
 _TOKEN = re.compile(r"tnl_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 _USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(r"[0-9a-f]{8}")
 _NOBODY = "0" * 64  # no token has this digest
 _MINUTE_US = 60_000_000
-_ADDRESSES_MAX = 10_000  # that are remembered for having failed
+_ADDRESSES_MAX = 10_000  # addresses with failures that are remembered
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is stored of a token."""
+    """The stored record of a token: its key id and its hash."""
 
     id: str
     sha256: str  # of the whole token, in hex
@@ -51,21 +51,23 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who presented a token."""
+    """The user and the key id of a presented token."""
 
     user: str
     key_id: str = ""
 
 
 def check_user_name(name: str) -> str:
-    """The name, if it may be one; ValueError if not."""
+    """Return the name if it is a valid user name. Raise ValueError if it is not."""
     if not _USER_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no user name: up to 64 letters, digits and . _ @ -, the first a letter or digit")
+        raise ValueError(
+            f"{name!r} is not a user name: use up to 64 letters, digits and . _ @ -, and start with a letter or digit"
+        )
     return name
 
 
 def make_token(random: Random, created: str = "") -> tuple[str, Key]:
-    """A new token and what to store of it. `random` must be the system's: everything rests on it."""
+    """Return a new token and the record to store. `random` must be the system's: the token's security rests on it."""
     key_id = f"{random.getrandbits(32):08x}"
     secret = base64.urlsafe_b64encode(random.getrandbits(256).to_bytes(32, "big")).decode().rstrip("=")
     token = f"tnl_{key_id}_{secret}"
@@ -73,25 +75,25 @@ def make_token(random: Random, created: str = "") -> tuple[str, Key]:
 
 
 def token_digest(token: str) -> str:
-    """What is stored of a token."""
+    """Return the hash of a token, as it is stored."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def read_bearer(header: str | None) -> str:
-    """The token in an Authorization header; empty if there is none."""
+    """Return the token in an Authorization header, or an empty string if there is none."""
     scheme, _, token = (header or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 class TokenTable:
-    """Every live token, by key id. ValueError if two users have the same one."""
+    """All valid tokens, by key id. Raises ValueError if two tokens have the same key id or a user has too many."""
 
     def __init__(self, users: Mapping[str, Sequence[Key]]) -> None:
         self._keys: dict[str, tuple[str, Key]] = {}
         for user, keys in users.items():
             check_user_name(user)
             if len(keys) > KEYS_MAX:
-                raise ValueError(f"{user} has {len(keys)} tokens, at most {KEYS_MAX}: revoke one")
+                raise ValueError(f"{user} has {len(keys)} tokens, but at most {KEYS_MAX} are allowed: revoke one")
             for key in keys:
                 if key.id in self._keys:
                     raise ValueError(f"two tokens have the key id {key.id}: revoke one")
@@ -101,7 +103,10 @@ class TokenTable:
         return len(self._keys)
 
     def identify(self, token: str) -> Identity | None:
-        """Whose token it is. Takes as long for a wrong one as for an unknown one."""
+        """Return the token's owner, or None if the token is not valid.
+
+        A known key id with a wrong secret takes as long as an unknown key id.
+        """
         match = _TOKEN.fullmatch(token)
         key_id = match[1] if match else ""
         user, key = self._keys.get(key_id, ("", None))
@@ -109,20 +114,20 @@ class TokenTable:
         return Identity(user, key_id) if is_right else None
 
     def is_live(self, identity: Identity) -> bool:
-        """Whether that token still counts."""
+        """Whether the token of this identity is still valid."""
         found = self._keys.get(identity.key_id)
         return found is not None and found[0] == identity.user
 
 
 class FailureLimiter:
-    """Counts wrong tokens by address, in windows of a minute. Right ones always pass: they cannot be guessed."""
+    """Counts wrong tokens by address, in windows of a minute. Valid tokens always pass: they cannot be guessed."""
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
         self._windows: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when it began, failures
 
     def failed(self, address: str, now: int) -> int:
-        """A wrong token came from there. Seconds until the address is answered again; 0: now."""
+        """Count a wrong token from the address. Return the seconds for which to refuse it, or 0 to answer it now."""
         began_us, count = self._windows.get(address, (now, 0))
         if now - began_us >= _MINUTE_US:
             began_us, count = now, 0

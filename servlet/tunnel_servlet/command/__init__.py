@@ -1,3 +1,3 @@
-"""The command `tunnel-relay`, and the files that an operator keeps."""
+"""The command `tunnel-relay`, and the operator's files that it reads and writes."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What `tunnel-relay serve`, `exit`, `check`, `rule` and `drain` do."""
+"""The commands `tunnel-relay serve`, `exit`, `check`, `rule` and `drain`."""
 
 import argparse
 import asyncio
@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from tunnel import Attachment, TraceWriter, UnreachableError, attach
+from tunnel import Attachment, LostError, TraceWriter, UnreachableError, attach
 from tunnel.event_loops import new_event_loop
-from tunnel.exit_codes import DENIED, LOST, OK
+from tunnel.exit_codes import DENIED, INTERRUPTED, LOST, OK
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
 from tunnel_servlet.command.files import Overrides, load_config, watched_files
@@ -30,25 +30,24 @@ from tunnel_servlet.web.server import contexts
 __all__ = ["DEFAULT_FILE", "check", "drain", "run_exit", "run_relay", "try_rule"]
 
 DEFAULT_FILE = "relay.toml"
-_LOOK_S = 1.0  # between looks whether the relay still wants this exit, or what is wrong
+_LOOK_S = 1.0  # interval between two checks of the exit's attachment
 _log = structlog.get_logger("exit")
-_STOP_S = 3.0  # for a relay to stop once it has drained
-_ANSWER_S = 5.0  # of the admin listener
+_STOP_S = 3.0  # time for a relay to stop after it has drained
+_ANSWER_S = 5.0  # time for the admin listener to answer
 
 
 def run_relay(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop."""
+    """Run a relay until a signal or `tunnel-relay drain` stops it; return the exit code."""
     file = _config_file(arguments)
     load = partial(load_config, file, _overrides(arguments))
     config = load()
     _require_safe(config, file)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serve(config, load, watched_files(file, config)))
-    return OK
+        return runner.run(serve(config, load, watched_files(file, config)))
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Whether `serve` would start."""
+    """Check whether `serve` would start with these arguments; raise ConfigError if not."""
     file = _config_file(arguments)
     config = load_config(file, _overrides(arguments))
     _require_safe(config, file)
@@ -60,22 +59,16 @@ def check(arguments: argparse.Namespace) -> int:
         return OK
     print(f"ok: {len(config.tokens)} token(s), rules for {len(config.grants.users)} user(s)")
     for address in without:
-        print(f"note: no TLS on {address}: put a proxy that speaks TLS before it")
+        print(f"note: no TLS on {address}: put a TLS proxy in front of it, or configure [tls]")
     return OK
 
 
 def try_rule(arguments: argparse.Namespace) -> int:
-    """Whether a user may reach a target; with --resolve, as this machine resolves it."""
+    """Print whether a user may reach a target; with --resolve, also check the addresses that the name has here."""
     config = load_config(_config_file(arguments))
-    host, colon, port = arguments.target.rpartition(":")
-    is_udp = host.startswith(UDP_RULE)
-    host = host.removeprefix(UDP_RULE).removeprefix("[").removesuffix("]")
-    if not colon:
-        target = Target(TargetKind.SERVICE, port)
-    elif port.isascii() and port.isdigit() and host:
-        target = Target(TargetKind.TCP, (UDP_TARGET if is_udp else "") + host, int(port))
-    else:
-        raise ConfigError(f"{arguments.target!r} is no target: write HOST:PORT, or the name of a service")
+    target = _read_target(arguments.target)
+    is_udp = target.host.startswith(UDP_TARGET)
+    host = target.host.removeprefix(UDP_TARGET)
     decision = config.grants.authorise(arguments.name, target)
     allowed, text = (False, decision.text) if isinstance(decision, Deny) else (True, "allowed")
     rows = [(arguments.target, allowed, text)]
@@ -85,7 +78,10 @@ def try_rule(arguments: argparse.Namespace) -> int:
         try:
             addresses = asyncio.run(resolve(host, target.port))
         except OSError as error:
-            raise UnreachableError(f"{host}: {error.strerror}") from None
+            text = (
+                f"{host} cannot be resolved on this machine ({error.strerror}): check the name, or leave out --resolve"
+            )
+            raise UnreachableError(text) from None
         verdicts = [(str(address), rules.check_address(address, target.port, host)) for address in addresses]
         rows += [(address, verdict.allowed, verdict.text) for address, verdict in verdicts]
         allowed = any(verdict.allowed for _, verdict in verdicts)
@@ -99,7 +95,7 @@ def try_rule(arguments: argparse.Namespace) -> int:
 
 
 def drain(arguments: argparse.Namespace) -> int:
-    """Tell a running relay to drain, and wait until it has."""
+    """Tell a running relay to drain, and wait until it has stopped."""
     address = _admin_address(arguments)
     timeout = arguments.timeout
     _ask(address, "POST", f"/drain{f'?timeout={timeout}' if timeout is not None else ''}", 202)
@@ -107,8 +103,28 @@ def drain(arguments: argparse.Namespace) -> int:
     return asyncio.run(_until_stopped(address, timeout))
 
 
+def _read_target(text: str) -> Target:
+    """Return the target that a user would name so. Raise ConfigError if the text is not one."""
+    host, colon, port = text.rpartition(":")
+    is_udp = host.startswith(UDP_RULE)
+    host = host.removeprefix(UDP_RULE).removeprefix("[").removesuffix("]")
+    try:
+        if not colon:
+            return Target(TargetKind.SERVICE, port)
+        if port.isascii() and port.isdigit() and host:
+            return Target(TargetKind.TCP, (UDP_TARGET if is_udp else "") + host, int(port))
+    except ValueError as error:
+        reason = "" if isinstance(error, UnicodeError) else f" ({error})"
+    else:
+        reason = ""
+    raise ConfigError(f"{text!r} is not a target{reason}: write HOST:PORT, or the name of a service")
+
+
 async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
-    """Its admin listener keeps a connection open for as long as it runs."""
+    """Wait until the relay has stopped: its admin listener keeps this connection open for as long as it runs.
+
+    Return LOST if that takes longer than `seconds` and the time to stop.
+    """
     try:
         reader, writer = await asyncio.open_connection(address.host, address.port)
     except OSError:
@@ -121,7 +137,7 @@ async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
                     return OK
                 await asyncio.sleep(0.2)
     except TimeoutError:
-        print("the relay still runs", file=sys.stderr)
+        print("the relay is still running although its time to drain is over", file=sys.stderr)
         return LOST
     except ConnectionError:
         return OK
@@ -154,7 +170,7 @@ def _admin_address(arguments: argparse.Namespace) -> ListenAddress:
     address = load_config(file).admin
     if address is None:
         raise ConfigError(
-            f"{file or DEFAULT_FILE}: no admin listener: set admin, name it with --admin, or send SIGTERM"
+            f"{file or DEFAULT_FILE}: no admin listener: set admin, name it with --admin, or send SIGTERM to the relay"
         )
     return address
 
@@ -163,7 +179,7 @@ def _admin_address(arguments: argparse.Namespace) -> ListenAddress:
 
 
 def run_exit(arguments: argparse.Namespace) -> int:
-    """Dial targets for a relay elsewhere, by the rules of this machine's file."""
+    """Run an exit for a relay in another process, with the rules of the local configuration file."""
     config = load_config(_config_file(arguments), Overrides(allow=tuple(arguments.allow)))
     if config.grants.is_empty:
         raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
@@ -172,73 +188,111 @@ def run_exit(arguments: argparse.Namespace) -> int:
         open_traces(arguments.trace or config.trace, "exit") as trace,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        runner.run(_exit(arguments, config, token, trace))
-    return OK
+        return runner.run(_exit(arguments, config, token, trace))
 
 
 async def _exit(
     arguments: argparse.Namespace, config: RelayConfig, token: str, trace: TraceWriter | None = None
-) -> None:
+) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code of that signal."""
     limits = config.limits
     dialer = Dialer(
         config.grants.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max
     )
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    attachment = attach(
-        arguments.relay,
-        token=token,
-        proxy=arguments.proxy,
-        ca=arguments.ca,
-        cert=arguments.cert,
-        name=arguments.name,
-        exit_handler=dialer,
-        attach_timeout=None,
-        trace=trace,
-    )
+    code = OK
+
+    def stop(signal_code: int) -> None:
+        nonlocal code
+        code = signal_code
+        stopped.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop, OK)
+    loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
+    try:
+        attachment = attach(
+            arguments.relay,
+            token=token,
+            proxy=arguments.proxy,
+            ca=arguments.ca,
+            cert=arguments.cert,
+            name=arguments.name,
+            exit_handler=dialer,
+            attach_timeout=None,
+            trace=trace,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     waiting = loop.create_task(stopped.wait())
     starting = loop.create_task(attachment.start())
     try:
+        patience = _Patience(arguments.give_up_after)
         trouble = ""
         while not (await asyncio.wait([waiting, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
             last, trouble = trouble, attachment.stats().trouble
             if trouble and trouble != last:
                 _log.warning("not_attached", relay=arguments.relay, text=trouble)
+            patience.look(attachment)
         if starting.done():
             await starting
             print(f"attached to {arguments.relay} as {arguments.name or 'an exit'}", file=sys.stderr, flush=True)
-            await _stopped_or_refused(stopped, attachment)
+            await _stopped_or_refused(stopped, attachment, patience)
     finally:
         starting.cancel()
         waiting.cancel()
         await asyncio.gather(starting, waiting, return_exceptions=True)
         dialer.abort()
         await attachment.close()
+    return code
 
 
-async def _stopped_or_refused(stopped: asyncio.Event, attachment: Attachment) -> None:
-    """Raises what the relay said when it wants no more of us, as when the token was revoked."""
+class _Patience:
+    """Ends an exit whose relay stays away for longer than `seconds`; None means never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._heard = asyncio.get_running_loop().time()
+
+    def look(self, attachment: Attachment) -> None:
+        """Note whether the relay answers. Raise LostError if it has not for too long."""
+        now = asyncio.get_running_loop().time()
+        if attachment.is_attached:
+            self._heard = now
+        elif self._seconds is not None and now - self._heard > self._seconds:
+            raise LostError(
+                f"the relay has not answered for {self._seconds:g} s ({attachment.stats().trouble}): check the path to "
+                "it and start this command again; without --give-up-after it would keep trying"
+            )
+
+
+async def _stopped_or_refused(stopped: asyncio.Event, attachment: Attachment, patience: _Patience) -> None:
+    """Wait for `stopped`. Raise the relay's refusal if the relay ends the attachment, as after a token was revoked."""
     while attachment.refusal is None and not stopped.is_set():
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):
                 await stopped.wait()
+        patience.look(attachment)
     if attachment.refusal is not None:
         raise attachment.refusal
 
 
 def _token(arguments: argparse.Namespace) -> str:
-    """From a file or the environment: the command line is seen by everybody on the machine."""
+    """Read the token from a file or the environment: all users of the machine can see the command line."""
     if not arguments.token_file:
         token = os.environ.get("TUNNEL_TOKEN", "")
         if not token:
             raise ConfigError("no token: set TUNNEL_TOKEN, or name a file that holds it with --token-file")
         return token
     try:
-        return Path(arguments.token_file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--token-file {arguments.token_file}: {error}") from None
+        token = Path(arguments.token_file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        text = f"--token-file {arguments.token_file} cannot be read ({reason}): name a file that holds the token"
+        raise ConfigError(text) from None
+    if not token:
+        raise ConfigError(f"--token-file {arguments.token_file} is empty: it must hold the token, on one line")
+    return token
 
 
 # --- inside
@@ -247,14 +301,14 @@ def _token(arguments: argparse.Namespace) -> str:
 def _require_safe(config: RelayConfig, file: str) -> None:
     if not file and not config.is_open:
         raise ConfigError(
-            f"there is no {DEFAULT_FILE} here: make one with `tunnel-relay init {DEFAULT_FILE}`, name one with -c, "
-            "or try things out on loopback with --open"
+            f"there is no {DEFAULT_FILE} here: create one with `tunnel-relay init {DEFAULT_FILE}`, name one with -c, "
+            "or try the relay on loopback with --open"
         )
     require_safe(config, file)
 
 
 def _config_file(arguments: argparse.Namespace) -> str:
-    """The file that was named; else relay.toml, if it is there."""
+    """Return the file that -c names, else relay.toml if it exists, else an empty string."""
     if arguments.config:
         return str(arguments.config)
     return DEFAULT_FILE if Path(DEFAULT_FILE).exists() else ""

@@ -1,4 +1,4 @@
-"""The relay's files: configuration and tokens, read and written."""
+"""Reads and writes the relay's files: configuration and tokens."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What the command line says besides the file."""
+    """Settings from the command line, which override or extend those of the file."""
 
     listen: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
@@ -31,8 +31,10 @@ class Overrides:
 
 
 def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
-    """The configuration of a file (empty: none, everything by default) and the command line; ConfigError if anything is
-    wrong. Names of files in it are relative to it."""
+    """Return the configuration from a file and the command line. Raise ConfigError if either is invalid.
+
+    An empty `file` stands for the defaults. File names in the configuration are relative to its folder.
+    """
     overrides = overrides or Overrides()
     config = _load_file(file) if file else RelayConfig()
     rules = _parse(parse_rule, overrides.allow, "--allow")
@@ -67,27 +69,29 @@ def _load_file(file: str) -> RelayConfig:
 
 
 def tokens_path(file: str) -> Path:
-    """Where the tokens of this configuration are kept."""
+    """Return the path of the tokens file that this configuration names."""
     path = Path(file)
     return path.parent / parse_config(_read(path), file).tokens_file
 
 
 def read_users(path: Path) -> dict[str, tuple[Key, ...]]:
-    """The users and their tokens' hashes; nobody if the file does not exist."""
+    """Return the users with the hashes of their tokens; none if the file does not exist."""
     if not path.exists():
         return {}
     return parse_users(_read(path), str(path))
 
 
 def write_users(path: Path, users: Mapping[str, Iterable[Key]]) -> None:
-    """Replace the file in one step; only its owner may read it. ConfigError, and the file as it was, if it cannot be
-    written: a full disk leaves nothing torn behind."""
+    """Replace the tokens file atomically; only its owner can read the new one.
+
+    Raise ConfigError if that fails, for example because the disk is full. The old file is then unchanged.
+    """
     try:
         _replace(path, render_users(users))
     except FileExistsError:
         raise
     except OSError as error:
-        text = f"{path} cannot be written: {error.strerror}: nothing was changed; see to the disk and its permissions"
+        text = f"{path} cannot be written: {error.strerror}: nothing was changed; check the disk and its permissions"
         raise ConfigError(text) from None
 
 
@@ -107,7 +111,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def watched_files(file: str, config: RelayConfig) -> list[Path]:
-    """The files whose changes count while the relay runs."""
+    """Return the files that a running relay reads again when they change."""
     return [Path(file), Path(config.tokens_file)] if file else []
 
 
@@ -117,7 +121,9 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file: run `tunnel-relay init {path}`, or name another with -c") from None
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        text = f"{path} cannot be read ({reason}): check the path and its permissions, or name another file with -c"
+        raise ConfigError(text) from None
 
 
 def _parse(check: Callable[[str], _T], texts: Iterable[str], flag: str) -> tuple[_T, ...]:

@@ -1,4 +1,4 @@
-"""The command `tunnel-relay`: its arguments, its exit codes, its log."""
+"""The entry point of the command `tunnel-relay`: its arguments, exit codes and log."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,19 +14,29 @@ __all__ = ["main", "make_parser"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     arguments = make_parser().parse_args(argv)
     configure_log(arguments.log)
-    return exit_code_of("tunnel-relay", lambda: int(arguments.run(arguments)), (ConfigError,))
+    return exit_code_of(
+        "tunnel-relay",
+        lambda: int(arguments.run(arguments)),
+        (ConfigError,),
+        has_details=arguments.log == "debug",
+    )
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """All commands."""
+    """Build the parser with all commands."""
     parser = argparse.ArgumentParser(
-        prog="tunnel-relay", description="The relay of the tunnel.", epilog=EXIT_CODES, allow_abbrev=False
+        prog="tunnel-relay",
+        description="Run and manage a tunnel relay: the web service that carries tunnel connections to their targets.",
+        epilog=EXIT_CODES,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument("--log", choices=LOG_LEVELS, default="info", help="what to log (default: info)")
+    parser.add_argument(
+        "--log", choices=LOG_LEVELS, default="info", help="log events of this level and above (default: info)"
+    )
     commands = CommandAdder(parser)
     for add in (_add_init, _add_serve, _add_exit, _add_user, _add_rule, _add_check, _add_drain):
         add(commands)
@@ -34,20 +44,24 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-c", "--config", metavar="FILE", help="configuration (default: relay.toml, if there is one)")
+    parser.add_argument("-c", "--config", metavar="FILE", help="configuration file (default: relay.toml, if it exists)")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _add_allow(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--allow", action="append", default=[], metavar="H:P", help="allow this target to every user")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="HOST:PORT", help="let every user reach this target; repeatable"
+    )
 
 
 def _add_init(commands: CommandAdder) -> None:
     parser = commands.add(
-        "init", "write a commented configuration, print the first token once", "tunnel-relay init relay.toml"
+        "init",
+        "write a commented configuration file and print the first user's token, once",
+        "tunnel-relay init relay.toml",
     )
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("--user", default="admin", help="name of the first user (default: admin)")
@@ -56,29 +70,51 @@ def _add_init(commands: CommandAdder) -> None:
 
 
 def _add_serving(parser: argparse.ArgumentParser) -> None:
-    """What decides how a relay is served."""
+    """Add the options that `serve` and `check` share."""
     _add_config(parser)
-    parser.add_argument("--listen", action="append", default=[], metavar="H:P", help="listen here instead; repeatable")
+    parser.add_argument(
+        "--listen",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="listen here, in place of the configured addresses; repeatable",
+    )
     _add_allow(parser)
-    parser.add_argument("--open", action="store_true", help="ask for no token; on loopback only")
-    parser.add_argument("--exit", choices=("inline", "none"), default="", help="who dials TCP targets")
-    parser.add_argument("--admin", default="", metavar="H:P", help="the admin listener")
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        help="accept clients without a token; only if the relay listens on loopback alone",
+    )
+    parser.add_argument(
+        "--exit",
+        choices=("inline", "none"),
+        default="",
+        help="inline: this process dials targets, too; none: only attached exits do (see tunnel-relay exit)",
+    )
+    parser.add_argument(
+        "--admin",
+        default="",
+        metavar="HOST:PORT",
+        help="address for health checks and `tunnel-relay drain`; never make it public",
+    )
     _add_trace(parser)
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trace", default="", metavar="DIR", help="write traces there, for tunnel-traces")
+    parser.add_argument("--trace", default="", metavar="DIR", help="write traces to this folder, for tunnel-traces")
 
 
 def _add_serve(commands: CommandAdder) -> None:
     example = "tunnel-relay serve --open --listen 127.0.0.1:8080 --allow 127.0.0.1:5432"
-    parser = commands.add("serve", "run the relay; SIGTERM drains it", example)
+    parser = commands.add("serve", "run the relay; SIGTERM lets connections finish, SIGINT stops it at once", example)
     _add_serving(parser)
     parser.set_defaults(run=actions.run_relay)
 
 
 def _add_check(commands: CommandAdder) -> None:
-    parser = commands.add("check", "say whether `serve` would start", "tunnel-relay check -c relay.toml")
+    parser = commands.add(
+        "check", "check whether `serve` would start with this configuration", "tunnel-relay check -c relay.toml"
+    )
     _add_serving(parser)
     _add_json(parser)
     parser.set_defaults(run=actions.check)
@@ -86,13 +122,31 @@ def _add_check(commands: CommandAdder) -> None:
 
 def _add_exit(commands: CommandAdder) -> None:
     example = "TUNNEL_TOKEN=... tunnel-relay exit --relay https://relay.example --name berlin --allow db.internal:5432"
-    parser = commands.add("exit", "dial TCP targets for a relay, from this process", example)
+    parser = commands.add("exit", "run an exit in this process: attach to a relay and dial targets for it", example)
     parser.add_argument("--relay", required=True, metavar="URL")
-    parser.add_argument("--name", default="exit", help="an exit of the same name is replaced (default: exit)")
-    parser.add_argument("--token-file", default="", metavar="FILE", help="holds the token (default: TUNNEL_TOKEN)")
-    parser.add_argument("--proxy", default="env", metavar="URL", help="proxy to the relay (default: from environment)")
-    parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
-    parser.add_argument("--cert", metavar="FILE", help="our certificate and its key, if the relay asks for one")
+    parser.add_argument(
+        "--name",
+        default="exit",
+        help="name of this exit; it replaces an attached exit of the same name (default: exit)",
+    )
+    parser.add_argument(
+        "--token-file", default="", metavar="FILE", help="file with the token (default: variable TUNNEL_TOKEN)"
+    )
+    parser.add_argument(
+        "--proxy",
+        default="env",
+        metavar="URL",
+        help="URL of a proxy to the relay, or the word none for a direct connection (default: https_proxy, "
+        "http_proxy, all_proxy)",
+    )
+    parser.add_argument(
+        "--give-up-after",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end with exit code 6 if the relay does not answer for so long (default: keep trying)",
+    )
+    parser.add_argument("--ca", metavar="FILE", help="CA certificates to trust instead of the system's")
+    parser.add_argument("--cert", metavar="FILE", help="client certificate and key, if the relay asks for one")
     _add_config(parser)
     _add_allow(parser)
     _add_trace(parser)
@@ -100,33 +154,35 @@ def _add_exit(commands: CommandAdder) -> None:
 
 
 def _add_user(commands: CommandAdder) -> None:
-    outer = commands.add("user", "add users, give and take tokens", "tunnel-relay user add ann -c relay.toml")
+    outer = commands.add("user", "manage users and their tokens", "tunnel-relay user add ann -c relay.toml")
     actions = CommandAdder(outer)
     for action, what in (
-        ("add", "add a user, print the token once"),
-        ("rotate", "give a user another token; the previous one counts until it is revoked"),
-        ("revoke", "take a user's tokens away"),
-        ("list", "list users and the ids of their tokens"),
+        ("add", "add a user and print the user's token, once"),
+        ("rotate", "give a user another token and print it, once; the previous one stays valid until it is revoked"),
+        ("revoke", "revoke a user's tokens"),
+        ("list", "list users, the key ids of their tokens and the dates of creation"),
     ):
         name = "" if action == "list" else " ann"
         parser = actions.add(action, what, f"tunnel-relay user {action}{name} -c relay.toml")
         if action != "list":
             parser.add_argument("name", metavar="NAME")
         if action == "revoke":
-            parser.add_argument("--key", default="", metavar="ID", help="only the token with this key id")
+            parser.add_argument("--key", default="", metavar="ID", help="revoke only the token with this key id")
         parser.add_argument("-c", "--config", default=DEFAULT_FILE, metavar="FILE")
         _add_json(parser)
         parser.set_defaults(run=users.user, action=action)
 
 
 def _add_rule(commands: CommandAdder) -> None:
-    outer = commands.add("rule", "try the rules", "tunnel-relay rule check ann db.internal:5432")
+    outer = commands.add("rule", "test the rules of the configuration", "tunnel-relay rule check ann db.internal:5432")
     parser = CommandAdder(outer).add(
-        "check", "say whether a user may reach a target", "tunnel-relay rule check ann db.internal:5432 --resolve"
+        "check", "show whether a user may reach a target", "tunnel-relay rule check ann db.internal:5432 --resolve"
     )
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("target", metavar="HOST:PORT", help="or the name of a service")
-    parser.add_argument("--resolve", action="store_true", help="also check what the name resolves to here")
+    parser.add_argument("target", metavar="HOST:PORT", help="the target, or the name of a service")
+    parser.add_argument(
+        "--resolve", action="store_true", help="also check the addresses to which the name resolves on this machine"
+    )
     _add_config(parser)
     _add_json(parser)
     parser.set_defaults(run=actions.try_rule)
@@ -134,14 +190,22 @@ def _add_rule(commands: CommandAdder) -> None:
 
 def _add_drain(commands: CommandAdder) -> None:
     example = "tunnel-relay drain -c relay.toml --timeout 60"
-    parser = commands.add("drain", "let a relay end its connections and stop; wait for it", example)
-    parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop it after so many seconds at the latest")
-    parser.add_argument("--admin", default="", metavar="H:P", help="its admin listener (default: that of the file)")
+    parser = commands.add(
+        "drain",
+        "let a running relay finish: it refuses new connections and stops when the open ones have ended",
+        example,
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="cut the connections that are still open after S seconds"
+    )
+    parser.add_argument(
+        "--admin", default="", metavar="HOST:PORT", help="admin listener of the relay (default: from the configuration)"
+    )
     _add_config(parser)
     parser.set_defaults(run=actions.drain)
 
 
 def _seconds(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of seconds")
     return int(text)

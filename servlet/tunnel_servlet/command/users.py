@@ -1,4 +1,4 @@
-"""`tunnel-relay init` and `tunnel-relay user`: the files that hold configuration and tokens are written here."""
+"""The commands `tunnel-relay init` and `tunnel-relay user`, which write the configuration and tokens files."""
 
 import argparse
 import sys
@@ -17,46 +17,46 @@ __all__ = ["init", "user"]
 _Users = dict[str, tuple[Key, ...]]
 
 TEMPLATE = """\
-# A tunnel relay. Check this file with: tunnel-relay check -c {file}
-# Rules, users and tokens are read again when a file changes; the rest when the relay starts.
+# Configuration of a tunnel relay. Check this file with: tunnel-relay check -c {file}
+# A running relay applies changes of rules, users and tokens within 2 seconds, all other changes at its next start.
 
-# Where to listen: HOST:PORT, with https:// before it for TLS. Behind a proxy that speaks TLS, plain HTTP will do.
+# Addresses to listen on: HOST:PORT, with https:// before it for TLS. Plain HTTP suffices behind a TLS proxy.
 listen = ["127.0.0.1:8080"]
 
-# A prefix of all paths, as in "/tunnel".
+# A prefix for the paths of all URLs, such as "/tunnel".
 base = ""
 
-# Where /livez, /readyz and /state are answered, and `tunnel-relay drain` is heard. Never open it to the public.
+# The address that serves /livez, /readyz and /state, and that `tunnel-relay drain` uses. Never make it public.
 admin = "127.0.0.1:9080"
 
-# Who dials TCP targets: "inline", this process; "none", only exits that attach (tunnel-relay exit). Streams through an
-# exit of its own outlive the relay; those of the inline exit do not.
+# The exit, which dials targets. "inline": this process dials them. "none": only exits that attach do (see
+# `tunnel-relay exit --help`). Streams through such an exit survive a restart of the relay; inline ones do not.
 exit = "inline"
 
-# Where SHA-256 of the tokens are kept; `tunnel-relay user` writes it.
+# The file with the SHA-256 hashes of the tokens. `tunnel-relay user` writes it.
 tokens = "{tokens}"
 
-# Private networks that names in the rules below may lead to. Without this a name must lead to a public address.
+# Private networks to which the names in the rules below may resolve. By default only public addresses are allowed.
 # names_may_resolve_to = ["10.0.0.0/8"]
 
 # [tls]
 # certificate = "relay.crt"
 # key = "relay.key"
-# client_ca = "clients.crt"      # only clients with a certificate of this authority are heard
+# client_ca = "clients.crt"      # accept only clients with a certificate from this authority
 
-# What a user may do. Nothing that is not listed is reachable.
-#   connect   TCP targets: "host:port", "10.1.0.0/16:5432", "[fd00::/8]:22"; "*:443" is any public host, ":*" any port.
-#             Loopback, link-local, private and metadata addresses only count when they, or a network within their
-#             range, are listed. "udp/10.0.0.53:53" is for datagrams, and for nothing else.
-#   services  names of services to connect to; "*" is any
-#   listen    names to offer services under; "*" is any
-#   exit      true: what attaches in this name dials targets for everybody
+# What one user may do. A user can reach only what is listed here or under [everyone].
+#   connect   targets: "host:port", "10.1.0.0/16:5432", "[fd00::/8]:22". "*:443" is any public host, "host:*" any port.
+#             A rule covers loopback, link-local, private or metadata addresses only if it names such an address, or
+#             a network within its range: "0.0.0.0/0:22" covers none of them. "udp/10.0.0.53:53" is for datagrams only.
+#   services  names of services that the user may connect to; "*" is any
+#   listen    names of services that the user may offer; "*" is any
+#   exit      true: the user's endpoints may be exits, which dial targets for all users
 [users."{user}"]
 connect = ["example.com:443"]
 services = []
 listen = []
 
-# What holds for every user besides.
+# What every user may do, in addition to the user's own rules.
 # [everyone]
 # connect = []
 
@@ -68,8 +68,10 @@ listen = []
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Write a commented configuration and a token for the first user; the token is shown this once."""
+    """Write a commented configuration and a tokens file for the first user, and print the token."""
     path = Path(arguments.file)
+    if not path.name:
+        raise ConfigError(f"{arguments.file!r} is not a file name: write one such as relay.toml")
     user_name = _name(arguments.user)
     tokens = path.with_name(f"{path.stem}.tokens.toml")
     text = TEMPLATE.format(file=path, tokens=tokens.name, user=user_name)
@@ -77,20 +79,20 @@ def init(arguments: argparse.Namespace) -> int:
     token, key = _new_token()
     for existing in (path, tokens):
         if existing.exists():
-            raise ConfigError(f"{existing} exists: nothing was changed; choose another name, or remove it")
+            raise ConfigError(f"{existing} exists: nothing was changed; choose another name, or remove the file")
     try:
         write_users(tokens, {user_name: (key,)})
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-    _note(f"wrote {path} and {tokens}; now edit the rules, then: tunnel-relay serve -c {path}")
+    _note(f"wrote {path} and {tokens}; now edit the rules, then run: tunnel-relay serve -c {path}")
     _show(arguments, user_name, token, key)
     return 0
 
 
 def user(arguments: argparse.Namespace) -> int:
-    """Add a user, give one a second token, or take tokens away."""
+    """Run `user add`, `rotate`, `revoke` or `list`."""
     path = tokens_path(arguments.config)
     users: _Users = read_users(path)
     if arguments.action == "list":
@@ -100,18 +102,21 @@ def user(arguments: argparse.Namespace) -> int:
     if arguments.action == "revoke":
         _revoke(users, name, arguments.key, path)
         write_users(path, users)
-        _note(f"revoked; a running relay knows it within 2 seconds: {name} has {len(users.get(name, ()))} token(s)")
+        _note(f"revoked; {name} has {len(users.get(name, ()))} token(s) left; a running relay notices within 2 seconds")
         return 0
     if arguments.action == "add" and name in users:
-        raise ConfigError(f"{name} exists: `user rotate {name}` gives another token")
+        raise ConfigError(
+            f"{name} exists: run `tunnel-relay user rotate {name} -c {arguments.config}` for another token"
+        )
     if arguments.action == "rotate" and name not in users:
-        raise ConfigError(f"{path}: no user {name}: `user add {name}` makes one")
+        raise ConfigError(f"{path}: no user {name}: run `tunnel-relay user add {name} -c {arguments.config}`")
     token, key = _new_token()
     users[name] = (*users.get(name, ()), key)[-KEYS_MAX:]
     write_users(path, users)
     if arguments.action == "rotate":
         _note(
-            f"the previous token still counts; when the new one is in use: user revoke {name} --key {users[name][0].id}"
+            "the previous token is still valid; once the new one is in use, run: "
+            f"tunnel-relay user revoke {name} --key {users[name][0].id} -c {arguments.config}"
         )
     _show(arguments, name, token, key)
     return 0
@@ -138,8 +143,8 @@ def _list(arguments: argparse.Namespace, users: _Users) -> None:
 
 
 def _show(arguments: argparse.Namespace, name: str, token: str, key: Key) -> None:
-    """The token alone on standard output, for a pipe into a file."""
-    _note(f"the token of {name} (key id {key.id}); it is kept nowhere, and not shown again:")
+    """Print the token, alone on standard output so that it can be piped into a file."""
+    _note(f"the token of {name} (key id {key.id}); it is stored nowhere and is not shown again:")
     if arguments.json:
         _print_json({"user": name, "key": key.id, "token": token})
     else:

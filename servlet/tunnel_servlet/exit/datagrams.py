@@ -1,4 +1,4 @@
-"""The exit's side of UDP: one socket for each connection through the tunnel, connected to the target."""
+"""UDP at the exit: one connected socket per tunnel connection."""
 
 import asyncio
 from typing import cast
@@ -8,18 +8,18 @@ from tunnel.splice import Side
 
 __all__ = ["IDLE_S", "open_datagrams"]
 
-IDLE_S = 300.0  # longer than clients wait: they decide
+IDLE_S = 300.0  # longer than the idle timeout of clients, so that the client decides when to end
 
 
 async def open_datagrams(literal: str, port: int, *, idle_seconds: float = IDLE_S) -> DatagramSide:
-    """A side that sends to this address and hears from nobody else. OSError if there can be none."""
+    """Return a side that exchanges datagrams with this address only. Raise OSError if no socket can be opened."""
     loop = asyncio.get_running_loop()
     _, protocol = await loop.create_datagram_endpoint(lambda: _Socket(idle_seconds), remote_addr=(literal, port))
     return protocol.side
 
 
 class _Socket(asyncio.DatagramProtocol):
-    """Ends with its side. Empty datagrams are lost: asyncio sends none."""
+    """The socket of one side; each closes the other. Empty datagrams are lost, because asyncio does not send them."""
 
     def __init__(self, idle_seconds: float) -> None:
         self._transport: asyncio.DatagramTransport
@@ -33,7 +33,7 @@ class _Socket(asyncio.DatagramProtocol):
         self.side.offer(data)
 
     def error_received(self, exc: Exception) -> None:
-        """Nobody listens there, or the datagram was too large: the sender hears nothing, as with UDP."""
+        """Ignore the error, for example an unreachable port or a datagram that is too large: UDP reports no loss."""
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -46,7 +46,7 @@ class _Socket(asyncio.DatagramProtocol):
 
     def _send(self, datagram: bytes) -> None:
         if self._is_full or self._transport.is_closing():
-            self.side.dropped += 1  # the socket does not keep up
+            self.side.dropped += 1  # the socket is full or closing
         else:
             self._transport.sendto(datagram)
 

@@ -1,7 +1,7 @@
-"""The dialer: what an exit does with a connection. Inline in the relay's process, or in its own (`tunnel-relay exit`).
+"""The dialer: connects an exit's connections to their targets, in the relay's process or in `tunnel-relay exit`.
 
-It is the last to check: it resolves a name once, holds each address against the user's rules, and dials one that
-passed, as a literal. ACCEPTED means that the target accepted.
+The dialer makes the final check: it resolves a name once, checks each address against the user's rules, and dials an
+address that passed as a literal. The exit sends ACCEPTED only after the target has accepted.
 """
 
 import asyncio
@@ -31,7 +31,8 @@ class _Refused(Exception):
 
 
 class Dialer:
-    """An exit handler for `tunnel.attach`. `rules_of` gives the rules of the user that the relay stamped."""
+    """An exit handler for `tunnel.attach`. `rules_of(user)` returns the rules of the user that the relay put into
+    CONNECT."""
 
     def __init__(
         self,
@@ -42,14 +43,14 @@ class Dialer:
         resolve: Resolve = resolve,
     ) -> None:
         self.connections = 0  # being dialled, or open
-        self._open: dict[Side, None] = {}  # the sides towards the tunnel
+        self._open: dict[Side, None] = {}  # the tunnel's side of each open connection
         self._rules_of = rules_of
         self._dial_seconds = dial_seconds
         self._connections_max = connections_max
         self._resolve = resolve
 
     async def __call__(self, request: ExitRequest) -> None:
-        """Reach the target and join it with the connection, or refuse it with the reason."""
+        """Dial the target and join it to the connection, or refuse the connection with the reason."""
         if self.connections >= self._connections_max:
             request.refuse(RejectReason.BUSY, "the exit has no room for another connection")
             return
@@ -66,7 +67,7 @@ class Dialer:
                 self._ended()
 
     def abort(self) -> None:
-        """End all connections with an error on both sides: a cut must not look like an end."""
+        """End all connections with an error on both sides, because a cut must not look like a clean end of stream."""
         for side in list(self._open):
             side.abort_both()
 
@@ -75,7 +76,7 @@ class Dialer:
         try:
             request.accept(lambda: side)
         except BaseException:
-            target.abort()  # nobody wants it any more
+            target.abort()  # without the tunnel's side nothing uses the target
             raise
         self._open[side] = None
         splice(target, side)
@@ -89,7 +90,8 @@ class Dialer:
     # --- dialling
 
     async def _dial(self, request: ExitRequest) -> Side:
-        """A connection to the target, not read from yet."""
+        """Return a connection to the target that is not read from yet. Raise _Refused if the target is denied, does
+        not resolve or does not accept."""
         host, port = request.target.host, request.target.port
         rules = self._rules_of(request.user)
         verdict = rules.check_target(host, port)
@@ -106,10 +108,10 @@ class Dialer:
             raise _Refused(RejectReason.TIMED_OUT, text) from None
 
     async def _addresses(self, user: str, host: str, port: int, rules: Ruleset) -> list[IPAddress]:
-        """Those that may be dialled; never empty."""
+        """Return the addresses of the host that the rules allow, at least one. Raise _Refused if there is none."""
         name = read_host(host)
         if name is None or not isinstance(name, str):
-            return [ip_address(host)]  # check_target has checked it
+            return [ip_address(host)]  # check_target has allowed it
         try:
             found = await self._resolve(name, port)
         except OSError:
@@ -119,13 +121,16 @@ class Dialer:
         verdicts = [(address, rules.check_address(address, port, name)) for address in found]
         allowed = [address for address, verdict in verdicts if verdict.allowed]
         if not allowed:
-            # The user learns no inner address of a name.
+            # The refusal does not contain the address: users must not learn the private addresses of names.
             _log.warning("leads_inside", user=user, target=name, text=verdicts[0][1].text)
-            raise _Refused(RejectReason.DENIED, f"{name} leads to no address that may be reached")
+            raise _Refused(RejectReason.DENIED, f"{name} has no address that the rules allow")
         return allowed
 
     async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> Side:
-        """The first that accepts. Each gets an equal share of the time that is left: a dead one costs no more."""
+        """Return a connection to the first address that accepts.
+
+        Each attempt gets an equal share of the remaining time, so that one dead address cannot use up all of it.
+        """
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._dial_seconds
         failure: OSError = OSError("no address")
@@ -134,7 +139,7 @@ class Dialer:
             try:
                 async with asyncio.timeout((ends - loop.time()) / (len(addresses) - index)):
                     side = await self._open_side(request, literal, port)
-            except OSError as error:  # a TimeoutError is one, too
+            except OSError as error:  # includes TimeoutError
                 failure = error
                 continue
             _log.info("dialled", **_who(request), address=literal)

@@ -1,4 +1,4 @@
-"""From a name to its addresses: the exit asks the resolver of its machine once for each connection."""
+"""Name resolution at the exit: asks the system's resolver, once per connection."""
 
 import asyncio
 import socket
@@ -14,6 +14,6 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[list[IPAddress]]]
 
 
 async def resolve(host: str, port: int) -> list[IPAddress]:
-    """All addresses of a name, as the system's resolver orders them."""
+    """Return all addresses of a name, in the order of the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(ip_address(str(address[0]).partition("%")[0]) for *_, address in found))

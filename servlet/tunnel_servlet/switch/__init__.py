@@ -1,3 +1,3 @@
-"""The switch: which packet goes where, and what is kept until it has left. Sans-I/O."""
+"""The switch: forwards packets between attachments and stores them until they have left. Sans-I/O."""
 
 __all__: list[str] = []

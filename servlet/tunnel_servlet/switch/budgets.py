@@ -1,4 +1,4 @@
-"""Bytes that may be kept, counted at each level (mailbox, user, process) that has to answer for them (9.2)."""
+"""Memory limits for stored packets, counted at each level: mailbox, user and process (9.2)."""
 
 from collections.abc import Iterator
 
@@ -9,41 +9,42 @@ __all__ = ["Budget", "charge", "keep"]
 
 _NOTICES = frozenset((int(PacketType.DROPPED), int(PacketType.EDGE)))
 
-# A packet that is a slice of a body keeps the whole body alive. Packets that are less than a sixteenth of theirs are
-# copied (a full batch comes in eighths, 4.13), and less than half of it once an eighth of the mailbox is in use: what
-# is really kept is at most four times what is counted.
+# A packet that is a slice of a body keeps the whole body alive. A packet smaller than a sixteenth of its body is copied
+# (a full batch comes in eighths, 4.13). Once an eighth of the mailbox is in use, a packet smaller than half of its body
+# is copied, too. The memory in use is thus at most four times the bytes that are counted.
 _SLICE, _SLICE_UNDER_PRESSURE, _PRESSURE = 16, 2, 8
 
 
 class Budget:
-    """One level. What is counted here is counted at every level above.
+    """The budget of one level. Bytes counted here are also counted at every level above.
 
-    Two accounts: `held` is real memory and never passes `hard_bytes`. `reserved`, `beyond` and `outstanding` are what
-    was promised or is used besides a promise; shares of the pool are cut so that they stay within `pool_bytes`.
+    A budget has two accounts. `held` is real memory and never exceeds `hard_bytes`. `reserved`, `beyond` and
+    `outstanding` are promised bytes and bytes used beyond the promises; limits are set so that they stay within
+    `pool_bytes`.
     """
 
     __slots__ = ("beyond", "hard_bytes", "held", "outstanding", "parent", "pool_bytes", "reserved")
 
     def __init__(self, hard_bytes: int, pool_bytes: int, parent: "Budget | None" = None) -> None:
         if not 0 < pool_bytes <= hard_bytes:
-            raise ValueError(f"a pool of {pool_bytes} bytes does not lie within {hard_bytes}")
+            raise ValueError(f"a pool of {pool_bytes} bytes must be above 0 and at most the hard limit of {hard_bytes}")
         self.hard_bytes = hard_bytes
         self.pool_bytes = pool_bytes
         self.parent = parent
         self.reserved = 0  # promised to routes, used or not
-        self.beyond = 0  # payload in queues beyond what was promised to them
-        self.outstanding = 0  # taken, but not yet confirmed: it may come back
-        self.held = 0  # in queues or outstanding, with the cost of keeping it
+        self.beyond = 0  # payload in queues beyond their reservations
+        self.outstanding = 0  # taken but not yet confirmed: it may be put back
+        self.held = 0  # in queues or outstanding, overhead included
 
     def levels(self) -> "Iterator[Budget]":
-        """This level and those above."""
+        """Iterate over this level and those above it."""
         level: Budget | None = self
         while level is not None:
             yield level
             level = level.parent
 
     def free(self) -> int:
-        """What no level has committed yet; negative when more came back than a pool holds."""
+        """Return the bytes that every level still has free; negative if more was put back than a pool has room for."""
         free = self.pool_bytes - self.reserved - self.beyond - self.outstanding
         level = self.parent
         while level is not None:
@@ -52,14 +53,14 @@ class Budget:
         return free
 
     def reserve(self, size: int) -> bool:
-        """Promise `size` bytes at every level, or at none."""
+        """Promise `size` bytes at every level. Return False, and promises nothing, if a level has no room."""
         if any(level.reserved + size > level.pool_bytes for level in self.levels()):
             return False
         self.unreserve(-size)
         return True
 
     def unreserve(self, size: int) -> None:
-        """Take a promise back."""
+        """Withdraw a promise of `size` bytes."""
         for level in self.levels():
             level.reserved -= size
 
@@ -73,25 +74,25 @@ class Budget:
         return True
 
     def hold(self, size: int) -> None:
-        """Count `size` bytes as kept; the caller has asked `admits`."""
+        """Count `size` bytes as held. The caller must have checked `admits`."""
         level: Budget | None = self
         while level is not None:
             level.held += size
             level = level.parent
 
     def release(self, size: int) -> None:
-        """They are kept no more."""
+        """Stop counting `size` bytes as held."""
         self.hold(-size)
 
     def exceed(self, size: int) -> None:
-        """Count `size` bytes (negative: fewer) of the pool as used."""
+        """Count `size` bytes of the pool as used; a negative size gives them back."""
         level: Budget | None = self
         while level is not None:
             level.beyond += size
             level = level.parent
 
     def close(self) -> None:
-        """Take everything that is counted here out of the levels above: this one is used no more."""
+        """Remove everything counted here from all levels. The caller must not use this budget afterwards."""
         reserved, beyond, outstanding, held = self.reserved, self.beyond, self.outstanding, self.held
         for level in self.levels():
             level.reserved -= reserved
@@ -100,7 +101,7 @@ class Budget:
             level.held -= held
 
     def let_go(self, size: int) -> None:
-        """What is held left a queue and may come back (negative: came back)."""
+        """Count `size` held bytes as outstanding, because they left a queue; a negative size reverses that."""
         level: Budget | None = self
         while level is not None:
             level.outstanding += size
@@ -108,12 +109,13 @@ class Budget:
 
 
 def charge(frame: Frame) -> int:
-    """What keeping the packet is counted as. The relay's own notices are bounded by the routes and cost nothing."""
+    """Return the bytes that a stored packet counts for. The relay's own notices count for nothing: routes bound their
+    number."""
     return 0 if frame.type in _NOTICES else len(frame.data) + FRAME_OVERHEAD_BYTES
 
 
 def keep(frame: Frame, budget: Budget) -> None:
-    """Prepare a packet for being kept: let go of the body around it, if that is much larger."""
+    """Prepare a packet for storage: copy it if it would keep a much larger body alive."""
     data = frame.data
     if isinstance(data, memoryview):
         part = _SLICE if budget.held * _PRESSURE < budget.hard_bytes else _SLICE_UNDER_PRESSURE

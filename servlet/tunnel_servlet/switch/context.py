@@ -1,4 +1,4 @@
-"""What the parts of the switch share."""
+"""The objects that all parts of the switch share."""
 
 from tunnel.traces.record import TraceEvent, TraceReason, TraceSink, TraceSource
 from tunnel_servlet.switch.budgets import Budget
@@ -31,7 +31,7 @@ class SwitchContext:
         reason: TraceReason | None = None,
         text: str = "",
     ) -> None:
-        """Tell the trace, if there is one."""
+        """Write a record to the trace, if there is one."""
         if self._trace is not None:
             self._trace.tell(
                 event,

@@ -1,4 +1,4 @@
-"""Timers of the switch: a heap with lazy deletion, so that what is idle costs nothing."""
+"""The timers of the switch: a heap with lazy deletion, so that an idle timer costs nothing."""
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
@@ -9,29 +9,29 @@ _STALE_MIN = 64  # entries; fewer stale ones are not worth a rebuild
 
 
 class Deadline:
-    """One timer, which calls `fire(now)`. Its owner sets and clears it through its Deadlines."""
+    """One timer, with the function `fire(now)` that the switch calls when it is due. `Deadlines` sets and clears it."""
 
     __slots__ = ("armed_us", "due_us", "fire")
 
     def __init__(self, fire: Callable[[int], None]) -> None:
         self.fire = fire
         self.due_us: int | None = None
-        self.armed_us: int | None = None  # of its live entry in the heap; None: it has none
+        self.armed_us: int | None = None  # the time of its live entry in the heap; None if it has none
 
 
 class Deadlines:
-    """All timers. An entry that is early for its timer is put back when it comes up; a late one is never needed."""
+    """All timers. A timer's live entry is never later than the timer. If it comes up early it is put back."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []
-        self._order = 0  # breaks ties: who was armed first fires first
-        self._stale = 0  # entries whose timer is off or was advanced
+        self._order = 0  # breaks ties: the entry that was added first fires first
+        self._stale = 0  # entries whose timer is off or was set to an earlier time
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def set(self, deadline: Deadline, due_us: int) -> None:
-        """Fire at `due_us` instead of whenever it was."""
+        """Set or move the timer to `due_us`."""
         armed_us = deadline.armed_us
         if deadline.due_us is None and armed_us is not None:
             self._stale -= 1
@@ -43,7 +43,7 @@ class Deadlines:
             self._arm(deadline, due_us)
 
     def clear(self, deadline: Deadline) -> None:
-        """Do not fire."""
+        """Turn the timer off."""
         if deadline.due_us is None:
             return
         deadline.due_us = None
@@ -52,11 +52,17 @@ class Deadlines:
             self._rebuild()
 
     def next_timeout(self) -> int | None:
-        """Not later than the earliest timer; earlier if that one was put off or cleared. O(1)."""
+        """Return a time not later than the earliest timer, or None if there is none.
+
+        It is too early if that timer was postponed or cleared. O(1).
+        """
         return self._heap[0][0] if self._heap else None
 
     def expired(self, now: int) -> Iterator[Deadline]:
-        """The timers due by `now`, in order. Each is off when it is given and may be set again, to after `now`."""
+        """Iterate over the timers due by `now`, in order.
+
+        Each is off when it is yielded; the caller may set it again, to a time after `now`.
+        """
         while self._heap and self._heap[0][0] <= now:
             armed_us, _, deadline = heappop(self._heap)
             if armed_us != deadline.armed_us:
@@ -77,7 +83,7 @@ class Deadlines:
         heappush(self._heap, (due_us, self._order, deadline))
 
     def _rebuild(self) -> None:
-        """Forget the stale entries."""
+        """Remove the stale entries from the heap."""
         keep = []
         for entry in self._heap:
             deadline = entry[2]

@@ -1,4 +1,4 @@
-"""What the relay asks before it lets anything happen: the rules live with whoever answers, not in the switch."""
+"""The questions that the switch asks before it allows something, and their answers. The rules are not in the switch."""
 
 import enum
 from collections.abc import Callable
@@ -12,28 +12,28 @@ __all__ = ["Authorise", "Decision", "Deny", "Hand", "HandTo", "MayListen", "Pack
 
 
 class HandTo(enum.Enum):
-    """Who is to accept a connection."""
+    """The kind of attachment that accepts a connection."""
 
     EXIT = "exit"  # an attachment that dials TCP targets
     SERVICE = "service"  # an attachment that listens under the name
 
 
 class Hand(msgspec.Struct, frozen=True):
-    """Allowed. `name` is the service to hand it to (default: the target's host), or the endpoint name of the exit
-    (default: any exit)."""
+    """The connection is allowed. `name` is the service that accepts it (default: the target's host), or the endpoint
+    name of the exit (default: any exit)."""
 
     to: HandTo
     name: str = ""
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """Not allowed: the initiator gets REJECTED with this."""
+    """The connection is denied: the initiator gets REJECTED with this reason and text."""
 
     reason: int = RejectReason.DENIED
     text: str = ""
 
 
 Decision: TypeAlias = Hand | Deny
-Authorise: TypeAlias = Callable[[str, Target], Decision]  # the user, what it wants to reach (3.2)
-MayListen: TypeAlias = Callable[[str, str], bool]  # the user, the service's name (2.8)
-PacketFilter: TypeAlias = Callable[[Frame], bool]  # False: the packet was lost on purpose
+Authorise: TypeAlias = Callable[[str, Target], Decision]  # user, requested target (3.2)
+MayListen: TypeAlias = Callable[[str, str], bool]  # user, name of the service (2.8)
+PacketFilter: TypeAlias = Callable[[Frame], bool]  # False: drop the packet on purpose

@@ -1,4 +1,4 @@
-"""What the sender of one route and direction was promised, and when it should hear more (2.10, 7.12, 9.4)."""
+"""The edge that was announced to a sender, and when to announce a new one (2.10, 7.12, 9.4)."""
 
 from tunnel.wire import unwrap, wrap
 
@@ -6,7 +6,8 @@ __all__ = ["EdgeLedger"]
 
 
 class EdgeLedger:
-    """S and what was announced. Positions are payload bytes let go beyond S: absolute, like the announcements."""
+    """The edge of one route and direction. Positions count payload bytes that left the queue beyond S; they are
+    absolute, like the announcements."""
 
     __slots__ = (
         "_announced_at",
@@ -21,30 +22,30 @@ class EdgeLedger:
     )
 
     def __init__(self, initial_edge_bytes: int, step_bytes: int) -> None:
-        self.s = 0  # the newest let go, unwrapped
-        self.newest = 0  # of all that came, unwrapped
-        self.passed_bytes = 0  # let go beyond S, ever
+        self.s = 0  # the newest sequence number that left the queue, unwrapped
+        self.newest = 0  # the newest sequence number that came, unwrapped
+        self.passed_bytes = 0  # all payload that has left the queue beyond S
         self.late_bytes = 0  # payload that waits and is not beyond S
-        self.is_smaller = False  # the sender believes in less than the limit: an empty queue is to be announced
+        self.is_smaller = False  # the announced edge is below the limit: announce again when the queue is empty
         self._known = False  # whether any sequence is known
-        self._step_bytes = step_bytes  # progress below it is too little to matter even to the smallest limit
-        self._promised = initial_edge_bytes  # the position up to which the sender believes that it may send
+        self._step_bytes = step_bytes  # less progress is too little to matter, even with the smallest limit
+        self._promised = initial_edge_bytes  # the position up to which the sender may send
         self._announced_at = 0
 
     def start_at(self, sequence: int) -> None:
-        """The sender's initial sequence number, if the route is new: the initial edge counts from it."""
+        """Set the sender's initial sequence number, from which the initial edge of a new route counts."""
         self.s = self.newest = sequence
         self._known = True
 
     def key(self, sequence: int) -> int:
-        """The unbounded number of a wire sequence. Of a resumed route the first to come shows where it stands."""
+        """Return the unwrapped form of a wire sequence. On a resumed route the first packet sets the starting point."""
         if not self._known:
             self.start_at(sequence)
             self.s -= 1
         return unwrap(sequence, self.newest)
 
     def let_go(self, key: int, size: int) -> None:
-        """The packet `key` with `size` bytes of payload leaves."""
+        """Note that the packet `key` with `size` bytes of payload leaves the queue."""
         if key > self.s:
             self.s = key
             self.passed_bytes += size
@@ -52,25 +53,25 @@ class EdgeLedger:
             self.late_bytes -= size
 
     def room(self, limit: int) -> tuple[int, int]:
-        """S on the wire and B, under this limit."""
+        """Return S in its wire form, and B under this limit."""
         return wrap(self.s), max(0, limit - self.late_bytes)
 
     def announced(self, room_bytes: int, limit: int) -> None:
-        """The sender is being told B."""
+        """Note that an EDGE with B = `room_bytes` is sent to the sender."""
         self._promised = self.passed_bytes + room_bytes
         self._announced_at = self.passed_bytes
         self.is_smaller = room_bytes < limit
 
     def named_dropped(self, waiting_bytes: int) -> None:
-        """The sender is being told that no more fits than what waits beyond S."""
+        """Note that DROPPED(full) is sent: the sender learns that no more fits than the bytes that wait beyond S."""
         self._promised = self.passed_bytes + waiting_bytes
         self._announced_at = self.passed_bytes
         self.is_smaller = True
 
     def has_moved(self) -> bool:
-        """Whether `is_due` is worth asking; mostly not."""
+        """Whether enough has left that `is_due` is worth calling. This quick check is usually False."""
         return self.passed_bytes - self._announced_at >= self._step_bytes
 
     def is_due(self, limit: int) -> bool:
-        """What may be sent has grown by a quarter of the limit since it was announced."""
+        """Whether the sender's room has grown by a quarter of the limit since the last announcement."""
         return (self.passed_bytes + max(0, limit - self.late_bytes) - self._promised) * 4 >= limit

@@ -1,4 +1,4 @@
-"""The data path: each packet that came goes to whoever it is bound to, or is accounted for (6.7, 9.1, 9.5)."""
+"""The data path: forwards each packet to the other side of its route, or counts why it was not (6.7, 9.1, 9.5)."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,12 +26,12 @@ __all__ = ["Forwarder"]
 
 _DATA, _OPTION = int(PacketType.DATA), int(PacketType.OPTION)
 _ENDING = frozenset(map(int, (PacketType.SHUTDOWN, PacketType.ABORT)))
-# Without a route these are not answered: they end things, or answer, or ask for nothing (3.9).
+# The relay does not answer these when they have no route: they end something, are answers, or ask for nothing (3.9).
 _UNANSWERED = _ENDING | frozenset(map(int, (PacketType.PONG, PacketType.NOOP)))
 
 
 class Forwarder:
-    """Takes whole valid packets from attachments. Whatever they are, nothing is raised and nothing crosses routes."""
+    """Handles whole valid packets from attachments. No packet makes it raise, or reaches another route."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Forwarder:
         }
 
     def receive(self, attachment: ServedAttachment, frames: Sequence[Frame], now: int) -> None:
-        """Packets of one batch, in order."""
+        """Handle the packets of one batch, in order."""
         counters = self._context.counters
         frames_max = self._context.config.packets_per_body_max
         if len(frames) > frames_max:
@@ -86,7 +86,7 @@ class Forwarder:
         counters.bytes_received += size
 
     def _forward(self, leg: Leg, frame: Frame, now: int) -> None:
-        """To the other side; its queue keeps it."""
+        """Put the packet into the queue of the route's other side."""
         far = leg.far
         if frame.type in IN_STREAM:
             if not far.mailbox.put(far.queue, frame):
@@ -96,42 +96,48 @@ class Forwarder:
         if frame.type in _ENDING:
             self._routes.shut(leg, now)
 
-    # --- what is not simply forwarded
+    # --- exceptions
 
     def _exception(self, attachment: ServedAttachment, leg: Leg | None, frame: Frame, now: int) -> None:
-        """No route, not bound, not for whom it is bound to, or too large."""
+        """Handle a packet that is too large, or has no route, an unbound route or the wrong destination."""
         if frame.type == _OPTION and not frame.source and not frame.destination:
             self._option(attachment, frame, now)
         elif leg is None:
             self._without_route(attachment, frame, now)
         elif leg.route.state is RouteState.PARKED or leg is not leg.route.initiator or frame.destination:
-            self._misaddressed(leg, frame, now)
+            self._drop_misaddressed(leg, frame, now)
         elif frame.size > self._context.config.packet_bytes_max:
             self._too_large(leg, frame, now)
         elif leg.route.state is RouteState.BOUND:
-            # Sent before ACCEPTED came to the initiator.
+            # The initiator sent it before ACCEPTED arrived.
             self._forward(leg, readdress(frame, destination=leg.far_id), now)
         else:
             self._hold(leg, frame)
 
     def _without_route(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """6.7; but a lane may let packets overtake the CONNECT or the ACCEPTED that makes their route: then the sender
-        must not believe that the route is lost, and its timers repair it."""
+        """Count a packet without a route, and answer DROPPED(no route) where 6.7 requires it.
+
+        A packet may overtake, on another lane, the CONNECT or ACCEPTED that creates its route. It is not answered, so
+        that its sender does not take the route for lost; the sender's timers repair the loss.
+        """
         self._context.counters.packets_without_route += 1
         self._trace_dropped(frame, TraceReason.NO_ROUTE, now)
         is_early = not frame.destination or attachment.is_awaited(frame.destination)
         if frame.source and not is_early and frame.type not in _UNANSWERED:
             self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
 
-    def _misaddressed(self, leg: Leg, frame: Frame, now: int) -> None:
-        """The destination is not that of the route. While a resume is under way, what comes is lost (6.6)."""
+    def _drop_misaddressed(self, leg: Leg, frame: Frame, now: int) -> None:
+        """Drop a packet whose destination is not the one that is bound, or that comes during a resume (6.6).
+
+        With the right destination, the packet came here because it is too large.
+        """
         if leg.far_id and leg.far_id == frame.destination:
             self._too_large(leg, frame, now)
         else:
             self._context.counters.packets_misaddressed += leg.route.state is RouteState.BOUND
 
     def _too_large(self, leg: Leg, frame: Frame, now: int) -> None:
-        """Larger than was announced (7.11)."""
+        """Drop a packet above the announced size, and name it in DROPPED(too large) if it is DATA (7.11)."""
         self._context.counters.packets_too_large += 1
         self._trace_dropped(frame, TraceReason.TOO_LARGE, now)
         if frame.type == _DATA:
@@ -139,7 +145,7 @@ class Forwarder:
             leg.queue.note_dropped(DropReason.TOO_LARGE, leg.queue.back.ledger.key(frame.sequence), limit)
 
     def _hold(self, leg: Leg, frame: Frame) -> None:
-        """Sent before ACCEPTED: the acceptor gets it under its own id, when that is known (3.6)."""
+        """Hold a packet that was sent before ACCEPTED. It is forwarded when the acceptor's id is known (3.6)."""
         acceptor = leg.route.acceptor
         if frame.type in IN_STREAM:
             acceptor.mailbox.put(acceptor.queue, frame)
@@ -147,7 +153,7 @@ class Forwarder:
             acceptor.mailbox.put_control(acceptor.queue, frame)
 
     def _option(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """OPTION of the attachment: the pull interval is settled, and the answer says to what (2.7)."""
+        """Handle OPTION of the attachment: settle the pull interval and answer with the settled value (2.7)."""
         option = decode_option(frame.payload)
         if option is None:
             self._invalid(attachment, frame, now)
@@ -161,7 +167,7 @@ class Forwarder:
         attachment.mailbox.post(("option", 0), option_frame(Option(option.version, settled)))
 
     def _listen_state(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """LISTEN_STATE: a service goes up or down, which is repeated until it is answered (2.8)."""
+        """Handle LISTEN_STATE: a service goes up or down. The endpoint repeats it until it is answered (2.8)."""
         state = decode_listen_state(frame.payload)
         if state is None or frame.source or frame.destination:
             self._invalid(attachment, frame, now)
@@ -171,11 +177,11 @@ class Forwarder:
             attachment.mailbox.post(("listens " + state.name, 0), listen_state_frame(answer))
 
     def _invalid(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """Malformed, or nothing that an endpoint may send."""
+        """Count a packet that is malformed or that an endpoint must not send."""
         self._context.counters.packets_invalid += 1
 
     def _ignore(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """NOOP."""
+        """Ignore NOOP."""
 
     def _trace_dropped(self, frame: Frame, reason: TraceReason, now: int) -> None:
         self._context.trace(

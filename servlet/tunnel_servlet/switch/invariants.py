@@ -1,6 +1,7 @@
-"""What must always hold of the switch, whatever came. For tests and the simulator: it looks at everything there is.
+"""The invariants of the switch, which hold whatever input came.
 
-It recounts what its neighbours only keep up to date.
+Only tests and the simulator check them: a check visits every object and recounts from scratch what the other modules
+count incrementally.
 """
 
 from collections.abc import Iterable
@@ -19,16 +20,16 @@ __all__ = ["InvariantError", "check"]
 
 
 class InvariantError(AssertionError):
-    """The switch is wrong about itself."""
+    """The switch's state contradicts itself."""
 
 
 def check(context: SwitchContext, attention: Attention, registry: Registry, routes: RouteTable) -> None:
-    """InvariantError if something that must hold does not."""
+    """Raise InvariantError if an invariant does not hold."""
     for attachment in registry.by_id.values():
         _check_attachment(attachment, context.config)
     _check_budgets(context, registry)
     _check_routes(registry, routes)
-    _ensure(not attention.awake, "somebody for whom something waits was not looked after")
+    _ensure(not attention.awake, "an attachment with waiting packets was not served")
 
 
 def _ensure(condition: bool, text: str) -> None:
@@ -58,10 +59,13 @@ def _check_attachment(attachment: ServedAttachment, config: SwitchConfig) -> Non
     queues = [leg.queue for leg in attachment.legs.values()]
     queues += [route.acceptor.queue for route in attachment.handed.values() if route.state is RouteState.HANDED]
     awaited = [route.initiator.own_id for route in attachment.handed.values() if route.state is RouteState.HANDED]
-    _ensure(sorted(awaited) == sorted(_expand(attachment.awaited)), "who is awaited was miscounted")
+    _ensure(sorted(awaited) == sorted(_expand(attachment.awaited)), "the awaited initiators were miscounted")
     wanted = [route.route_key for route in attachment.handed.values() if route.state is RouteState.HANDED]
     _ensure(all(key in mailbox.wanted for key in wanted), "a CONNECT would be lost")
-    _ensure(all(key in attachment.handed for key in mailbox.wanted), "a CONNECT is wanted that nobody waits for")
+    _ensure(
+        all(key in attachment.handed for key in mailbox.wanted),
+        "a CONNECT is wanted that was not handed to this attachment",
+    )
     _check_mailbox(mailbox, queues, outstanding, incoming)
     _ensure(len(mailbox.general) <= config.general_packets_max, "too many packets of no route")
     _ensure(len(mailbox.notices) <= config.notices_max, "too many notices")
@@ -73,26 +77,35 @@ def _check_mailbox(mailbox: Mailbox, queues: list[RouteQueue], outstanding: int,
     for queue in queues:
         held += _check_queue(queue)
         listed = any(queue is found for ring in (mailbox.fresh, mailbox.ring) for found in ring)
-        _ensure(queue.listed == listed == queue.has_data, "a stream is not listed as it waits")
+        _ensure(
+            queue.listed == listed == queue.has_data,
+            "a stream is listed although no packet of it waits, or is not listed although one waits",
+        )
         listed = any(queue is found for found in mailbox.control_ring)
-        _ensure(queue.control_listed == listed == queue.has_control, "control packets are not listed as they wait")
-    _ensure(budget.held == held, f"{budget.held} bytes are counted as held, {held} are")
-    _ensure(budget.outstanding == outstanding, f"{budget.outstanding} bytes counted outstanding, {outstanding} are")
+        _ensure(
+            queue.control_listed == listed == queue.has_control,
+            "control packets are listed without waiting, or wait unlisted",
+        )
+    _ensure(budget.held == held, f"{budget.held} bytes are counted as held, but {held} are held")
+    _ensure(
+        budget.outstanding == outstanding,
+        f"{budget.outstanding} bytes are counted as outstanding, but {outstanding} are outstanding",
+    )
     _ensure(budget.reserved == sum(queue.reserved_bytes for queue in queues), "reservations do not add up")
     _ensure(budget.beyond == sum(queue.beyond for queue in queues), "the use of the pool does not add up")
 
 
 def _check_queue(queue: RouteQueue) -> int:
-    """What it holds."""
+    """Check a queue and return the bytes that it holds, as charged."""
     frames = queue.frames
     data = {key: len(frame.data) - HEADER_SIZE for key, frame in frames.items() if frame.type == PacketType.DATA}
     control = [frame for frame in frames.values() if frame.type != PacketType.DATA]
     control += queue.control.values()
-    _ensure(queue.keys == sorted(frames), "the order of the stream is not that of its packets")
-    _ensure(queue.data_bytes == sum(data.values()), "the payload that waits was miscounted")
+    _ensure(queue.keys == sorted(frames), "the keys of the stream do not match its packets, or are out of order")
+    _ensure(queue.data_bytes == sum(data.values()), "the waiting payload was miscounted")
     _ensure(queue.beyond == max(0, queue.data_bytes - queue.reserved_bytes), "the pool was miscounted")
     late_bytes = sum(size for key, size in data.items() if key <= queue.ledger.s)
-    _ensure(queue.ledger.late_bytes == late_bytes, "what is late was miscounted")
+    _ensure(queue.ledger.late_bytes == late_bytes, "the late payload was miscounted")
     _ensure(queue.control_bytes == _charge(control), "control packets were miscounted")
     return _charge(frames.values()) + _charge(queue.control.values()) + _charge(queue.acks)
 
@@ -108,7 +121,7 @@ def _check_budgets(context: SwitchContext, registry: Registry) -> None:
         below = [budget for budget in mailboxes if level in budget.levels()]
         for name in ("held", "reserved", "beyond", "outstanding"):
             total = sum(getattr(budget, name) for budget in below)
-            _ensure(getattr(level, name) == total, f"{name} does not add up from below")
+            _ensure(getattr(level, name) == total, f"{name} is not the sum of the levels below")
 
 
 def _check_routes(registry: Registry, routes: RouteTable) -> None:
@@ -121,30 +134,37 @@ def _check_routes(registry: Registry, routes: RouteTable) -> None:
             opened += leg is leg.route.initiator and not leg.route.is_lingering
         _ensure(attachment.routes_opened == opened, "open routes were miscounted")
         for key, route in attachment.handed.items():
-            _ensure(route.route_key == key and route.acceptor.attachment is attachment, "handed to somebody else")
+            _ensure(
+                route.route_key == key and route.acceptor.attachment is attachment,
+                "an attachment lists a route under a wrong key, or one that was handed to another attachment",
+            )
             _ensure(route in found or route.initiator.own_id in route.initiator.attachment.legs, "a route is lost")
         for listener in attachment.listeners.values():
             pending = [route for route in attachment.handed.values() if route.listener is listener]
-            _ensure(listener.pending == len(pending), "what a listener was handed was miscounted")
+            _ensure(listener.pending == len(pending), "a listener's pending CONNECTs were miscounted")
     for account in registry.accounts.values():
         owned = [attachment for attachment in registry.by_id.values() if attachment.account is account]
         _ensure(account.attachments == len(owned), "a user's attachments were miscounted")
-        _ensure(account.routes == sum(attachment.routes_opened for attachment in owned), "routes of a user")
+        _ensure(
+            account.routes == sum(attachment.routes_opened for attachment in owned), "a user's routes were miscounted"
+        )
     for state in (RouteState.PARKED, RouteState.HANDED, RouteState.BOUND):
         _ensure(routes.counts[state] == sum(route.state is state for route in found), f"miscounted: {state.value}")
     parked = [route for waiting in routes.parked.values() for route in waiting]
-    _ensure(all(route.state is RouteState.PARKED for route in parked), "what is parked is somewhere else")
+    _ensure(
+        all(route.state is RouteState.PARKED for route in parked), "a route that is listed as parked has another state"
+    )
     _ensure(len(parked) == routes.counts[RouteState.PARKED], "a parked resume is lost")
 
 
 def _check_leg(attachment: ServedAttachment, own_id: int, leg: Leg) -> None:
     route = leg.route
-    _ensure(leg.own_id == own_id and leg.attachment is attachment, "a leg stands under the wrong id")
+    _ensure(leg.own_id == own_id and leg.attachment is attachment, "a leg is listed under the wrong id")
     _ensure(attachment.mailbox.queues.get(own_id) is leg.queue, "a leg's queue is not in its mailbox")
     if route.state is RouteState.BOUND:
-        _ensure(leg.far.far is leg and leg.far_id == leg.far.own_id, "the sides of a route do not agree")
+        _ensure(leg.far.far is leg and leg.far_id == leg.far.own_id, "the legs of a route do not point at each other")
         _ensure(leg.far.attachment.legs.get(leg.far_id) is leg.far, "the other side of a route is lost")
         _ensure(route.is_lingering == (route.deadline.due_us is not None), "a route has the wrong timer")
     else:
         _ensure(leg is route.initiator and leg.far_id == 0, "a route that is not bound has two sides")
-        _ensure(route.deadline.due_us is not None, "a route that is not bound would stay for ever")
+        _ensure(route.deadline.due_us is not None, "a route that is not bound has no timer")

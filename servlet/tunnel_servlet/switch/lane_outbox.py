@@ -1,4 +1,4 @@
-"""What a lane takes from the mailbox of its attachment, and what it owes to it."""
+"""A lane's access to the mailbox of its attachment."""
 
 from tunnel.wire import Frame
 from tunnel_servlet.switch.mailbox import Mailbox
@@ -7,18 +7,19 @@ __all__ = ["LaneOutbox"]
 
 
 class LaneOutbox:
-    """A lane's way into the mailbox. It accounts for what the lane holds: the lane does not say what was confirmed."""
+    """Takes packets from the mailbox for one lane, and tracks which were confirmed: the lane does not report that."""
 
     __slots__ = ("_cut", "_mailbox", "incoming_bytes", "taken")
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
         self.taken: list[Frame] = []
-        self._cut = False  # what was taken last leaves in pieces
-        self.incoming_bytes = 0  # of a packet that comes in pieces
+        self._cut = False  # the packet that was taken last leaves in pieces
+        self.incoming_bytes = 0  # of a packet that arrives in pieces
 
     def take(self, limit_bytes: int) -> list[Frame]:
-        """What leaves next. A lane takes again only when all that it took before was confirmed or put back."""
+        """Take the packets that leave next. The lane must call this only after all packets that it took before were
+        confirmed or put back."""
         self._confirmed()
         frames = self._mailbox.take(limit_bytes)
         self.taken = list(frames)
@@ -26,23 +27,26 @@ class LaneOutbox:
         return frames
 
     def put_back(self, frames: list[Frame]) -> None:
-        """These did not arrive. They are always the last of what was taken."""
+        """Return packets that did not arrive. They must be the last of those taken."""
         del self.taken[len(self.taken) - len(frames) :]
         self._mailbox.put_back(frames)
 
     def waits(self) -> bool:
-        """Whether there is anything to take."""
+        """Whether any packet waits."""
         return self._mailbox.waiting
 
     def applied(self, held_bytes: int) -> None:
-        """The lane has applied a request, and not yet answered it: it holds `held_bytes`. All that it had taken and not
-        put back was confirmed, unless that is one packet in pieces; the rest is a packet that comes in pieces."""
+        """Note that the lane has applied a request and has not yet answered it.
+
+        Everything that it had taken and not put back is confirmed, unless that is one packet that leaves in pieces.
+        `held_bytes` is what the lane still keeps: that packet, and the part of a packet that arrives in pieces.
+        """
         if not self._cut:
             self._confirmed()
         self._count_incoming(max(0, held_bytes - sum(frame.size for frame in self.taken)))
 
     def close(self) -> None:
-        """The lane is closed."""
+        """Confirm everything that was taken and not put back, because the lane is closed."""
         self._confirmed()
         self._count_incoming(0)
 

@@ -1,4 +1,4 @@
-"""ATTACH, and how attachments end: generations, names, replacement, expiry (section 6, 9.6)."""
+"""The life of attachments: ATTACH, generations, names, replacement and expiry (section 6, 9.6)."""
 
 from functools import partial
 from typing import Protocol
@@ -16,29 +16,29 @@ from tunnel_servlet.switch.services import Services
 
 __all__ = ["UNKNOWN", "Lifecycle", "LifecycleHost"]
 
-UNKNOWN = Status(StatusCode.UNKNOWN)  # the same to the wrong user as to anybody (6.1)
-_VERSION = 1  # that the relay speaks (7.11)
+UNKNOWN = Status(StatusCode.UNKNOWN)  # another user's attachment gets the same answer as one that does not exist (6.1)
+_VERSION = 1  # the protocol version of this relay (7.11)
 _BUSY_RETRY_MS = 1000
 
 
 class LifecycleHost(Protocol):
-    """Who keeps the HTTP requests and links of attachments."""
+    """The object that keeps the HTTP requests and links of attachments: the switch."""
 
     def send(self, reply: Reply | None) -> bool:
-        """Answer a request."""
+        """Answer a request; return whether there was a reply."""
 
     def end_links(self, attachment: ServedAttachment) -> None:
-        """Close the attachment's links; what they owe receipts for is first in line again."""
+        """Close the attachment's links, and put their packets without a receipt back at the head of the mailbox."""
 
     def refuse_held(self, attachment: ServedAttachment) -> None:
-        """Tell the requests that wait that their attachment is not known."""
+        """Answer the attachment's held pulls with STATUS(unknown)."""
 
     def end_holds(self, attachment: ServedAttachment, now: int) -> None:
-        """Answer the requests whose hold is over."""
+        """Answer the pulls whose hold is over."""
 
 
 class Lifecycle:
-    """Brings attachments into being and ends them."""
+    """Creates, renews and removes attachments."""
 
     def __init__(
         self,
@@ -58,12 +58,15 @@ class Lifecycle:
         self._services = services
         self._host = host
 
-    def attach(self, user: str, message: Attach, now: int, *, is_exit: bool) -> Attached | Status:
-        """The answer to ATTACH."""
+    def attach(
+        self, user: str, message: Attach, now: int, *, is_exit: bool, identity: bytes | None = None
+    ) -> Attached | Status:
+        """Handle ATTACH and return the answer. `identity` is given only for an endpoint in this process."""
         lowest, highest = message.versions
         if not lowest <= _VERSION <= highest:
-            return Status(StatusCode.MALFORMED, text=f"this relay speaks version {_VERSION}")
-        identity = attachment_id(message.secret)
+            return Status(StatusCode.MALFORMED, text=f"this relay speaks only version {_VERSION}")
+        if identity is None:
+            identity = attachment_id(message.secret)
         attachment = self._registry.by_id.get(identity)
         if attachment is None:
             return self._admit(identity, user, message, now, is_exit=is_exit)
@@ -78,14 +81,16 @@ class Lifecycle:
         return attachment.attached
 
     def heard(self, attachment: ServedAttachment, now: int) -> None:
-        """Its first exchange or link. Only now it takes its name from whoever has it, and his work: an ATTACH that a
-        proxy delivers a minute late may be that of an endpoint which is long dead (6.4)."""
+        """Handle the attachment's first exchange or link: only now does it take its name from an older attachment.
+
+        ATTACH alone does not suffice: a proxy may deliver the ATTACH of a dead endpoint a minute late (6.4).
+        """
         attachment.is_heard = True
         if attachment.claim != attachment.name:
             self._take_name(attachment, now)
 
     def remove(self, attachment: ServedAttachment, reason: DropReason, now: int) -> None:
-        """End it: whoever it was connected with is told `reason`."""
+        """Remove the attachment and release its routes. The endpoints at their other sides receive `reason`."""
         self._context.deadlines.clear(attachment.expiry)
         self._context.deadlines.clear(attachment.hold)
         self._host.refuse_held(attachment)
@@ -101,10 +106,10 @@ class Lifecycle:
 
     def _admit(self, identity: bytes, user: str, message: Attach, now: int, *, is_exit: bool) -> Attached | Status:
         if self._registry.was_replaced(identity, now):
-            # It would take the name back, and the two would end each other's connections for ever.
+            # Otherwise it would take the name back, and the two would end each other's connections forever.
             return Status(StatusCode.DENIED, text="a newer endpoint has this name")
         if self._registry.named(user, message.name) is None and not self._registry.has_room(user):
-            return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "no more attachments")
+            return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "the relay has no room for another attachment")
         attachment = self._registry.add(identity, user, is_exit=is_exit)
         attachment.last_seen_us = now
         attachment.expiry = Deadline(partial(self._expire, attachment))
@@ -116,7 +121,7 @@ class Lifecycle:
         return attachment.attached
 
     def _renew(self, attachment: ServedAttachment, message: Attach, now: int, *, fresh: bool) -> None:
-        """Start a generation (6.2)."""
+        """Start a new generation of the attachment (6.2)."""
         config, user = self._context.config, attachment.account.user
         holder = self._registry.named(user, message.name)
         attachment.claim = message.name
@@ -146,7 +151,7 @@ class Lifecycle:
         self._registry.serve(attachment)
 
     def _replace(self, user: str, name: str, by: ServedAttachment | None, now: int) -> None:
-        """Whoever had the name is no more (6.4)."""
+        """Remove the older attachment of this name, if there is one other than `by` (6.4)."""
         older = self._registry.named(user, name)
         if older is None or older is by:
             return
@@ -155,7 +160,10 @@ class Lifecycle:
         self.remove(older, DropReason.GONE, now)
 
     def _expire(self, attachment: ServedAttachment, now: int) -> None:
-        """9.6. Nobody moves the timer when the attachment is heard from: it looks when it fires."""
+        """Remove the attachment, if it has been silent for long enough (9.6).
+
+        Exchanges do not move the timer; instead it checks the time of the last one when it fires.
+        """
         timeout_us = self._context.config.attachment_timeout_us
         due_us = timeout_us + (now if attachment.links else attachment.last_seen_us)
         if due_us > now:

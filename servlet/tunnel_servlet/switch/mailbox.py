@@ -1,4 +1,4 @@
-"""The mailbox: all that waits for one attachment, bounded, and in which order it leaves (9.2)."""
+"""The mailbox: a bounded store of the packets that wait for one attachment, which decides their order (9.2)."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -13,8 +13,8 @@ from tunnel_servlet.switch.stats import Counters
 __all__ = ["Mailbox"]
 
 _CONNECT, _EDGE, _DROPPED = map(int, (PacketType.CONNECT, PacketType.EDGE, PacketType.DROPPED))
-_WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # without their route
-# In these the initiator's id is the source, whoever sends them (2.2, 2.3).
+_WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # once their route is lost
+# In these the source is the initiator's id, also when the acceptor or the relay sends them (2.2, 2.3).
 _TO_SOURCE = frozenset((int(PacketType.ACCEPTED), int(PacketType.REJECTED)))
 
 _WITHOUT_ROUTE = frozenset((int(DropReason.NO_ROUTE), int(DropReason.GONE)))
@@ -24,10 +24,12 @@ GeneralKey = tuple[str, int]
 
 
 class Mailbox:
-    """`take` gives what leaves next; it is either `confirmed` later, or `put_back`. `wake` says that something waits.
+    """The packets for one attachment. `take` returns those that leave next. The caller must later pass each of them to
+    `confirmed` or `put_back`. The mailbox calls `wake` when a packet starts to wait.
 
-    First what belongs to no route, then control packets of the routes in turn, then their streams by deficit round
-    robin. A stream that was silent goes first with its first quantum, within half of what is taken.
+    Packets that belong to no route leave first, then the control packets of the routes in turn, then the routes'
+    streams by deficit round robin. A stream that was idle goes first with its first quantum; idle streams get at most
+    half of a batch in this way.
     """
 
     def __init__(self, budget: Budget, config: SwitchConfig, counters: Counters, wake: Callable[[], None]) -> None:
@@ -35,33 +37,34 @@ class Mailbox:
         self.queues: dict[int, RouteQueue] = {}  # by the id of the receiving endpoint
         self._config, self._counters, self._wake = config, counters, wake
         self.general: OrderedDict[GeneralKey, Frame] = OrderedDict()
-        self.notices: OrderedDict[int, int] = OrderedDict()  # DROPPED of routes that are no more: own id, reason
-        self.wanted: dict[bytes, None] = {}  # route keys of CONNECTs that are worth delivering
-        self._returned = 0  # names what came back to no queue
+        self.notices: OrderedDict[int, int] = OrderedDict()  # DROPPED for ids without a route: own id, reason
+        self.wanted: dict[bytes, None] = {}  # route keys of CONNECTs that still need an answer
+        self._returned = 0  # makes keys for packets that were put back and have no queue
         self.control_ring: deque[RouteQueue] = deque()
         self.fresh: deque[RouteQueue] = deque()
         self.ring: deque[RouteQueue] = deque()
 
     @property
     def waiting(self) -> bool:
-        """Whether `take` would give anything."""
+        """Whether `take` would return any packet."""
         return bool(self.general or self.notices or self.control_ring or self.fresh or self.ring)
 
     # --- routes
 
     def open(self, own_id: int) -> RouteQueue | None:
-        """A queue with its reservation; None if there is none left. It is not yet in `queues`."""
+        """Return a new queue with its reservation, or None if no reservation is left. The caller must `adopt` or
+        `close` it."""
         if not self.budget.reserve(self._config.reserved_bytes):
             return None
         return RouteQueue(own_id, self.budget, self._config, self._counters, self._attend)
 
     def adopt(self, queue: RouteQueue, own_id: int) -> None:
-        """The queue is that of this id, which has a route now."""
+        """Register the queue under the endpoint's id, which has a route now."""
         self.queues[own_id] = queue
         self.notices.pop(own_id, None)
 
     def close(self, queue: RouteQueue) -> None:
-        """End a queue. What it held that goes before the stream still leaves."""
+        """End a queue and discard its stream. Its control packets still leave."""
         self.budget.unreserve(queue.shrink())
         for frame in queue.close():
             self._keep_general(self._next_key(), frame)
@@ -73,17 +76,17 @@ class Mailbox:
         if self.queues.get(queue.own_id) is queue:
             del self.queues[queue.own_id]
 
-    # --- what comes
+    # --- arriving packets
 
     def put(self, queue: RouteQueue, frame: Frame) -> bool:
-        """A packet of the stream; False if it was dropped."""
+        """Store a packet of the queue's stream; return False if it was dropped."""
         kept = queue.put(frame)
         if kept and not queue.listed and not queue.blocked:
             self._list(queue)
         return kept
 
     def put_control(self, queue: RouteQueue, frame: Frame) -> bool:
-        """A packet that goes before the stream; False if it was dropped."""
+        """Store a control packet of the queue, which leaves before the stream; return False if it was dropped."""
         kept = queue.put_control(frame)
         if not kept:
             self._counters.packets_dropped_full += 1
@@ -92,7 +95,7 @@ class Mailbox:
         return kept
 
     def post(self, key: GeneralKey, frame: Frame) -> bool:
-        """A packet of no route; it replaces one of the same key. False if there is no room."""
+        """Store a packet that belongs to no route; it replaces one with the same key. Return False if none fits."""
         old = self.general.get(key)
         size = charge(frame) - (charge(old) if old is not None else 0)
         if len(self.general) >= self._config.general_packets_max and old is None:
@@ -106,7 +109,10 @@ class Mailbox:
         return True
 
     def notice(self, own_id: int, reason: int) -> bool:
-        """DROPPED for an id of the attachment without a route; at most one waits for each (6.7). False if too many."""
+        """Queue DROPPED for an id of the attachment that has no route; at most one waits for each id (6.7).
+
+        Return False if too many wait.
+        """
         if len(self.notices) >= self._config.notices_max and own_id not in self.notices:
             return False
         self.notices[own_id] = reason
@@ -114,23 +120,23 @@ class Mailbox:
         return True
 
     def post_connect(self, route_key: bytes, frame: Frame) -> bool:
-        """CONNECT for the attachment, until it is withdrawn. False if there is no room."""
+        """Queue a CONNECT for the attachment until `withdraw_connect` is called; return False if there is no room."""
         if not self.post(_connect_key(route_key), frame):
             return False
         self.wanted[route_key] = None
         return True
 
     def withdraw_connect(self, route_key: bytes) -> None:
-        """The CONNECT was answered, or nobody waits for it any more."""
+        """Discard a CONNECT that was answered or whose route has ended."""
         self.wanted.pop(route_key, None)
         frame = self.general.pop(_connect_key(route_key), None)
         if frame is not None:
             self.budget.release(charge(frame))
 
-    # --- what leaves
+    # --- leaving packets
 
     def take(self, limit_bytes: int) -> list[Frame]:
-        """What leaves next, at most `limit_bytes`; but at least one packet if any waits."""
+        """Return the packets that leave next: at most `limit_bytes`, but at least one packet if any waits."""
         frames: list[Frame] = []
         size = 0
         if self.general or self.notices or self.control_ring:
@@ -145,13 +151,13 @@ class Mailbox:
         return frames
 
     def confirmed(self, frames: Iterable[Frame]) -> None:
-        """These have arrived, or will not be put back: they are held no more."""
+        """Release packets that were taken and have arrived, or will not be put back."""
         size = sum(map(charge, frames))
         self.budget.let_go(-size)
         self.budget.release(size)
 
     def put_back(self, frames: list[Frame]) -> None:
-        """These were taken and did not arrive: they are first in line again, in this order."""
+        """Put packets that were taken and did not arrive back at the head, in this order."""
         self.budget.let_go(-sum(map(charge, frames)))
         self._counters.packets_taken_back += len(frames)
         for frame in reversed(frames):
@@ -176,7 +182,7 @@ class Mailbox:
             else:
                 self._keep_general(self._next_key(), frame)
         elif kind == _EDGE:
-            queue.edge_due = True  # by now there may be a newer one to tell
+            queue.edge_due = True  # announces the present edge, which may be newer
             self._attend(queue)
         elif not queue.put_back(frame):
             self.budget.release(charge(frame))
@@ -202,7 +208,7 @@ class Mailbox:
             self.budget.release(charge(frame))
 
     def _keep_general(self, key: GeneralKey, frame: Frame) -> None:
-        """Put what is held already first in line."""
+        """Put a packet that already counts as held at the head of the packets without a route."""
         if len(self.general) >= self._config.general_packets_max:
             self.budget.release(charge(frame))
             return
@@ -221,7 +227,7 @@ class Mailbox:
         self._wake()
 
     def _attend(self, queue: RouteQueue) -> None:
-        """Something may wait in the queue that was not announced by a put."""
+        """List the queue if something waits in it that did not come by `put`."""
         if queue.has_control and not queue.control_listed:
             queue.control_listed = True
             self.control_ring.append(queue)

@@ -1,8 +1,8 @@
-"""What the switch remembers, and how these things point to each other.
+"""The switch's data model: the objects that it remembers, and the references between them.
 
 An *attachment* is an endpoint's authenticated presence, with its lanes, links and mailbox (section 6). A *route* joins
-two of them, one *leg* at each (3.2). A *listener* is one attachment under the name of one service (2.8). The tables of
-them, and what happens to them, are in `registry`, `routes`, `services` and `lifecycle`.
+two attachments and has one *leg* at each (3.2). A *listener* is one attachment under the name of one service (2.8).
+Their tables and operations are in `registry`, `routes`, `services` and `lifecycle`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "Se
 
 
 class Account:
-    """What one user has at this relay."""
+    """The resources that one user occupies at this relay."""
 
     __slots__ = ("attachments", "budget", "routes", "user")
 
@@ -32,20 +32,20 @@ class Account:
         self.user = user
         self.budget = budget
         self.attachments = 0
-        self.routes = 0  # opened by its attachments
+        self.routes = 0  # open routes that the user's attachments initiated
 
 
 class RouteState(enum.Enum):
-    """How far a route has come."""
+    """The state of a route."""
 
-    PARKED = "parked"  # a resume whose endpoint is not attached (6.5)
-    HANDED = "handed"  # CONNECT is with an acceptor (3.2)
+    PARKED = "parked"  # not handed on yet; a resume stays here while its endpoint is not attached (6.5)
+    HANDED = "handed"  # CONNECT was handed to an acceptor (3.2)
     BOUND = "bound"
     RELEASED = "released"
 
 
 class Leg:
-    """One side of a route. `queue` is what waits for this side. `far_id` is 0 until the route is bound."""
+    """One side of a route. `queue` holds the packets for this side. `far_id` is 0 until the route is bound."""
 
     __slots__ = ("attachment", "far", "far_id", "has_shut", "mailbox", "own_id", "queue", "route")
 
@@ -57,11 +57,11 @@ class Leg:
         self.route = route
         self.far = self
         self.far_id = 0
-        self.has_shut = False  # it sent SHUTDOWN, or ABORT
+        self.has_shut = False  # this side has sent SHUTDOWN or ABORT
 
 
 class Route:
-    """A connection as the relay sees it. While a resume is parked, `acceptor` is the initiator's leg."""
+    """A connection as the relay sees it. While the route is parked, `acceptor` is the initiator's leg."""
 
     __slots__ = (
         "acceptor",
@@ -79,10 +79,10 @@ class Route:
 
     def __init__(self, connect: Connect, frame: Frame) -> None:
         self.route_key = connect.route_key  # drawn by the initiator (3.1)
-        self.target = connect.target  # what was authorised
+        self.target = connect.target  # the authorised target
         self.resume = connect.resume
-        self.endpoint_id = connect.options.endpoint_id or b""  # of the acceptor, if it is a resume
-        self.frame: Frame | None = frame  # CONNECT as it is handed on, stamped; None once it is bound
+        self.endpoint_id = connect.options.endpoint_id or b""  # the acceptor's, if this is a resume
+        self.frame: Frame | None = frame  # the CONNECT to hand on, with the user added; None once bound
         self.state = RouteState.PARKED
         self.initiator: Leg
         self.acceptor: Leg
@@ -92,7 +92,10 @@ class Route:
 
 
 class Listener:
-    """One attachment under one name. It stays known after it went down: an older LISTEN_STATE may still come."""
+    """One attachment under the name of one service.
+
+    The relay remembers it after it went down, because an older LISTEN_STATE may still arrive.
+    """
 
     __slots__ = ("attachment", "backlog", "is_up", "name", "pending", "version")
 
@@ -102,17 +105,20 @@ class Listener:
         self.version = 0
         self.is_up = False
         self.backlog = 0
-        self.pending = 0  # CONNECTs handed to it and not answered
+        self.pending = 0  # CONNECTs that were handed to it and are unanswered
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be handed another CONNECT."""
+        """Whether the relay may hand it another CONNECT."""
         return self.is_up and self.pending < max(1, self.backlog)
 
 
 class ServedAttachment:
-    """`mailbox` holds what waits for it, `legs` its sides of routes, `handed` the routes it is to accept or has
-    accepted."""
+    """An attachment at the relay.
+
+    `mailbox` holds the packets that wait for it, `legs` its sides of routes, and `handed` the routes that were handed
+    to it and that it has accepted or may still accept.
+    """
 
     def __init__(
         self, identity: bytes, account: Account, context: SwitchContext, attention: Attention, *, is_exit: bool
@@ -121,7 +127,7 @@ class ServedAttachment:
         self.identity = identity
         self.account = account
         self.name = ""
-        self.claim = ""  # the name that it takes when it is heard
+        self.claim = ""  # the name that it takes with its first exchange or link
         self.is_heard = False  # it made an exchange or a link, so its ATTACH was not a late copy from a dead endpoint
         self.is_exit = is_exit
         self.is_awake = False  # queued in `Attention.awake`
@@ -131,53 +137,56 @@ class ServedAttachment:
         self.pull_interval_us = 0
         self.option_version = 0
         size = config.exit_mailbox_bytes_max if is_exit else config.mailbox_bytes_max
-        # An exit serves all users: what waits for it is no user's own.
+        # An exit serves all users, so the packets that wait for it count for no user.
         budget = Budget(size, config.pool_bytes(size), context.budget if is_exit else account.budget)
         self.mailbox = Mailbox(budget, config, context.counters, lambda: attention.wake(self))
         self.legs: dict[int, Leg] = {}  # by its own id
         self.handed: dict[bytes, Route] = {}  # by route key
-        self.lingering: OrderedDict[Route, None] = OrderedDict()  # opened by it, the oldest first
+        self.lingering: OrderedDict[Route, None] = OrderedDict()  # routes that it opened, the oldest first
         self.routes_opened = 0
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}
-        self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # lanes with a held pull by its handle, oldest first
+        self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # lanes with a held pull, by its handle, oldest first
         self.expiry: Deadline  # set by `lifecycle`
         self.hold: Deadline
-        self.awaited: dict[int, int] = {}  # number of routes handed to it, by the initiator's id
+        self.awaited: dict[int, int] = {}  # by initiator's id: how many CONNECTs handed to it are unanswered
         self.lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
         self._limits = ServedLimits(1)
         self._config = config
 
     @property
     def generation(self) -> int:
-        """The newest (6.2)."""
+        """The newest generation (6.2)."""
         return self.attached.generation
 
     def set_pull_interval(self, wanted_ms: int) -> None:
-        """What the endpoint asks for, as far as it may have it (2.7, 7.11)."""
+        """Set the pull interval to what the endpoint asks for, clamped to the configured bounds (2.7, 7.11)."""
         config = self._config
         self.pull_interval_us = min(max(wanted_ms * 1000, config.pull_interval_us_min), config.pull_interval_us_max)
 
-    # --- whose connections it is to accept
+    # --- unanswered CONNECTs
 
     def awaits(self, initiator_id: int) -> None:
-        """It was handed a CONNECT of this id."""
+        """Note that a CONNECT from this id was handed to the attachment."""
         self.awaited[initiator_id] = self.awaited.get(initiator_id, 0) + 1
 
     def unawait(self, initiator_id: int) -> None:
-        """The CONNECT was answered or withdrawn."""
+        """Note that a CONNECT from this id was answered or withdrawn."""
         self.awaited[initiator_id] -= 1
         if not self.awaited[initiator_id]:
             del self.awaited[initiator_id]
 
     def is_awaited(self, initiator_id: int) -> bool:
-        """Whether a connection from this id may be accepted by it at any moment."""
+        """Whether a CONNECT from this id is unanswered, so that ACCEPTED may come at any moment."""
         return initiator_id in self.awaited
 
     # --- lanes
 
     def renew(self, attached: Attached, body_bytes_max: int) -> list[Reply]:
-        """Start a generation: reset all lanes and put unconfirmed packets back at the head of the mailbox (6.2)."""
+        """Start a generation: reset all lanes and put unconfirmed packets back at the head of the mailbox (6.2).
+
+        Return the answers to the requests that the lanes held.
+        """
         replies = self.close_lanes()
         self.attached = attached
         config = self._config
@@ -190,7 +199,10 @@ class ServedAttachment:
         return replies
 
     def close_lanes(self) -> list[Reply]:
-        """End all lanes; the answers to what they held. What was to be confirmed on the first lane is first in line."""
+        """End all lanes and return the answers to the requests that they held.
+
+        Unconfirmed packets go back to the head of the mailbox, those of the first lane first.
+        """
         replies: list[Reply] = []
         for lane, outbox in reversed(self.lanes.values()):
             replies += lane.close()
@@ -199,7 +211,7 @@ class ServedAttachment:
         return replies
 
     def lane(self, number: int) -> tuple[ServedLane, LaneOutbox]:
-        """The lane of that number, which is below the limit announced."""
+        """Return the lane of this number, which must be below the announced limit; create it if necessary."""
         found = self.lanes.get(number)
         if found is None:
             outbox = LaneOutbox(self.mailbox)
@@ -208,17 +220,17 @@ class ServedAttachment:
         return found
 
     def evidence(self) -> list[tuple[int, int]]:
-        """For every lane the highest number answered (7.7)."""
+        """Return the highest answered number of every lane (7.7)."""
         return [(number, lane.answered) for number, (lane, _) in self.lanes.items()]
 
     def hold_ends_us(self) -> int | None:
-        """When the first held pull is to be answered empty."""
+        """Return the time at which the first held pull must be answered empty, or None if no pull is held."""
         return min((lane.parked_until_us for lane in self.parked.values()), default=None)
 
     # --- links
 
     def usable_link(self) -> ServedLink | None:
-        """The most recently preferred link that has room and is not distrusted; None if there is none."""
+        """Return the most recently preferred link that has room and is not distrusted, or None."""
         most = self._config.unreceipted_bytes_max
         for link in reversed(self.links.values()):
             if link.unreceipted_bytes < most and not link.is_distrusted:
@@ -226,15 +238,20 @@ class ServedAttachment:
         return None
 
     def prefer(self, link: ServedLink, now: int) -> None:
-        """The endpoint speaks on this one of several links: what waits leaves on it, too. A silent link may
-        be dead although no close was reported."""
+        """Prefer the link on which the endpoint sends, and distrust the silent ones.
+
+        A silent link may be dead although no close was reported.
+        """
         links = self.links
         if next(reversed(links)) != link.link:
             links[link.link] = links.pop(link.link)
             self.distrust_links(now)
 
     def distrust_links(self, now: int) -> None:
-        """The endpoint pulls, or speaks on another link: what silent ones have not delivered is first in line again."""
+        """Distrust the stalled links, because the endpoint pulls or sends on another link.
+
+        Their packets without a receipt go back to the head of the mailbox.
+        """
         since_us = now - self._config.link_stalled_us
         for link in reversed(self.links.values()):
             if link.is_stalled(since_us):
@@ -243,13 +260,13 @@ class ServedAttachment:
 
 
 class Attention:
-    """The attachments for which something new waits. The switch looks after them before it returns to its caller."""
+    """The attachments with newly waiting packets. The switch serves them before it returns to its caller."""
 
     def __init__(self) -> None:
         self.awake: deque[ServedAttachment] = deque()
 
     def wake(self, attachment: ServedAttachment) -> None:
-        """Something waits for the attachment."""
+        """Note that something waits for the attachment."""
         if not attachment.is_awake:
             attachment.is_awake = True
             self.awake.append(attachment)

@@ -1,4 +1,4 @@
-"""Opening and resuming: CONNECT, ACCEPTED and REJECTED as they pass the relay (3.2, 3.6, 6.5, 6.6)."""
+"""Opening and resuming routes: the relay's handling of CONNECT, ACCEPTED and REJECTED (3.2, 3.6, 6.5, 6.6)."""
 
 import msgspec
 
@@ -18,6 +18,7 @@ from tunnel.wire import (
 )
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import Authorise, Deny, Hand, HandTo
+from tunnel_servlet.switch.inline_id import inline_exit_id, is_inline_exit
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
 from tunnel_servlet.switch.registry import Registry
@@ -28,30 +29,32 @@ __all__ = ["Openings"]
 
 Refusal = tuple[int, str]  # reason and text of REJECTED
 
-_CONNECT_BYTES_MAX = 4096  # far more than 2.1 needs; a route keeps its CONNECT until it is bound
+_CONNECT_BYTES_MAX = 4096  # far more than 2.1 needs; limited because a route keeps its CONNECT until it is bound
 
 
 class Openings:
-    """Who may reach whom is asked of `authorise`; to whom a connection is handed is decided here."""
+    """Opens routes. `authorise` decides whether a user may reach a target; this class chooses the acceptor."""
 
     def __init__(
         self,
+        epoch: int,
         context: SwitchContext,
         registry: Registry,
         routes: RouteTable,
         services: Services,
         authorise: Authorise,
     ) -> None:
-        self.is_draining = False  # nothing new is opened
+        self.is_draining = False  # new connections are refused
+        self._inline_exit = inline_exit_id(epoch)
         self._context = context
         self._registry = registry
         self._routes = routes
         self._services = services
         self._authorise = authorise
-        self._settled_us: int | None = None  # until then services and exits may still be attaching
+        self._settled_us: int | None = None  # before this time services and exits may still be attaching
 
     def attached(self, attachment: ServedAttachment, now: int) -> None:
-        """A new attachment: resumes may have waited for it (6.5)."""
+        """Hand the resumes that waited for this new attachment to it (6.5)."""
         if self._settled_us is None:
             self._settled_us = now + self._context.config.settle_us
         for route in self._routes.unpark(attachment.identity):
@@ -60,7 +63,7 @@ class Openings:
     # --- packets
 
     def connect(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """CONNECT: authorised and handed on, or refused (3.2)."""
+        """Handle CONNECT: authorise it and hand it on, or refuse it (3.2)."""
         self._context.counters.connects += 1
         route_key = bytes(frame.payload[:ROUTE_KEY_SIZE])
         if not frame.source or len(route_key) < ROUTE_KEY_SIZE:
@@ -81,7 +84,10 @@ class Openings:
             attachment.mailbox.post(("rejected", frame.source), answer)
 
     def accepted(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """ACCEPTED from the attachment the CONNECT was handed to binds; a repeated one passes (3.2)."""
+        """Handle ACCEPTED: bind the route if it comes from the attachment that the CONNECT was handed to (3.2).
+
+        A repeated ACCEPTED is forwarded.
+        """
         accepted = decode_accepted(frame.payload)
         if accepted is None or not frame.destination:
             self._context.counters.packets_invalid += 1
@@ -101,7 +107,7 @@ class Openings:
         initiator.mailbox.put_control(initiator.queue, frame)
 
     def rejected(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """REJECTED passes from the attachment the CONNECT was handed to, and from nobody else (9.1)."""
+        """Handle REJECTED: forward it only if it comes from the attachment that the CONNECT was handed to (9.1)."""
         rejected = decode_rejected(frame.payload)
         route = attachment.handed.get(rejected.route_key) if rejected is not None else None
         if route is None or route.initiator.own_id != frame.source:
@@ -114,14 +120,17 @@ class Openings:
     # --- inside
 
     def _repeat(self, leg: Leg, connect: Connect, frame: Frame, now: int) -> Refusal | None:
-        """CONNECT of a route that is there: its acceptor answers as it did before (3.3). It may have to take the repeat
-        for the first one, so that must not ask for anything but what was authorised."""
+        """Handle a repeated CONNECT: hand it to the same acceptor, which answers as before (3.3).
+
+        The first copy may have been lost, and the acceptor then acts on the repeat. So the repeat must name the target
+        that was authorised.
+        """
         route = leg.route
         named = (connect.route_key, connect.target)
         if leg is not route.initiator or named != (route.route_key, route.target):
             return RejectReason.ID_IN_USE, "another connection has this id"
         if route.resume and not connect.resume:
-            return None  # it would open something at an endpoint that was never chosen for that (6.5)
+            return None  # handing it on would open a connection at an endpoint that was not chosen for it (6.5)
         stamped = _stamp(frame, connect, leg.attachment.account.user)
         if route.state is not RouteState.PARKED:
             self._routes.hand_again(route, stamped)
@@ -131,21 +140,19 @@ class Openings:
         return None
 
     def _open(self, attachment: ServedAttachment, connect: Connect, frame: Frame, now: int) -> Refusal | None:
-        """A new route. A resume that finds no room is not refused: that would end a stream that can wait."""
+        """Open a new route. A resume that finds no room is ignored: a refusal would end a stream that can wait."""
         user = attachment.account.user
         if self.is_draining:
             return None if connect.resume else (RejectReason.SHUTTING_DOWN, "the relay is shutting down")
         decision = self._authorise(user, connect.target)
         if isinstance(decision, Deny):
             return decision.reason, decision.text
-        endpoint_id = connect.options.endpoint_id
-        if connect.resume and endpoint_id is None:
-            return RejectReason.MALFORMED, "a resume names the endpoint"
-        if connect.resume and self._registry.was_replaced(endpoint_id or b"", now):
-            return RejectReason.GONE, "the endpoint was replaced"
+        refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
+        if refusal is not None:
+            return refusal
         route = self._routes.open(attachment, connect, _stamp(frame, connect, user))
         if route is None:
-            return None if connect.resume else (RejectReason.BUSY, "no more connections")
+            return None if connect.resume else (RejectReason.BUSY, "the relay has no room for another connection")
         if not connect.resume:
             return self._hand(route, decision, connect.target, now)
         endpoint = self._registry.by_id.get(route.endpoint_id)
@@ -156,13 +163,23 @@ class Openings:
             self._routes.park(route, now)
         return None
 
+    def _refuse_resume(self, endpoint_id: bytes | None, now: int) -> Refusal | None:
+        """Return the refusal of a resume that names this endpoint, or None if the endpoint may still exist."""
+        if endpoint_id is None:
+            return RejectReason.MALFORMED, "a resume must name the acceptor's endpoint id"
+        if is_inline_exit(endpoint_id) and endpoint_id != self._inline_exit:
+            return RejectReason.GONE, "the relay was restarted, and the exit in its process lost its connections"
+        if self._registry.was_replaced(endpoint_id, now):
+            return RejectReason.GONE, "the endpoint was replaced"
+        return None
+
     def _hand(self, route: Route, decision: Hand, target: Target, now: int) -> Refusal | None:
-        """Hand it to the first with room, who is last in the next turn."""
+        """Hand the route to the first acceptor with room, and move that acceptor to the end of the rotation."""
         candidates: list[tuple[ServedAttachment, Listener | None]]
         if decision.to is HandTo.SERVICE:
             listeners = self._services.candidates(decision.name or target.host)
             candidates = [(listener.attachment, listener) for listener in listeners]
-            refusal: Refusal = RejectReason.NO_SUCH_SERVICE, "nobody listens under this name"
+            refusal: Refusal = RejectReason.NO_SUCH_SERVICE, "no endpoint listens under this name"
         else:
             exits = [found for found in self._registry.exits if decision.name in ("", found.name)]
             candidates = [(found, None) for found in exits]
@@ -175,10 +192,15 @@ class Openings:
             if reason is None:
                 self._take_turn(acceptor, listener)
                 return None
-            refusal = reason, "another connection has this route key" if reason is RejectReason.ID_IN_USE else "full"
+            refusal = (
+                reason,
+                "another connection has this route key"
+                if reason is RejectReason.ID_IN_USE
+                else "the acceptor's mailbox is full",
+            )
         self._routes.release(route, now)
         if not candidates and (self._settled_us is None or now < self._settled_us):
-            return None  # they may be about to attach again, like everybody: the initiator asks again in a second
+            return None  # an acceptor may be about to attach again, and the initiator repeats CONNECT (3.1, 6.5)
         return refusal
 
     def _take_turn(self, acceptor: ServedAttachment, listener: Listener | None) -> None:
@@ -189,13 +211,13 @@ class Openings:
             self._registry.exits.append(acceptor)
 
     def _hand_resume(self, route: Route, endpoint: ServedAttachment, now: int) -> None:
-        """It never dials (6.5): the endpoint knows the route, or answers REJECTED(gone)."""
+        """Hand a resume to the endpoint that it names, which knows the connection or answers REJECTED(gone) (6.5)."""
         if self._routes.hand(route, endpoint, None, now) is not None:
-            self._routes.release(route, now)  # the initiator asks again in a second
+            self._routes.release(route, now)  # the initiator repeats CONNECT after a second
 
 
 def _stamp(frame: Frame, connect: Connect, user: str) -> Frame:
-    """CONNECT with the user that the relay vouches for, in the place of whatever it said (2.1)."""
+    """Return the CONNECT with the authenticated user, which replaces any user that the sender named (2.1)."""
     options = msgspec.structs.replace(connect.options, user=user)
     payload = encode_connect(msgspec.structs.replace(connect, options=options))
     kind, source, destination, sequence = frame.type, frame.source, frame.destination, frame.sequence

@@ -1,4 +1,4 @@
-"""The packets that the relay makes itself."""
+"""Builds the packets that the relay itself sends."""
 
 from tunnel.wire import (
     Dropped,
@@ -27,25 +27,25 @@ __all__ = [
 
 
 def dropped_frame(destination: int, reason: int, first: int = 0, last: int = 0, limit: int = 0) -> Frame:
-    """DROPPED (2.9)."""
+    """Build DROPPED (2.9)."""
     return frame_of(Packet(PacketType.DROPPED, 0, destination, 0, encode_dropped(Dropped(reason, first, last, limit))))
 
 
 def edge_frame(destination: int, sequence: int, edge_bytes: int) -> Frame:
-    """EDGE (2.10)."""
+    """Build EDGE (2.10)."""
     return frame_of(Packet(PacketType.EDGE, 0, destination, 0, encode_edge(Edge(sequence, edge_bytes))))
 
 
 def rejected_frame(source: int, route_key: bytes, reason: int, text: str) -> Frame:
-    """REJECTED by the relay: its source is the initiator's id (2.3)."""
+    """Build a REJECTED from the relay; its source is the initiator's id (2.3)."""
     return frame_of(Packet(PacketType.REJECTED, source, 0, 0, encode_rejected(Rejected(route_key, reason, text))))
 
 
 def option_frame(option: Option) -> Frame:
-    """OPTION of the attachment (2.7)."""
+    """Build the OPTION of an attachment (2.7)."""
     return frame_of(Packet(PacketType.OPTION, 0, 0, 0, encode_option(option)))
 
 
 def listen_state_frame(state: ListenState) -> Frame:
-    """LISTEN_STATE (2.8)."""
+    """Build LISTEN_STATE (2.8)."""
     return frame_of(Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(state)))

@@ -1,4 +1,4 @@
-"""What waits for one side of one route: the stream in order of sequence, and what goes before it (9.2, 9.3)."""
+"""The queue of one direction of a route: the stream in sequence order, and the control packets before it (9.2, 9.3)."""
 
 from bisect import insort
 from collections import OrderedDict
@@ -13,21 +13,22 @@ from tunnel_servlet.switch.stats import Counters
 
 __all__ = ["IN_STREAM", "NOTICE_BYTES", "RouteQueue"]
 
-# These keep their place in the sequence. CLOSE must not overtake what it closes: its acknowledgement would make the
-# sender believe that all before it was lost.
+# These keep their place in the sequence. CLOSE must not overtake the data before it: its acknowledgement would make the
+# sender believe that all packets before it were lost.
 IN_STREAM = frozenset(map(int, (PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.OPTION)))
 
 _DATA, _ACK = int(PacketType.DATA), int(PacketType.ACK)
 _KNOWN = frozenset(map(int, PacketType))
-_ACKS_MAX = 8  # the newest: an ACK says all that older ones said, but lanes may have let one overtake another
-_DROPS_MAX = 8  # ranges that wait to be named; what is not named is repaired by the sender's timers
+_ACKS_MAX = 8  # the last to arrive; several, because ACKs on different lanes can overtake each other
+_DROPS_MAX = 8  # dropped ranges that wait to be named; the sender's timers repair those that are not named
 NOTICE_BYTES = HEADER_SIZE + 16  # the larger of DROPPED and EDGE
 
 
 class RouteQueue:
     """One direction of one route, in the mailbox of the receiving attachment.
 
-    `back` is the other direction: notices to the sender travel there. `notify` is called when something is to be said.
+    `back` is the queue of the other direction, which carries notices to the sender. The queue calls `notify` when
+    packets or notices may wait that the mailbox does not know of.
     """
 
     __slots__ = (
@@ -64,32 +65,32 @@ class RouteQueue:
     ) -> None:
         self.own_id = own_id  # the receiving endpoint's id; 0 until it is known
         self.back = self
-        self.reserved_bytes = config.reserved_bytes  # whoever made this has reserved it
-        self.blocked = False  # not bound yet: everything is held (3.6)
+        self.reserved_bytes = config.reserved_bytes  # the creator of the queue has reserved it
+        self.blocked = False  # the route is not bound yet: every packet is held (3.6)
         self.listed = self.control_listed = False  # in the mailbox's rings
         self.deficit = 0
-        self.data_bytes = 0  # payload of DATA that waits
-        self.control_bytes = 0  # what is not DATA, as charged
-        self.edge_due = False  # the receiver of this queue is to hear the edge of `back`
+        self.data_bytes = 0  # payload of waiting DATA
+        self.control_bytes = 0  # waiting packets other than DATA and ACK, as charged
+        self.edge_due = False  # the edge of `back` must be announced to the receiver of this queue
         self.ledger = EdgeLedger(config.initial_edge_bytes, config.reserved_bytes >> 2)
         self._budget, self._config, self._counters, self._notify = budget, config, counters, notify
-        self.keys: list[int] = []  # of the stream's packets that wait, ascending
+        self.keys: list[int] = []  # of the waiting packets of the stream, ascending
         self.frames: dict[int, Frame] = {}
         self.acks: list[Frame] = []
         self.control: OrderedDict[int, Frame] = OrderedDict()
         self._drops: list[list[int]] = []  # reason, first, last, limit
         self.beyond = 0  # bytes of the pool in use
 
-    # --- what waits
+    # --- state
 
     @property
     def has_data(self) -> bool:
-        """Packets of the stream wait and may leave."""
+        """Whether packets of the stream wait and may leave."""
         return bool(self.keys) and not self.blocked
 
     @property
     def has_control(self) -> bool:
-        """Something waits that goes before the stream."""
+        """Whether control packets or notices, which leave before the stream, wait and may leave."""
         return bool(self.control or self.acks or self._drops or self.edge_due) and not self.blocked
 
     @property
@@ -98,25 +99,26 @@ class RouteQueue:
         return len(self.frames[self.keys[0]].data)
 
     def limit(self) -> int:
-        """Payload that may wait: what is reserved, and as much of the pool as would then still be free (9.2)."""
+        """Return how much payload may wait: the reservation, and half of what the pool has free or gives this queue
+        already (9.2)."""
         spare = max(0, self._budget.free() + self.beyond) // 2
         return self.reserved_bytes + min(spare, self._config.route_bytes_max - self.reserved_bytes)
 
     def edge_is_due(self) -> bool:
-        """Whether the sender should hear of its edge (9.4). Asked after packets were let go."""
+        """Whether the edge should be announced to the sender (9.4). Called after packets have left."""
         ledger = self.ledger
         if ledger.has_moved():
             return ledger.is_due(self.limit()) or (ledger.is_smaller and not self.keys)
         return ledger.is_smaller and not self.keys
 
     def is_promised_too_much(self) -> bool:
-        """Whether the initial edge, which the sender believes in, is beyond what may wait (7.12)."""
+        """Whether the initial edge, which the sender assumes, exceeds the limit of this queue (7.12)."""
         return self.limit() < self._config.initial_edge_bytes
 
     # --- commands
 
     def put(self, frame: Frame) -> bool:
-        """Keep a packet of the stream; False if it was dropped, and the sender will be told."""
+        """Store a packet of the stream. Return False if it was dropped; a DROPPED to the sender is then queued."""
         key = self.ledger.key(frame.sequence)
         if key in self.frames:
             self._replace(key, frame)
@@ -131,7 +133,8 @@ class RouteQueue:
         return True
 
     def put_control(self, frame: Frame) -> bool:
-        """Keep a packet that goes before the stream; it replaces one of its type. False if it was dropped."""
+        """Store a control packet, in place of one of its type; ACKs do not replace each other. Return False if it was
+        dropped."""
         size = charge(frame)
         if frame.type == _ACK:
             if not self._budget.admits(size):
@@ -152,7 +155,7 @@ class RouteQueue:
         return True
 
     def pop(self) -> Frame:
-        """The stream's next packet, let go; there must be one. It stays counted as held."""
+        """Remove and return the stream's next packet; there must be one. It still counts as held."""
         key = self.keys.pop(0)
         frame = self.frames.pop(key)
         if frame.type == _DATA:
@@ -165,7 +168,7 @@ class RouteQueue:
         return frame
 
     def pop_control(self, room: int) -> Frame | None:
-        """The next packet before the stream; None if there is none that fits. It stays counted as held."""
+        """Remove and return the next control packet, which still counts as held. None if it exceeds `room` bytes."""
         if self._drops or self.edge_due:
             return self._make_notice() if room >= NOTICE_BYTES else None
         if self.acks:
@@ -180,9 +183,9 @@ class RouteQueue:
         return frame
 
     def put_back(self, frame: Frame) -> bool:
-        """Take again, first in line, what was let go and did not arrive; False if a newer copy makes it needless.
+        """Put a packet that left and did not arrive back at the head. Return False if newer ones make it superfluous.
 
-        It never stopped being counted as held.
+        The packet has counted as held all the time.
         """
         if frame.type == _ACK:
             if len(self.acks) == _ACKS_MAX:
@@ -203,7 +206,7 @@ class RouteQueue:
         return True
 
     def bind(self, own_id: int) -> None:
-        """The receiver's id is known: it is written into what was held (3.6), which may leave now."""
+        """Set the receiver's id. It is written into the held packets, which may leave now (3.6)."""
         self.own_id = own_id
         self.blocked = False
         for frames in (self.frames, self.control):
@@ -213,13 +216,16 @@ class RouteQueue:
         self.attend()
 
     def shrink(self) -> int:
-        """Use no reservation any more (9.5); how many bytes the caller is to unreserve."""
+        """Give up the reservation (9.5) and return its size in bytes, which the caller must unreserve."""
         size, self.reserved_bytes = self.reserved_bytes, 0
         self._count(0)
         return size
 
     def close(self) -> list[Frame]:
-        """The route is released, and the stream worth nothing any more. What went before it is given, still held."""
+        """Discard the stream, because the route is released. Return the control packets, which still count as held.
+
+        If the route was never bound they are discarded, too.
+        """
         self._budget.release(sum(map(charge, self.frames.values())))
         self._count(-self.data_bytes)
         kept = [*self.acks, *self.control.values()]
@@ -232,17 +238,17 @@ class RouteQueue:
         return []
 
     def attend(self) -> None:
-        """Tell the mailbox that something may wait."""
+        """Notify the mailbox that something may wait."""
         self._notify(self)
 
     def announce(self) -> None:
-        """The sender is to hear of its edge; of the newest that there is when it is told."""
+        """Queue an EDGE to the sender. It will carry the edge as it is when the packet leaves."""
         if not self.back.edge_due:
             self.back.edge_due = True
             self.back.attend()
 
     def note_dropped(self, reason: int, sequence: int, limit: int) -> None:
-        """The receiver of this queue is to be told that a packet of its own was dropped (2.9)."""
+        """Queue a DROPPED to the receiver of this queue, because a packet that it sent was dropped (2.9)."""
         last = self._drops[-1] if self._drops else [0, 0, 0, 0]
         if last[0] == reason and last[1] - 1 <= sequence <= last[2] + 1:
             last[1], last[2] = min(last[1], sequence), max(last[2], sequence)
@@ -251,7 +257,7 @@ class RouteQueue:
         self.attend()
 
     def note_dropped_again(self, dropped: Dropped) -> None:
-        """A DROPPED of this route did not arrive."""
+        """Queue a DROPPED of this route again, because it did not arrive."""
         if len(self._drops) < _DROPS_MAX:
             near = self.back.ledger.newest
             first, last = unwrap(dropped.first, near), unwrap(dropped.last, near)
@@ -261,7 +267,7 @@ class RouteQueue:
     # --- inside
 
     def _admit_data(self, key: int, frame: Frame, size: int) -> bool:
-        """9.3."""
+        """Decide whether a DATA packet is stored; later packets are dropped to make room for it if necessary (9.3)."""
         if not self._budget.admits(size):
             return False
         after = self.data_bytes + len(frame.data) - HEADER_SIZE
@@ -270,7 +276,7 @@ class RouteQueue:
         if after <= self.reserved_bytes or not self.data_bytes:
             return True
         limit = self.limit()
-        # What comes before something that waits is worth more to the receiver than what comes last.
+        # A packet that precedes waiting ones is worth more to the receiver than the last of them.
         while after > limit and self.keys and self.keys[-1] > key:
             after -= self._evict()
         return after <= limit or not self.data_bytes
@@ -279,7 +285,7 @@ class RouteQueue:
         return self.control_bytes + size <= self._config.control_bytes_max and self._budget.admits(size)
 
     def _evict(self) -> int:
-        """Drop the last of the stream; how much payload that was."""
+        """Drop the stream's last packet and return the size of its payload."""
         key = self.keys.pop()
         frame = self.frames.pop(key)
         self._budget.release(charge(frame))
@@ -295,13 +301,13 @@ class RouteQueue:
         return size
 
     def _name_dropped(self, key: int) -> None:
-        """Nothing more fits: the sender is to wait until it hears of more room."""
+        """Queue DROPPED(full) to the sender, which then waits until an EDGE announces room."""
         self._counters.packets_dropped_full += 1
         self.ledger.named_dropped(self.data_bytes - self.ledger.late_bytes)
         self.back.note_dropped(DropReason.FULL, key, 0)
 
     def _replace(self, key: int, frame: Frame) -> None:
-        """One copy per sequence: the later attempt stays, in the place of the earlier (9.2)."""
+        """Keep one copy of the packet: the later attempt, in place of the earlier one (9.2)."""
         old = self.frames[key]
         self._counters.packets_replaced += 1
         if (frame.attempt - old.attempt) & 0xFF < 0x80 and frame.type == old.type and len(frame.data) == len(old.data):
@@ -326,7 +332,7 @@ class RouteQueue:
             ledger.late_bytes += size
 
     def _count(self, size: int) -> None:
-        """The payload that waits has changed by `size`."""
+        """Change the count of waiting payload by `size`."""
         self.data_bytes += size
         beyond = max(0, self.data_bytes - self.reserved_bytes)
         if beyond != self.beyond:
@@ -334,7 +340,7 @@ class RouteQueue:
             self.beyond = beyond
 
     def _make_notice(self) -> Frame:
-        """What the receiver of this queue is to know about its sending."""
+        """Build the next notice to the receiver of this queue about the packets that it sends: DROPPED or EDGE."""
         if self._drops:
             reason, first, last, limit = self._drops.pop(0)
             return dropped_frame(self.own_id, reason, wrap(first), wrap(last), limit)
@@ -346,5 +352,5 @@ class RouteQueue:
 
 
 def _control_key(frame: Frame) -> int:
-    """What one copy is kept of: each type; of types that we do not know, each sequence."""
+    """Return the key under which one copy is kept: the type, and for unknown types also the sequence number."""
     return frame.type if frame.type in _KNOWN else frame.type | frame.sequence << 8

@@ -1,4 +1,4 @@
-"""Who is attached: ids bound to users, names and their replacement, limits (6.1 to 6.4, 9.6)."""
+"""The table of attachments: their ids, users, names, replacement and limits (6.1 to 6.4, 9.6)."""
 
 from collections import OrderedDict
 
@@ -10,19 +10,20 @@ __all__ = ["Registry"]
 
 
 class Registry:
-    """All attachments and their users. An id belongs to the user who attached with it first, while it is here."""
+    """All attachments and their users. An id belongs to the user who first attached with it, for as long as the
+    attachment exists."""
 
     def __init__(self, context: SwitchContext, attention: Attention) -> None:
         self.by_id: dict[bytes, ServedAttachment] = {}
         self.accounts: dict[str, Account] = {}
-        self.exits: list[ServedAttachment] = []  # who comes first is next
+        self.exits: list[ServedAttachment] = []  # in rotation: the first one gets the next connection
         self._names: dict[tuple[str, str], ServedAttachment] = {}
-        self._replaced: OrderedDict[bytes, int] = OrderedDict()  # until when these ids are refused
+        self._replaced: OrderedDict[bytes, int] = OrderedDict()  # by id: the time until which it is refused
         self._context = context
         self._attention = attention
 
     def find(self, identity: bytes, user: str) -> ServedAttachment | None:
-        """The attachment of that id, if it is this user's: to others it does not exist (6.1)."""
+        """Return the attachment of this id, or None if there is none or it is another user's (6.1)."""
         attachment = self.by_id.get(identity)
         return attachment if attachment is not None and attachment.account.user == user else None
 
@@ -34,7 +35,7 @@ class Registry:
         return used < config.attachments_per_user_max and len(self.by_id) < config.attachments_max
 
     def add(self, identity: bytes, user: str, *, is_exit: bool) -> ServedAttachment:
-        """A new attachment, without a name."""
+        """Create an attachment, which has no name yet. The caller checks the limits."""
         config = self._context.config
         account = self.accounts.get(user)
         if account is None:
@@ -47,12 +48,12 @@ class Registry:
         return attachment
 
     def serve(self, attachment: ServedAttachment) -> None:
-        """It has its name: from now on an exit gets connections."""
+        """Let an exit that has taken its name get connections from now on. Has no effect on other attachments."""
         if attachment.is_exit and attachment not in self.exits:
             self.exits.append(attachment)
 
     def remove(self, attachment: ServedAttachment) -> None:
-        """It is no more; its routes have been released."""
+        """Remove the attachment. The caller must have released its routes."""
         attachment.is_gone = True
         attachment.mailbox.budget.close()
         del self.by_id[attachment.identity]
@@ -68,11 +69,11 @@ class Registry:
     # --- names
 
     def named(self, user: str, name: str) -> ServedAttachment | None:
-        """Who has the name; an endpoint without one has none."""
+        """Return the user's attachment with this name, or None if there is none or the name is empty."""
         return self._names.get((user, name)) if name else None
 
     def rename(self, attachment: ServedAttachment, name: str) -> None:
-        """It goes by this name from now on; nobody else has it any more."""
+        """Give the attachment this name in place of its previous one. The name's previous holder loses it."""
         key = attachment.account.user, attachment.name
         if self._names.get(key) is attachment:
             del self._names[key]
@@ -80,10 +81,10 @@ class Registry:
         if name:
             self._names[attachment.account.user, name] = attachment
 
-    # --- those that were replaced
+    # --- replaced attachments
 
     def note_replaced(self, identity: bytes, now: int) -> None:
-        """Remember that the endpoint of this id is no more, so that nobody waits for it (6.4)."""
+        """Remember that the endpoint of this id was replaced, so that resumes to it are refused at once (6.4)."""
         config = self._context.config
         self._replaced[identity] = now + config.attachment_timeout_us
         self._replaced.move_to_end(identity)
@@ -91,5 +92,5 @@ class Registry:
             self._replaced.popitem(last=False)
 
     def was_replaced(self, identity: bytes, now: int) -> bool:
-        """Whether it was, not long ago."""
+        """Whether the endpoint of this id was replaced within the last attachment timeout."""
         return self._replaced.get(identity, now) > now

@@ -1,4 +1,4 @@
-"""Routes: who is bound to whom, who waits to be, and when that ends (3.2, 6.5, 9.5)."""
+"""The table of routes: handing on CONNECT, parking resumes, binding and releasing (3.2, 6.5, 9.5)."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ class RouteTable:
 
     def __init__(self, context: SwitchContext) -> None:
         self._context = context
-        self.parked: dict[bytes, dict[Route, None]] = {}  # by the endpoint named, oldest first
+        self.parked: dict[bytes, dict[Route, None]] = {}  # resumes by the endpoint that they name, oldest first
         self.counts = dict.fromkeys(RouteState, 0)
 
     def __len__(self) -> int:
@@ -26,7 +26,10 @@ class RouteTable:
     # --- opening
 
     def open(self, attachment: ServedAttachment, connect: Connect, frame: Frame) -> Route | None:
-        """A route from `attachment` to nobody yet; None if limits or reservations are used up."""
+        """Create a route that starts at `attachment` and has no acceptor yet.
+
+        Return None if a limit is reached or no reservation is left.
+        """
         config, account = self._context.config, attachment.account
         if (
             len(self) >= config.routes_max
@@ -50,7 +53,7 @@ class RouteTable:
     def hand(
         self, route: Route, acceptor: ServedAttachment, listener: Listener | None, now: int
     ) -> RejectReason | None:
-        """Hand CONNECT to `acceptor`; why not, if it cannot be."""
+        """Hand the route's CONNECT to `acceptor`. Return None, or the reason if that is not possible."""
         if route.route_key in acceptor.handed:
             return RejectReason.ID_IN_USE
         queue = acceptor.mailbox.open(0)
@@ -75,20 +78,23 @@ class RouteTable:
         return None
 
     def hand_again(self, route: Route, frame: Frame) -> None:
-        """CONNECT was repeated: the acceptor is idempotent (3.3)."""
+        """Hand a repeated CONNECT to the same acceptor, which is idempotent (3.3)."""
         route.acceptor.mailbox.post_connect(route.route_key, frame)
 
     def park(self, route: Route, now: int) -> None:
-        """A resume waits for the endpoint it names; a repeat waits anew (6.5)."""
+        """Let a resume wait for the endpoint that it names; a repeat starts its time again (6.5)."""
         self.parked.setdefault(route.endpoint_id, {})[route] = None
         self._context.deadlines.set(route.deadline, now + self._context.config.park_us)
 
     def unpark(self, endpoint_id: bytes) -> list[Route]:
-        """The resumes that wait for this endpoint, oldest first; they wait no more."""
+        """Remove and return the resumes that wait for this endpoint, oldest first."""
         return list(self.parked.pop(endpoint_id, {}))
 
     def bind(self, route: Route, own_id: int, accepted: Accepted, sequence: int, now: int) -> None:
-        """The acceptor echoed the route key: `own_id` is its id, `sequence` its initial one."""
+        """Bind the route, because the acceptor echoed the route key.
+
+        `own_id` is the acceptor's id, `sequence` its initial sequence number.
+        """
         initiator, acceptor = route.initiator, route.acceptor
         acceptor.own_id = initiator.far_id = own_id
         acceptor.far_id = initiator.own_id
@@ -119,7 +125,8 @@ class RouteTable:
     # --- ending
 
     def shut(self, leg: Leg, now: int) -> None:
-        """This side sent SHUTDOWN or ABORT, which is on its way (9.5)."""
+        """Note that this side sent SHUTDOWN or ABORT, which has been forwarded. Release the route if both sides have,
+        or let it linger (9.5)."""
         route = leg.route
         leg.has_shut = True
         if leg.far.has_shut:
@@ -128,7 +135,7 @@ class RouteTable:
             self._linger(route, now)
 
     def release(self, route: Route, now: int, reason: TraceReason | None = None) -> None:
-        """Forget the route. Control packets that wait for its sides still leave."""
+        """Forget the route. Control packets that wait for either side still leave."""
         initiator, acceptor, state = route.initiator, route.acceptor, route.state
         self._context.deadlines.clear(route.deadline)
         self._forget_pending(route)
@@ -155,12 +162,12 @@ class RouteTable:
         )
 
     def release_all(self, attachment: ServedAttachment, reason: DropReason, now: int) -> None:
-        """The attachment is no more: its routes end, and the other sides are told (6.4, 9.5)."""
+        """Release all routes of a removed attachment and notify the other sides (6.4, 9.5)."""
         why = TraceReason.GONE if reason is DropReason.GONE else TraceReason.NO_ROUTE
         handed = [route for route in attachment.handed.values() if route.state is RouteState.HANDED]
         for route in [*(leg.route for leg in attachment.legs.values()), *handed]:
             if route.state is RouteState.RELEASED:
-                continue  # both of its sides were here
+                continue  # both of its legs were at this attachment
             bound = route.state is RouteState.BOUND
             other = route.initiator if route.acceptor.attachment is attachment else route.acceptor
             self.release(route, now, why)
@@ -169,14 +176,14 @@ class RouteTable:
             if bound:
                 self.tell_dropped(other.attachment, other.own_id, reason)
             elif other is route.initiator and (reason is DropReason.GONE or not route.resume):
-                self.tell_rejected(route, RejectReason.GONE, "the endpoint is gone")
+                self.tell_rejected(route, RejectReason.GONE, "the accepting endpoint is no longer attached")
 
     def tell_dropped(self, attachment: ServedAttachment, own_id: int, reason: DropReason) -> None:
-        """DROPPED for a route that is no more; at most one waits for each id (6.7)."""
+        """Queue DROPPED for an id that has no route; at most one waits for each id (6.7)."""
         attachment.mailbox.notice(own_id, reason)
 
     def tell_rejected(self, route: Route, reason: RejectReason, text: str) -> None:
-        """REJECTED by the relay, for a route that was just released."""
+        """Queue a REJECTED from the relay for a route that was just released."""
         initiator = route.initiator
         frame = rejected_frame(initiator.own_id, route.route_key, reason, text)
         initiator.mailbox.post(("rejected", initiator.own_id), frame)
@@ -186,12 +193,12 @@ class RouteTable:
     def _timed_out(self, route: Route, now: int) -> None:
         state = route.state
         self.release(route, now)
-        # A resume that nobody answers is not refused: that would end a stream that can wait.
+        # An unanswered resume is not refused, because that would end a stream that can wait.
         if state is RouteState.HANDED and not route.resume:
-            self.tell_rejected(route, RejectReason.TIMED_OUT, "nobody answered the request")
+            self.tell_rejected(route, RejectReason.TIMED_OUT, "the accepting endpoint did not answer the request")
 
     def _linger(self, route: Route, now: int) -> None:
-        """The first SHUTDOWN: the route needs no reservation any more, and does not count as one that is open."""
+        """Handle the first SHUTDOWN: give up the route's reservations and stop counting it as open."""
         config, owner = self._context.config, route.initiator.attachment
         self._uncount(route)
         route.is_lingering = True
@@ -213,7 +220,7 @@ class RouteTable:
         route.state = state
 
     def _forget_pending(self, route: Route) -> None:
-        """CONNECT is not with an acceptor any more."""
+        """Undo the counts of a CONNECT that was handed on and is no longer pending."""
         if route.listener is not None:
             route.listener.pending -= 1
             route.listener = None

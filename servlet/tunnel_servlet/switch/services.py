@@ -1,4 +1,4 @@
-"""Who listens under which name, and who is next (2.8, 3.2)."""
+"""The table of services: which attachments listen under which name, in rotation (2.8, 3.2)."""
 
 from tunnel.wire import ListenState, ListenStatus
 from tunnel_servlet.switch.config import SwitchConfig
@@ -14,13 +14,13 @@ class Services:
     def __init__(self, config: SwitchConfig, may_listen: MayListen) -> None:
         self._config = config
         self._may_listen = may_listen
-        self._up: dict[str, list[Listener]] = {}  # who comes first is next
+        self._up: dict[str, list[Listener]] = {}  # in rotation: the first one gets the next CONNECT
 
     def __len__(self) -> int:
         return sum(map(len, self._up.values()))
 
     def announce(self, attachment: ServedAttachment, state: ListenState) -> ListenState | None:
-        """Apply LISTEN_STATE; what the relay answers: what holds now. Nothing to one that is out of date."""
+        """Apply LISTEN_STATE and return the answer, the present state. Return None if the packet is out of date."""
         listener = attachment.listeners.get(state.name)
         if listener is not None and state.version < listener.version:
             return None
@@ -28,7 +28,8 @@ class Services:
             if listener is not None and state.version > listener.version:
                 listener.version = state.version
                 self._take_down(listener)
-            return _answer(state, ListenStatus.DOWN)
+            is_up = listener is not None and listener.is_up  # only a repeated version changes nothing
+            return _answer(state, ListenStatus.UP if is_up else ListenStatus.DOWN)
         if not self._may_listen(attachment.account.user, state.name):
             return _answer(state, ListenStatus.REFUSED)
         if listener is None:
@@ -45,17 +46,17 @@ class Services:
         return _answer(state, ListenStatus.UP)
 
     def candidates(self, name: str) -> list[Listener]:
-        """Who listens under the name, who is next first."""
+        """Return the listeners of this name in rotation order, the next one first."""
         return list(self._up.get(name, ()))
 
     def chosen(self, listener: Listener) -> None:
-        """It was handed a CONNECT: it is last in the next turn."""
+        """Move a listener that was handed a CONNECT to the end of the rotation."""
         turns = self._up[listener.name]
         turns.remove(listener)
         turns.append(listener)
 
     def forget(self, attachment: ServedAttachment) -> None:
-        """The attachment is gone."""
+        """Remove all listeners of an attachment that was removed."""
         for listener in attachment.listeners.values():
             self._take_down(listener)
         attachment.listeners.clear()
@@ -70,7 +71,10 @@ class Services:
             del self._up[listener.name]
 
     def _make_room(self, attachment: ServedAttachment) -> bool:
-        """Room for another name; the oldest that is down is forgotten for it."""
+        """Make room for another name, by forgetting the oldest one that is down if necessary.
+
+        Return False if that is not possible.
+        """
         listeners = attachment.listeners
         if len(listeners) < self._config.names_per_attachment_max:
             return True

@@ -1,4 +1,4 @@
-"""What the switch counts."""
+"""The switch's counters and its present state, as the admin listener reports them."""
 
 import msgspec
 
@@ -6,11 +6,11 @@ __all__ = ["Counters", "SwitchStats"]
 
 
 class Counters(msgspec.Struct):
-    """Since the start; they only rise."""
+    """Counters since the start of the relay; they only rise."""
 
-    requests: int = 0  # bodies handed in
-    answers: int = 0  # ANSWER and ATTACHED
-    refusals: int = 0  # STATUS
+    requests: int = 0  # request bodies that reached the switch
+    answers: int = 0  # responses with ANSWER or ATTACHED
+    refusals: int = 0  # responses with STATUS
     attaches_fresh: int = 0
     attachments_expired: int = 0
     attachments_replaced: int = 0
@@ -18,22 +18,22 @@ class Counters(msgspec.Struct):
 
     packets_received: int = 0
     bytes_received: int = 0  # of packets
-    packets_sent: int = 0  # those sent again included
+    packets_sent: int = 0  # including those sent again
     bytes_sent: int = 0
-    packets_replaced: int = 0  # a later attempt found an earlier one waiting
-    packets_taken_back: int = 0  # sent, not confirmed, and first in line again
+    packets_replaced: int = 0  # copies of a packet that still waited
+    packets_taken_back: int = 0  # sent, not confirmed, and put back at the head of the mailbox
 
-    packets_filtered: int = 0  # by the packet filter
-    packets_damaged: int = 0  # thrown away by parsing
-    packets_invalid: int = 0  # malformed, or what no endpoint may send
-    packets_misaddressed: int = 0  # the destination is not the one bound (9.1)
-    packets_too_many: int = 0  # in one body
+    packets_filtered: int = 0  # dropped by the packet filter
+    packets_damaged: int = 0  # discarded by the parser
+    packets_invalid: int = 0  # malformed, or not allowed from an endpoint
+    packets_misaddressed: int = 0  # the destination is not the one that is bound (9.1)
+    packets_too_many: int = 0  # beyond packets_per_body_max in one body
     packets_too_large: int = 0
-    packets_dropped_full: int = 0  # named in DROPPED(full), or small control packets
+    packets_dropped_full: int = 0  # named in DROPPED(full), or control packets without room
     packets_without_route: int = 0
 
-    connects: int = 0  # first ones and repeats
-    connects_refused: int = 0  # by the relay
+    connects: int = 0  # including repeats
+    connects_refused: int = 0  # refused by the relay
     routes_bound: int = 0
     routes_resumed: int = 0  # of those bound
     routes_released: int = 0
@@ -41,14 +41,14 @@ class Counters(msgspec.Struct):
 
 
 class SwitchStats(msgspec.Struct, frozen=True):
-    """How things are now, and the counters so far."""
+    """The switch's present state, and its counters."""
 
     users: int
     attachments: int
     exits: int
     links: int
     parked_pulls: int
-    routes: int  # all of those below
+    routes: int  # the sum of the three below
     routes_pending: int
     routes_parked: int
     routes_bound: int

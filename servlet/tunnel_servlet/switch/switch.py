@@ -1,7 +1,8 @@
 """The relay's switch, without I/O: request bodies and link packets in, responses and link packets out (section 7, 9).
 
-The shell hands in what arrives, then drains `poll_response`, `poll_link_ready` and `poll_link_end` until each gives
-None, and calls `handle_timeout` when `next_timeout` says so. The shell authenticates: the user it names is believed.
+The shell passes in each request and batch. It then drains `poll_response`, `poll_link_ready` and `poll_link_end` until
+each returns None, and calls `handle_timeout` by the time that `next_timeout` returns. The shell authenticates: the
+switch trusts the user that the shell names.
 """
 
 from collections import deque
@@ -24,6 +25,7 @@ from tunnel.wire import (
     StatusCode,
     decode_envelope,
     encode_envelope,
+    mask_of,
 )
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
@@ -43,7 +45,7 @@ __all__ = ["Response", "Switch"]
 
 _BUSY_RETRY_MS = 1000
 
-# What is wrong with a body, and whether repeating it may help (7.10).
+# The status for each error of a body. CORRUPT means that repeating the body may help (7.10).
 _BAD_BODY = {
     EnvelopeError.NOT_OURS: StatusCode.CORRUPT,  # the magic itself may be what was damaged
     EnvelopeError.TRUNCATED: StatusCode.CORRUPT,
@@ -73,7 +75,7 @@ class Response(msgspec.Struct):
 
 
 class Switch:
-    """Everything that the relay remembers: attachments, routes, mailboxes. Nothing that a peer sends makes it raise."""
+    """The relay's whole state: attachments, routes, mailboxes. No input from a peer makes it raise."""
 
     def __init__(
         self,
@@ -92,21 +94,22 @@ class Switch:
         self._registry = Registry(self._context, self._attention)
         self._routes = RouteTable(self._context)
         self._services = Services(config, may_listen)
-        self._openings = Openings(self._context, self._registry, self._routes, self._services, authorise)
+        self._openings = Openings(self.epoch, self._context, self._registry, self._routes, self._services, authorise)
         self._forwarder = Forwarder(self._context, self._routes, self._openings, self._services, packet_filter)
         self._lifecycle = Lifecycle(
             self.epoch, self._context, self._registry, self._routes, self._openings, self._services, self
         )
         self._responses: deque[Response] = deque()
-        self._held: dict[int, ServedAttachment] = {}  # whose pull is parked, by its handle
+        self._masks: dict[int, int] = {}  # the masks of requests that wait for their answers, by handle
+        self._held: dict[int, ServedAttachment] = {}  # by handle of a parked pull: its attachment
         self._links: dict[int, tuple[ServedAttachment, ServedLink]] = {}
         self._links_ready: deque[int] = deque()
         self._links_ended: deque[int] = deque()
 
-    # --- what there is
+    # --- state
 
     def stats(self) -> SwitchStats:
-        """How things are now."""
+        """Return the present state and a copy of the counters."""
         counts, budget = self._routes.counts, self._context.budget
         return SwitchStats(
             users=len(self._registry.accounts),
@@ -127,66 +130,83 @@ class Switch:
         )
 
     def check_invariants(self) -> None:
-        """InvariantError if the switch is wrong about itself. For tests and the simulator: it recounts everything."""
+        """Raise InvariantError if the state contradicts itself. For tests and the simulator: it recounts everything."""
         check(self._context, self._attention, self._registry, self._routes)
 
     # --- time
 
     def next_timeout(self) -> int | None:
-        """When `handle_timeout` should be called at the latest."""
+        """Return the time by which `handle_timeout` must be called, or None."""
         return self._context.deadlines.next_timeout()
 
     def handle_timeout(self, now: int) -> None:
-        """Do what is due. Early or late calls are harmless."""
+        """Fire the timers that are due. Calling it early has no effect, and calling it late loses nothing."""
         for deadline in self._context.deadlines.expired(now):
             deadline.fire(now)
-        self._look_after(now)
+        self._serve_awake(now)
 
     # --- requests
 
-    def request(self, handle: int, user: str, body: Buffer, now: int, *, is_exit: bool = False) -> None:
-        """One complete HTTP request body of an authenticated user. `handle` names the HTTP exchange until its response.
+    def request(
+        self,
+        handle: int,
+        user: str,
+        body: Buffer,
+        now: int,
+        *,
+        is_exit: bool = False,
+        identity: bytes | None = None,
+    ) -> None:
+        """Handle a complete HTTP request body of an authenticated user.
 
-        `is_exit`: should this attach an endpoint, then it dials TCP targets for everybody.
+        `handle` identifies the HTTP exchange until its response. `is_exit`: if this request attaches an endpoint, the
+        endpoint is an exit, which dials targets for every user. `identity`: the attachment id of an endpoint in this
+        process, which is not derived from its secret (6.1).
         """
         if len(user.encode()) > USER_BYTES_MAX:
             raise ValueError(f"a user name has at most {USER_BYTES_MAX} bytes")
         self._context.counters.requests += 1
         if len(body) > self.config.body_bytes_max:
-            self._respond(handle, Status(StatusCode.TOO_LARGE, text=f"at most {self.config.body_bytes_max} bytes"))
+            self._respond(
+                handle, Status(StatusCode.TOO_LARGE, text=f"the body is larger than {self.config.body_bytes_max} bytes")
+            )
             return
         message = decode_envelope(body)
+        if not isinstance(message, EnvelopeError) and (mask := mask_of(body)):
+            self._masks[handle] = mask
         answer: Message | None
         if isinstance(message, Exchange):
             answer = self._exchange(handle, user, message, now)
         elif isinstance(message, Attach):
-            answer = self._lifecycle.attach(user, message, now, is_exit=is_exit)
+            answer = self._lifecycle.attach(user, message, now, is_exit=is_exit, identity=identity)
         elif isinstance(message, EnvelopeError):
             answer = Status(_BAD_BODY[message], text=message.value)
         else:
-            answer = Status(StatusCode.MALFORMED, text="not a request")
+            answer = Status(StatusCode.MALFORMED, text="not a request: send EXCHANGE or ATTACH")
         if answer is not None:
             self._respond(handle, answer)
-        self._look_after(now)
+        self._serve_awake(now)
 
     def gone(self, handle: int, now: int) -> None:
-        """The HTTP connection of this request died: nothing is to be sent there."""
+        """Forget a request whose HTTP connection was lost. Has no effect if it is not held."""
+        self._masks.pop(handle, None)
         attachment = self._held.pop(handle, None)
         if attachment is not None:
             attachment.parked.pop(handle).gone(handle)
 
     def poll_response(self) -> Response | None:
-        """The next answer to send."""
+        """Return the next response to send, or None."""
         return self._responses.popleft() if self._responses else None
 
     def drain(self) -> None:
-        """Open nothing new from now on: CONNECT is refused as shutting down."""
+        """Refuse each new CONNECT as *shutting down* from now on, and ignore resumes of unknown routes."""
         self._openings.is_draining = True
 
     # --- links
 
     def link_opened(self, link: int, user: str, identity: bytes, epoch: int, generation: int, now: int) -> bool:
-        """A link of this attachment is there; False: it is not the attachment's, or one too many. Close it then."""
+        """Register a new link of an attachment. Return False if the attachment is unknown or has too many links; the
+        caller must then close the link."""
         attachment = self._registry.find(identity, user)
         if attachment is None or epoch != self.epoch or generation != attachment.generation or link in self._links:
             return False
@@ -199,11 +219,11 @@ class Switch:
         served = attachment.links[link] = ServedLink(link)
         self._links[link] = attachment, served
         self._attention.wake(attachment)
-        self._look_after(now)
+        self._serve_awake(now)
         return True
 
     def link_packets(self, link: int, frames: list[Frame], now: int) -> None:
-        """Packets of one whole batch."""
+        """Handle the packets of one whole batch from a link."""
         found = self._links.get(link)
         if found is not None:
             attachment, served = found
@@ -211,24 +231,27 @@ class Switch:
             if len(attachment.links) > 1:
                 attachment.prefer(served, now)
             self._forwarder.receive(attachment, frames, now)
-            self._look_after(now)
+            self._serve_awake(now)
 
     def link_receipted(self, link: int, batches: int, now: int) -> None:
-        """The oldest so many batches given by `poll_link` and not receipted yet have arrived (8.2)."""
+        """Handle receipts: the oldest `batches` batches from `poll_link` without a receipt have arrived (8.2)."""
         found = self._links.get(link)
         if found is not None:
             attachment, served = found
             attachment.mailbox.confirmed(served.receipted(batches))
             self._heard(attachment, served)
-            self._look_after(now)
+            self._serve_awake(now)
 
     def poll_link_ready(self) -> int | None:
-        """A link for which something waits: ask `poll_link` until it gives nothing or the link can take no more, and
-        again when the link can take more."""
+        """Return a link for which something waits, or None.
+
+        The caller must call `poll_link` until it returns nothing or the link can take no more, and again when the link
+        can take more.
+        """
         return self._links_ready.popleft() if self._links_ready else None
 
     def poll_link(self, link: int, limit_bytes: int, now: int) -> list[Frame]:
-        """The packets of the link's next batch; they stay with the switch until they are receipted."""
+        """Return the packets of the link's next batch. The switch keeps them until they are receipted."""
         found = self._links.get(link)
         if found is None:
             return []
@@ -238,11 +261,11 @@ class Switch:
             return []
         frames = attachment.mailbox.take(limit_bytes)
         served.sent(frames, now)
-        self._look_after(now)
+        self._serve_awake(now)
         return frames
 
     def link_closed(self, link: int, now: int) -> None:
-        """The link ended: what it owes receipts for leaves another way."""
+        """Handle the end of a link: its packets without a receipt leave by another way."""
         found = self._links.pop(link, None)
         if found is not None:
             attachment, served = found
@@ -250,16 +273,17 @@ class Switch:
             attachment.last_seen_us = now
             attachment.mailbox.put_back(served.take_back())
             self._attention.wake(attachment)
-            self._look_after(now)
+            self._serve_awake(now)
 
     def poll_link_end(self) -> int | None:
-        """A link that the shell is to close: its attachment or generation is no more. The switch has forgotten it."""
+        """Return a link that the shell must close, or None. Its attachment or generation has ended, and the switch has
+        forgotten it."""
         return self._links_ended.popleft() if self._links_ended else None
 
-    # --- what the parts of the switch ask of it (LifecycleHost)
+    # --- LifecycleHost
 
     def send(self, reply: Reply | None) -> bool:
-        """Answer a request, if it is to be answered now."""
+        """Answer a request; return whether there was a reply."""
         if reply is None:
             return False
         attachment = self._held.pop(reply.handle, None)
@@ -269,7 +293,7 @@ class Switch:
         return True
 
     def end_links(self, attachment: ServedAttachment) -> None:
-        """Close the attachment's links; what they owe receipts for is first in line again."""
+        """Close the attachment's links, and put their packets without a receipt back at the head of the mailbox."""
         for link in reversed(attachment.links.values()):
             attachment.mailbox.put_back(link.take_back())
             del self._links[link.link]
@@ -277,7 +301,7 @@ class Switch:
         attachment.links.clear()
 
     def refuse_held(self, attachment: ServedAttachment) -> None:
-        """Tell the requests that wait that their attachment is not known."""
+        """Answer the attachment's held pulls with STATUS(unknown)."""
         for handle, lane in attachment.parked.items():
             lane.gone(handle)
             del self._held[handle]
@@ -285,7 +309,7 @@ class Switch:
         attachment.parked.clear()
 
     def end_holds(self, attachment: ServedAttachment, now: int) -> None:
-        """Answer the requests whose hold is over."""
+        """Answer the pulls whose hold is over."""
         for lane in list(attachment.parked.values()):
             self.send(lane.expire(now))
         ends_us = attachment.hold_ends_us()
@@ -295,7 +319,7 @@ class Switch:
     # --- inside
 
     def _exchange(self, handle: int, user: str, exchange: Exchange, now: int) -> Status | None:
-        """7.3 and 7.4; the refusal, if it is one."""
+        """Handle EXCHANGE (7.3, 7.4). Return the refusal, or None if the request is answered or held."""
         attachment = self._registry.find(exchange.attachment_id, user)
         if attachment is None or exchange.epoch != self.epoch or exchange.generation > attachment.generation:
             return UNKNOWN
@@ -305,11 +329,11 @@ class Switch:
             return Status(StatusCode.MALFORMED, text=f"lanes are numbered from 0 to {self.config.lanes_max - 1}")
         lane, outbox = attachment.lane(exchange.lane)
         if not lane.has_sent(exchange.serial_received):
-            # Not malformed: a late copy of ATTACH can revive an attachment that was forgotten, and only a new
-            # generation tells its endpoint so.
+            # Not MALFORMED, because the endpoint may be right: a late copy of ATTACH can revive an attachment that the
+            # relay had forgotten. UNKNOWN makes the endpoint attach again with a new generation.
             return Status(StatusCode.UNKNOWN, text=_unsent(lane, exchange.serial_received))
         if exchange.piece and not attachment.mailbox.budget.admits(len(exchange.data)):
-            return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "no room for a part of a packet")
+            return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "the mailbox has no room for a piece of a packet")
         attachment.last_seen_us = now
         if not attachment.is_heard:
             self._lifecycle.heard(attachment, now)
@@ -328,24 +352,24 @@ class Switch:
         return None
 
     def _answer(self, attachment: ServedAttachment, lane: ServedLane, handle: int, now: int) -> None:
-        """With what waits; a pull that finds nothing is held."""
+        """Answer the request with the packets that wait; hold a pull for which nothing waits."""
         if self.send(lane.answer(now)):
             return
         attachment.parked[handle] = lane
         self._held[handle] = attachment
-        # Nobody clears the timer when a pull is answered: it looks when it fires.
+        # The timer is not cleared when a pull is answered; it checks the held pulls when it fires.
         due_us = attachment.hold.due_us
         if due_us is None or lane.parked_until_us < due_us:
             self._context.deadlines.set(attachment.hold, lane.parked_until_us)
 
     def _heard(self, attachment: ServedAttachment, served: ServedLink) -> None:
-        """The link is alive, and may be given what waits."""
+        """Note that the link is alive, so that it may get waiting packets again."""
         served.is_distrusted = False
         if attachment.mailbox.waiting:
             self._attention.wake(attachment)
 
-    def _look_after(self, now: int) -> None:
-        """Give those for whom something waits a way to get it: the oldest held pull, else a link (7.4, 8)."""
+    def _serve_awake(self, now: int) -> None:
+        """Send waiting packets of each attachment on its oldest held pull, or else signal a link (7.4, 8)."""
         awake = self._attention.awake
         while awake:
             attachment = awake.popleft()
@@ -366,4 +390,6 @@ class Switch:
             self._context.counters.answers += 1
         else:
             self._context.counters.refusals += 1
-        self._responses.append(Response(handle, status, encode_envelope(message)))
+        # A filter that rejected the first, unmasked attempt may have found something in the answer (7.1).
+        mask = self._masks.pop(handle, None)
+        self._responses.append(Response(handle, status, encode_envelope(message, mask=mask)))

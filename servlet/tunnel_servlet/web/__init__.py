@@ -1,3 +1,3 @@
-"""The relay as a web service: aiohttp, the event loop, the clock, and the exit in the same process."""
+"""The relay as a web service: aiohttp, the event loop, the clock, and the inline exit."""
 
 __all__: list[str] = []

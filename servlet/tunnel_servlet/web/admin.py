@@ -1,4 +1,4 @@
-"""The admin listener: is it alive, is it ready, what is it doing; and the order to drain. Not for the public side."""
+"""The admin listener: liveness, readiness, the relay's state, and draining. It must not be reachable by the public."""
 
 import time
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from tunnel_servlet.web.relay import Relay
 
 __all__ = ["ADMIN_HEADER", "RelayState", "create_admin", "state_of"]
 
-ADMIN_HEADER = "Tunnel-Admin"  # pages in a browser cannot send it to another origin without being asked first
+ADMIN_HEADER = "Tunnel-Admin"  # a browser sends it to another origin only after a preflight request, which fails
 _HEADERS = {"Cache-Control": "no-store"}
 
 
 class RelayState(msgspec.Struct, frozen=True):
-    """What /state shows. It names no user, no target and no id."""
+    """The content of /state. It contains no user, target or id."""
 
     ready: bool
     draining: bool
@@ -28,7 +28,7 @@ class RelayState(msgspec.Struct, frozen=True):
 
 
 def state_of(relay: Relay, began_s: float) -> RelayState:
-    """How the relay is now."""
+    """Return the relay's present state. `began_s` is the monotonic time from which the uptime counts."""
     host = relay.host
     return RelayState(
         ready=relay.is_ready and not relay.is_draining,
@@ -41,7 +41,10 @@ def state_of(relay: Relay, began_s: float) -> RelayState:
 
 
 def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.Application:
-    """The application of the admin listener. `drain(seconds)` begins to drain; None: as long as configured."""
+    """Return the application of the admin listener.
+
+    It calls `drain(seconds)` to start draining; None stands for the configured time.
+    """
     began_s = time.monotonic()
 
     async def live(_: web.Request) -> web.Response:
@@ -58,10 +61,12 @@ def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.App
 
     async def order_drain(request: web.Request) -> web.Response:
         if ADMIN_HEADER not in request.headers or not _is_loopback(request.remote):
-            return web.Response(status=403, text=f"only from this machine, and with the header {ADMIN_HEADER}\n")
+            return web.Response(
+                status=403, text=f"a drain request must come from this machine and have the header {ADMIN_HEADER}\n"
+            )
         seconds = request.query.get("timeout", "")
         if seconds and not (seconds.isascii() and seconds.isdigit()):
-            return web.Response(status=400, text="timeout is a number of seconds\n")
+            return web.Response(status=400, text="timeout must be a whole number of seconds\n")
         drain(float(seconds) if seconds else None)
         return web.Response(status=202, text="draining\n", headers=_HEADERS)
 

@@ -1,7 +1,7 @@
-"""The relay as an aiohttp application: POST {base}/exchange and GET {base}/link. Everything else is not found.
+"""The relay as an aiohttp application: POST {base}/exchange and GET {base}/link. Any other path is answered with 404.
 
-`create_app` is the one way to build it, and its packet filter the one place where packets can be lost on purpose.
-Run it with `tunnel_servlet.web.server`: plain aiohttp has no deadline for headers.
+`create_app` is the only way to build it, and its packet filter is the only place where packets can be lost on purpose.
+Run the application with `tunnel_servlet.web.server`, because plain aiohttp has no deadline for headers.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ __all__ = ["RELAY", "create_app"]
 RELAY = web.AppKey("relay", Relay)
 _log = structlog.get_logger("relay")
 
-_ROLE_HEADER = "Tunnel-Role"  # of POST requests: exit or endpoint
+_ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _Refusal(Exception):
-    """A request that does not reach the switch: what to answer."""
+    """Raised for a request that must not reach the switch; carries the answer."""
 
     def __init__(self, http_status: int, code: StatusCode, text: str, retry_after_s: int = 0) -> None:
         super().__init__(text)
@@ -44,9 +44,9 @@ class _Refusal(Exception):
 def create_app(
     config: RelayConfig, packet_filter: PacketFilter | None = None, *, trace: TraceSink | None = None
 ) -> web.Application:
-    """A relay. `packet_filter(frame)` is asked for each packet in an accepted body; False loses it.
+    """Build a relay as an application; `app[RELAY]` is its `Relay`. Call it within the event loop that will run it.
 
-    Must be called where it will run: within the event loop. `app[RELAY]` is the relay behind it.
+    `packet_filter(frame)` is called for each packet in an accepted body; the packet is dropped if it returns False.
     """
     relay = Relay(config, packet_filter, trace)
     app = web.Application(middlewares=[_answer_errors], client_max_size=config.switch.body_bytes_max)
@@ -73,7 +73,7 @@ def create_app(
 
 @web.middleware
 async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Refusals become envelopes; what is not ours is answered in plain text, never HTML."""
+    """Turn refusals into envelopes, and answer all other errors in plain text, never in HTML."""
     try:
         return await handler(request)
     except _Refusal as refusal:
@@ -108,9 +108,9 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
     identity = _identify(relay, request)
     headers = request.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise _Refusal(415, StatusCode.MALFORMED, "a body comes as it is: no Content-Encoding but identity")
+        raise _Refusal(415, StatusCode.MALFORMED, "the body must not be encoded: send no Content-Encoding but identity")
     if request.content_type != _CONTENT_TYPE:
-        raise _Refusal(415, StatusCode.MALFORMED, f"the Content-Type of a body is {_CONTENT_TYPE}")
+        raise _Refusal(415, StatusCode.MALFORMED, f"the Content-Type of a body must be {_CONTENT_TYPE}")
     body = await _read_body(request, relay.config)
     is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
     response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
@@ -120,18 +120,23 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
 
 
 def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
-    """By the rules, and by what the endpoint says of itself; older ones say nothing."""
+    """Whether the endpoint attaches as an exit: the rules must allow it, and the endpoint must not have another role.
+
+    Older endpoints do not name a role.
+    """
     user = identity.user
     is_exit = relay.grants.is_exit(user)
     if role == "exit" and not is_exit:
-        raise _Refusal(403, StatusCode.DENIED, f"{user} is no exit: exit = true is missing under [users.{user}]")
+        raise _Refusal(
+            403, StatusCode.DENIED, f"{user} may not be an exit: exit = true is missing under [users.{user}]"
+        )
     return is_exit and role != "endpoint"
 
 
 async def _read_body(request: web.Request, config: RelayConfig) -> bytes:
-    """The whole body, within the limits of size and time."""
+    """Return the whole body. Raise _Refusal if it is too large, damaged or late."""
     limit = config.switch.body_bytes_max
-    too_large = _Refusal(413, StatusCode.TOO_LARGE, f"at most {limit} bytes")
+    too_large = _Refusal(413, StatusCode.TOO_LARGE, f"the body is larger than {limit} bytes")
     if request.content_length is not None and request.content_length > limit:
         raise too_large
     content = request.content
@@ -145,7 +150,7 @@ async def _read_body(request: web.Request, config: RelayConfig) -> bytes:
                 if size > limit:
                     raise too_large
     except TimeoutError:
-        text = f"the body did not come within {config.limits.body_seconds} s"
+        text = f"the body did not arrive within {config.limits.body_seconds} s"
         raise _Refusal(408, StatusCode.BUSY, text) from None
     except web.RequestPayloadError:
         raise _Refusal(400, StatusCode.CORRUPT, "the body is damaged") from None
@@ -153,10 +158,10 @@ async def _read_body(request: web.Request, config: RelayConfig) -> bytes:
 
 
 def _identify(relay: Relay, request: web.Request) -> Identity:
-    """Whose request it is; a refusal if nobody's."""
+    """Return the user who sent the request. Raise _Refusal if the token is missing or wrong."""
     if relay.config.is_open and not _is_direct(request.host):
-        # A page in a browser on this machine may have led here, under a name of its own.
-        raise _Refusal(403, StatusCode.DENIED, "an open relay is addressed as localhost or by its address")
+        # DNS rebinding: a web page, open in a browser on this machine, may make its own host name resolve to it.
+        raise _Refusal(403, StatusCode.DENIED, "an open relay must be addressed as localhost or by its IP address")
     authorization = request.headers.get("Authorization")
     identity = relay.identify(authorization)
     if identity is not None:
@@ -164,7 +169,8 @@ def _identify(relay: Relay, request: web.Request) -> Identity:
     wait_s = relay.rejected(authorization, request.remote or "")
     if wait_s:
         raise _Refusal(429, StatusCode.BUSY, "too many wrong tokens", wait_s)
-    raise _Refusal(401, StatusCode.NOT_AUTHORISED, "no such token")
+    text = "no such token" if authorization else "no token came: the request has no Authorization header"
+    raise _Refusal(401, StatusCode.NOT_AUTHORISED, text)
 
 
 def _is_direct(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Notices that a file has changed, within the running event loop."""
+"""Watches files for changes, within the running event loop."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -6,11 +6,11 @@ from pathlib import Path
 
 __all__ = ["FileWatch"]
 
-_LOOK_S = 1.0  # between looks at the files
+_LOOK_S = 1.0  # interval between two checks
 
 
 class FileWatch:
-    """Calls `changed` when a file is not what it was. Looks once a second: a change by rename counts, too."""
+    """Checks the files once a second and calls `changed` when one was changed or was replaced by a rename."""
 
     def __init__(self, files: Iterable[Path], changed: Callable[[], None]) -> None:
         self._files = list(files)
@@ -19,12 +19,12 @@ class FileWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look from now on, within the running event loop."""
+        """Start checking once a second. Must be called within the running event loop."""
         if self._files:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self.look, True)
 
     def look(self, again: bool = False) -> None:
-        """Look now."""
+        """Check the files now. With `again`, schedule the next check, too."""
         signature = self._sign()
         if signature != self._signature:
             self._signature = signature
@@ -33,7 +33,7 @@ class FileWatch:
             self.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 

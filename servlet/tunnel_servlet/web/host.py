@@ -1,4 +1,4 @@
-"""The clock, the event loop and the switch meet here: requests and links in, answers and batches out, one timer."""
+"""Connects the switch to the clock and the event loop: passes requests and links in, answers and batches out."""
 
 import asyncio
 from collections import deque
@@ -16,23 +16,23 @@ from tunnel_servlet.switch.switch import Response, Switch
 __all__ = ["Answered", "HostedLink", "SwitchHost"]
 
 Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
-_Request: TypeAlias = tuple[int, str, Buffer, bool]
+_Request: TypeAlias = tuple[int, str, Buffer, bool, bytes | None]
 
 _CLOSING = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "the relay is shutting down")))
 
 
 class HostedLink(Protocol):
-    """A link, as the host sees it."""
+    """The methods of a link that the host calls."""
 
     def fill(self) -> None:
-        """Something waits: take batches until there is nothing, or the connection takes no more."""
+        """Send the batches that wait, until none is left or the connection takes no more."""
 
     def end(self, text: str) -> None:
-        """Close the connection: the switch has forgotten the link."""
+        """Close the connection, because the switch has forgotten the link. `text` is the reason, for the log."""
 
 
 class SwitchHost:
-    """Owns the switch. Everything happens in one event loop, from the first request on; nothing here blocks."""
+    """Owns the switch and runs it in one event loop. No method blocks."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SwitchHost:
     # --- requests
 
     async def exchange(self, user: str, body: Buffer, *, is_exit: bool) -> Response:
-        """Answer one request. When cancelled, the switch is told that nobody waits."""
+        """Pass a request to the switch and return the response. On cancellation the switch forgets the request."""
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def answered(status: int, data: bytes) -> None:
@@ -77,15 +77,19 @@ class SwitchHost:
         finally:
             self.gone(number)
 
-    def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool) -> int:
-        """One request from this process; `answered` is called later, unless `gone` is called with this number."""
+    def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool, identity: bytes | None = None) -> int:
+        """Queue a request from this process and return its number.
+
+        `answered` is called later, never from within this method, unless `gone` is called with the number before.
+        `identity` is the id that an ATTACH gives the endpoint, instead of the one that its secret gives.
+        """
         number = self._wait(answered)
-        self._posted.append((number, user, body, is_exit))
+        self._posted.append((number, user, body, is_exit, identity))
         self._schedule()
         return number
 
     def gone(self, number: int) -> None:
-        """Nobody waits for this answer any more. Harmless when it was given."""
+        """Discard the answer to this request. Has no effect if it has been answered."""
         if self._waiting.pop(number, None) is not None:
             self.switch.gone(number, now_us())
 
@@ -97,7 +101,10 @@ class SwitchHost:
     # --- links
 
     def link_opened(self, link: HostedLink, user: str, identity: bytes, epoch: int, generation: int) -> int:
-        """The link's number for the switch; 0: the switch refuses it. Call `pump` when the link can be filled."""
+        """Register a link and return its number, or 0 if the switch refuses it.
+
+        The caller must call `pump` when `fill` may be called.
+        """
         self._count += 1
         opened = not self.is_closed and self.switch.link_opened(
             self._count, user, identity, epoch, generation, now_us()
@@ -108,20 +115,20 @@ class SwitchHost:
         return self._count
 
     def link_closed(self, number: int) -> None:
-        """The connection of the link ended. Harmless when the switch ended the link."""
+        """Unregister a link whose connection has ended. Has no effect if the switch has ended the link."""
         if self.links.pop(number, None) is not None:
             self.switch.link_closed(number, now_us())
             self.pump()
 
-    # --- life
+    # --- lifetime
 
     @property
     def waiting(self) -> int:
-        """Requests without an answer, those of this process included."""
+        """The number of requests without an answer, including those from this process."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """Answer everything that waits, end all links, take nothing more."""
+        """Answer all waiting requests with 503, end all links, and refuse further requests and links."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -137,7 +144,7 @@ class SwitchHost:
         self._look_whether_drained()
 
     async def drained(self) -> None:
-        """Return when no route is left, or the host is closed."""
+        """Wait until no route is left or the host is closed."""
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
             self._look_whether_drained()
@@ -152,7 +159,7 @@ class SwitchHost:
     # --- the pump
 
     def pump(self) -> None:
-        """Deliver what the switch has to say, and see to its timer. Harmless at any time, also from within."""
+        """Deliver the switch's output and set its timer. May be called at any time, also while it is running."""
         if self._pumping or self.is_closed:
             return
         self._pumping = True
@@ -183,7 +190,7 @@ class SwitchHost:
             moved = True
             ended = self.links.pop(number, None)
             if ended is not None:
-                ended.end("the attachment is no more, or attached anew")
+                ended.end("the attachment has ended or has attached again")
         return moved
 
     def _schedule(self) -> None:
@@ -193,9 +200,9 @@ class SwitchHost:
     def _run(self) -> None:
         self._scheduled = None
         while self._posted:
-            number, user, body, is_exit = self._posted.popleft()
+            number, user, body, is_exit, identity = self._posted.popleft()
             if number in self._waiting:
-                self.switch.request(number, user, body, now_us(), is_exit=is_exit)
+                self.switch.request(number, user, body, now_us(), is_exit=is_exit, identity=identity)
         self.pump()
 
     def _on_timer(self) -> None:

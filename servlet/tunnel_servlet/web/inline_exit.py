@@ -1,17 +1,18 @@
-"""The exit in the relay's own process."""
+"""The inline exit: an exit in the relay's own process."""
 
 from tunnel import Attachment, memory_attach
 from tunnel_servlet.access.grants import EXIT_USER
 from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.switch.inline_id import inline_exit_id
 from tunnel_servlet.web.relay import Relay
 
 __all__ = ["InlineExit"]
 
-_LINGER_S = 2.0  # for what was written to reach its endpoint, when the relay stops
+_LINGER_S = 2.0  # time for written bytes to reach their endpoint when the relay stops
 
 
 class InlineExit:
-    """The exit in the relay's process. Its streams end when the relay does."""
+    """An exit that dials from the relay's process. Its streams end when the relay stops."""
 
     def __init__(self, relay: Relay) -> None:
         limits = relay.config.limits
@@ -29,6 +30,7 @@ class InlineExit:
             self._relay.host,
             user=EXIT_USER,
             name="inline",
+            identity=inline_exit_id(self._relay.host.switch.epoch),
             exit_handler=self.dialer,
             linger=_LINGER_S,
             trace=self._relay.trace,
@@ -36,7 +38,7 @@ class InlineExit:
         await self._attachment.start()
 
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections with an error, and detach from the relay."""
         self.dialer.abort()
         if self._attachment is not None:
             await self._attachment.close()

@@ -1,4 +1,4 @@
-"""One relay in one process: its switch, who may use it and how, and its inline exit. The HTTP handlers ask it."""
+"""The relay's central object: its switch, tokens and rules, which the HTTP handlers use."""
 
 from typing import Protocol
 
@@ -13,22 +13,22 @@ from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, PacketFilter
 from tunnel_servlet.web.host import SwitchHost
 
-__all__ = ["Relay", "Watched"]
+__all__ = ["Relay", "TokenBound"]
 
 _log = structlog.get_logger("relay")
 
 
-class Watched(Protocol):
-    """Something that lives on one token: it ends when that token is revoked."""
+class TokenBound(Protocol):
+    """An object whose life depends on a token: the relay ends it when the token is revoked."""
 
     identity: Identity
 
     def end(self, text: str) -> None:
-        """At once; `text` says why."""
+        """End at once. `text` is the reason, for the log."""
 
 
 class Relay:
-    """`reload` changes tokens and rules while it runs; the other settings are those it was made with."""
+    """One relay. `reload` replaces its tokens and rules while it runs; the other settings are fixed at creation."""
 
     def __init__(
         self, config: RelayConfig, packet_filter: PacketFilter | None = None, trace: TraceSink | None = None
@@ -43,22 +43,22 @@ class Relay:
         self.host = SwitchHost(
             config.switch, self._authorise, may_listen=self._may_listen, packet_filter=packet_filter, trace=trace
         )
-        self._watched: dict[Watched, None] = {}
+        self._watched: dict[TokenBound, None] = {}
 
-    # --- who
+    # --- users and tokens
 
     def identify(self, authorization: str | None) -> Identity | None:
-        """Whose request it is."""
+        """Return the user and key id that an Authorization header proves, or None if its token is not valid."""
         if self.config.is_open:
             return Identity(OPEN_USER)
         return self.tokens.identify(read_bearer(authorization))
 
     def is_live(self, identity: Identity) -> bool:
-        """Whether the token of that request still counts."""
+        """Whether the token of this identity is still valid."""
         return self.config.is_open or self.tokens.is_live(identity)
 
     def rejected(self, authorization: str | None, address: str) -> int:
-        """Note a wrong token. Seconds until the address is answered again; 0: now."""
+        """Count a wrong token. Return the seconds for which to refuse the address, or 0 to answer it now."""
         if not read_bearer(authorization):
             return 0
         wait_s = self.limiter.failed(address, now_us())
@@ -66,16 +66,16 @@ class Relay:
             _log.warning("wrong_token", address=address)
         return wait_s
 
-    def watch(self, watched: Watched) -> None:
-        """End it when its token is revoked."""
+    def watch(self, watched: TokenBound) -> None:
+        """End `watched` when its token is revoked, until `unwatch` is called."""
         self._watched[watched] = None
 
-    def unwatch(self, watched: Watched) -> None:
-        """It ended."""
+    def unwatch(self, watched: TokenBound) -> None:
+        """Stop watching an object that has ended."""
         self._watched.pop(watched, None)
 
     def reload(self, config: RelayConfig) -> None:
-        """Use these tokens and rules from now on. What a revoked token holds open ends."""
+        """Use the tokens and rules of `config` from now on, and end the links of revoked tokens."""
         self.tokens = config.tokens
         self.grants = config.grants
         for watched in list(self._watched):
@@ -83,7 +83,7 @@ class Relay:
                 watched.end("the token was revoked")
         _log.info("reloaded", tokens=len(self.tokens), users=len(self.grants.users))
 
-    # --- what the switch asks
+    # --- decisions for the switch
 
     def _authorise(self, user: str, target: Target) -> Decision:
         decision = self.grants.authorise(user, target)
@@ -97,10 +97,10 @@ class Relay:
         _log.info("listen", user=user, service=name, allowed=allowed)
         return allowed
 
-    # --- life
+    # --- lifetime
 
     def drain(self) -> None:
-        """Open nothing new from now on; what there is goes on."""
+        """Refuse new connections from now on; existing ones continue."""
         if not self.is_draining:
             self.is_draining = True
             self.host.switch.drain()

@@ -1,7 +1,7 @@
-"""The relay's end of a link on aiohttp: after 101 the TCP connection is taken over, and carries batches (section 8).
+"""The relay's half of a link on aiohttp: takes over the TCP connection after 101 and carries batches on it (section 8).
 
-The first message on it is an EXCHANGE without payload (lane 0xFFFF, number 0) that names id, epoch and generation; the
-relay answers with an ANSWER (lane 0xFFFF, number 0, serial 0), or with a STATUS and the end.
+The first message is an EXCHANGE without payload (lane 0xFFFF, number 0) that names id, epoch and generation. The relay
+answers with an ANSWER (lane 0xFFFF, number 0, serial 0), or it sends a STATUS and closes the connection.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from tunnel_servlet.web.relay import Relay
 
 __all__ = ["serve_link"]
 
-_OPENING_BYTES_MAX = 4096  # of the first message; it needs less than 100
-# Seconds, seconds, probes; and ms: a connection that acknowledges nothing for so long is dead.
+_OPENING_BYTES_MAX = 4096  # largest first message; a valid one has fewer than 100 bytes
+# KEEPIDLE and KEEPINTVL in seconds, KEEPCNT in probes, USER_TIMEOUT (time without an acknowledgement) in ms.
 _TCP_OPTIONS = {
     "TCP_NODELAY": 1,
     "TCP_KEEPIDLE": 30,
@@ -38,7 +38,7 @@ async def serve_link(request: web.Request, relay: Relay, identity: Identity) -> 
     transport = request.transport
     if transport is None:
         return response
-    # No await between 101 and here: who sends nothing before 101 has come loses nothing.
+    # No await between 101 and here: otherwise aiohttp could read, and lose, bytes that the endpoint sends after 101.
     link = RelayLink(relay, identity, request.protocol, transport)
     link.start()
     await link.ended
@@ -46,7 +46,10 @@ async def serve_link(request: web.Request, relay: Relay, identity: Identity) -> 
 
 
 class RelayLink(LinkProtocol):
-    """Batches between one TCP connection and the switch. `before` is told when the connection is lost, too."""
+    """Carries batches between one TCP connection and the switch.
+
+    `before` is the connection's previous protocol; it is also notified when the connection is lost.
+    """
 
     def __init__(
         self, relay: Relay, identity: Identity, before: asyncio.BaseProtocol, transport: asyncio.Transport
@@ -59,23 +62,23 @@ class RelayLink(LinkProtocol):
         self._host = relay.host
         self._before = before
         self._transport = transport
-        self._number = 0  # as the switch knows it; 0: it does not
+        self._number = 0  # the link's number at the switch; 0 while the switch does not know the link
         self._pace = LinkPace()
         self._batches = 0
         self._receipt_timer: asyncio.TimerHandle | None = None
         self._opening_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """The transport is ours."""
+        """Take over the connection and wait for the first message."""
         self._relay.watch(self)
         seconds = self._relay.config.limits.link_opening_seconds
         self._opening_timer = self._loop.call_later(seconds, self.end, "no first message")
         self.take_over(self._transport, _TCP_OPTIONS)
 
-    # --- what the host wants
+    # --- HostedLink
 
     def fill(self) -> None:
-        """Send what waits, as much as the connection takes."""
+        """Send the batches that wait, until none is left or the connection takes no more."""
         state = self.state
         while self._number and not self.is_paused and not state.closed:
             now = now_us()
@@ -91,7 +94,7 @@ class RelayLink(LinkProtocol):
             self.end(state.closed)
 
     def end(self, text: str) -> None:
-        """Close the connection at once: whatever is on its way has no receipt and leaves another way."""
+        """Close the connection at once. The switch sends packets without a receipt again by another way."""
         if not self.is_over:
             self.is_over = True
             self.is_open = False
@@ -138,7 +141,7 @@ class RelayLink(LinkProtocol):
         self._host.pump()
 
     def refused(self) -> None:
-        self._refuse(Status(StatusCode.MALFORMED, text="not the first message of a link"))
+        self._refuse(Status(StatusCode.MALFORMED, text="not a valid first message of a link"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_over = True
@@ -162,7 +165,7 @@ class RelayLink(LinkProtocol):
     def _say(self, message: Message) -> None:
         self._transport.write(b"".join(encode_envelope(message)))
 
-    # --- receipts that leave alone (8.2)
+    # --- receipts without a batch (8.2)
 
     def _send_receipt(self) -> None:
         self.write(self.state.handle_timeout(now_us()))

@@ -1,4 +1,4 @@
-"""A relay process from start to end: listeners, signals, reloading, draining."""
+"""Runs a relay in a process: listeners, signals, reloading, draining."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ import structlog
 from aiohttp import web
 
 from tunnel import TraceWriter, open_trace
+from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.admin import create_admin
@@ -23,7 +24,10 @@ _log = structlog.get_logger("relay")
 
 
 class RunningRelay:
-    """`async with` it, then wait for `stopped`. `load` gives the configuration anew, when a file has changed."""
+    """A relay with its listeners. Enter it with `async with`, then wait for `stopped`.
+
+    `load` reads the configuration again; it is called when one of `files` has changed.
+    """
 
     def __init__(
         self,
@@ -34,7 +38,7 @@ class RunningRelay:
         packet_filter: PacketFilter | None = None,
     ) -> None:
         self.config = config
-        self.addresses: list[ListenAddress] = []  # with their real ports
+        self.addresses: list[ListenAddress] = []  # with the actual ports
         self.admin: ListenAddress | None = None
         self.stopped = asyncio.Event()
         self._load = load
@@ -58,7 +62,7 @@ class RunningRelay:
 
     async def _start(self) -> None:
         config = self.config
-        planned = contexts(config)  # certificates are read before anything listens
+        planned = contexts(config)  # first, so that a bad certificate is reported before any address is bound
         runner = await self._runner(self.app)
         for address, tls in planned:
             self.addresses.append(await listen(runner, address, tls))
@@ -70,7 +74,9 @@ class RunningRelay:
             _log.info("listening", url=url, open=config.is_open, exit=config.exit)
             if not address.tls and not address.is_loopback:
                 _log.warning(
-                    "no_tls", url=url, text="tokens can be read on the way: put a TLS proxy before it, or [tls]"
+                    "no_tls",
+                    url=url,
+                    text="tokens cross the network unencrypted: put a TLS proxy in front, or configure [tls]",
                 )
         if self.admin is not None:
             _log.info("listening", url=f"http://{self.admin}", admin=True)
@@ -82,7 +88,7 @@ class RunningRelay:
         return runner
 
     async def close(self) -> None:
-        """Stop at once: what waits is answered, everything else is cut."""
+        """Stop at once: answer the waiting requests and cut all connections."""
         self._watch.stop()
         if self._drain is not None:
             self._drain.cancel()
@@ -95,7 +101,7 @@ class RunningRelay:
         self.stopped.set()
 
     def reload(self) -> None:
-        """Read the files anew. If they are wrong everything stays as it is, and the log says what is wrong."""
+        """Read the files again. If they are invalid, log the error and keep the present tokens and rules."""
         if self._load is None:
             return
         try:
@@ -104,7 +110,10 @@ class RunningRelay:
             _log.error("not_reloaded", text=str(error))
 
     def drain(self, seconds: float | None = None) -> None:
-        """Open nothing new, stop when the last connection has ended or the time is over."""
+        """Refuse new connections, and stop when the last one has ended or the time is over.
+
+        `seconds` overrides the configured time. A call while the relay drains has no effect.
+        """
         if self._drain is None:
             self.relay.drain()
             self._drain = asyncio.get_running_loop().create_task(
@@ -112,7 +121,7 @@ class RunningRelay:
             )
 
     def terminate(self) -> None:
-        """What SIGTERM does: drain; the second time, stop at once."""
+        """Handle SIGTERM: drain the relay, or stop at once if it is draining already."""
         if self._drain is not None:
             self.stopped.set()
         self.drain()
@@ -129,7 +138,7 @@ class RunningRelay:
 
 @contextlib.contextmanager
 def open_traces(directory: str, name: str) -> Iterator[TraceWriter | None]:
-    """The trace that a configuration or an option asks for; None where it asks for none."""
+    """Open a trace writer in the directory and close it at the end; yields None if `directory` is empty."""
     trace = open_trace_of(directory, name)
     try:
         yield trace
@@ -139,20 +148,33 @@ def open_traces(directory: str, name: str) -> Iterator[TraceWriter | None]:
 
 
 def open_trace_of(directory: str, name: str) -> TraceWriter | None:
-    """As `open_traces`; the caller closes it. ConfigError when the directory cannot be written."""
+    """Open a trace writer, which the caller must close. Return None if `directory` is empty.
+
+    Raise ConfigError if the directory is not writable.
+    """
     try:
         return open_trace(directory, name=name) if directory else None
     except OSError as error:
         raise ConfigError(f"trace: {directory}: {error.strerror}: name a directory that can be written") from None
 
 
-async def serve(config: RelayConfig, load: Callable[[], RelayConfig] | None, files: list[Path]) -> None:
-    """Serve until SIGTERM has drained it, or SIGINT; SIGHUP reads the files anew."""
+async def serve(config: RelayConfig, load: Callable[[], RelayConfig] | None, files: list[Path]) -> int:
+    """Serve until SIGTERM has drained the relay, or until SIGINT stops it at once. SIGHUP reads the files again.
+
+    Return the exit code: 130 after SIGINT, else 0.
+    """
     loop = asyncio.get_running_loop()
+    code = OK
     async with RunningRelay(config, load, files=files) as running:
+
+        def interrupt() -> None:
+            nonlocal code
+            code = INTERRUPTED
+            running.stopped.set()
+
         handlers: dict[signal.Signals, Callable[[], object]] = {
             signal.SIGTERM: running.terminate,
-            signal.SIGINT: running.stopped.set,
+            signal.SIGINT: interrupt,
             signal.SIGHUP: running.reload,
         }
         for number, handler in handlers.items():
@@ -163,3 +185,4 @@ async def serve(config: RelayConfig, load: Callable[[], RelayConfig] | None, fil
             for number in handlers:
                 loop.remove_signal_handler(number)
     _log.info("stopped")
+    return code

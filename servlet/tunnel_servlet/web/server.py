@@ -1,4 +1,4 @@
-"""Runs applications on sockets as a relay needs it: a deadline for headers, no unpacking, no HTML, TLS, a clean end."""
+"""The HTTP server: aiohttp with a deadline for headers, no decompression, no HTML error pages, and TLS."""
 
 import asyncio
 import ssl
@@ -8,19 +8,19 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ShellLimits, TlsFiles
+from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
 
 __all__ = ["RelayRunner", "contexts", "listen", "tls_context"]
 
 _log = structlog.get_logger("server")
-_LINGERING_S = 5.0  # for the rest of a body that was refused, so that the answer is not lost to a reset
-_SHUTDOWN_S = 5.0  # for handlers that are still at work when the server stops
+_LINGERING_S = 5.0  # time to read the rest of a refused body, so that a reset does not destroy the answer
+_SHUTDOWN_S = 5.0  # time for running handlers to finish when the server stops
 _BACKLOG = 1024
-_READ_BUFFER_BYTES = 256 * 1024  # of a body; twice as much, and reading pauses until the handler has taken it
+_READ_BUFFER_BYTES = 256 * 1024  # of a body; reading pauses at twice this size until the handler has read it
 
 
 class RelayHandler(web.RequestHandler):
-    """One HTTP connection. Headers that do not come in time end it."""
+    """One HTTP connection, which is closed if the headers of a request do not arrive in time."""
 
     def __init__(self, *arguments: Any, header_seconds: float, loop: asyncio.AbstractEventLoop, **others: Any) -> None:
         super().__init__(*arguments, loop=loop, **others)
@@ -43,18 +43,18 @@ class RelayHandler(web.RequestHandler):
         super().connection_lost(exc)
 
     def request_began(self) -> None:
-        """All headers are there."""
+        """Stop the deadline: all headers of a request have arrived."""
         self._is_idle = False
         self._stop()
 
     def request_ended(self) -> None:
-        """It was answered."""
+        """Note that the request was answered; the next byte starts the deadline again."""
         self._is_idle = True
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """What is no HTTP. Neither the answer nor the log repeats any of it: it may hold a token."""
+        """Answer a request that is not valid HTTP. Neither the answer nor the log quotes it, as it may hold a token."""
         _log.info("bad_request", address=request.remote, error=type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("part of an answer was sent already")
@@ -77,7 +77,7 @@ class RelayHandler(web.RequestHandler):
 
 
 class _Server(web.Server):
-    """Makes our handlers, and tells them when their requests begin and end."""
+    """Creates a RelayHandler per connection and notifies it when its requests begin and end."""
 
     def __init__(self, plain: web.Server, header_seconds: float, **handler: Any) -> None:
         answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] = plain.request_handler
@@ -103,9 +103,9 @@ class _Server(web.Server):
 
 
 class RelayRunner(web.AppRunner):
-    """An application, ready to be put on sockets with `listen`."""
+    """Runs an application with RelayHandler connections; `listen` binds it to addresses."""
 
-    def __init__(self, app: web.Application, limits: ShellLimits) -> None:
+    def __init__(self, app: web.Application, limits: ServiceLimits) -> None:
         super().__init__(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         self._limits = limits
 
@@ -122,7 +122,7 @@ class RelayRunner(web.AppRunner):
 
 
 async def listen(runner: web.AppRunner, address: ListenAddress, tls: ssl.SSLContext | None = None) -> ListenAddress:
-    """Serve there; returns the address with its real port. ConfigError if it cannot be had."""
+    """Serve on the address and return it with its actual port. Raise ConfigError if it cannot be bound."""
     before = len(runner.addresses)
     site = web.TCPSite(runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG)
     try:
@@ -133,13 +133,18 @@ async def listen(runner: web.AppRunner, address: ListenAddress, tls: ssl.SSLCont
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """TLS 1.2 and later; with `client_ca`, only clients with a certificate of it are heard."""
+    """Return a context for TLS 1.2 and later. Raise ConfigError if a file cannot be used.
+
+    With `client_ca`, the context accepts only clients whose certificate that authority signed.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(files.certificate, files.key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"tls: {files.certificate} and {files.key} are no certificate and its key: {error}") from None
+        raise ConfigError(
+            f"tls: {files.certificate} and {files.key} are not a certificate and its key: {error}"
+        ) from None
     if files.client_ca:
         try:
             context.load_verify_locations(files.client_ca)
@@ -150,6 +155,9 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def contexts(config: RelayConfig) -> list[tuple[ListenAddress, ssl.SSLContext | None]]:
-    """Each address with its TLS: what does not say has TLS if there is any."""
+    """Return each listen address with its TLS context, or None for plain HTTP.
+
+    An address without a scheme uses TLS if the configuration has a [tls] table.
+    """
     context = tls_context(config.tls) if config.tls is not None else None
     return [(address, context if address.tls is not False else None) for address in config.listen]

@@ -1,4 +1,4 @@
-"""Nobody slips into a loopback pair, and a socket that waits looks like one."""
+"""Loopback pairs: no other process can slip into one, and a parked socket looks like one that is still connecting."""
 
 import select
 import socket
@@ -17,7 +17,7 @@ from tunnel_client.borrowed.pair import (
 )
 
 
-def test_strangers_are_turned_away() -> None:
+def test_connections_of_strangers_are_closed() -> None:
     with listen_near() as listener, socket.socket() as ours:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as stranger:
@@ -31,7 +31,7 @@ def test_strangers_are_turned_away() -> None:
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("timeout", [None, 0.0, 30.0])
-def test_a_parked_socket_waits_until_it_is_let_go(timeout: float | None, family: int) -> None:
+def test_a_parked_socket_is_not_ready_until_it_is_unparked(timeout: float | None, family: int) -> None:
     if family == socket.AF_INET6 and not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     with socket.socket(family) as sock:
@@ -48,7 +48,7 @@ def test_a_parked_socket_waits_until_it_is_let_go(timeout: float | None, family:
             assert near.recv(100) == b"first"
 
 
-def test_a_renewed_socket_keeps_its_number_and_can_connect_again() -> None:
+def test_a_renewed_socket_keeps_its_descriptor_and_can_connect_again() -> None:
     with socket.socket() as sock:
         sock.settimeout(30.0)
         number = sock.fileno()
@@ -59,4 +59,4 @@ def test_a_renewed_socket_keeps_its_number_and_can_connect_again() -> None:
         again, skip = parked_pair(sock)
         with again:
             again.recv(skip, socket.MSG_WAITALL)
-    renew(sock)  # closed: harmless
+    renew(sock)  # harmless for a closed socket

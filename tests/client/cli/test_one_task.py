@@ -1,4 +1,4 @@
-"""How a command's coroutine ends: by itself, by a signal, by an error that a person is told."""
+"""How a command's coroutine ends: by itself, by a signal, or by an error that is shown to the user."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ async def fail(error: Exception) -> int:
     raise error
 
 
-def test_its_code_is_returned() -> None:
+def test_the_exit_code_of_the_coroutine_is_returned() -> None:
     assert [run(give(code)) for code in (0, 5)] == [0, 5]
 
 
@@ -35,7 +35,7 @@ def test_signals_interrupt(number: signal.Signals) -> None:
         run(signalled(number))
 
 
-def test_errors_of_people_and_of_time() -> None:
+def test_timeouts_and_value_errors_become_errors_with_exit_codes() -> None:
     with pytest.raises(LostError, match="too late"):
         run(fail(TimeoutError("too late")))
     with pytest.raises(UsageError, match="a port lies"):

@@ -1,4 +1,4 @@
-"""`tunnel forward` and `tunnel expose` as commands: exit codes, signals, their log, a relay that comes and goes."""
+"""`tunnel forward` and `tunnel expose` as commands: exit codes, signals, the log, a relay that stops and returns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def command(relay: RelayProcess, *arguments: str, user: str = "client") -> Process:
-    """`tunnel ...` for that relay, not started."""
+    """The process of a `tunnel` command for this relay, not yet started."""
     options = ("--relay", relay.url, "--proxy", "")
     environment = {"TUNNEL_TOKEN": relay.tokens[user]}
     return Process(
@@ -50,10 +50,18 @@ def command(relay: RelayProcess, *arguments: str, user: str = "client") -> Proce
 
 
 def event(process: Process, name: str) -> dict[str, object]:
-    """The last line of the log with that event."""
+    """The last log entry with this event."""
     is_it = says_event(name)
     found: dict[str, object] = json.loads([line for line in process.output.splitlines() if is_it(line)][-1])
     return found
+
+
+async def logged(process: Process, name: str) -> None:
+    """Return when the process has logged this event."""
+    is_it = says_event(name)
+    async with asyncio.timeout(60):
+        while not any(map(is_it, process.output.splitlines())):  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(0.01)
 
 
 async def say(port: int, words: bytes) -> bytes:
@@ -66,7 +74,7 @@ async def say(port: int, words: bytes) -> bytes:
 
 
 @in_loop
-async def test_a_forward_serves_until_it_is_told_to_stop() -> None:
+async def test_a_forward_serves_until_a_signal_stops_it() -> None:
     async with target(echo) as port:
         with RelayProcess(inline_exit=True) as relay:
             forward = command(relay, "forward", "--stats", "3600", f"0:{HERE}:{port}", "--carrier", "poll")
@@ -88,13 +96,64 @@ async def test_a_forward_serves_until_it_is_told_to_stop() -> None:
 @in_loop
 async def test_a_relay_that_stays_away_is_exit_code_6() -> None:
     with RelayProcess(inline_exit=True) as relay:
-        async with command(relay, "forward", "--user-timeout", "1", "0:127.0.0.1:9") as forward:
+        async with command(relay, "forward", "--give-up-after", "1", "0:127.0.0.1:9") as forward:
             relay.process.kill()
             assert await asyncio.to_thread(forward.wait, 60) == 6
             assert "the relay has not answered for 1 s" in forward.output
 
 
-def test_interrupted_is_exit_code_130(relay: RelayProcess) -> None:
+@in_loop
+async def test_a_forward_outlives_a_relay_that_is_away_for_longer_than_the_user_timeout() -> None:
+    async with target(echo) as port:
+        with RelayProcess(inline_exit=True) as relay:
+            async with command(relay, "forward", "--user-timeout", "1", f"0:{HERE}:{port}") as forward:
+                local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
+                relay.process.kill()
+                for _ in range(2):
+                    with pytest.raises(ConnectionError):  # after the user timeout
+                        await say(local, b"lost")
+                await relay.replace()
+                assert await say(local, b"hello") == b"hello"
+
+
+@in_loop
+async def test_sigterm_frees_the_port_and_lets_moving_connections_finish(relay: RelayProcess) -> None:
+    async with target(echo) as port, command(relay, "forward", f"0:{HERE}:{port}") as forward:
+        local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
+        reader, writer = await asyncio.open_connection(HERE, local)
+        writer.write(b"before")
+        assert await reader.readexactly(6) == b"before"
+        forward.signal(signal.SIGTERM)
+        await logged(forward, "stopping")
+        with socket.create_server((HERE, local)):
+            writer.write(b"after")
+            assert await reader.readexactly(5) == b"after"
+        writer.close()
+        assert await asyncio.to_thread(forward.wait, 60) == 0
+        assert "waiting for 1 open connection until no byte has moved" in str(event(forward, "stopping")["text"])
+
+
+@pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT, None])
+@in_loop
+async def test_sigterm_ends_idle_connections_and_a_second_signal_all(
+    again: signal.Signals | None, relay: RelayProcess
+) -> None:
+    async with target(echo) as port, command(relay, "forward", f"0:{HERE}:{port}") as forward:
+        local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
+        reader, writer = await asyncio.open_connection(HERE, local)
+        writer.write(b"before")
+        assert await reader.readexactly(6) == b"before"
+        forward.signal(signal.SIGTERM)
+        if again is not None:
+            await logged(forward, "stopping")
+            forward.signal(again)
+        assert await asyncio.to_thread(forward.wait, 60) == (130 if again is signal.SIGINT else 0)
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
+
+def test_an_interrupt_is_exit_code_130(relay: RelayProcess) -> None:
     with command(relay, "expose", "reports", "127.0.0.1:9", "papers", "127.0.0.1:10") as expose:
         assert json.loads(expose.ready_line)["service"] == "reports"
         expose.signal(signal.SIGINT)
@@ -102,7 +161,7 @@ def test_interrupted_is_exit_code_130(relay: RelayProcess) -> None:
 
 
 def code_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit code and what a person reads."""
+    """Run the command; return its exit code and its messages."""
     code = main([*arguments])
     return code, capsys.readouterr().err
 
@@ -122,7 +181,7 @@ def test_a_name_that_no_rule_allows_is_exit_code_5(relay: RelayProcess) -> None:
         assert "reports: the relay does not allow this user to listen under this name" in expose.output
 
 
-def test_no_relay_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_relay_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     with hold_port() as port:
         options = ("--relay", f"http://127.0.0.1:{port}", "--proxy", "", "--wait", "0.1")
         code, text = code_of(capsys, "forward", *options, "0:127.0.0.1:9")
@@ -131,16 +190,19 @@ def test_no_relay_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 USAGE = [
-    (("forward", "5432"), "'5432' leads nowhere"),
+    (("forward", "5432"), "'5432' is not a forward specification"),
     (("expose", "reports", "127.0.0.1:9", "papers"), "'papers' has no address"),
-    (("expose", "reports", "127.0.0.1:9", "reports", "127.0.0.1:10"), "expose each service once"),
-    (("expose", "reports", "here"), "'here' is no address"),
-    (("forward", "0:db:1", "--relay", "ftp://here"), "is no relay URL"),
+    (
+        ("expose", "reports", "127.0.0.1:9", "reports", "127.0.0.1:10"),
+        "the name reports is given twice, for 127.0.0.1:9 and for 127.0.0.1:10",
+    ),
+    (("expose", "reports", "here"), "'here' is not an address"),
+    (("forward", "0:db:1", "--relay", "ftp://here"), "is not a relay URL"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), USAGE)
-def test_what_cannot_work_is_exit_code_2(
+def test_usage_errors_are_exit_code_2(
     arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TUNNEL_RELAY", "http://127.0.0.1:9")
@@ -150,11 +212,11 @@ def test_what_cannot_work_is_exit_code_2(
 
 
 @pytest.mark.parametrize("text", ["-1", "soon", "1e99"])
-def test_what_is_no_number_of_seconds(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_of_seconds_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["forward", f"--wait={text}", "0:db:1"])
     assert left.value.code == 2
-    assert "is no number of seconds" in capsys.readouterr().err
+    assert "is not a number of seconds" in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,13 +240,13 @@ def closing(sock: socket.socket) -> Iterator[socket.socket]:
         yield sock
 
 
-def test_a_port_that_others_reach_is_warned_of() -> None:
+def test_listening_beyond_this_machine_is_warned_about() -> None:
     configure_log("warning")
     with capture_logs() as logs, closing(bind(Address(HERE, 0))):
         assert logs == []
     with capture_logs() as logs, closing(bind(Address("0.0.0.0", 0))):
         assert [log["event"] for log in logs] == ["open_to_others"]
-        assert "guard it with a firewall" in logs[0]["text"]
+        assert "protect the port with a firewall" in logs[0]["text"]
 
 
 class Terminal(io.StringIO):
@@ -192,7 +254,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_person_reads_a_line_and_a_log_gets_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_line_and_a_log_gets_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     announce("127.0.0.1:5432 -> db:5432", bind="127.0.0.1:5432", target="db:5432")

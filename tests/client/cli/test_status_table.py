@@ -1,4 +1,4 @@
-"""Reports as a person reads them."""
+"""Status reports as text for people."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def client(*connections: ConnectionReport, **changes: Any) -> ClientReport:
     return msgspec.structs.replace(report, **changes)
 
 
-def test_one_client() -> None:
+def test_a_report_of_one_client() -> None:
     assert render([client(connection())], 1090.0) == (
         "forward 5432:db.internal:5432  (process 77, for 90 s)\n"
         "  attached: link; batches on their way: 1\n"
@@ -39,7 +39,7 @@ def test_one_client() -> None:
     )
 
 
-def test_several_clients_in_trouble_or_idle() -> None:
+def test_a_report_of_several_clients_in_trouble_or_idle() -> None:
     text = render([client(attached=False, trouble="HTTP 503\x1b[2J"), client(started_s=-9000.0)], 1300.0)
     assert text == (
         "forward 5432:db.internal:5432  (process 77, for 5 min)\n"
@@ -53,7 +53,7 @@ def test_several_clients_in_trouble_or_idle() -> None:
     )
 
 
-def test_rates_come_with_the_second_look() -> None:
+def test_rates_appear_from_the_second_report_on() -> None:
     rates = Rates()
     before, after = client(connection()), client(connection(bytes_up=4096, bytes_down=301 << 20), connection(2))
     rates.note([before], 0.0)
@@ -66,7 +66,7 @@ def test_rates_come_with_the_second_look() -> None:
     assert rates.of(after, after.connections[1]) == (None, None)
 
 
-def test_the_busiest_come_first_and_the_rest_is_counted() -> None:
+def test_the_busiest_connections_come_first_and_the_rest_is_counted() -> None:
     crowd = client(*(connection(number, bytes_up=number << 40, target=f"t{number}") for number in range(5)))
     lines = render([crowd], 1000.0, rows_max=2).splitlines()
     assert [line.split()[0] for line in lines[3:]] == ["t4", "t3", "and"]

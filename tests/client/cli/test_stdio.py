@@ -1,4 +1,4 @@
-"""Standard input and output: every kind of descriptor, blocking or not, and its end."""
+"""Standard input and output on every kind of descriptor, blocking or not, up to the end of file."""
 
 import asyncio
 import os
@@ -21,11 +21,11 @@ def pipe() -> Iterator[tuple[int, int]]:
         try:
             os.close(descriptor)
         except OSError:
-            assert descriptor == writer  # a test closed it
+            assert descriptor == writer  # the test closed it
 
 
 @in_loop
-async def test_a_call_returns_raises_or_is_given_up() -> None:
+async def test_a_blocking_call_returns_raises_or_is_cancelled() -> None:
     blocking = Blocking("test")
     assert await blocking.call(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
@@ -42,7 +42,7 @@ async def test_a_call_returns_raises_or_is_given_up() -> None:
     os.close(writer)
 
 
-def test_a_loop_that_is_gone_is_not_told() -> None:
+def test_a_call_that_outlives_its_loop_is_harmless() -> None:
     blocking = Blocking("test")
     reader, writer = os.pipe()
 
@@ -78,7 +78,7 @@ async def test_files_and_pipes_are_read_to_their_end(tmp_path: Path, pipe: tuple
 
 
 @in_loop
-async def test_a_terminal_is_read_and_its_hangup_is_the_end() -> None:
+async def test_the_hangup_of_a_terminal_is_the_end_of_file() -> None:
     leader, follower = pty.openpty()
     source = Input(follower)
     assert source.is_terminal
@@ -90,16 +90,17 @@ async def test_a_terminal_is_read_and_its_hangup_is_the_end() -> None:
 
 
 @in_loop
-async def test_descriptors_that_somebody_made_nonblocking(pipe: tuple[int, int]) -> None:
+async def test_nonblocking_descriptors_work_too(pipe: tuple[int, int]) -> None:
     for descriptor in pipe:
         os.set_blocking(descriptor, False)
     source, sink = Input(pipe[0]), Output(pipe[1])
     data = os.urandom(1 << 20)
     writing = asyncio.ensure_future(sink.write(data))
     read = bytearray()
-    while len(read) < len(data):
-        read += await source.read()
-    await writing
+    async with asyncio.timeout(10):
+        while len(read) < len(data):
+            read += await source.read()
+        await writing
     assert read == data
     waiting = asyncio.ensure_future(source.read())
     await asyncio.sleep(0)
@@ -107,8 +108,21 @@ async def test_descriptors_that_somebody_made_nonblocking(pipe: tuple[int, int])
     assert await waiting == b"late"
 
 
+def test_output_that_takes_a_few_bytes_at_a_time_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr("tunnel_client.cli.stdio.os.write", lambda descriptor, data: write(descriptor, data[:3]))
+
+    @in_loop
+    async def scenario() -> None:
+        with (tmp_path / "file").open("wb") as file:
+            await Output(file.fileno()).write(b"0123456789")
+
+    scenario()
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
 @in_loop
-async def test_the_end_of_a_pipe_keeps_its_number(pipe: tuple[int, int]) -> None:
+async def test_ending_output_to_a_pipe_keeps_its_descriptor_open(pipe: tuple[int, int]) -> None:
     sink = Output(pipe[1])
     await sink.end()
     assert os.read(pipe[0], 1) == b""
@@ -117,7 +131,7 @@ async def test_the_end_of_a_pipe_keeps_its_number(pipe: tuple[int, int]) -> None
 
 
 @in_loop
-async def test_the_end_of_a_socket_is_that_of_one_direction() -> None:
+async def test_ending_output_to_a_socket_leaves_input_open() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         await Output(ours.fileno()).end()
@@ -127,7 +141,7 @@ async def test_the_end_of_a_socket_is_that_of_one_direction() -> None:
 
 
 @in_loop
-async def test_a_reader_that_is_gone_is_told(pipe: tuple[int, int]) -> None:
+async def test_output_to_a_closed_reader_is_an_error(pipe: tuple[int, int]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with pytest.raises(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""The paths that docs/DOCTOR.md shows, and what the doctor says of them."""
+"""The network paths that docs/DOCTOR.md shows, and the doctor's output for them."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ Scene = Callable[[Rig, Path], "contextlib.AbstractContextManager[list[str]]"]
 
 @contextmanager
 def clean(rig: Rig, directory: Path) -> Iterator[list[str]]:
-    """Nothing in between."""
+    """A path without proxies."""
     yield ["--relay", rig.url, f"127.0.0.1:{rig.serve(greet)}"]
 
 
 @contextmanager
 def behind_nginx(rig: Rig, directory: Path) -> Iterator[list[str]]:
-    """nginx as it is installed."""
+    """nginx with its default configuration."""
     with start_nginx(directory, "nginx-defaults.conf", relay=rig.running.addresses[0].port) as nginx:
         yield ["--relay", nginx.url, f"127.0.0.1:{rig.serve(greet)}"]
 
 
 @contextmanager
 def behind_squid(rig: Rig, directory: Path) -> Iterator[list[str]]:
-    """squid that asks for a password."""
+    """squid, which demands a password."""
     with start_squid("squid-basic.conf", {"passwords": "ann:x\n"}) as squid:
         yield ["--relay", rig.url, "--proxy", squid.url]
 
 
 @contextmanager
 def behind_a_login_page(rig: Rig, directory: Path) -> Iterator[list[str]]:
-    """Something answers everything with HTML."""
+    """A device that answers every request with HTML."""
     upstream = ("127.0.0.1", rig.running.addresses[0].port)
     proxy = rig.enter(FaultProxy(FaultProxyOptions(upstream=upstream, html=Html(1.0))))
     yield ["--relay", proxy.url]
@@ -56,12 +56,12 @@ def behind_a_login_page(rig: Rig, directory: Path) -> Iterator[list[str]]:
 
 @contextmanager
 def nobody(rig: Rig, directory: Path) -> Iterator[list[str]]:
-    """No relay."""
+    """An address at which no relay listens."""
     with hold_port() as port:
         yield ["--relay", f"http://127.0.0.1:{port}"]
 
 
-SCENES: dict[str, tuple[Scene, str]] = {  # the programs that are needed
+SCENES: dict[str, tuple[Scene, str]] = {  # with the program that the scene needs
     "A clean path": (clean, ""),
     "nginx that collects requests": (behind_nginx, "nginx"),
     "squid that asks for a password": (behind_squid, "squid"),
@@ -71,7 +71,7 @@ SCENES: dict[str, tuple[Scene, str]] = {  # the programs that are needed
 
 
 def said(scene: Scene, rig: Rig, directory: Path, watch: str = "0.2") -> tuple[int, str]:
-    """Exit code and output."""
+    """Run the doctor on a scene; return its exit code and output."""
     out = io.StringIO()
     with scene(rig, directory) as arguments, contextlib.redirect_stdout(out):
         code = main(["doctor", *arguments, "--watch", watch])
@@ -79,11 +79,11 @@ def said(scene: Scene, rig: Rig, directory: Path, watch: str = "0.2") -> tuple[i
 
 
 def documented() -> dict[str, tuple[int, str]]:
-    """By heading: exit code and output."""
+    """The exit codes and outputs in docs/DOCTOR.md, by heading."""
     found = _BLOCK.finditer(DOCUMENT.read_text())
     return {match["title"]: (int(match["code"]), match["output"]) for match in found}
 
 
 def normalised(text: str) -> str:
-    """Without numbers and line breaks, which differ from run to run."""
+    """Remove numbers and line breaks, which differ from run to run."""
     return " ".join(_NUMBER.sub("#", text).split())

@@ -1,4 +1,4 @@
-"""docs/DOCTOR.md shows what the doctor says."""
+"""docs/DOCTOR.md shows the doctor's real output."""
 
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from tests.client.rig import Rig
 @pytest.mark.parametrize(
     "title", [pytest.param(title, marks=pytest.mark.real(*needs.split())) for title, (_, needs) in SCENES.items()]
 )
-def test_it_says_so(title: str, known: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_prints_the_documented_output(
+    title: str, known: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.2)
     monkeypatch.delenv("TUNNEL_RELAY")
     code, text = said(SCENES[title][0], known, tmp_path)
@@ -20,5 +22,5 @@ def test_it_says_so(title: str, known: Rig, tmp_path: Path, monkeypatch: pytest.
     assert code == expected_code
 
 
-def test_everything_that_is_documented_is_tried() -> None:
+def test_every_documented_output_is_tested() -> None:
     assert list(documented()) == list(SCENES)

@@ -1,4 +1,4 @@
-"""Findings as a person and as a program reads them."""
+"""Findings as text for people and as JSON for programs."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_a_word_longer_than_a_line_stays_whole() -> None:
     assert "x" * 200 in render_finding(Finding("relay", Verdict.OK, "x" * 200))
 
 
-def test_the_first_problem_decides_and_each_is_told() -> None:
+def test_the_first_problem_decides_the_exit_code_and_all_are_reported() -> None:
     told: list[Finding] = []
     report = Report("http://relay", told=told.append)
     report.add("a", Verdict.OK, "fine", ms=1)
@@ -34,3 +34,13 @@ def test_the_first_problem_decides_and_each_is_told() -> None:
     assert found["version"] == 1
     assert found["findings"][0] == {"step": "a", "verdict": "ok", "text": "fine", "advice": "", "data": {"ms": 1}}
     assert "told" not in found
+
+
+def test_a_finding_without_advice_ends_with_its_text() -> None:
+    assert render_finding(Finding("relay", Verdict.OK, "fine")) == "  ok         relay         fine\n"
+
+
+def test_lines_are_filled_up_to_their_width() -> None:
+    words = f"{'x' * 41} {'y' * 40}"
+    assert render_finding(Finding("relay", Verdict.OK, words)).count("\n") == 1
+    assert render_finding(Finding("relay", Verdict.OK, words + "y")).count("\n") == 2

@@ -1,4 +1,4 @@
-"""What this machine says about proxies."""
+"""The settings of this machine about proxies."""
 
 from pathlib import Path
 
@@ -18,9 +18,9 @@ def found(choice: str | None = "env", proxy: str = "") -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("home")
-def test_who_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_of_the_proxy_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found() == {"proxy": "none: no variable of the environment names one"}
-    assert found(None) == {"proxy": "none: --proxy none says to go without"}
+    assert found(None) == {"proxy": "none: --proxy none, or the login, excludes proxies"}
     assert found("http://p:1", "http://p:1") == {"proxy": "http://p:1, named by --proxy or the login"}
     monkeypatch.setenv("ALL_PROXY", "http://p:1")
     assert found(proxy="http://p:1") == {"proxy": "http://p:1, named by ALL_PROXY"}
@@ -30,7 +30,7 @@ def test_who_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no_proxy excludes this relay" in found()["proxy"]
 
 
-def test_scripts_are_named_and_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_scripts_are_named_but_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = home / "config"
     config.mkdir()
     (config / "kioslaverc").write_text("[Proxy Settings]\nProxyType=2\nProxy Config Script=http://wpad/wpad.dat\n")

@@ -1,4 +1,4 @@
-"""UDP through the tunnel: forwards and SOCKS, each sender and each target on its own, and the rules for them."""
+"""UDP through the tunnel: forwards and SOCKS, a flow for each sender and target, and the rules for datagrams."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 
 class Peer(asyncio.DatagramProtocol):
-    """A UDP socket on loopback; `echoes`: it answers what it hears."""
+    """A UDP socket on loopback; with `echoes` it answers each datagram."""
 
     def __init__(self, *, echoes: bool = False) -> None:
         self.heard: asyncio.Queue[tuple[bytes, Any]] = asyncio.Queue()
@@ -91,33 +91,38 @@ async def test_a_forward_keeps_boundaries_and_senders_apart() -> None:
 
 
 @in_loop
-async def test_a_flow_that_rests_ends_and_the_least_used_makes_room() -> None:
+async def test_an_idle_flow_ends_and_the_least_recently_used_makes_room() -> None:
     async with attached("udp/127.0.0.1:*") as attachment, peer(echoes=True) as target:
         heard: asyncio.Queue[bytes] = asyncio.Queue()
         where = Address("127.0.0.1", target.port)
         resting = Flows(attachment, Traffic(attachment), idle_seconds=0.2)
-        while heard.empty():  # on a busy machine it may rest before the target is reached
+        while heard.empty():  # on a busy machine it may be idle before the target is reached
             resting.send("a", where, b"a", heard.put_nowait)
             await asyncio.sleep(0.05)
-        while len(resting):  # noqa: ASYNC110 - it ends by itself
+        while len(resting):  # noqa: ASYNC110 - the flow ends by itself, without an event
             await asyncio.sleep(0.01)
         heard = asyncio.Queue()
-        full = Flows(attachment, Traffic(attachment), flows_max=2)
+        traffic = Traffic(attachment)
+        full = Flows(attachment, traffic, flows_max=2)
         for key in "abac":
             full.send(key, where, key.encode(), heard.put_nowait)
             if key != "c":
                 assert await heard.get() == key.upper().encode()
         assert len(full) == 2
+        assert await heard.get() == b"C"
+        full.send("a", where, b"still", heard.put_nowait)
+        assert await heard.get() == b"STILL"
+        assert traffic.report().connections == 3  # the flow of a was in use, so that of b made room
         full.send("b", where, b"anew", heard.put_nowait)
-        found = {await heard.get(), await heard.get()}
-        assert found == {b"C", b"ANEW"}
+        assert await heard.get() == b"ANEW"
+        assert traffic.report().connections == 4
         await full.close()
         full.send("b", where, b"closed", heard.put_nowait)
         assert len(full) == 0
 
 
 @in_loop
-async def test_rules_for_datagrams_and_for_connections_are_two_things() -> None:
+async def test_rules_for_datagrams_do_not_apply_to_connections_or_vice_versa() -> None:
     async with attached("127.0.0.1:*", "udp/127.0.0.1:53", "udp/nowhere.invalid:*") as attachment:
         for host, port, error, text in (
             ("udp:127.0.0.1", 54, DeniedError, "no rule allows udp/127.0.0.1:54"),
@@ -132,7 +137,7 @@ async def test_rules_for_datagrams_and_for_connections_are_two_things() -> None:
 
 
 @in_loop
-async def test_what_is_denied_is_dropped_and_not_asked_for_again_at_once() -> None:
+async def test_a_denied_target_is_dropped_and_not_requested_again_at_once() -> None:
     async with attached("127.0.0.1:*") as attachment:
         traffic = Traffic(attachment)
         flows = Flows(attachment, traffic)
@@ -148,7 +153,7 @@ async def test_what_is_denied_is_dropped_and_not_asked_for_again_at_once() -> No
 
 
 @in_loop
-async def test_socks_associates_and_its_control_connection_ends_it() -> None:
+async def test_closing_the_control_connection_ends_a_socks_association() -> None:
     async with (
         attached("udp/localhost:*") as attachment,
         peer(echoes=True) as target,

@@ -1,23 +1,27 @@
-"""What is counted of failures and connections, and how it is told."""
+"""The counts of failures and connections, and their reports."""
 
 import asyncio
 import io
 import sys
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from loadtests.harness.echo import Echo
 from tests.servlet.rig import until
-from tests.support.loops import in_loop
+from tests.support.loops import in_loop, run
 from tests.support.relays import MemoryTestRelay
+from tunnel import Attachment
 from tunnel.command_line import configure_log
+from tunnel.core import ConnectionStats
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
-from tunnel_client.forward.traffic import Traffic
+from tunnel.status import AttachmentStats
+from tunnel_client.forward.traffic import Traffic, TrafficReport
 
 
 @in_loop
-async def test_failures_are_counted_by_cause_and_the_rarest_together() -> None:
+async def test_failures_are_counted_by_cause_with_a_limit_on_causes() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
         traffic = Traffic(attachment)
         for number in range(30):
@@ -30,7 +34,7 @@ async def test_failures_are_counted_by_cause_and_the_rarest_together() -> None:
 
 
 @in_loop
-async def test_open_connections_and_those_that_ended_are_one_sum() -> None:
+async def test_totals_include_open_and_ended_connections() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         traffic = Traffic(client)
         await service.create_server(Echo, "echo")
@@ -64,7 +68,7 @@ async def test_open_connections_and_those_that_ended_are_one_sum() -> None:
 
 
 @in_loop
-async def test_it_is_told_now_and_then_and_at_the_end() -> None:
+async def test_traffic_is_reported_periodically_and_at_the_end() -> None:
     configure_log("info")
     async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
         traffic = Traffic(attachment)
@@ -80,13 +84,117 @@ async def test_it_is_told_now_and_then_and_at_the_end() -> None:
         assert logs[-1]["connections"] == 0
 
 
+class Played:
+    """An attachment, or one of its connections, of which only the statistics matter."""
+
+    def __init__(self, found: object, *, is_over: bool = False) -> None:
+        self.found = found
+        self.is_over = is_over
+
+    def stats(self) -> object:
+        return self.found
+
+    def add_error_listener(self, listener: object) -> None:
+        """Do nothing: the test reports the failures itself."""
+
+
+def attached(carrier: str = "link http://relay through proxy", *, is_attached: bool = True) -> Traffic:
+    stats = AttachmentStats(is_attached, carrier, "", 0, 0, {})
+    return Traffic(cast(Attachment, Played(stats)))
+
+
+def connection(factor: int) -> TunnelSide:
+    """A connection whose every count is its own multiple of the factor."""
+    return cast(
+        TunnelSide,
+        Played(
+            ConnectionStats(
+                bytes_acknowledged=3 * factor << 20,
+                bytes_delivered=5 * factor << 20,
+                packets_sent=7 * factor,
+                packets_spurious=11 * factor,
+                resent_by_cause={"timeout": 13 * factor, f"only {factor}": 1},
+                srtt_us=17_001 * factor,
+                rto_us=19_000 * factor,
+            )
+        ),
+    )
+
+
+def end(traffic: Traffic, side: TunnelSide) -> None:
+    cast(Played, side).is_over = True
+    traffic.ended(side)
+
+
+def test_totals_add_every_count_and_show_the_longest_times() -> None:
+    traffic = attached()
+    first, second, third = map(connection, (2, 1, 4))
+    for side in (first, second, third):
+        traffic.opened(side)
+    end(traffic, third)
+    traffic.failed = 1
+    traffic.read_closed("TimeoutError: no answer: at all")
+    found = traffic.report()
+    assert found == TrafficReport(
+        attached=True,
+        carrier="link http://relay through proxy",
+        connections_open=2,
+        connections=3,
+        connections_failed=1,
+        bytes_up=21 << 20,
+        bytes_down=35 << 20,
+        packets_sent=49,
+        resent={"timeout": 91, "only 1": 1, "only 2": 1, "only 4": 1},
+        spurious=77,
+        exchanges_failed={"TimeoutError": 1},
+        srtt_us=34_002,
+        rto_us=38_000,
+    )
+    assert traffic.report() == found  # asking changes nothing
+    end(traffic, first)
+    end(traffic, second)
+    found = traffic.report()
+    assert (found.connections_open, found.connections, found.srtt_us, found.rto_us) == (0, 3, 17_001, 19_000)
+    assert found.resent["timeout"] == 91
+
+
+@pytest.mark.parametrize(
+    ("traffic", "start"),
+    [(attached(), "attached | link | "), (attached("poll http://relay", is_attached=False), "not attached | poll | ")],
+)
+def test_a_line_for_a_terminal_has_all_totals(traffic: Traffic, start: str) -> None:
+    side = connection(3)
+    traffic.opened(side)
+    traffic.failed = 2
+    traffic.read_closed("TimeoutError: x")
+    terminal = Terminal()
+
+    async def main() -> None:
+        async with traffic.reported(3600):
+            pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        run(main())
+    assert terminal.getvalue() == (
+        f"{start}connections 1 open, 1 in all, 2 failed | up 9.0 MiB | down 15.0 MiB | RTT 51.0 ms | repeated 1 | "
+        "resent 40\n"
+    )
+    assert terminal.flushed
+
+
 class Terminal(io.StringIO):
+    flushed = False
+
+    def flush(self) -> None:
+        self.flushed = True
+
     def isatty(self) -> bool:
         return True
 
 
 @in_loop
-async def test_a_person_gets_a_line() -> None:
+async def test_a_terminal_gets_a_line() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
         terminal = Terminal()
         with pytest.MonkeyPatch.context() as patch:
@@ -98,7 +206,7 @@ async def test_a_person_gets_a_line() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0])
-def test_an_error_is_passed_on(seconds: float) -> None:
+def test_an_error_in_the_block_is_passed_on(seconds: float) -> None:
     @in_loop
     async def test() -> None:
         async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:

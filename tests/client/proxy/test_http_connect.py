@@ -1,4 +1,4 @@
-"""HTTP of a forward proxy: CONNECT, whole URLs made ready for their target, and what is refused."""
+"""HTTP of a forward proxy: CONNECT, requests with absolute URLs rewritten for their target, and refusals."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_connect(target: str, place: tuple[str, int]) -> None:
     assert request.granted() == b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-def test_a_whole_url_is_made_ready_for_its_target() -> None:
+def test_a_request_with_an_absolute_url_is_rewritten_for_its_target() -> None:
     request = parsed(
         "GET http://me:secret@Web.example:8080/a?b=c%20d HTTP/1.1\nHost: other\nProxy-Connection: keep-alive\n"
         "Proxy-Authorization: Basic eA==\nConnection: x-mine, close\nX-Mine: 1\nX-Kept:  a b \nCookie: c"
@@ -54,7 +54,7 @@ def test_request_lines(line: str, place: tuple[str, int], first: bytes) -> None:
     assert request.early.startswith(first + b"\r\n")
 
 
-def test_bodies_have_a_length() -> None:
+def test_the_length_of_a_body_is_parsed() -> None:
     post = "POST http://a/ HTTP/1.1"
     assert parsed(f"{post}\nContent-Length: 12").body_bytes == 12
     assert parsed(f"{post}\nContent-Length: 12\nContent-Length: 12").body_bytes == 12
@@ -68,33 +68,33 @@ def test_bodies_have_a_length() -> None:
         ("GET https://a/ HTTP/1.1", "only http:// URLs"),
         ("GET ftp://a/ HTTP/1.1", "only http:// URLs"),
         ("GET http:/// HTTP/1.1", "only http:// URLs"),
-        ("GET http://[::1/ HTTP/1.1", "the URL cannot be read"),
-        ("GET http://é/ HTTP/1.1", "the URL cannot be read"),
-        ("GET http://a:0/ HTTP/1.1", "no HOST:PORT"),
-        ("CONNECT db.internal HTTP/1.1", "no HOST:PORT"),
-        ("CONNECT ::1:80 HTTP/1.1", "no HOST:PORT"),
-        ("CONNECT :80 HTTP/1.1", "no HOST:PORT"),
-        ("CONNECT a:99999 HTTP/1.1", "no HOST:PORT"),
-        ("hello", "no request of HTTP/1.1"),
-        ("GET http://a/ HTTP/2.0", "no request of HTTP/1.1"),
-        ("GET  http://a/ HTTP/1.1", "no request of HTTP/1.1"),
+        ("GET http://[::1/ HTTP/1.1", "the URL is malformed"),
+        ("GET http://é/ HTTP/1.1", "the URL is malformed"),
+        ("GET http://a:0/ HTTP/1.1", "the target is not HOST:PORT"),
+        ("CONNECT db.internal HTTP/1.1", "the target is not HOST:PORT"),
+        ("CONNECT ::1:80 HTTP/1.1", "the target is not HOST:PORT"),
+        ("CONNECT :80 HTTP/1.1", "the target is not HOST:PORT"),
+        ("CONNECT a:99999 HTTP/1.1", "the target is not HOST:PORT"),
+        ("hello", "not a request of HTTP/1.1"),
+        ("GET http://a/ HTTP/2.0", "not a request of HTTP/1.1"),
+        ("GET  http://a/ HTTP/1.1", "not a request of HTTP/1.1"),
         ("GET http://a/ HTTP/1.1\nno colon", "header field"),
         ("GET http://a/ HTTP/1.1\nspace : before", "header field"),
         ("GET http://a/ HTTP/1.1\nA: b\n folded", "header field"),
         ("GET http://a/ HTTP/1.1\nA: b\rc", "header field"),
-        ("POST http://a/ HTTP/1.1\nContent-Length: 1\nContent-Length: 2", "length of the body"),
-        ("POST http://a/ HTTP/1.1\nContent-Length: -1", "length of the body"),
-        ("POST http://a/ HTTP/1.1\nContent-Length: 1\nTransfer-Encoding: chunked", "two lengths"),
+        ("POST http://a/ HTTP/1.1\nContent-Length: 1\nContent-Length: 2", "Content-Length is not one number"),
+        ("POST http://a/ HTTP/1.1\nContent-Length: -1", "Content-Length is not one number"),
+        ("POST http://a/ HTTP/1.1\nContent-Length: 1\nTransfer-Encoding: chunked", "both a Content-Length and"),
     ],
 )
-def test_what_is_refused(text: str, answer: str) -> None:
+def test_invalid_requests_are_refused(text: str, answer: str) -> None:
     with pytest.raises(MalformedError) as caught:
         parsed(text)
     assert caught.value.answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert answer in caught.value.answer.decode()
 
 
-def test_a_head_comes_in_pieces_and_has_an_end() -> None:
+def test_a_head_may_come_in_pieces_and_has_a_largest_size() -> None:
     assert parse_http(b"GET http://a/ HTTP/1.1\r\n\r") is None
     assert parse_http(b"x" * HEAD_BYTES_MAX) is None
     for data in (b"x" * (HEAD_BYTES_MAX + 1), b"x" * (HEAD_BYTES_MAX + 1) + b"\r\n\r\n"):
@@ -133,3 +133,7 @@ def test_refusals_name_the_reason() -> None:
 )
 def test_reasons(error: Exception, reason: Why) -> None:
     assert why(error) is reason
+
+
+def test_a_malformed_request_gets_no_answer_unless_its_protocol_has_one() -> None:
+    assert MalformedError("neither SOCKS nor HTTP").answer == b""

@@ -1,4 +1,4 @@
-"""SOCKS, byte by byte: whole requests, pieces of them, and what is none."""
+"""SOCKS, byte by byte: whole requests, partial requests, and malformed ones."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_methods() -> None:
         (b"\x05\x01\x00\x03\x03a b\x00\x50", 1),
     ],
 )
-def test_what_is_no_request_of_version_5(data: bytes, reply: int) -> None:
+def test_malformed_requests_of_version_5(data: bytes, reply: int) -> None:
     with pytest.raises(MalformedError) as caught:
         parse_socks5(data)
     assert caught.value.answer == bytes([5, reply, 0, 1, 0, 0, 0, 0, 0, 0])
@@ -74,7 +74,7 @@ def test_what_is_no_request_of_version_5(data: bytes, reply: int) -> None:
         b"\x04\x01\x00\x50\x0a\x00\x00\x01" + b"x" * 256,
     ],
 )
-def test_what_is_no_request_of_version_4(data: bytes) -> None:
+def test_malformed_requests_of_version_4(data: bytes) -> None:
     with pytest.raises(MalformedError) as caught:
         parse_socks4(data)
     assert caught.value.answer == b"\x00\x5b" + bytes(6)
@@ -98,13 +98,13 @@ def test_answers() -> None:
 
 
 @pytest.mark.parametrize("place", [("127.0.0.1", 1), ("::1", 65535), ("db.internal", 53), ("bücher.example", 80)])
-def test_addresses_go_there_and_back(place: tuple[str, int]) -> None:
+def test_addresses_survive_packing_and_parsing(place: tuple[str, int]) -> None:
     encoded = encode_address(*place)
     assert parse_address(b"xx" + encoded, 2) == (*place, 2 + len(encoded))
     assert parse_address(encoded[:-1], 0) is None
 
 
-def test_addresses_that_are_none() -> None:
+def test_invalid_addresses_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 255"):
         encode_address("x" * 256, 1)
     with pytest.raises(ValueError, match="type 9"):

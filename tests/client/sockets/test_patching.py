@@ -1,4 +1,4 @@
-"""Clients of the standard library that know nothing of the tunnel, while a patch leads them through it."""
+"""Clients of the standard library, which know nothing of the tunnel, use it while a patch is active."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERNAL = ["*.internal", "127.0.0.9"]
 
 
 class Hello(http.server.BaseHTTPRequestHandler):
-    """Says hello, and who was asked."""
+    """Answers hello, and the host that the request named."""
 
     def do_GET(self) -> None:
         body = b"hello from " + self.headers["Host"].encode()
@@ -135,7 +135,8 @@ def test_https(led: None, tls_port: int) -> None:
     connection.close()
 
 
-LOOPS = pytest.mark.parametrize("make", [asyncio.SelectorEventLoop, new_loop])  # the second is uvloop's where it exists
+# new_loop makes uvloop's loop where that is installed
+LOOPS = pytest.mark.parametrize("make", [asyncio.SelectorEventLoop, new_loop])
 
 
 @LOOPS
@@ -183,7 +184,7 @@ def test_a_socket_of_the_program(led: None, port: int) -> None:
 def test_a_socket_that_was_refused_can_try_again(led: None, port: int, closed_port: int) -> None:
     with socket.socket() as sock:
         sock.setblocking(False)
-        # As the kernel does: who asks again just when it is done hears how it ended, with 0 for well.
+        # Like the kernel: a call of connect just after completion returns the result, 0 for success.
         for number, outcome in ((closed_port, errno.ECONNREFUSED), (port, 0)):
             assert sock.connect_ex(("db.internal", number)) == errno.EINPROGRESS
             assert sock.connect_ex(("db.internal", number)) in (errno.EALREADY, outcome)
@@ -192,7 +193,7 @@ def test_a_socket_that_was_refused_can_try_again(led: None, port: int, closed_po
         assert sock.connect_ex(("db.internal", port)) == errno.EISCONN
 
 
-def test_a_refusal(led: None, closed_port: int) -> None:
+def test_a_refusal_says_what_to_do(led: None, closed_port: int) -> None:
     with pytest.raises(ConnectionRefusedError, match="check that it listens there"):
         socket.create_connection(("db.internal", closed_port), timeout=DEADLINE_S)
 
@@ -206,12 +207,12 @@ def test_a_refusal_in_asyncio_says_what_to_do(led: None, closed_port: int, make:
         runner.run(ask("db.internal", closed_port))
 
 
-def test_a_name_that_the_far_side_does_not_know(led: None) -> None:
+def test_a_name_that_the_exit_cannot_resolve(led: None) -> None:
     with pytest.raises(socket.gaierror, match="cannot resolve"), socket.socket() as sock:
         sock.connect_ex(("nosuch.internal", 80))
 
 
-def test_udp_does_not_slip_past(led: None) -> None:
+def test_udp_to_matching_hosts_is_refused(led: None) -> None:
     with pytest.raises(socket.gaierror, match="only TCP"):
         socket.getaddrinfo("db.internal", 53, type=socket.SOCK_DGRAM)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -223,7 +224,7 @@ def test_udp_does_not_slip_past(led: None) -> None:
 # names
 
 
-def test_names_are_not_resolved_here(led: None) -> None:
+def test_matching_names_are_not_resolved_on_this_machine(led: None) -> None:
     (family, kind, _, canonical, address), *rest = socket.getaddrinfo("db.internal", "http", flags=socket.AI_CANONNAME)
     assert (family, kind, canonical, address[1], rest) == (
         socket.AF_INET,
@@ -241,7 +242,7 @@ def test_names_are_not_resolved_here(led: None) -> None:
     assert six[0] == f"::ffff:{address[0]}"
 
 
-def test_everything_else_is_untouched(led: None, relay: RelayThread, port: int) -> None:
+def test_other_hosts_and_functions_are_untouched(led: None, relay: RelayThread, port: int) -> None:
     asked = len(relay.asked)
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:
         assert sock.getpeername() == ("127.0.0.1", port)
@@ -256,7 +257,7 @@ def test_everything_else_is_untouched(led: None, relay: RelayThread, port: int) 
     assert len(relay.asked) == asked
 
 
-def test_afterwards_all_is_as_before(runtime: Runtime, port: int) -> None:
+def test_leaving_the_patch_restores_everything(runtime: Runtime, port: int) -> None:
     before = dict(vars(socket)), dict(vars(socket.socket)), dict(vars(asyncio.selector_events.BaseSelectorEventLoop))
     outer, inner = patch(["*.internal"], runtime=runtime), patch(["other.internal"], runtime=runtime)
     with outer as same:
@@ -309,7 +310,7 @@ def test_patterns(patterns: list[str], host: str, matches: bool) -> None:
     assert (host in Hosts(patterns)) is matches
 
 
-def test_one_string_is_no_list_of_patterns() -> None:
+def test_a_string_is_not_accepted_as_a_list_of_patterns() -> None:
     with pytest.raises(TypeError, match="list of patterns"):
         patch("*.internal")
 
@@ -325,7 +326,7 @@ def test_placeholders() -> None:
 
 
 def test_a_runtime_lives_as_long_as_a_patch_needs_it(relay: RelayThread) -> None:
-    """Else a forked child and the end of the process would not know of its connections."""
+    """Otherwise a forked child and the end of the process would miss its connections."""
     known = len(runtimes._connecting)
     active = patch(hosts=["*.internal"], runtime=Runtime(relay.settings))
     active.__enter__()

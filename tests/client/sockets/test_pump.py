@@ -1,6 +1,7 @@
 """Both sides behind a TunnelSocket: a loopback socket, and a connection through the tunnel that the test plays."""
 
 import asyncio
+import os
 import socket
 import struct
 
@@ -15,27 +16,27 @@ from tunnel_client.sockets.pump import FarSide, NearSide
 
 
 class Silent(asyncio.Transport):
-    """A connection through the tunnel on which nothing happens."""
+    """A tunnel connection on which nothing happens."""
 
     def pause_reading(self) -> None:
-        """Nothing comes."""
+        """Do nothing: no data arrives."""
 
     def resume_reading(self) -> None:
-        """Nothing comes."""
+        """Do nothing: no data arrives."""
 
     def is_closing(self) -> bool:
         return False
 
     def write_eof(self) -> None:
-        """Nobody is told."""
+        """Do nothing: there is no peer."""
 
     def abort(self) -> None:
-        """Nobody is told."""
+        """Do nothing: there is no peer."""
 
 
 @in_loop
-async def test_a_reset_does_not_wait_for_an_application_that_is_gone() -> None:
-    """What the kernel had not handed over by then it never will."""
+async def test_a_reset_does_not_wait_for_an_application_that_has_closed() -> None:
+    """Data that the kernel has not delivered to the application by then can never be delivered."""
     with listen_near() as server:
         application = socket.create_connection(server.getsockname())
         sock, _ = server.accept()
@@ -59,18 +60,19 @@ async def test_a_reset_does_not_wait_for_an_application_that_is_gone() -> None:
 
 
 class Played(asyncio.Transport):
-    """A connection through the tunnel that the test plays; what is asked of it stands in `log`."""
+    """A tunnel connection whose far side the test plays; `log` records the calls, `reads` whether it may deliver."""
 
     def __init__(self) -> None:
         super().__init__()
         self.log: list[str] = []
+        self.reads = True
         self.write_error: Exception | None = None
 
     def pause_reading(self) -> None:
-        """The test reads nothing."""
+        self.reads = False
 
     def resume_reading(self) -> None:
-        """The test reads nothing."""
+        self.reads = True
 
     def is_closing(self) -> bool:
         return "close" in self.log or "abort" in self.log
@@ -89,7 +91,7 @@ class Played(asyncio.Transport):
 
 
 class Spliced:
-    """An application's socket, our side of it, and the far side that the test plays."""
+    """An application's socket, our end of it, and the far side that the test plays."""
 
     application: socket.socket
     near: NearSide
@@ -117,7 +119,7 @@ class Spliced:
         await self.ended
 
     async def received(self) -> tuple[int, str]:
-        """What the application reads until the end, and which end that is."""
+        """Read as the application until the end; return the number of bytes, and "end" or "reset"."""
         loop, size = asyncio.get_running_loop(), 0
         try:
             while data := await loop.sock_recv(self.application, 1 << 16):
@@ -131,8 +133,8 @@ ANSWER = bytes(16_000_000)  # more than the kernel takes at once
 
 
 @in_loop
-async def test_a_peer_that_closed_with_bytes_of_ours_unread_has_answered_all_the_same() -> None:
-    """An early 413: the answer arrives, and its end, although what we wrote is lost."""
+async def test_an_answer_is_delivered_whole_although_the_peer_left_our_bytes_unread() -> None:
+    """As with an early 413: the answer arrives up to its clean end, although data that we wrote is lost."""
     async with Spliced() as pair:
         pair.far.data_received(ANSWER)
         pair.played.write_error = ResetError("bytes of ours were not read")
@@ -141,7 +143,7 @@ async def test_a_peer_that_closed_with_bytes_of_ours_unread_has_answered_all_the
 
 
 @in_loop
-async def test_what_is_written_after_the_far_side_was_lost_disturbs_nothing() -> None:
+async def test_writing_after_the_far_side_was_lost_keeps_the_pending_answer() -> None:
     async with Spliced() as pair:
         pair.far.data_received(ANSWER)
         pair.played.write_error = ResetError("bytes of ours were not read")
@@ -151,7 +153,7 @@ async def test_what_is_written_after_the_far_side_was_lost_disturbs_nothing() ->
 
 
 @in_loop
-async def test_what_is_written_to_a_peer_that_reads_no_more_is_a_reset_at_once() -> None:
+async def test_writing_to_a_peer_that_reads_no_more_is_a_reset_at_once() -> None:
     async with Spliced() as pair:
         pair.played.write_error = ResetError("bytes of ours were not read")
         pair.near.data_received(b"more")
@@ -160,8 +162,8 @@ async def test_what_is_written_to_a_peer_that_reads_no_more_is_a_reset_at_once()
 
 
 @in_loop
-async def test_when_both_ends_were_said_a_late_reset_of_the_application_costs_nothing() -> None:
-    """The far side may still be delivering what was written before."""
+async def test_a_reset_by_the_application_after_both_ends_does_not_abort_the_tunnel() -> None:
+    """The far side may still be delivering data that was written before."""
     async with Spliced() as pair:
         pair.far.data_received(ANSWER)  # the application reads none of it
         pair.near.eof_received()
@@ -172,10 +174,67 @@ async def test_when_both_ends_were_said_a_late_reset_of_the_application_costs_no
         assert pair.played.log == ["eof", "close"]
 
 
+@in_loop
+async def test_a_cut_after_the_application_ended_its_direction_is_no_clean_end() -> None:
+    """An application that has sent its whole request would otherwise take half an answer for a whole one."""
+    async with Spliced() as pair:
+        pair.application.shutdown(socket.SHUT_WR)
+        await pair.near.ended_reading
+        pair.far.data_received(b"half")
+        pair.far.connection_lost(ResetError("reset by the peer"))
+        assert await pair.received() == (4, "reset")
+
+
+@in_loop
+async def test_an_application_that_closed_after_its_end_is_noticed_when_the_peer_goes_on_sending() -> None:
+    """The loop does not report it: the far side could send an endless answer into the void."""
+    async with Spliced() as pair:
+        pair.application.shutdown(socket.SHUT_WR)
+        await pair.near.ended_reading
+        pair.application.close()
+        pair.far.data_received(b"once")
+        async with asyncio.timeout(10):
+            await pair.ended
+        assert pair.played.log == ["eof", "abort"]
+
+
+@in_loop
+async def test_the_kernel_is_told_to_probe_an_application_that_ended_its_direction() -> None:
+    """While the far side is silent, only a keepalive shows that the application has closed."""
+    async with Spliced() as pair:
+        with socket.socket(fileno=os.dup(pair.near.descriptor)) as ours:
+            assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+            pair.application.shutdown(socket.SHUT_WR)
+            await pair.near.ended_reading
+            assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+
+@in_loop
+async def test_an_application_that_reads_slowly_pauses_the_tunnel_until_it_has_read() -> None:
+    async with Spliced() as pair:
+        pair.far.data_received(ANSWER)
+        assert not pair.played.reads
+        size = 0
+        async with asyncio.timeout(10):
+            while size < len(ANSWER):
+                size += len(await asyncio.get_running_loop().sock_recv(pair.application, 1 << 20))
+        assert pair.played.reads
+
+
+@in_loop
+async def test_a_slow_tunnel_pauses_the_application() -> None:
+    async with Spliced() as pair:
+        pair.far.pause_writing()
+        assert not pair.near._transport.is_reading()
+        pair.far.resume_writing()
+        assert pair.near._transport.is_reading()
+
+
 @pytest.mark.parametrize("size", [300, 3_000_000])
 @in_loop
 async def test_an_answer_before_the_request_is_read_arrives_whole(size: int) -> None:
-    """The same through a real switch: the service answers, and closes with most of the request unread."""
+    """The same through a real switch: the service answers, and closes while most of the request is unread."""
 
     async def answer_early(reader: StreamReader, writer: StreamWriter) -> None:
         await reader.read(1000)

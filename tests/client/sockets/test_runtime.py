@@ -61,7 +61,7 @@ def test_many_threads_connect_at_once(relay: RelayThread) -> None:
     assert sorted(answers) == [b"%03d" % number for number in range(20)]
 
 
-def test_who_is_interrupted_gives_the_loop_its_peace() -> None:
+def test_a_timeout_cancels_the_coroutine_in_the_loop_thread() -> None:
     thread = LoopThread()
     entered = threading.Event()
     ended = threading.Event()
@@ -81,7 +81,7 @@ def test_who_is_interrupted_gives_the_loop_its_peace() -> None:
     assert not thread.is_alive()
 
 
-# Programs here leave sockets to the garbage collector, of which Python warns.
+# These programs leave sockets to the garbage collector, about which Python warns.
 QUIET = "import warnings; warnings.simplefilter('ignore')\n"
 
 FORK = """
@@ -103,7 +103,7 @@ first.sendall(b"parent")
 """
 
 
-def test_a_forked_child_keeps_sockets_and_makes_its_own(relay: RelayThread, listener: socket.socket) -> None:
+def test_a_forked_child_can_use_inherited_sockets_and_open_its_own(relay: RelayThread, listener: socket.socket) -> None:
     received: list[bytes] = []
 
     def serve() -> None:
@@ -138,12 +138,10 @@ except ConnectionResetError:
 """
 
 
-def test_a_forked_child_does_not_keep_the_parents_sockets_from_ending(
-    relay: RelayThread, listener: socket.socket
-) -> None:
+def test_a_forked_child_does_not_keep_the_parents_connections_open(relay: RelayThread, listener: socket.socket) -> None:
     def serve() -> None:
         with accept(listener) as far:
-            far.recv(1, socket.MSG_PEEK)  # and closes with unread data
+            far.recv(1, socket.MSG_PEEK)  # leaves the data unread, so that closing resets the connection
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -165,7 +163,7 @@ tunnel_client.create_connection(address, timeout=60).sendall(b"forgotten")
 """
 
 
-def test_the_end_of_the_interpreter_loses_nothing(relay: RelayThread, listener: socket.socket) -> None:
+def test_no_data_is_lost_when_the_interpreter_exits(relay: RelayThread, listener: socket.socket) -> None:
     received: list[bytes] = []
 
     def serve() -> None:
@@ -191,7 +189,7 @@ process.join()
 """
 
 
-def test_the_end_of_a_process_of_multiprocessing_loses_nothing(relay: RelayThread, listener: socket.socket) -> None:
+def test_no_data_is_lost_when_a_multiprocessing_process_exits(relay: RelayThread, listener: socket.socket) -> None:
     received: list[bytes] = []
     thread = threading.Thread(target=lambda: received.append(read_all(accept(listener))))
     thread.start()
@@ -212,17 +210,53 @@ except TimeoutError:
 """
 
 
-def test_the_end_of_the_interpreter_does_not_wait_for_ever(relay: RelayThread, listener: socket.socket) -> None:
+def test_the_exit_of_the_interpreter_has_a_time_limit(relay: RelayThread, listener: socket.socket) -> None:
     done = run_python(relay, STUCK, str(listener.getsockname()[1]))
     assert done.stdout == "stuck\n"
     with accept(listener) as far, pytest.raises(ConnectionResetError):
         read_all(far)
 
 
-def test_an_interpreter_that_never_connected_just_ends(relay: RelayThread) -> None:
+def test_an_interpreter_that_never_connected_exits_at_once(relay: RelayThread) -> None:
     assert (
         run_python(relay, "import tunnel_client; tunnel_client.Runtime(); tunnel_client.create_connection").stderr == ""
     )
+
+
+CONFIGURED = """
+import gc, sys, time, tunnel_client
+from tunnel_client.sockets import runtime
+address = ("db.internal", int(sys.argv[1]))
+tunnel_client.configure(carrier="poll")
+with tunnel_client.create_connection(address, timeout=60) as first:
+    tunnel_client.configure(carrier="auto")
+    gc.collect()
+    with tunnel_client.create_connection(address, timeout=60) as second:
+        first.sendall(b"first")
+        second.sendall(b"second")
+    tunnel_client.configure(carrier="poll")
+tunnel_client.create_connection(address, timeout=60).close()
+ends = time.monotonic() + 60
+while runtime._retired and time.monotonic() < ends:
+    time.sleep(0.01)
+gc.collect()
+print(len(runtime._retired))
+"""
+
+
+def test_a_second_configure_leaves_existing_sockets_their_relay(relay: RelayThread, listener: socket.socket) -> None:
+    received: list[bytes] = []
+
+    def serve() -> None:
+        received.extend(map(read_all, [accept(listener) for _ in range(3)]))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    done = run_python(relay, CONFIGURED, str(listener.getsockname()[1]))
+    thread.join(DEADLINE_S)
+    assert received == [b"first", b"second", b""]
+    assert done.stdout == "0\n"  # the replaced runtimes have closed their sessions by themselves
+    assert done.stderr == ""
 
 
 GEVENT = """
@@ -266,7 +300,7 @@ print(sum(job.value for job in jobs), type(loop_thread().loop).__module__, ticks
 """
 
 
-def test_under_gevent_greenlets_share_the_standard_loop(relay: RelayThread) -> None:
+def test_greenlets_of_gevent_share_the_loop_thread(relay: RelayThread) -> None:
     pytest.importorskip("gevent")
     done = run_python(relay, QUIET + GEVENT)
     assert done.stdout == "190 asyncio.unix_events True\n"

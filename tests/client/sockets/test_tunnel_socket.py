@@ -1,4 +1,4 @@
-"""What only a socket that connects through a tunnel has to promise: how it connects, and how it fails."""
+"""The behaviour that only tunnel sockets have: how they connect, and how they fail."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_name_without_a_port_is_a_service(runtime: Runtime, address: Any) -> N
         assert sock.recv(1) == b""
 
 
-def test_without_waiting(runtime: Runtime, listener: socket.socket) -> None:
+def test_a_nonblocking_connect_that_succeeds(runtime: Runtime, listener: socket.socket) -> None:
     with waiting_socket(runtime) as sock:
         with pytest.raises(BlockingIOError) as caught:
             sock.connect(("db.internal", listener.getsockname()[1]))
@@ -90,10 +90,10 @@ def test_without_waiting(runtime: Runtime, listener: socket.socket) -> None:
         far, _ = listener.accept()
         with far:
             sock.send(b"first")
-            assert far.recv(100) == b"first"  # and nothing of what kept the socket from writing
+            assert far.recv(100) == b"first"  # and none of the filler that made the socket unwritable
 
 
-def test_as_long_as_it_connects(runtime: Runtime) -> None:
+def test_a_socket_that_is_still_connecting(runtime: Runtime) -> None:
     with waiting_socket(runtime) as sock:
         assert sock.connect_ex(("never.internal", 5432)) == errno.EINPROGRESS
         assert sock.connect_ex(("never.internal", 5432)) == errno.EALREADY
@@ -102,7 +102,7 @@ def test_as_long_as_it_connects(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("ask", ["getsockopt", "connect_ex"])
-def test_a_refusal_without_waiting(runtime: Runtime, closed_port: int, ask: str) -> None:
+def test_a_nonblocking_connect_that_is_refused(runtime: Runtime, closed_port: int, ask: str) -> None:
     with waiting_socket(runtime) as sock:
         sock.connect_ex(("db.internal", closed_port))
         assert select.select([], [sock], [], DEADLINE_S)[1] == [sock]
@@ -110,9 +110,18 @@ def test_a_refusal_without_waiting(runtime: Runtime, closed_port: int, ask: str)
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
         else:
             assert sock.connect_ex(("db.internal", closed_port)) == errno.ECONNREFUSED
-        assert sock.connect_ex(("reports", None)) == errno.EINPROGRESS  # another try
+        assert sock.connect_ex(("reports", None)) == errno.EINPROGRESS  # a second attempt
         assert select.select([], [sock], [], DEADLINE_S)[1] == [sock]
         assert [sock.connect_ex(("reports", None)) for _ in range(2)] == [0, errno.EISCONN]
+
+
+def test_a_duplicate_made_while_connecting_learns_of_the_failure(runtime: Runtime, closed_port: int) -> None:
+    """Without the error, the program would take the refused connection for an open one."""
+    with waiting_socket(runtime) as sock:
+        sock.connect_ex(("db.internal", closed_port))
+        with sock.dup() as copy:
+            assert select.select([], [copy], [], DEADLINE_S)[1] == [copy]
+            assert copy.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
 
 
 def test_a_socket_that_was_refused_can_try_again(runtime: Runtime, closed_port: int, listener: socket.socket) -> None:
@@ -142,7 +151,7 @@ def failure(runtime: Runtime, address: Any, timeout: float = DEADLINE_S) -> OSEr
     return caught.value
 
 
-def test_the_target_refuses(runtime: Runtime, closed_port: int) -> None:
+def test_a_target_that_refuses(runtime: Runtime, closed_port: int) -> None:
     error = failure(runtime, ("db.internal", closed_port))
     assert isinstance(error, ConnectionRefusedError)
     assert isinstance(error, RefusedError)
@@ -150,22 +159,22 @@ def test_the_target_refuses(runtime: Runtime, closed_port: int) -> None:
     assert "check that it listens there" in str(error)
 
 
-def test_nobody_knows_the_name(runtime: Runtime) -> None:
+def test_a_name_that_cannot_be_resolved(runtime: Runtime) -> None:
     error = failure(runtime, ("nosuch.internal", 80))
     assert isinstance(error, socket.gaierror)
     assert error.errno == socket.EAI_NONAME
     assert "cannot resolve the name" in str(error)
 
 
-def test_no_rule_allows_it(runtime: Runtime) -> None:
+def test_a_target_that_no_rule_allows(runtime: Runtime) -> None:
     error = failure(runtime, ("10.9.9.9", 80))
     assert isinstance(error, PermissionError)
     assert isinstance(error, DeniedError)
     assert error.errno == errno.EACCES
-    assert "ask its operator for a rule" in str(error)
+    assert "ask the operator of the relay for a rule" in str(error)
 
 
-def test_nobody_answers_in_time(runtime: Runtime) -> None:
+def test_a_target_that_does_not_answer_in_time(runtime: Runtime) -> None:
     error = failure(runtime, ("never.internal", 80), timeout=0.2)
     assert isinstance(error, TimeoutError)
     assert "never.internal:80: no answer within 0.2 s" in str(error)
@@ -180,15 +189,15 @@ def test_a_wrong_token(relay: RelayThread) -> None:
     assert "check the token" in str(error)
 
 
-def test_no_relay_answers(closed_port: int) -> None:
+def test_a_relay_that_cannot_be_reached(closed_port: int) -> None:
     runtime = Runtime(RelaySettings(f"http://127.0.0.1:{closed_port}", None, None, None, "auto", 300.0))
     error = failure(runtime, ("db.internal", 80), timeout=0.3)
     runtime.close()
     assert isinstance(error, TimeoutError)
-    assert f"the relay http://127.0.0.1:{closed_port} is not reached" in str(error)
+    assert f"the relay http://127.0.0.1:{closed_port} cannot be reached" in str(error)
 
 
-def test_no_relay_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_relay_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNNEL_RELAY", raising=False)
     error = failure(Runtime(), ("db.internal", 80))
     assert isinstance(error, UnreachableError)
@@ -196,7 +205,7 @@ def test_no_relay_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tunnel_client.configure(relay=URL), or set TUNNEL_RELAY" in str(error)
 
 
-def test_a_lost_tunnel_is_no_end_of_file(listener: socket.socket) -> None:
+def test_a_lost_tunnel_is_not_an_end_of_file(listener: socket.socket) -> None:
     with relay_thread() as mortal:
         runtime = Runtime(replace(mortal.settings, user_timeout=10.0), linger=0.2)
         with create_connection(("db.internal", listener.getsockname()[1]), DEADLINE_S, runtime=runtime) as sock:
@@ -211,7 +220,7 @@ def test_a_lost_tunnel_is_no_end_of_file(listener: socket.socket) -> None:
         runtime.close()
 
 
-def test_a_closed_runtime_ends_its_sockets_and_begins_anew(relay: RelayThread, listener: socket.socket) -> None:
+def test_closing_a_runtime_ends_its_sockets_and_it_can_start_again(relay: RelayThread, listener: socket.socket) -> None:
     runtime = Runtime(relay.settings, linger=5.0)
     address = ("db.internal", listener.getsockname()[1])
     for _ in range(2):
@@ -225,14 +234,14 @@ def test_a_closed_runtime_ends_its_sockets_and_begins_anew(relay: RelayThread, l
 
 
 def go_on_talking(sock: socket.socket) -> None:
-    """Until somebody objects."""
+    """Send until an error ends it."""
     for _ in range(int(DEADLINE_S / 0.01)):
         time.sleep(0.01)
         sock.sendall(b"or this")
 
 
-def test_who_answers_a_socket_that_has_closed_is_told(runtime: Runtime, listener: socket.socket) -> None:
-    """As from TCP: a reset. The loop is not told of it once the application had ended its own direction."""
+def test_data_for_a_closed_socket_is_answered_with_a_reset(runtime: Runtime, listener: socket.socket) -> None:
+    """As with TCP. The loop does not notice the close by itself: the application had ended its direction before."""
     sock = create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime)
     far, _ = listener.accept()
     far.settimeout(DEADLINE_S)
@@ -245,7 +254,7 @@ def test_who_answers_a_socket_that_has_closed_is_told(runtime: Runtime, listener
             go_on_talking(far)
 
 
-# what it is not
+# limits
 
 
 def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayThread, listener: socket.socket) -> None:
@@ -256,7 +265,7 @@ def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayTh
     home, thread = connecting(runtime).use()
 
     async def reset_and_close() -> None:
-        """In one step of the loop: it has not yet been told of the reset."""
+        """Reset and close in one step of the loop, so that it has not yet noticed the reset."""
         reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         reset.close()
         await home.close()
@@ -272,7 +281,7 @@ def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayTh
     assert b"arrives" in got
 
 
-def test_it_is_for_tcp_and_does_not_listen(runtime: Runtime) -> None:
+def test_tunnel_sockets_are_tcp_only_and_do_not_listen(runtime: Runtime) -> None:
     with pytest.raises(OSError, match="only TCP"):
         TunnelSocket(socket.AF_INET, socket.SOCK_DGRAM)
     with pytest.raises(OSError, match="only TCP"):
@@ -288,18 +297,18 @@ def test_it_is_for_tcp_and_does_not_listen(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("address", [("a",), 5, ("a", "b"), (5, 5)])
-def test_what_is_no_address(address: Any) -> None:
+def test_invalid_addresses_are_refused(address: Any) -> None:
     with pytest.raises(TypeError, match="host and port"):
         read_address(address)
 
 
 @pytest.mark.parametrize("port", [0, 65536, -1])
-def test_what_is_no_port(port: int) -> None:
+def test_ports_out_of_range_are_refused(port: int) -> None:
     with pytest.raises(OverflowError, match="between 1 and 65535"):
         read_address(("a", port))
 
 
-def test_names_of_other_kinds() -> None:
+def test_addresses_as_bytes_and_of_ipv6() -> None:
     assert read_address((b"db.internal", 5)) == ("db.internal", 5)
     assert read_address(("::1", 5, 0, 0)) == ("::1", 5)
 
@@ -307,7 +316,7 @@ def test_names_of_other_kinds() -> None:
 # settings
 
 
-def test_configure_takes_what_is_given_and_the_environment(
+def test_configure_combines_its_arguments_and_the_environment(
     relay: RelayThread, monkeypatch: pytest.MonkeyPatch, listener: socket.socket
 ) -> None:
     monkeypatch.setenv("TUNNEL_RELAY", relay.url)

@@ -1,4 +1,4 @@
-"""What the rows of the state table do, action by action."""
+"""The actions of the state table, each carried out by itself."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tunnel.wire import Dropped, DropReason, PacketType, encode_dropped
 
 
 def act(solo: Solo, action: Action) -> list[Event]:
-    """Carry it out; the events that it gave."""
+    """Carry out an action and return the events that it caused."""
     solo.events()
     ACTIONS[action](solo.connection, solo.now)
     solo.endpoint.touch(solo.connection)
@@ -23,7 +23,7 @@ def test_every_action_can_be_carried_out() -> None:
     assert set(ACTIONS) == set(Action)
 
 
-def test_begin_starts_keepalive_and_tells_an_initiator() -> None:
+def test_begin_starts_keepalive_and_reports_connected_to_an_initiator() -> None:
     solo = Solo().connect()
     solo.connection.write(b"early", solo.now)
     solo.out()
@@ -40,7 +40,7 @@ def test_begin_starts_keepalive_and_tells_an_initiator() -> None:
     assert not acceptor.connection.sender.suspended
 
 
-def test_answers() -> None:
+def test_answers_have_the_initiators_id_as_their_source() -> None:
     solo = Solo()
     solo.request()
     act(solo, Action.SEND_ACCEPTED)
@@ -53,7 +53,7 @@ def test_answers() -> None:
 
 
 @pytest.mark.parametrize("target", [SERVICE, TARGET])
-def test_surface(target: object) -> None:  # 3.5
+def test_surface_reports_incoming_for_a_service_and_connected_for_a_target(target: object) -> None:  # 3.5
     solo = Solo()
     solo.endpoint.listen("s", 4, solo.now)
     solo.request(target)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def test_surface(target: object) -> None:  # 3.5
     assert not solo.connection.handshake.unseen
 
 
-def test_discarding_remembers_what_had_come() -> None:  # 5.2, 2.5
+def test_discarding_records_the_last_number_in_order_for_our_close() -> None:  # 5.2, 2.5
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.data(7, b"abc")
@@ -71,7 +71,7 @@ def test_discarding_remembers_what_had_come() -> None:  # 5.2, 2.5
     assert solo.connection.receiver.window.discarding
     early = Solo().connect()
     act(early, Action.DISCARD_RECEIVED)
-    assert early.connection.sender.window.close_received is None  # nobody's numbers are known
+    assert early.connection.sender.window.close_received is None  # the peer's numbers are not known yet
 
 
 def test_close_is_queued_after_everything_written() -> None:  # 5.2
@@ -82,7 +82,7 @@ def test_close_is_queued_after_everything_written() -> None:  # 5.2
     assert solo.connection.closing.finished_writing
 
 
-def test_junking_ends_every_timer_of_the_sender() -> None:  # 5.3
+def test_junking_stops_the_senders_timers_and_records_the_loss() -> None:  # 5.3
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -91,7 +91,7 @@ def test_junking_ends_every_timer_of_the_sender() -> None:  # 5.3
     assert solo.connection.closing.loss == (LostReason.PEER_CLOSED, "3 bytes were not acknowledged")
 
 
-def test_the_end_is_reported_as_it_was_unless_nobody_knows_of_it() -> None:
+def test_the_end_is_reported_only_for_a_connection_that_was_reported() -> None:
     solo = Solo().opened()
     assert act(solo, Action.REPORT_CLOSED) == [Closed(solo.connection.id)]
     solo.connection.closing.loss = (LostReason.RESET, "text")
@@ -102,7 +102,7 @@ def test_the_end_is_reported_as_it_was_unless_nobody_knows_of_it() -> None:
     assert act(hidden, Action.REPORT_CLOSED) == []
 
 
-def test_shutdown_needs_somebody_to_tell() -> None:
+def test_shutdown_is_sent_only_when_the_peers_id_is_known() -> None:
     solo = Solo().opened()
     act(solo, Action.SEND_SHUTDOWN)
     (packet,) = solo.out()
@@ -114,7 +114,7 @@ def test_shutdown_needs_somebody_to_tell() -> None:
 
 
 @pytest.mark.parametrize(("user_timeout_s", "drain_s"), [(10, 60), (300, 300)])
-def test_the_drain_lasts_a_minute_or_the_user_timeout(user_timeout_s: int, drain_s: int) -> None:  # 5.7
+def test_the_drain_lasts_a_minute_or_a_longer_user_timeout(user_timeout_s: int, drain_s: int) -> None:  # 5.7
     solo = Solo(EndpointConfig(budget_bytes=1 << 20, user_timeout_us=user_timeout_s * SECOND_US)).opened()
     expected = drain_s * SECOND_US
     solo.connection.state = State.DRAIN
@@ -145,7 +145,7 @@ def test_forgetting_frees_everything_but_the_id() -> None:  # 3.1
     assert solo.connection.timers.next() == NEVER_US
     assert not solo.connection.sender.window.outstanding
     assert solo.endpoint.tombstones.answer(("", KEY), solo.now) is None
-    assert solo.endpoint.tombstones.answer(("", solo.route_key), solo.now) is None  # nobody asks an initiator
+    assert solo.endpoint.tombstones.answer(("", solo.route_key), solo.now) is None  # an initiator gets no CONNECT
 
 
 def test_forgetting_keeps_the_answer_of_an_acceptor() -> None:  # 3.3
@@ -156,7 +156,7 @@ def test_forgetting_keeps_the_answer_of_an_acceptor() -> None:  # 3.3
     assert solo.endpoint.tombstones.answer(("", KEY), solo.now) is not None
 
 
-def test_the_drain_goes_on_while_the_route_is_gone_as_long_as_the_user_timeout() -> None:  # 5.7, 4.15
+def test_the_drain_goes_on_without_a_route_for_the_user_timeout() -> None:  # 5.7, 4.15
     solo = Solo().served()
     solo.end(0)
     solo.out()
@@ -168,7 +168,7 @@ def test_the_drain_goes_on_while_the_route_is_gone_as_long_as_the_user_timeout()
     assert solo.in_state(State.CLOSED)
 
 
-def test_everything_is_received_when_the_peer_has_ended_without_a_close() -> None:  # 5.7
+def test_a_peer_that_ended_without_a_close_has_received_everything() -> None:  # 5.7
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     solo.connection.close(solo.now)
@@ -178,8 +178,8 @@ def test_everything_is_received_when_the_peer_has_ended_without_a_close() -> Non
     assert solo.events() == [Closed(solo.connection.id)]
 
 
-def test_nothing_was_received_that_never_left() -> None:
-    """Only a peer that lies can have ended before our CLOSE came to it."""
+def test_data_that_never_left_was_not_received() -> None:
+    """Only a peer that lies can claim to have ended before our CLOSE reached it."""
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     solo.connection.close(solo.now)
@@ -187,7 +187,7 @@ def test_nothing_was_received_that_never_left() -> None:
     assert solo.events() == [Lost(solo.connection.id, LostReason.PEER_CLOSED, "3 bytes were not acknowledged")]
 
 
-def test_everything_that_has_left_was_received() -> None:
+def test_data_that_had_left_was_received() -> None:
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -196,7 +196,7 @@ def test_everything_that_has_left_was_received() -> None:
     assert solo.events() == [Closed(solo.connection.id)]
 
 
-def test_a_drain_that_ends_without_a_route_begins_anew() -> None:  # 5.7, 4.15
+def test_a_drain_that_expires_without_a_route_starts_again() -> None:  # 5.7, 4.15
     solo = Solo(EndpointConfig(exit=True, user_timeout_us=100 * SECOND_US)).served()
     solo.end(0)
     solo.out()

@@ -1,8 +1,8 @@
-"""A connection as the application holds it: commands, what they forbid, timers, the user timeout, the route."""
+"""A connection as the application uses it: commands and their errors, timers, the user timeout, the route."""
 
 import pytest
 
-from tests.core.solo import MS, PEER, SERVICE, TARGET, Solo
+from tests.core.solo import MS, NO_ROUTE, PEER, SERVICE, TARGET, Solo, payload
 from tunnel.core import (
     Closed,
     EndpointConfig,
@@ -23,8 +23,6 @@ from tunnel.wire import (
     Abort,
     AbortReason,
     Accepted,
-    Dropped,
-    DropReason,
     Options,
     Packet,
     PacketType,
@@ -36,26 +34,18 @@ from tunnel.wire import (
     decode_option,
     encode_abort,
     encode_accepted,
-    encode_dropped,
     encode_rejected,
 )
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
 OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, PacketType.ABORT, PacketType.SHUTDOWN
-NO_ROUTE = encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0))
 TIMEOUT_US = 300 * SECOND_US
-
-
-def payload(packets: list[Packet], packet_type: PacketType) -> bytes:
-    """Of the one packet of that type."""
-    (found,) = [bytes(packet.payload) for packet in packets if packet.type == packet_type]
-    return found
 
 
 # commands
 
 
-def test_what_the_state_forbids_raises_and_changes_nothing() -> None:
+def test_a_command_that_the_state_forbids_raises_and_changes_nothing() -> None:
     solo = Solo()
     solo.request()
     connection = solo.connection
@@ -108,7 +98,7 @@ def test_abort_ends_both_sides() -> None:  # 5.8
     assert decode_abort(payload(solo.out(), ABORT)) == Abort(AbortReason.SHUTTING_DOWN, "text")
 
 
-def test_early_data_leave_with_connect_and_ends_wait() -> None:  # 3.6
+def test_early_data_leaves_with_connect_and_finish_waits_for_the_answer() -> None:  # 3.6
     solo = Solo()
     connection = solo.endpoint.connect(SERVICE, solo.now)
     solo.connection = connection
@@ -129,7 +119,7 @@ def test_early_data_leave_with_connect_and_ends_wait() -> None:  # 3.6
     assert sum(len(packet.payload) for packet in later if packet.type == DATA) == 100_000 - 64 * 1024
 
 
-def test_repeats_of_the_answer_are_acknowledged() -> None:  # 1.7
+def test_a_repeated_answer_is_acknowledged() -> None:  # 1.7
     solo = Solo().opened()
     solo.answer()
     assert solo.types() == [ACK]
@@ -139,7 +129,7 @@ def test_repeats_of_the_answer_are_acknowledged() -> None:  # 1.7
 # the route
 
 
-def test_a_route_lost_before_the_answer_is_asked_for_anew() -> None:
+def test_connect_is_repeated_when_the_relay_restarts_before_the_answer() -> None:
     solo = Solo().connect()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -147,7 +137,7 @@ def test_a_route_lost_before_the_answer_is_asked_for_anew() -> None:
     assert solo.types() == [CONNECT, DATA]
 
 
-def test_a_request_keeps_waiting_when_the_relay_is_new() -> None:
+def test_a_request_keeps_waiting_for_the_application_when_the_relay_restarts() -> None:
     solo = Solo()
     solo.request()
     solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
@@ -155,14 +145,14 @@ def test_a_request_keeps_waiting_when_the_relay_is_new() -> None:
     assert solo.out() == []
 
 
-def test_a_late_rejection_of_what_is_open_means_nothing() -> None:
+def test_a_late_rejection_of_an_open_connection_is_ignored() -> None:
     solo = Solo().opened()
     answer = encode_rejected(Rejected(solo.route_key, RejectReason.GONE))
     solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, answer))
     assert solo.in_state(State.OPEN)
 
 
-def test_the_pull_interval_is_told_and_learnt() -> None:  # 2.7, 4.6
+def test_pull_intervals_are_announced_and_learned() -> None:  # 2.7, 4.6
     solo = Solo().connect()
     solo.endpoint.carrier_changed(1, 500 * MS, solo.now)
     assert solo.out() == []
@@ -179,10 +169,10 @@ def test_the_pull_interval_is_told_and_learnt() -> None:  # 2.7, 4.6
     assert solo.connection.sender.rtt.pull_interval_us == 1250 * MS
 
 
-# what is known when only the reader is behind
+# statistics
 
 
-def test_snapshot() -> None:
+def test_a_snapshot_counts_written_carried_received_and_acknowledged_bytes() -> None:
     solo = Solo().opened(TARGET)
     solo.data(0, b"abcdef")
     solo.connection.read(2, solo.now)
@@ -199,10 +189,10 @@ def test_snapshot() -> None:
     assert solo.connection.snapshot().window_bytes == (1 << 24) - 10
 
 
-# the peer's end
+# the peer's CLOSE
 
 
-def test_what_their_close_received_counts_as_acknowledged() -> None:  # 5.4
+def test_data_that_the_peers_close_names_as_received_is_acknowledged() -> None:  # 5.4
     solo = Solo().opened()
     connection = solo.connection
     connection.write(b"abc", solo.now)
@@ -213,7 +203,7 @@ def test_what_their_close_received_counts_as_acknowledged() -> None:  # 5.4
 
 
 @pytest.mark.parametrize("received", [None, 5])
-def test_what_they_had_not_received_is_a_reset_to_its_writer(received: int | None) -> None:  # 5.4
+def test_data_that_the_peers_close_does_not_name_is_reported_as_lost(received: int | None) -> None:  # 5.4
     solo = Solo().opened()
     connection = solo.connection
     connection.write(b"abc", solo.now)
@@ -228,7 +218,7 @@ def test_what_they_had_not_received_is_a_reset_to_its_writer(received: int | Non
 # time
 
 
-def test_resume_sends_again_what_is_unacknowledged() -> None:  # 4.10, 6.6
+def test_a_resume_sends_unacknowledged_data_again() -> None:  # 4.10, 6.6
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()
@@ -254,7 +244,7 @@ def test_the_smaller_user_timeout_of_both_sides_holds() -> None:  # 4.15
     assert [event for event in solo.events() if isinstance(event, Lost)]
 
 
-def test_a_resume_starts_the_drain_anew() -> None:  # 5.7
+def test_a_resume_starts_the_drain_again() -> None:  # 5.7
     solo = Solo().served()
     solo.end(0)
     solo.out()
@@ -280,10 +270,10 @@ def test_drain_ends_after_the_user_timeout() -> None:  # 5.7
     assert solo.endpoint.next_timeout() is None
 
 
-# the rest of what packets bring
+# other effects of packets
 
 
-def test_a_full_send_buffer_tells_when_there_is_room_again() -> None:
+def test_a_full_send_buffer_reports_when_it_has_room_again() -> None:
     solo = Solo(EndpointConfig(send_buffer_bytes_max=10)).opened()
     assert solo.connection.write(bytes(20), solo.now) == 10
     solo.out()
@@ -293,7 +283,7 @@ def test_a_full_send_buffer_tells_when_there_is_room_again() -> None:
     assert solo.events() == [Writable(solo.connection.id), Flushed(solo.connection.id)]
 
 
-def test_reading_much_tells_the_peer_of_its_room() -> None:  # 4.12
+def test_a_large_read_announces_the_opened_window() -> None:  # 4.12
     solo = Solo().opened()
     solo.data(0, bytes(100_000))
     solo.wait(25 * MS)
@@ -304,7 +294,7 @@ def test_reading_much_tells_the_peer_of_its_room() -> None:  # 4.12
     assert solo.acked().window == 256 * 1024
 
 
-def test_what_was_held_comes_after_the_answer() -> None:  # 3.7
+def test_packets_held_for_the_answer_are_processed_after_it() -> None:  # 3.7
     solo = Solo().connect()
     solo.data(0, b"abc")
     solo.connection.close(solo.now)
@@ -312,7 +302,7 @@ def test_what_was_held_comes_after_the_answer() -> None:  # 3.7
     assert solo.connection.handshake.peer_packet_bytes_max == 2000
     end = decode_end(payload(solo.out(), CLOSE))
     assert end is not None
-    assert end.received == 2**32 - 2  # nothing but ACCEPTED
+    assert end.received == 2**32 - 2  # only ACCEPTED had been received
 
 
 @pytest.mark.parametrize("reason", [RejectReason.GONE, RejectReason.BUSY])
@@ -324,7 +314,7 @@ def test_a_refused_resume(reason: RejectReason) -> None:  # 6.6
     assert solo.connection.state is (State.CLOSED if reason == RejectReason.GONE else State.OPEN)
 
 
-def test_another_acceptor_is_the_end() -> None:
+def test_an_answer_from_a_second_acceptor_ends_the_connection() -> None:
     solo = Solo().opened()
     payload = encode_accepted(Accepted(solo.route_key, False, 1, Options()))
     solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 5, payload))
@@ -334,7 +324,7 @@ def test_another_acceptor_is_the_end() -> None:
     assert solo.events() == []
 
 
-def test_requests_and_unanswered_connects_in_time() -> None:  # 3.3, 4.15
+def test_requests_wait_for_the_application_and_unanswered_connects_time_out() -> None:  # 3.3, 4.15
     solo = Solo()
     solo.request()
     solo.request()
@@ -347,7 +337,7 @@ def test_requests_and_unanswered_connects_in_time() -> None:  # 3.3, 4.15
     assert early.event(Lost).reason is LostReason.TIMEOUT
 
 
-def test_a_malformed_ack_and_an_answer_that_is_asked_for_again() -> None:
+def test_a_malformed_ack_is_discarded_and_a_repeated_connect_is_answered() -> None:
     solo = Solo().served()
     solo.ack(-1)
     assert solo.connection.stats.packets_discarded == 1
@@ -361,7 +351,7 @@ def test_a_malformed_ack_and_an_answer_that_is_asked_for_again() -> None:
     assert fresh.types() == [PacketType.ACCEPTED]
 
 
-def test_what_has_come_can_be_read_when_the_peer_has_forgotten_us() -> None:  # 4.2
+def test_received_data_can_be_read_after_the_peer_has_forgotten_us() -> None:  # 4.2
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.end(1, FINISH)
@@ -372,14 +362,14 @@ def test_what_has_come_can_be_read_when_the_peer_has_forgotten_us() -> None:  # 
     assert kinds == [Readable, PeerClosed, PeerFinished, Closed]
 
 
-def test_the_end_is_shown_once() -> None:  # 5.5
+def test_the_end_is_reported_once() -> None:  # 5.5
     solo = Solo().opened()
     solo.end(0, FINISH)
     solo.end(1)
     assert [type(event) for event in solo.events()] == [PeerFinished, PeerClosed, Closed]
 
 
-def test_our_close_is_delivered_and_ends_us() -> None:  # 5.2, 5.3
+def test_our_close_ends_the_connection_when_it_is_acknowledged() -> None:  # 5.2, 5.3
     solo = Solo().opened()
     solo.connection.close(solo.now)
     assert solo.types() == [CLOSE]
@@ -387,14 +377,14 @@ def test_our_close_is_delivered_and_ends_us() -> None:  # 5.2, 5.3
     assert solo.events() == [Closed(solo.connection.id)]
 
 
-def test_a_refused_connect() -> None:
+def test_a_refused_connect_is_reported_with_its_reason() -> None:
     solo = Solo().connect()
     answer = encode_rejected(Rejected(solo.route_key, RejectReason.BUSY, "text"))
     solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, answer))
     assert solo.event(Refused) == Refused(solo.connection.id, RejectReason.BUSY, "text")
 
 
-def test_silence_is_pinged() -> None:  # 4.16
+def test_a_ping_is_sent_after_a_minute_of_silence() -> None:  # 4.16
     solo = Solo().opened()
     solo.wait(60 * SECOND_US)
     assert solo.types() == [PacketType.PING]

@@ -1,10 +1,10 @@
-"""How connections end: before the answer, by refusal, by silence, by a reader that is behind, by a late SHUTDOWN."""
+"""How connections end: before the answer, by refusal, by silence, with a slow reader, by a late SHUTDOWN."""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.core.solo import MS, TARGET, Solo
+from tests.core.solo import MS, NO_ROUTE, TARGET, Solo, payload
 from tunnel.core import (
     Closed,
     Connected,
@@ -36,17 +36,10 @@ from tunnel.wire import (
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
 OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, PacketType.ABORT, PacketType.SHUTDOWN
-NO_ROUTE = encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0))
-
-
-def payload(packets: list[Packet], packet_type: PacketType) -> bytes:
-    """Of the one packet of that type."""
-    (found,) = [bytes(packet.payload) for packet in packets if packet.type == packet_type]
-    return found
 
 
 @pytest.mark.parametrize("reason", RejectReason)
-def test_a_resume_may_be_refused_for_ever_or_for_now(reason: RejectReason) -> None:  # 6.6
+def test_the_reason_of_a_refused_resume_decides_whether_it_is_repeated(reason: RejectReason) -> None:  # 6.6
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     answer = encode_rejected(Rejected(solo.route_key, reason, "text"))
@@ -70,7 +63,7 @@ def test_a_resume_may_be_refused_for_ever_or_for_now(reason: RejectReason) -> No
         lambda solo: solo.wait(1000 * SECOND_US),
     ],
 )
-def test_everything_that_came_can_be_read_whatever_happens_to_the_path(strike: Callable[[Solo], None]) -> None:  # 4.2
+def test_everything_received_can_be_read_whatever_happens_to_the_path(strike: Callable[[Solo], None]) -> None:  # 4.2
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.end(1)
@@ -86,7 +79,7 @@ def test_everything_that_came_can_be_read_whatever_happens_to_the_path(strike: C
     assert solo.connection.at_eof
 
 
-def test_our_close_names_what_we_had_received() -> None:  # 2.5
+def test_our_close_names_the_last_packet_received_in_order() -> None:  # 2.5
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.data(5, b"xyz")
@@ -99,7 +92,7 @@ def test_our_close_names_what_we_had_received() -> None:  # 2.5
 
 
 @pytest.mark.parametrize("rejected", [False, True])
-def test_close_before_the_answer_still_delivers(rejected: bool) -> None:  # CLOSED_EARLY
+def test_close_before_the_answer_still_delivers_written_data(rejected: bool) -> None:  # CLOSED_EARLY
     solo = Solo().connect()
     connection = solo.connection
     connection.write(b"abc", solo.now)
@@ -119,25 +112,25 @@ def test_close_before_the_answer_still_delivers(rejected: bool) -> None:  # CLOS
     packets = solo.out()
     end = decode_end(payload(packets, CLOSE))
     assert end is not None
-    assert (end.length, end.received) == (3, 2**32 - 2)  # nothing but ACCEPTED
+    assert (end.length, end.received) == (3, 2**32 - 2)  # only ACCEPTED had been received
     solo.data(0, b"ignored")
     solo.ack()
     assert solo.events() == [Connected(connection.id), Flushed(connection.id), Closed(connection.id)]
 
 
-def test_abort_before_the_answer_has_nobody_to_tell() -> None:
+def test_abort_before_the_answer_sends_nothing_until_the_answer_comes() -> None:
     solo = Solo().connect()
     solo.connection.abort(solo.now)
     assert solo.event(Lost).reason is LostReason.ABORTED
     assert solo.out() == []
     solo.answer()
-    assert solo.types() == [ABORT]  # 3.9: the acceptor learns that nobody is there
+    assert solo.types() == [ABORT]  # 3.9: the acceptor learns that the initiator has gone
 
 
-# opening
+# the end of an open connection
 
 
-def test_silence_is_pinged_and_then_lost() -> None:  # 4.15, 4.16
+def test_a_silent_peer_is_pinged_and_the_connection_is_then_lost() -> None:  # 4.15, 4.16
     solo = Solo().opened()
     solo.wait(60 * SECOND_US)
     assert solo.types() == [PacketType.PING]
@@ -148,7 +141,7 @@ def test_silence_is_pinged_and_then_lost() -> None:  # 4.15, 4.16
     assert payload(solo.out(), ABORT) == encode_abort(Abort(AbortReason.USER_TIMEOUT))
 
 
-def test_abort_by_this_side_ends_it_even_then() -> None:
+def test_abort_ends_a_connection_that_the_peer_has_closed() -> None:
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.end(1)
@@ -157,7 +150,7 @@ def test_abort_by_this_side_ends_it_even_then() -> None:
     assert LostReason.ABORTED in [event.reason for event in solo.events() if isinstance(event, Lost)]
 
 
-def test_losing_the_route_twice_is_losing_it_once() -> None:
+def test_losing_the_route_again_keeps_the_time_of_the_first_loss() -> None:
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     solo.wait(5 * SECOND_US)
@@ -165,7 +158,7 @@ def test_losing_the_route_twice_is_losing_it_once() -> None:
     assert solo.connection.handshake.suspended_since_us == solo.now - 5 * SECOND_US
 
 
-def test_abort_after_the_end_is_harmless_to_the_peer() -> None:
+def test_abort_after_the_end_sends_and_reports_nothing() -> None:
     solo = Solo().opened()
     solo.end(0)
     assert solo.in_state(State.DRAIN)
@@ -176,8 +169,8 @@ def test_abort_after_the_end_is_harmless_to_the_peer() -> None:
     assert (solo.out(), solo.events()) == ([], [])
 
 
-def test_nothing_is_numbered_after_close() -> None:
-    """Who discards acknowledges what comes last, and would so acknowledge a CLOSE that it has not seen (5.6)."""
+def test_no_numbered_packet_follows_close() -> None:
+    """A discarding receiver acknowledges the newest packet, even beyond a CLOSE that it has not seen (5.6)."""
     solo = Solo().opened()
     solo.connection.close(solo.now)
     solo.out()

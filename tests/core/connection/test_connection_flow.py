@@ -1,4 +1,4 @@
-"""A connection whose buffers are full: what write takes, when Writable and Flushed are told, what reading announces."""
+"""A connection whose buffers are full: how much write() takes, when Writable and Flushed come, window updates."""
 
 from tests.core.solo import MS, SERVICE, Solo
 from tunnel.core import (
@@ -7,26 +7,15 @@ from tunnel.core import (
     Writable,
 )
 from tunnel.wire import (
-    Dropped,
-    DropReason,
-    Packet,
     PacketType,
     decode_connect,
-    encode_dropped,
 )
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
 OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, PacketType.ABORT, PacketType.SHUTDOWN
-NO_ROUTE = encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0))
 
 
-def payload(packets: list[Packet], packet_type: PacketType) -> bytes:
-    """Of the one packet of that type."""
-    (found,) = [bytes(packet.payload) for packet in packets if packet.type == packet_type]
-    return found
-
-
-def test_writable_is_not_told_for_crumbs() -> None:
+def test_writable_waits_until_enough_room_is_free() -> None:
     solo = Solo(EndpointConfig(send_buffer_bytes_max=4096)).opened()
     connection = solo.connection
     connection.write(bytes(5000), solo.now)
@@ -51,7 +40,7 @@ def test_the_send_buffer_follows_the_peers_window_but_not_beyond_our_own_limit()
     assert window.buffer_bytes_max == 1000
 
 
-def test_reading_tells_the_peer_of_room_when_it_is_worth_a_packet() -> None:  # 4.12
+def test_reading_announces_room_when_it_is_worth_a_packet() -> None:  # 4.12
     solo = Solo(EndpointConfig(window_bytes_min=1000, window_bytes_start=1000, window_bytes_max=1000)).opened()
     solo.data(0, bytes(1000))
     solo.out()
@@ -75,7 +64,7 @@ def test_flushed_follows_the_last_acknowledgement() -> None:
     assert solo.events() == []
 
 
-def test_what_will_be_written_is_asked_for_when_it_has_left_whatever_is_under_way() -> None:  # 4.17
+def test_a_flush_probes_when_the_bytes_still_to_be_written_have_left() -> None:  # 4.17
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     assert solo.types() == [DATA]
@@ -85,7 +74,7 @@ def test_what_will_be_written_is_asked_for_when_it_has_left_whatever_is_under_wa
     assert solo.types() == [DATA, PacketType.PROBE]
 
 
-def test_the_first_word_of_the_peers_window_counts_from_the_start_of_the_stream() -> None:  # 4.1
+def test_the_window_in_accepted_counts_from_the_start_of_the_stream() -> None:  # 4.1
     solo = Solo()
     solo.connection = solo.endpoint.connect(SERVICE, solo.now)
     solo.connection.write(bytes(100_000), solo.now)
@@ -96,13 +85,13 @@ def test_the_first_word_of_the_peers_window_counts_from_the_start_of_the_stream(
     assert sum(len(packet.payload) for packet in solo.out() if packet.type == DATA) == 70_000 - 64 * 1024
 
 
-def test_write_says_how_much_it_took_and_writable_when_a_quarter_is_free() -> None:
+def test_write_returns_how_much_it_took_and_writable_comes_when_a_quarter_is_free() -> None:
     solo = Solo(EndpointConfig(send_buffer_bytes_max=4000)).opened()
     connection = solo.connection
     assert connection.write(bytes(3000), solo.now) == 3000
     assert connection.write(bytes(3000), solo.now) == 1000
     assert connection.write(b"x", solo.now) == 0
-    assert connection.write(b"", solo.now) == 0  # asks for nothing, and takes back no promise
+    assert connection.write(b"", solo.now) == 0  # writes nothing; the Writable that is owed stays owed
     solo.out(size=8 * 999)
     connection.sender.window.acknowledge(connection.sender.window.oldest, [])
     solo.ack(window=0)

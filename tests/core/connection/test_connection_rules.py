@@ -1,4 +1,4 @@
-"""Still more of a connection: its numbers, what it says when it is misused, and what it learns from the peer."""
+"""Further rules of a connection: its numbers, its errors for misuse, and what it learns from the peer."""
 
 import re
 from collections.abc import Callable
@@ -49,17 +49,21 @@ def test_accepted_is_the_first_packet_of_an_acceptor() -> None:  # 3.5
     ("reach", "command", "text"),
     [
         (State.REQUESTED, lambda c: c.write(b"x", 0), "write() after finish() or close(), or before accept()"),
-        (State.REQUESTED, lambda c: c.finish(0), "finish() before accept()"),
+        (State.REQUESTED, lambda c: c.finish(0), "finish() before accept(): accept or refuse the connection first"),
         (State.REQUESTED, lambda c: c.close(0), "close() before accept(): refuse it instead"),
-        (State.OPEN, lambda c: c.accept(0), "accept() of a connection that was not requested, or is answered"),
+        (
+            State.OPEN,
+            lambda c: c.accept(0),
+            "accept() of a connection that the peer did not request, or that was answered",
+        ),
         (
             State.OPEN,
             lambda c: c.refuse(RejectReason.BUSY, "", 0),
-            "refuse() of a connection that was not requested, or is answered",
+            "refuse() of a connection that the peer did not request, or that was answered",
         ),
     ],
 )
-def test_who_misuses_it_is_told_how(reach: State, command: Callable[[Connection], object], text: str) -> None:
+def test_misuse_raises_and_names_the_mistake(reach: State, command: Callable[[Connection], object], text: str) -> None:
     solo = Solo()
     if reach is State.REQUESTED:
         solo.request(TARGET)
@@ -69,7 +73,7 @@ def test_who_misuses_it_is_told_how(reach: State, command: Callable[[Connection]
         command(solo.connection)
 
 
-def test_who_writes_to_nobody_is_told_so() -> None:
+def test_writing_to_a_closed_connection_raises() -> None:
     solo = Solo().opened()
     solo.connection.abort(solo.now)
     with pytest.raises(PeerClosedError, match=r"^the connection is closed: the peer will not read further data$"):
@@ -82,7 +86,7 @@ def test_the_first_option_counts() -> None:  # 2.7: versions start at 1
     assert solo.connection.sender.rtt.pull_interval_us == 3 * SECOND_US
 
 
-def test_no_room_is_no_room_in_the_statistics() -> None:
+def test_a_used_up_peer_window_is_zero_in_the_statistics() -> None:
     solo = Solo().connect()
     solo.answer(window=100)
     solo.connection.write(bytes(200), solo.now)
@@ -90,7 +94,7 @@ def test_no_room_is_no_room_in_the_statistics() -> None:
     assert solo.connection.snapshot().window_bytes == 0
 
 
-def test_a_peer_takes_packets_of_a_kilobyte_whatever_it_says() -> None:  # 4.13
+def test_a_peer_is_sent_packets_of_a_kilobyte_whatever_it_announces() -> None:  # 4.13
     solo = Solo().connect()
     solo.answer(Options(packet_bytes_max=100))
     solo.out()
@@ -108,7 +112,7 @@ def test_the_peers_user_timeout_is_in_milliseconds() -> None:  # 2.7, 4.15
     assert [event.reason for event in solo.events() if isinstance(event, Lost)] == [LostReason.TIMEOUT]
 
 
-def test_who_has_not_been_answered_by_the_application_waits_for_it() -> None:  # 4.15: that is no silence of the peer
+def test_a_request_waits_for_the_application_without_a_timeout() -> None:  # 4.15: the peer is not silent
     solo = Solo(EndpointConfig(exit=True, user_timeout_us=10 * SECOND_US))
     solo.request(TARGET)
     solo.endpoint.detached(solo.now)
@@ -116,13 +120,13 @@ def test_who_has_not_been_answered_by_the_application_waits_for_it() -> None:  #
     assert solo.in_state(State.REQUESTED)
 
 
-def test_the_abort_of_a_timeout_has_no_number() -> None:  # 5.8
+def test_an_abort_has_no_number() -> None:  # 5.8
     solo = Solo().opened()
     solo.connection.abort(solo.now)
     assert [(packet.type, packet.sequence) for packet in solo.out()] == [(PacketType.ABORT, 0)]
 
 
-def test_an_abort_without_words_has_none() -> None:  # 5.8
+def test_an_abort_without_a_text_reports_an_empty_one() -> None:  # 5.8
     solo = Solo().opened()
     solo.connection.abort(solo.now)
     assert solo.event(Lost) == Lost(solo.connection.id, LostReason.ABORTED, "")
@@ -139,7 +143,7 @@ def test_a_resume_names_the_endpoint_that_accepted() -> None:  # 6.5
     assert (connect.resume, connect.options.endpoint_id) == (True, bytes(range(16)))
 
 
-def test_another_acceptor_is_named_as_the_cause() -> None:  # 3.8
+def test_the_answer_of_a_second_acceptor_is_named_as_the_cause() -> None:  # 3.8
     solo = Solo().opened()
     payload = encode_accepted(Accepted(solo.route_key, False, 1000, Options()))
     solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 7, payload))

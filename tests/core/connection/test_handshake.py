@@ -1,10 +1,10 @@
-"""Clauses 2.1, 2.2 and 3.4: who the two sides are, and what they tell each other."""
+"""Clauses 2.1, 2.2 and 3.4: the handshake, in which two endpoints exchange ids, versions and options."""
 
 from random import Random
 
 import pytest
 
-from tests.core.solo import KEY, PEER, SERVICE, Solo
+from tests.core.solo import KEY, NO_ROUTE, PEER, SERVICE, Solo
 from tunnel.core import EndpointConfig, State
 from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.connection.connection import Connection
@@ -12,20 +12,16 @@ from tunnel.core.connection.handshake import Handshake, common_version
 from tunnel.core.constants import SECOND_US
 from tunnel.core.endpoint import Endpoint
 from tunnel.wire import (
-    Dropped,
-    DropReason,
     Options,
     PacketType,
     RejectReason,
     decode_accepted,
     decode_connect,
     decode_rejected,
-    encode_dropped,
 )
 
 ACCEPTED, ACK, CONNECT, DATA = PacketType.ACCEPTED, PacketType.ACK, PacketType.CONNECT, PacketType.DATA
 PING, PONG, PROBE = PacketType.PING, PacketType.PONG, PacketType.PROBE
-NO_ROUTE = encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0))
 
 CONFIG = EndpointConfig(
     window_bytes_start=4096,
@@ -40,7 +36,7 @@ OPTIONS = Options(
 
 
 def handshake(peer_id: int, *, endpoint_id: bytes = KEY) -> Handshake:
-    """Of a connection with these ids, whose carrier pulls four times a second."""
+    """Return the handshake of a connection with these ids; its carrier pulls four times a second."""
     endpoint = Endpoint(CONFIG, Random(5), endpoint_id=endpoint_id)
     endpoint.carrier_changed(1, 250_000, 0)
     identity = ConnectionIdentity(
@@ -60,11 +56,11 @@ def handshake(peer_id: int, *, endpoint_id: bytes = KEY) -> Handshake:
 @pytest.mark.parametrize(
     ("theirs", "version"), [(None, 1), ((1, 1), 1), ((0, 9), 1), ((2, 9), 0), ((0, 0), 0), ((1, 0), 0)]
 )
-def test_the_highest_version_in_both_ranges(theirs: tuple[int, int] | None, version: int) -> None:  # 3.4
+def test_the_highest_version_in_both_ranges_is_chosen(theirs: tuple[int, int] | None, version: int) -> None:  # 3.4
     assert common_version(theirs) == version
 
 
-def test_connect() -> None:  # 2.1
+def test_connect_carries_the_target_the_window_and_the_options() -> None:  # 2.1
     opening = handshake(0)
     opening._opens = 258
     opening.open_due = True
@@ -117,7 +113,7 @@ def test_connect_is_repeated_after_one_two_four_seconds_each_with_the_next_attem
     assert solo.connection.state is State.OPEN
 
 
-def test_at_a_relay_that_did_not_know_us_connect_comes_each_half_second_at_first() -> None:  # 3.1, 6.5
+def test_connect_is_repeated_every_half_second_at_first_after_a_relay_restart() -> None:  # 3.1, 6.5
     solo = Solo(EndpointConfig(user_timeout_us=600 * SECOND_US)).connect()
     for seconds in (1, 2, 4, 8):
         solo.wait(seconds * SECOND_US)
@@ -142,7 +138,7 @@ def test_resume_is_asked_for_every_second() -> None:  # 6.5
         assert (packet.destination, packet.attempt) == (PEER, attempt)
         solo.wait(SECOND_US)
     solo.answer(resumed=True)
-    assert solo.types() == [ACK]  # 6.6; the CONNECT that was due is not
+    assert solo.types() == [ACK]  # 6.6; the CONNECT that was due is not sent
 
 
 def test_a_repeated_connect_is_answered_even_when_accepted_is_acknowledged() -> None:  # 3.3
@@ -155,7 +151,7 @@ def test_a_repeated_connect_is_answered_even_when_accepted_is_acknowledged() -> 
     assert not accepted.resumed
 
 
-def test_accepted_goes_before_everything_that_needs_the_route() -> None:  # 3.2
+def test_accepted_leaves_before_everything_that_needs_the_route() -> None:  # 3.2
     solo = Solo()
     solo.request()
     solo.data(0)
@@ -168,7 +164,7 @@ def test_accepted_goes_before_everything_that_needs_the_route() -> None:  # 3.2
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_the_last_answer(refused: bool) -> None:  # 3.3
+def test_the_last_answer_is_the_refusal_or_else_gone(refused: bool) -> None:  # 3.3
     solo = Solo()
     solo.request()
     if refused:
@@ -186,7 +182,7 @@ def test_the_last_answer(refused: bool) -> None:  # 3.3
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_connect_that_was_given_up_leaves_again(answered: bool) -> None:  # 4.10
+def test_a_connect_whose_batch_was_given_up_leaves_again_unless_answered(answered: bool) -> None:  # 4.10
     solo = Solo().connect()
     if answered:
         solo.answer()
@@ -196,7 +192,7 @@ def test_connect_that_was_given_up_leaves_again(answered: bool) -> None:  # 4.10
     assert solo.types() == ([] if answered else [CONNECT])
 
 
-def test_a_resume_after_a_good_end_hears_of_it() -> None:  # 5.7
+def test_a_resume_after_a_graceful_end_is_rejected_as_finished() -> None:  # 5.7
     solo = Solo().served()
     solo.connection.closing.start_drain(solo.now)
     rejected = decode_rejected(solo.connection.handshake.last_answer())
@@ -204,7 +200,7 @@ def test_a_resume_after_a_good_end_hears_of_it() -> None:  # 5.7
     assert rejected.reason == RejectReason.FINISHED
 
 
-def test_every_repeated_answer_is_another_attempt_and_leaves_once() -> None:  # 3.3, 1.8
+def test_every_repeated_answer_has_the_next_attempt_and_leaves_once() -> None:  # 3.3, 1.8
     solo = Solo().served()
     attempts = []
     for _ in range(3):
@@ -216,7 +212,7 @@ def test_every_repeated_answer_is_another_attempt_and_leaves_once() -> None:  # 
     assert attempts == [1, 2, 3]
 
 
-def test_who_comes_after_the_end_is_told_that_it_was_one_and_nothing_else() -> None:  # 5.7
+def test_a_resume_after_shutdown_is_rejected_as_finished_without_a_text() -> None:  # 5.7
     solo = Solo().served()
     solo.end(0)
     solo.out()

@@ -1,4 +1,4 @@
-"""What each type of packet does, and what is discarded (3.7, 3.8)."""
+"""The effect of each type of packet, and which packets are discarded (3.7, 3.8)."""
 
 import pytest
 
@@ -49,11 +49,11 @@ def dropped(reason: int, first: int = 0, last: int = 0, limit: int = 0) -> bytes
     return encode_dropped(Dropped(reason, first, last, limit))
 
 
-# who may speak
+# packets from strangers, packets before ACCEPTED, malformed packets
 
 
 @pytest.mark.parametrize("packet_type", [*PacketType, 200])
-def test_a_stranger_changes_nothing(packet_type: int) -> None:  # 3.8
+def test_a_packet_from_a_stranger_changes_nothing(packet_type: int) -> None:  # 3.8
     solo = Solo().opened()
     stranger = Packet(packet_type, PEER + 1, solo.connection.id, 0, b"")
     solo.receive(stranger)
@@ -63,7 +63,7 @@ def test_a_stranger_changes_nothing(packet_type: int) -> None:  # 3.8
 
 
 @pytest.mark.parametrize("packet_type", [DATA, CLOSE, FINISH, ACK, PacketType.ABORT, PacketType.OPTION, *QUIET])
-def test_what_comes_before_accepted_is_held(packet_type: PacketType) -> None:  # 3.7
+def test_packets_before_accepted_are_held(packet_type: PacketType) -> None:  # 3.7
     solo = Solo().connect()
     solo.say(packet_type, b"x", number=0)
     assert (len(solo.connection.handshake._held), solo.connection.handshake._held_bytes) == (1, 1)
@@ -73,7 +73,7 @@ def test_what_comes_before_accepted_is_held(packet_type: PacketType) -> None:  #
     assert solo.connection.stats.packets_discarded == (1 if packet_type not in (DATA, *QUIET) else 0)
 
 
-def test_what_is_held_is_bounded_and_does_not_pin_its_body() -> None:  # 3.7
+def test_held_packets_are_bounded_and_do_not_pin_their_bodies() -> None:  # 3.7
     solo = Solo().connect()
     solo.say(DATA, bytes(200_000), number=0)
     solo.say(DATA, bytes(100_000), number=1)
@@ -87,7 +87,7 @@ def test_what_is_held_is_bounded_and_does_not_pin_its_body() -> None:  # 3.7
     assert solo.connection.snapshot().bytes_received == 200_063
 
 
-def test_nothing_that_was_held_reaches_a_connection_that_has_ended() -> None:
+def test_held_packets_do_not_reach_a_connection_that_has_ended() -> None:
     solo = Solo().connect()
     solo.say(DATA, b"abc", number=0)
     solo.say(PacketType.ABORT, encode_abort(Abort(AbortReason.GONE, "text")))
@@ -111,7 +111,7 @@ def test_malformed_packets_are_counted(packet_type: PacketType) -> None:  # 3.8
     assert solo.connection.stats.packets_discarded + solo.endpoint.packets_discarded == expected
 
 
-# openings
+# answers to CONNECT
 
 
 def wrong_answers(solo: Solo) -> list[Packet]:
@@ -135,7 +135,7 @@ def test_an_answer_must_echo_the_route_key() -> None:  # 3.8
     assert solo.connection.stats.packets_discarded == 5
 
 
-def test_an_acceptor_takes_no_answers() -> None:
+def test_an_acceptor_discards_answers() -> None:
     solo = Solo().served()
     own = solo.connection.id
     solo.receive(
@@ -156,14 +156,14 @@ def test_a_second_acceptor_ends_both_streams() -> None:
 
 
 @pytest.mark.parametrize("packet_type", [PacketType.REJECTED, PacketType.SHUTDOWN])
-def test_who_is_closing_learns_that_the_other_has_ended_well(packet_type: PacketType) -> None:  # 5.7, 6.8
+def test_a_closing_endpoint_learns_that_the_peer_has_ended_gracefully(packet_type: PacketType) -> None:  # 5.7, 6.8
     solo = Solo().opened()
     solo.connection.close(solo.now)
     solo.out()
     finished = encode_rejected(Rejected(solo.route_key, RejectReason.FINISHED))
     rejected = Packet(PacketType.REJECTED, solo.connection.id, 0, 0, finished)
     solo.receive(rejected)
-    assert solo.events() == []  # nobody has asked
+    assert solo.events() == []  # no resume was asked for
     solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
     solo.receive(rejected if packet_type == PacketType.REJECTED else solo.packet(packet_type))
     assert isinstance(solo.event(Closed), Closed)
@@ -178,7 +178,7 @@ def test_a_resume_may_be_refused(reason: RejectReason) -> None:  # 6.8
     assert solo.in_state(State.CLOSED) == (reason == RejectReason.GONE)
 
 
-def test_rejected_is_told_with_its_reason() -> None:
+def test_a_rejection_for_an_unknown_reason_is_reported_as_refused() -> None:
     solo = Solo().connect()
     payload = encode_rejected(Rejected(solo.route_key, 999, "text"))
     solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, payload))
@@ -186,7 +186,7 @@ def test_rejected_is_told_with_its_reason() -> None:
     assert solo.in_state(State.CLOSED)
 
 
-def test_the_first_packet_of_the_initiator_shows_the_connection() -> None:  # 3.5
+def test_the_first_packet_of_the_initiator_reports_the_connection_as_incoming() -> None:  # 3.5
     solo = Solo()
     solo.endpoint.listen("s", 4, solo.now)
     solo.request(SERVICE)
@@ -197,7 +197,7 @@ def test_the_first_packet_of_the_initiator_shows_the_connection() -> None:  # 3.
 # the stream
 
 
-def test_data_become_readable_once() -> None:
+def test_readable_is_reported_once_until_the_data_is_read() -> None:
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.data(1, b"def")
@@ -207,7 +207,7 @@ def test_data_become_readable_once() -> None:
     assert isinstance(solo.event(Readable), Readable)
 
 
-def test_a_stream_that_does_not_match_its_digest_is_an_error_to_both() -> None:  # 5.1
+def test_a_stream_that_does_not_match_its_digest_is_an_error_on_both_sides() -> None:  # 5.1
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.events()
@@ -221,7 +221,7 @@ def test_a_stream_that_does_not_match_its_digest_is_an_error_to_both() -> None: 
     assert not solo.connection.at_eof
 
 
-def test_what_is_refused_or_known_changes_nothing() -> None:
+def test_refused_and_duplicate_packets_change_nothing() -> None:
     config = EndpointConfig(window_bytes_min=10, window_bytes_start=10, window_bytes_max=10)
     solo = Solo(config).opened()
     solo.say(DATA, bytes(11), number=0)
@@ -232,7 +232,7 @@ def test_what_is_refused_or_known_changes_nothing() -> None:
     assert (stats.packets_discarded, stats.packets_duplicate, solo.events()) == (1, 1, [])
 
 
-def test_a_packet_larger_than_we_take_is_discarded() -> None:  # 1.3
+def test_a_packet_larger_than_our_limit_is_discarded() -> None:  # 1.3
     solo = Solo(EndpointConfig(packet_bytes_max=1048)).opened()
     solo.say(DATA, bytes(1025), number=0)
     assert solo.connection.stats.packets_discarded == 1
@@ -256,7 +256,7 @@ def test_an_option_counts_only_when_it_is_newer() -> None:  # 2.7
     assert solo.acked().cumulative == wrap(solo.connection.receiver.window.next_sequence - 1)
 
 
-def test_an_ack_of_what_was_never_sent_is_counted() -> None:  # 4.4
+def test_an_ack_of_packets_never_sent_is_discarded() -> None:  # 4.4
     solo = Solo().opened()
     ack = Ack(wrap(solo.connection.sender.window.next_sequence), 0, 0, 0, 0)
     solo.say(ACK, encode_ack(ack))
@@ -317,7 +317,7 @@ def test_shutdown_after_the_end_frees_everything() -> None:  # 5.7
     assert solo.endpoint.connections == {}
 
 
-def test_pings_are_answered_with_their_bytes_but_not_without_end() -> None:  # 1.5
+def test_pings_are_answered_with_their_bytes_up_to_a_limit() -> None:  # 1.5
     solo = Solo().opened()
     solo.say(PacketType.PING, bytes(65))
     assert solo.out() == []
@@ -333,7 +333,7 @@ def test_a_probe_is_answered_with_an_ack() -> None:  # 4.12
     assert solo.acked().window == 256 * 1024
 
 
-def test_pong_and_noop_are_only_heard() -> None:
+def test_pong_and_noop_only_show_that_the_peer_is_alive() -> None:
     solo = Solo().opened()
     for packet_type in (PacketType.PONG, PacketType.NOOP):
         solo.now += 1000
@@ -366,7 +366,7 @@ def test_the_relay_may_end_a_connection(reason: DropReason, lost: LostReason, te
     assert solo.types() == ([PacketType.ABORT] if tells else [])
 
 
-def test_no_route_suspends_and_the_peers_word_resumes_an_acceptor() -> None:  # 6.7
+def test_no_route_suspends_and_a_packet_of_the_peer_resumes_an_acceptor() -> None:  # 6.7
     solo = Solo().served()
     solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
     assert solo.connection.handshake.suspended_since_us == solo.now
@@ -378,7 +378,7 @@ def test_no_route_suspends_and_the_peers_word_resumes_an_acceptor() -> None:  # 
     initiator = Solo().opened()
     initiator.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
     initiator.say(PacketType.NOOP)
-    assert initiator.connection.handshake.suspended_since_us == initiator.now  # it waits for its answer
+    assert initiator.connection.handshake.suspended_since_us == initiator.now  # it waits for the answer to its resume
 
 
 def test_the_relays_edge_is_kept() -> None:  # 2.10

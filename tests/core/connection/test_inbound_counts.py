@@ -1,4 +1,4 @@
-"""What comes is counted, and what is refused changes nothing."""
+"""Every packet that arrives is counted, and a refused one changes nothing."""
 
 from tests.core.solo import PEER, SERVICE, Solo
 from tunnel.core import EndpointConfig, Lost, LostReason, State
@@ -16,7 +16,7 @@ from tunnel.wire import (
 DATA = PacketType.DATA
 
 
-def test_every_packet_counts_once() -> None:
+def test_every_received_packet_is_counted_once() -> None:
     solo = Solo().opened()
     before = solo.connection.stats.packets_received
     for number in range(3):
@@ -24,7 +24,7 @@ def test_every_packet_counts_once() -> None:
     assert solo.connection.stats.packets_received == before + 3
 
 
-def test_every_discarded_packet_counts() -> None:  # 3.8, 1.3
+def test_every_discarded_packet_is_counted() -> None:  # 3.8, 1.3
     solo = Solo(EndpointConfig(packet_bytes_max=2000)).opened()
     stats, own = solo.connection.stats, solo.connection.id
     for _ in range(2):
@@ -35,14 +35,14 @@ def test_every_discarded_packet_counts() -> None:  # 3.8, 1.3
     assert stats.bytes_received == 0
 
 
-def test_a_close_that_is_refused_closes_nothing() -> None:  # 4.2: it was not taken in
+def test_a_close_that_is_refused_closes_nothing() -> None:  # 4.2: the window did not take it
     solo = Solo(EndpointConfig(out_of_order_packets_max=1)).opened()
     solo.data(5)
     solo.end(9)
     assert solo.in_state(State.OPEN)
 
 
-def test_a_route_that_is_released_too_early_is_named_as_the_cause() -> None:  # 5.7
+def test_a_route_that_the_peer_releases_too_early_is_named_as_the_cause() -> None:  # 5.7
     solo = Solo().opened()
     solo.say(PacketType.SHUTDOWN)
     assert solo.event(Lost) == Lost(solo.connection.id, LostReason.RESET, "the peer released the route before the end")
@@ -54,7 +54,7 @@ def test_a_packet_that_is_too_large_for_the_relay_is_named_as_the_cause() -> Non
     assert solo.event(Lost) == Lost(solo.connection.id, LostReason.PROTOCOL, "a packet was too large for the relay")
 
 
-def test_who_only_says_farewell_was_never_there() -> None:  # 3.5
+def test_a_request_that_is_aborted_before_anything_else_is_not_reported() -> None:  # 3.5
     solo = Solo()
     solo.endpoint.listen("s", 1, solo.now)
     solo.request(SERVICE)

@@ -1,4 +1,4 @@
-"""Clause 5.7: who is closing, and learns from the end of the other that everything arrived."""
+"""Clause 5.7: a closing endpoint learns from the peer's end that everything arrived."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def shut_while_closing(solo: Solo) -> None:
 
 
 def finished_while_closing(solo: Solo) -> None:
-    """It has ended there, and a relay that restarted asks for it again (6.5)."""
+    """The relay has lost the route, and the peer, which has ended, rejects the resume as FINISHED (6.5)."""
     solo.opened()
     solo.connection.write(b"abc", solo.now)
     solo.connection.close(solo.now)
@@ -35,7 +35,7 @@ def finished_while_closing(solo: Solo) -> None:
 
 
 @pytest.mark.parametrize("reach", [shut_while_closing, finished_while_closing])
-def test_who_closes_learns_from_the_end_of_the_other_that_all_arrived(reach: Callable[[Solo], None]) -> None:  # 5.7
+def test_the_peers_end_shows_a_closing_endpoint_that_all_arrived(reach: Callable[[Solo], None]) -> None:  # 5.7
     solo = Solo()
     reach(solo)
     assert [event for event in solo.events() if isinstance(event, Closed | Lost)] == [Closed(solo.connection.id)]

@@ -25,7 +25,7 @@ def test_a_ping_leaves_after_a_minute_of_silence() -> None:
     assert liveness.pinging_since_us == 80 * SECOND_US
 
 
-def test_pings_are_repeated_after_rto_doubling() -> None:
+def test_pings_are_repeated_after_rto_which_doubles() -> None:
     liveness, timers = make()
     liveness.begin(0)
     now, gaps = 60 * SECOND_US, []
@@ -46,18 +46,18 @@ def test_anything_heard_answers_the_ping() -> None:
     assert liveness.pinging_since_us == NEVER_US
     liveness.handle_keepalive(RTO_US, 61 * SECOND_US)
     assert timers.get(Timer.KEEPALIVE) == 121 * SECOND_US
-    liveness.handle_keepalive(RTO_US, 121 * SECOND_US)  # silence again: it begins anew
+    liveness.handle_keepalive(RTO_US, 121 * SECOND_US)  # silence again: pings start again
     assert liveness.pinging_since_us == 121 * SECOND_US
     assert timers.get(Timer.KEEPALIVE) == 122 * SECOND_US
 
 
-def test_keepalive_can_be_off() -> None:
+def test_keepalive_can_be_turned_off() -> None:
     liveness, timers = make(keepalive_us=0)
     liveness.begin(0)
     assert timers.get(Timer.KEEPALIVE) == NEVER_US
 
 
-def test_the_timeout_looks_at_the_facts_when_it_fires() -> None:
+def test_the_user_timeout_counts_from_the_oldest_wait() -> None:
     liveness, timers = make()
     assert timers.get(Timer.USER_TIMEOUT) == 300 * SECOND_US
     assert not liveness.expired(10 * SECOND_US, 300 * SECOND_US)
@@ -65,13 +65,13 @@ def test_the_timeout_looks_at_the_facts_when_it_fires() -> None:
     assert liveness.expired(10 * SECOND_US, 310 * SECOND_US)
 
 
-def test_with_nothing_unanswered_it_looks_again_when_something_may_have_been_for_long_enough() -> None:
+def test_with_nothing_unanswered_the_next_check_is_a_whole_user_timeout_later() -> None:
     liveness, timers = make()
     assert not liveness.expired(NEVER_US, 300 * SECOND_US)
     assert timers.get(Timer.USER_TIMEOUT) == 600 * SECOND_US
 
 
-def test_a_shorter_timeout_of_the_peer_holds_for_what_waits_already() -> None:
+def test_a_shorter_timeout_of_the_peer_applies_to_waits_under_way() -> None:
     liveness, timers = make()
     liveness.limit(10 * SECOND_US)
     assert timers.get(Timer.USER_TIMEOUT) == 10 * SECOND_US
@@ -81,29 +81,29 @@ def test_a_shorter_timeout_of_the_peer_holds_for_what_waits_already() -> None:
     assert not liveness.expired(0, 10 * SECOND_US)
 
 
-def test_a_timeout_that_is_hardly_shorter_is_shorter() -> None:
+def test_a_timeout_shorter_by_a_microsecond_is_adopted() -> None:
     liveness, timers = make()
     liveness.limit(300 * SECOND_US - 1)
     assert timers.get(Timer.USER_TIMEOUT) == 300 * SECOND_US - 1
 
 
-def test_what_is_heard_takes_back_the_ping_and_not_the_answers_to_others() -> None:
+def test_hearing_the_peer_cancels_our_ping_but_not_the_pongs_that_we_owe() -> None:
     liveness, _ = make()
     liveness.begin(0)
     liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
-    liveness.owe_pong(b"one")
+    liveness.queue_pong(b"one")
     liveness.heard(61 * SECOND_US)
     assert liveness.packet_due
     assert liveness.take() == ([b"one"], False)
     assert not liveness.packet_due
-    liveness.owe_pong(b"two")
+    liveness.queue_pong(b"two")
     liveness.handle_keepalive(RTO_US, 200 * SECOND_US)
     assert liveness.take() == ([b"two"], True)
     assert liveness.take() == ([], False)
 
 
-def test_only_so_many_answers_wait() -> None:
+def test_the_number_of_waiting_pongs_is_bounded() -> None:
     liveness, _ = make()
     for number in range(PONGS_MAX + 3):
-        liveness.owe_pong(bytes([number]))
+        liveness.queue_pong(bytes([number]))
     assert liveness.take() == ([bytes([number]) for number in range(PONGS_MAX)], False)

@@ -1,21 +1,17 @@
-"""What leaves a connection: openings, answers, control packets, segments."""
+"""The packets that leave a connection: CONNECT, answers, control packets, segments."""
 
-from tests.core.solo import MS, PEER, TARGET, Solo
+from tests.core.solo import MS, NO_ROUTE, PEER, TARGET, Solo
 from tunnel.core.constants import SECOND_US
 from tunnel.wire import (
-    Dropped,
-    DropReason,
     Options,
     PacketType,
-    encode_dropped,
 )
 
 ACCEPTED, ACK, CONNECT, DATA = PacketType.ACCEPTED, PacketType.ACK, PacketType.CONNECT, PacketType.DATA
 PING, PONG, PROBE = PacketType.PING, PacketType.PONG, PacketType.PROBE
-NO_ROUTE = encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0))
 
 
-def test_control_packets_leave_together_with_the_ack_that_waits() -> None:
+def test_control_packets_leave_together_with_a_waiting_ack() -> None:
     solo = Solo().opened()
     solo.wait(10 * MS)  # since the last ACK
     solo.data(0)
@@ -29,7 +25,7 @@ def test_control_packets_leave_together_with_the_ack_that_waits() -> None:
     assert solo.out() == []
 
 
-def test_ping_and_probe() -> None:  # 4.12, 4.16
+def test_a_probe_or_ping_that_is_due_leaves() -> None:  # 4.12, 4.16
     solo = Solo().opened()
     solo.ack(window=0)
     connection = solo.connection
@@ -44,7 +40,7 @@ def test_ping_and_probe() -> None:  # 4.12, 4.16
     assert not connection.liveness.packet_due
 
 
-def test_nothing_but_openings_leaves_while_the_route_is_gone() -> None:  # 6.5
+def test_only_answers_to_connect_leave_without_a_route() -> None:  # 6.5
     solo = Solo().served()
     solo.data(1)
     solo.say(PING, b"a")
@@ -55,7 +51,7 @@ def test_nothing_but_openings_leaves_while_the_route_is_gone() -> None:  # 6.5
     assert solo.types() == [ACCEPTED, ACK, PONG]
 
 
-def test_a_request_that_is_not_answered_says_nothing() -> None:
+def test_a_request_that_is_not_answered_sends_nothing() -> None:
     solo = Solo()
     solo.request()
     solo.data(0)
@@ -65,14 +61,14 @@ def test_a_request_that_is_not_answered_says_nothing() -> None:
     assert sorted(solo.types()) == [ACCEPTED, ACK, PONG]
 
 
-def test_an_ended_connection_takes_back_what_it_wanted_to_say() -> None:
+def test_an_ended_connection_sends_nothing_that_was_due() -> None:
     solo = Solo()
     connection = solo.endpoint.connect(TARGET, solo.now)
     connection.abort(solo.now)
     assert solo.out() == []
 
 
-def test_segments_are_no_larger_than_anybody_takes() -> None:  # 4.13
+def test_segments_are_no_larger_than_the_peer_and_the_relay_take() -> None:  # 4.13
     solo = Solo().connect()
     solo.answer(Options(packet_bytes_max=5000))
     solo.out()
@@ -83,13 +79,13 @@ def test_segments_are_no_larger_than_anybody_takes() -> None:  # 4.13
     assert [packet.size for packet in solo.out()] == [3000, 3000, 48 + 24]
 
 
-def test_early_packets_are_as_small_as_any_peer_takes() -> None:  # 4.13, 3.6
+def test_early_packets_are_small_enough_for_any_peer() -> None:  # 4.13, 3.6
     solo = Solo().connect()
     solo.connection.write(bytes(3000), solo.now)
     assert [len(packet.payload) for packet in solo.out()] == [1024, 1024, 952]
 
 
-def test_the_delay_of_an_ack_is_not_asked_for() -> None:  # 4.3
+def test_a_delayed_ack_wants_no_batch_until_it_is_due() -> None:  # 4.3
     solo = Solo().opened()
     solo.data(0)
     assert not solo.connection.outbound.wants_control()
@@ -111,9 +107,9 @@ def test_control_packets_have_no_number_and_pings_and_probes_no_payload() -> Non
         assert bytes(packet.payload) == b""
 
 
-def test_without_a_route_nothing_asks_to_leave() -> None:  # 6.5
+def test_without_a_route_no_batch_is_wanted() -> None:  # 6.5
     solo = Solo().served()
     solo.relay(PacketType.DROPPED, NO_ROUTE)
-    solo.connection.receiver.owe_ack(solo.now)
+    solo.connection.receiver.request_ack(solo.now)
     solo.endpoint.touch(solo.connection)
     assert not solo.endpoint.wants_batch()

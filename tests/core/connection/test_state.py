@@ -1,4 +1,4 @@
-"""The state table as data: what it promises whatever happens."""
+"""The state table as data: what holds on every path through it."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def reachable(start: State) -> set[State]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_every_state_but_the_last_can_end(state: State) -> None:
+def test_every_state_can_end(state: State) -> None:
     assert State.CLOSED in reachable(state)
     if state in LIVE:
         target, actions = TRANSITIONS[state, Input.LOST]
@@ -30,13 +30,13 @@ def test_every_state_but_the_last_can_end(state: State) -> None:
         assert actions == (Action.REPORT_CLOSED, Action.FORGET)
 
 
-def test_nothing_happens_to_a_closed_connection() -> None:
+def test_a_closed_connection_has_no_transitions() -> None:
     assert not [row for row in TRANSITIONS if row[0] is State.CLOSED]
     assert TRANSITIONS[State.DRAIN, Input.LOST] == (State.CLOSED, (Action.FORGET,))
     assert State.DRAIN not in LIVE
 
 
-def test_both_ways_of_opening_and_all_of_closing_are_reached() -> None:
+def test_every_state_is_reached_from_connecting_or_requested() -> None:
     assert reachable(State.CONNECTING) | reachable(State.REQUESTED) == set(State)
 
 
@@ -46,7 +46,7 @@ def test_the_two_tables_do_not_contradict_each_other() -> None:
 
 
 def paths(state: State, seen: tuple[State, ...] = ()) -> Iterator[tuple[tuple[Input, tuple[Action, ...]], ...]]:
-    """Every way from a state to CLOSED that visits no state twice."""
+    """Yield every path from a state to CLOSED that visits no state twice."""
     if state is State.CLOSED:
         yield ()
         return
@@ -57,19 +57,19 @@ def paths(state: State, seen: tuple[State, ...] = ()) -> Iterator[tuple[tuple[In
 
 
 @pytest.mark.parametrize("start", [State.CONNECTING, State.REQUESTED])
-def test_on_every_path_the_end_is_told_at_most_once_and_everything_is_freed_once(start: State) -> None:
+def test_on_every_path_the_end_is_reported_at_most_once_and_everything_is_freed_once(start: State) -> None:
     for path in paths(start):
         done = [action for _, actions in path for action in actions]
         assert done.count(Action.FORGET) == 1
         assert done[-1] is Action.FORGET
         told = done.count(Action.REPORT_CLOSED)
-        # REJECTED and refuse() are told in other words
+        # REJECTED and refuse() are reported by other events
         by_word = any(event in (Input.REJECTED, Input.REFUSE_CALLED) for event, _ in path)
         assert told == (0 if by_word else 1)
 
 
-def test_the_drain_is_started_after_everything_else_of_its_row() -> None:
-    """It may end at once when SHUTDOWN has come before, and nothing may follow then."""
+def test_the_drain_starts_after_all_other_actions_of_its_row() -> None:
+    """The drain ends at once when SHUTDOWN has come before it, and then no action may follow."""
     for actions in (actions for _, actions in TRANSITIONS.values()):
         assert Action.START_DRAIN not in actions[:-1]
         assert Action.FORGET not in actions[:-1]

@@ -1,4 +1,4 @@
-"""Every state against every input, on real connections: what the table does not name changes nothing."""
+"""Every state against every input, on real connections: an input without a row changes nothing."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tunnel.core.errors import TunnelError
 from tunnel.core.timers import Timer
 from tunnel.wire import PacketType
 
-TIMERS = [timer for timer in Timer if timer is not Timer.FAREWELL]  # SHUTDOWN is repeated whatever comes
+TIMERS = [timer for timer in Timer if timer is not Timer.FAREWELL]  # SHUTDOWN is repeated whatever arrives
 
 
 def connecting(solo: Solo) -> None:
@@ -74,7 +74,7 @@ REACH: dict[State, Callable[[Solo], None]] = {
 
 @pytest.mark.parametrize("event", Input, ids=[event.name for event in Input])
 @pytest.mark.parametrize("state", State, ids=[state.name for state in State])
-def test_every_state_and_input(state: State, event: Input) -> None:
+def test_only_inputs_with_a_row_have_an_effect(state: State, event: Input) -> None:
     solo = Solo()
     REACH[state](solo)
     connection = solo.connection
@@ -102,7 +102,7 @@ def test_every_state_and_input(state: State, event: Input) -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in State if state in LIVE])
-def test_every_living_connection_can_be_lost(state: State) -> None:
+def test_every_live_connection_can_be_lost(state: State) -> None:
     solo = Solo()
     REACH[state](solo)
     solo.connection.abort(solo.now)
@@ -113,7 +113,7 @@ def test_every_living_connection_can_be_lost(state: State) -> None:
 
 
 def succeeds(command: Callable[..., object], *arguments: object) -> bool:
-    """Whether it was allowed; any other error is a failure."""
+    """Return whether the command was allowed; errors other than TunnelError are raised."""
     try:
         command(*arguments)
     except TunnelError:
@@ -122,7 +122,7 @@ def succeeds(command: Callable[..., object], *arguments: object) -> bool:
 
 
 @pytest.mark.parametrize("state", State, ids=[state.name for state in State])
-def test_commands_in_every_state_raise_cleanly_or_do_something(state: State) -> None:
+def test_commands_in_every_state_succeed_or_raise_and_change_nothing(state: State) -> None:
     for command in ("write", "read", "finish", "close", "abort"):
         solo = Solo()
         REACH[state](solo)

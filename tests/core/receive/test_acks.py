@@ -1,4 +1,4 @@
-"""Clauses 4.3 and 4.12: when an acknowledgement leaves, and what it says."""
+"""Clauses 4.3 and 4.12: when an acknowledgement leaves, and what it contains."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def make(window_bytes: int = 1000) -> tuple[Receiver, TimerTable]:
     )
     timers = TimerTable()
     window = ReceiveWindow(config, WindowBudget(0), FIRST)
-    return Receiver(window, timers, ConnectionStats()), timers
+    return Receiver(window, timers, ConnectionStats(), lambda: 0), timers
 
 
 def data(receiver: Receiver, number: int, now: int, payload: bytes = b"x", attempt: int = 0) -> Arrival:
@@ -43,7 +43,7 @@ def test_data_in_order_is_acknowledged_after_a_delay() -> None:  # 4.3
     assert receiver.ack_due
 
 
-def test_an_ack_says_what_has_come_and_why_it_leaves() -> None:  # 2.4, 4.3
+def test_an_ack_names_the_packets_received_and_echoes_its_cause() -> None:  # 2.4, 4.3
     receiver, timers = make()
     data(receiver, 0, 0, b"abc", attempt=2)
     data(receiver, 2, 10, attempt=3)
@@ -51,13 +51,13 @@ def test_an_ack_says_what_has_come_and_why_it_leaves() -> None:  # 2.4, 4.3
     ack = receiver.take_ack(50)
     assert (ack.cumulative, ack.window, ack.ranges) == (2**32 - 1, 997, [(3, 3), (1, 1)])
     assert (ack.echo_sequence, ack.echo_attempt) == (3, 4)
-    assert ack.delay_us == 30  # since its cause came, not since the first that it acknowledges
+    assert ack.delay_us == 30  # since its cause came, not since the first packet that it acknowledges
     assert not receiver.ack_pending
     assert not receiver.ack_due
     assert timers.get(Timer.ACK_DELAY) == NEVER_US
 
 
-def test_an_ack_that_left_with_others_is_not_owed_again() -> None:
+def test_an_ack_that_left_early_is_not_owed_again() -> None:
     receiver, timers = make()
     data(receiver, 0, 0)
     receiver.take_ack(10)
@@ -67,7 +67,7 @@ def test_an_ack_that_left_with_others_is_not_owed_again() -> None:
 
 
 @pytest.mark.parametrize("case", ["gap", "filled", "duplicate", "end"])
-def test_acknowledged_at_once(case: str) -> None:  # 4.3
+def test_gaps_duplicates_and_ends_are_acknowledged_at_once(case: str) -> None:  # 4.3
     receiver, timers = make()
     if case == "gap":
         assert data(receiver, 1, 0) is Arrival.OUT_OF_ORDER
@@ -85,17 +85,17 @@ def test_acknowledged_at_once(case: str) -> None:  # 4.3
     assert receiver.ack_due
     assert receiver.may_ack(1)
     data(receiver, 9, 2)
-    assert timers.get(Timer.ACK_DELAY) == NEVER_US  # it leaves anyway
+    assert timers.get(Timer.ACK_DELAY) == NEVER_US  # an ACK is due anyway
 
 
-def test_data_after_something_urgent_sets_no_timer() -> None:
+def test_data_sets_no_timer_when_an_ack_is_due_already() -> None:
     receiver, timers = make()
-    receiver.owe_ack(0)
+    receiver.request_ack(0)
     data(receiver, 0, 1)
     assert timers.get(Timer.ACK_DELAY) == NEVER_US
 
 
-def test_what_is_refused_is_answered_but_not_acknowledged() -> None:  # 4.2
+def test_refused_data_is_answered_but_not_acknowledged() -> None:  # 4.2
     receiver, _ = make(window_bytes=10)
     data(receiver, 0, 0, bytes(10))
     receiver.take_ack(0)
@@ -119,7 +119,7 @@ def test_a_window_update_leaves_when_a_quarter_has_opened() -> None:  # 4.12
     assert receiver.take_ack(5).window == 650
 
 
-def test_acks_that_nothing_asks_for_keep_their_distance() -> None:  # 4.3
+def test_acks_of_data_in_order_are_ten_milliseconds_apart() -> None:  # 4.3
     receiver, _ = make()
     data(receiver, 0, 0)
     assert receiver.may_ack(0)
@@ -127,12 +127,12 @@ def test_acks_that_nothing_asks_for_keep_their_distance() -> None:  # 4.3
     data(receiver, 1, 10)
     assert not receiver.may_ack(9_999)
     assert receiver.may_ack(10_000)
-    receiver.owe_ack(20)
+    receiver.request_ack(20)
     assert receiver.may_ack(20)
     assert receiver.take_ack(30).delay_us == 20
 
 
-def test_much_is_acknowledged_sooner_than_little() -> None:  # 4.3
+def test_sixteen_kilobytes_are_acknowledged_after_a_millisecond() -> None:  # 4.3
     receiver, _ = make(64 * 1024)
     data(receiver, 0, 0)
     receiver.take_ack(0)
@@ -146,17 +146,17 @@ def test_much_is_acknowledged_sooner_than_little() -> None:  # 4.3
     assert not receiver.may_ack(2_000)
 
 
-def test_a_probe_is_answered_with_what_is_known() -> None:  # 4.12
+def test_a_probe_is_answered_with_an_ack() -> None:  # 4.12
     receiver, _ = make()
-    receiver.owe_ack(5)
+    receiver.request_ack(5)
     assert receiver.ack_due
     assert receiver.take_ack(8).delay_us == 3
 
 
-def test_before_the_first_packet_connect_is_the_newest() -> None:  # 4.3
+def test_before_the_first_packet_an_ack_echoes_connect() -> None:  # 4.3
     receiver, _ = make()
     receiver.opened_by(2**32 + 9, 3)
-    receiver.owe_ack(0)
+    receiver.request_ack(0)
     ack = receiver.take_ack(0)
     assert (ack.cumulative, ack.echo_sequence, ack.echo_attempt) == (9, 9, 3)
 
@@ -164,10 +164,11 @@ def test_before_the_first_packet_connect_is_the_newest() -> None:  # 4.3
 SECOND = 1_000_000
 
 
-def grown(times: list[int], size: int = 50) -> list[int]:
-    """The window after packets that came at these times and were read at once."""
+def grown(times: list[int], size: int = 50, round_trip_us: int = 0) -> list[int]:
+    """Return the window's size after each packet; packets come at these times and are read at once."""
     config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=1000)
-    receiver = Receiver(ReceiveWindow(config, WindowBudget(900), FIRST), TimerTable(), ConnectionStats())
+    window = ReceiveWindow(config, WindowBudget(900), FIRST)
+    receiver = Receiver(window, TimerTable(), ConnectionStats(), lambda: round_trip_us)
     sizes = []
     for number, now in enumerate(times):
         data(receiver, number, now, bytes(size))
@@ -177,10 +178,20 @@ def grown(times: list[int], size: int = 50) -> list[int]:
     return sizes
 
 
-def test_a_window_that_comes_within_two_seconds_grows() -> None:
-    # The first packet begins the count: a window later is the third.
+def test_a_window_that_is_filled_within_two_seconds_grows() -> None:
+    # The count begins after the first packet: the third completes a window.
     assert grown([0, 1, 2 * SECOND - 1]) == [100, 100, 200]
     assert grown([0, 1, 2 * SECOND]) == [100, 100, 100]
+
+
+@pytest.mark.parametrize(
+    ("round_trip_us", "limit_us"),
+    [(SECOND // 2, 2 * SECOND), (SECOND, 4 * SECOND), (3 * SECOND, 12 * SECOND), (30 * SECOND, 60 * SECOND)],
+)
+def test_on_a_long_path_a_window_may_take_four_round_trips(round_trip_us: int, limit_us: int) -> None:
+    """On a path of 2 s no window's worth of bytes can come within 2 s, so the window would never grow."""
+    assert grown([0, 1, limit_us - 1], round_trip_us=round_trip_us) == [100, 100, 200]
+    assert grown([0, 1, limit_us], round_trip_us=round_trip_us) == [100, 100, 100]
 
 
 def test_each_window_is_timed_by_itself() -> None:
@@ -188,14 +199,14 @@ def test_each_window_is_timed_by_itself() -> None:
     assert grown([0, 1, 5 * SECOND, 5 * SECOND, 7 * SECOND]) == [100, 100, 100, 100, 100]
 
 
-def test_the_first_bytes_show_nothing() -> None:
+def test_the_first_packet_does_not_grow_the_window() -> None:
     assert grown([0], size=70) == [100]
 
 
-def test_every_packet_that_is_not_taken_counts() -> None:
+def test_every_packet_that_is_not_taken_is_counted() -> None:
     config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=100)
     stats = ConnectionStats()
-    receiver = Receiver(ReceiveWindow(config, WindowBudget(0), FIRST), TimerTable(), stats)
+    receiver = Receiver(ReceiveWindow(config, WindowBudget(0), FIRST), TimerTable(), stats, lambda: 0)
     data(receiver, 0, 0)
     for _ in range(2):
         assert data(receiver, 0, 0) is Arrival.DUPLICATE
@@ -203,7 +214,7 @@ def test_every_packet_that_is_not_taken_counts() -> None:
     assert (stats.packets_duplicate, stats.packets_discarded) == (2, 2)
 
 
-def test_a_delay_of_hours_is_the_longest_that_can_be_said() -> None:  # 2.4
+def test_a_delay_too_long_for_its_field_becomes_the_largest_value() -> None:  # 2.4
     receiver, _ = make()
     data(receiver, 0, 0)
     assert receiver.take_ack(5_000_000_000).delay_us == 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""The receiving half of a stream: order, window, ends, pins and what is announced."""
+"""The receiving half of a stream: order, window, ends, pinned memory and the announced edge."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from tunnel.wire import End, PacketType
 # order
 
 
-def test_in_order() -> None:
+def test_data_in_order_is_readable_at_once() -> None:
     window = make()
     assert window.read(10) == b""
     assert data(window, 0, b"one") is Arrival.IN_ORDER
@@ -28,7 +28,7 @@ def test_in_order() -> None:
     assert not window.readable
 
 
-def test_a_gap_is_filled_later_and_repeats_are_known() -> None:
+def test_a_gap_is_filled_later_and_duplicates_are_recognised() -> None:
     window = make()
     assert data(window, 2, b"c") is Arrival.OUT_OF_ORDER
     assert data(window, 2, b"c") is Arrival.DUPLICATE
@@ -58,7 +58,7 @@ def test_ranges_are_newest_first_and_at_most_32() -> None:  # 4.4
 # limits
 
 
-def test_what_is_beyond_the_window_is_refused() -> None:  # 4.1
+def test_data_beyond_the_window_is_refused() -> None:  # 4.1
     window = small(100)
     assert data(window, 1, bytes(101)) is Arrival.REFUSED
     assert data(window, 1, bytes(60)) is Arrival.OUT_OF_ORDER
@@ -97,7 +97,7 @@ def test_the_edge_moves_with_the_reader_and_never_back() -> None:  # 4.1, 4.12
     assert window.advance()
 
 
-def test_an_update_is_due_after_two_largest_packets_at_the_latest() -> None:  # 4.12
+def test_an_update_is_due_after_two_packets_of_the_largest_size_at_the_latest() -> None:  # 4.12
     window = small(2**20, packet_bytes_max=1048)
     data(window, 0, bytes(5000))
     window.read(2095)
@@ -129,7 +129,7 @@ def test_each_doubling_must_be_earned() -> None:
     assert window.size_bytes == 200
 
 
-def test_it_does_not_grow_for_a_slow_reader_or_a_slow_sender() -> None:
+def test_the_window_does_not_grow_for_a_slow_reader_or_a_slow_sender() -> None:
     config = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=400)
     slow_reader, slow_sender = make(config), make(config)
     data(slow_reader, 0, bytes(100))
@@ -144,7 +144,7 @@ def test_it_does_not_grow_for_a_slow_reader_or_a_slow_sender() -> None:
     assert slow_sender.size_bytes == 100
 
 
-def test_it_grows_when_it_is_told_that_the_sender_is_fast_and_the_reader_keeps_up() -> None:
+def test_the_window_grows_after_use_up_when_the_reader_keeps_up() -> None:
     window = make(EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_bytes_max=10_000))
     data(window, 0, bytes(30))
     window.use_up()
@@ -164,7 +164,7 @@ def test_growth_is_granted_by_the_budget_and_given_back() -> None:
     data(first, 0, bytes(100))
     read_all(first)
     first.advance()
-    assert first.size_bytes == 100  # nothing is left
+    assert first.size_bytes == 100  # the budget is exhausted
     second.release()
     data(first, 1, bytes(first.window_bytes))
     read_all(first)
@@ -175,7 +175,7 @@ def test_growth_is_granted_by_the_budget_and_given_back() -> None:
     assert budget.granted_bytes == 0
 
 
-def test_what_an_initiator_may_send_early_fits_any_window() -> None:  # 3.6
+def test_early_data_fits_any_window() -> None:  # 3.6
     window = small(100)
     window.admit(64)
     assert window.window_bytes == 100
@@ -231,7 +231,7 @@ def test_packets_without_bytes_take_their_place() -> None:  # 2.7
     assert window.received_offset == 0
 
 
-def test_data_without_bytes_is_no_chunk() -> None:  # 1.5: DATA has at least one byte; a hostile one hides no end
+def test_data_without_bytes_is_no_chunk() -> None:  # 1.5: a hostile peer cannot hide the end with it
     window = make()
     data(window, 0, b"")
     assert not window.readable
@@ -239,7 +239,7 @@ def test_data_without_bytes_is_no_chunk() -> None:  # 1.5: DATA has at least one
     assert window.at_end
 
 
-def test_who_discards_keeps_nothing_and_misses_nothing() -> None:  # 5.2, 5.6
+def test_a_discarding_window_keeps_nothing_and_misses_nothing() -> None:  # 5.2, 5.6
     window = make()
     data(window, 0, b"abc")
     data(window, 5, b"xyz")
@@ -292,7 +292,7 @@ def test_large_slices_are_charged_with_the_body_that_they_pin() -> None:
     assert window.pinned_bytes == 0
 
 
-def test_what_is_pinned_makes_the_window_smaller() -> None:
+def test_pinned_memory_makes_the_window_smaller() -> None:
     window = make()
     (part,) = slices(bytes(100 * KIB), 70 * KIB)
     data(window, 0, part)
@@ -314,7 +314,7 @@ def test_a_small_part_of_a_large_body_is_copied() -> None:
     assert large.pinned_bytes == 2**20 - 64 * KIB  # there is room for the body
 
 
-def test_two_bodies_by_turns() -> None:
+def test_bodies_that_arrive_in_alternation_are_released_when_read() -> None:
     window = small(2**22)
     bodies = [bytes(200 * KIB), bytes(200 * KIB)]
     parts = [list(slices(body, *[64 * KIB] * 3)) for body in bodies]
@@ -334,7 +334,7 @@ def test_only_bytes_of_the_stream_are_kept_beyond_a_gap() -> None:
     assert (window.pinned_bytes, window.next_sequence) == (0, FIRST + 2)
 
 
-def test_bytes_of_their_own_are_kept_as_they_are() -> None:
+def test_a_payload_that_is_not_a_slice_is_kept_without_a_copy() -> None:
     window = make()
     whole = bytes(64 * KIB)
     data(window, 0, whole)

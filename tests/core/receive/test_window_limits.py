@@ -1,4 +1,4 @@
-"""More of the receive window: its limits to the byte, what bodies cost, and when it grows."""
+"""More of the receive window: its limits to the byte, the cost of bodies, and when it grows."""
 
 import pytest
 
@@ -13,11 +13,11 @@ GROWING = EndpointConfig(window_bytes_min=100, window_bytes_start=100, window_by
 # limits
 
 
-def test_the_window_holds_what_it_says_beyond_a_gap_too() -> None:  # 4.1
+def test_the_window_takes_its_full_size_beyond_a_gap_too() -> None:  # 4.1
     window = small(100)
     assert data(window, 1, bytes(100)) is Arrival.OUT_OF_ORDER
     assert data(window, 2, b"x") is Arrival.REFUSED
-    # What carries no byte of the stream needs no room.
+    # A packet without bytes of the stream needs no room.
     assert window.insert(FIRST + 2, OPTION, b"option", None) is Arrival.OUT_OF_ORDER
 
 
@@ -29,7 +29,7 @@ def test_everything_beyond_a_gap_counts_together() -> None:
     assert data(window, 3, bytes(30)) is Arrival.OUT_OF_ORDER
 
 
-def test_what_was_beyond_a_gap_counts_once_when_it_is_closed() -> None:
+def test_bytes_beyond_a_gap_count_once_when_the_gap_is_filled() -> None:
     window = small(100)
     data(window, 1, bytes(30))
     data(window, 0, bytes(10))
@@ -37,7 +37,7 @@ def test_what_was_beyond_a_gap_counts_once_when_it_is_closed() -> None:
     assert data(window, 4, b"x") is Arrival.REFUSED
 
 
-def test_the_peer_is_told_once_of_the_same_room() -> None:  # 4.12
+def test_the_same_room_is_announced_once() -> None:  # 4.12
     window = small(100)
     data(window, 0, bytes(100))
     window.read(25)
@@ -45,7 +45,7 @@ def test_the_peer_is_told_once_of_the_same_room() -> None:  # 4.12
     assert not window.advance()
 
 
-def test_a_quarter_is_rounded_down() -> None:  # 4.12
+def test_the_quarter_that_an_update_waits_for_is_rounded_down() -> None:  # 4.12
     window = small(103)
     data(window, 0, bytes(103))
     window.read(24)
@@ -77,7 +77,7 @@ def test_the_reader_keeps_pace_when_less_than_a_quarter_waits_for_it() -> None:
     assert window.size_bytes == 200
 
 
-def test_who_discards_asks_the_budget_for_nothing() -> None:
+def test_a_discarding_window_takes_nothing_from_the_budget() -> None:
     budget = WindowBudget(1 << 20)
     window = ReceiveWindow(GROWING, budget, FIRST)
     data(window, 0, bytes(80))
@@ -98,7 +98,7 @@ def test_small_slices_are_gathered_up_to_64_kib() -> None:
     assert [len(window.read(1 << 20)), len(window.read(1 << 20))] == [64 * KIB, 1]
 
 
-def test_slices_of_4_kib_are_handed_on_as_they_are() -> None:
+def test_slices_of_4_kib_are_handed_on_without_gathering() -> None:
     window = make()
     data(window, 0, b"x")
     data(window, 1, bytes(4 * KIB))
@@ -113,13 +113,13 @@ def test_slices_of_4_kib_are_handed_on_as_they_are() -> None:
         (300, 64, 599, False),
     ],
 )
-def test_what_is_kept_of_a_body_and_what_is_copied(body_kib: int, slice_kib: int, window_kib: int, kept: bool) -> None:
+def test_slices_are_kept_or_copied_by_their_share(body_kib: int, slice_kib: int, window_kib: int, kept: bool) -> None:
     window = small(window_kib * KIB)
     data(window, 0, memoryview(bytes(body_kib * KIB))[: slice_kib * KIB])
     assert window.pinned_bytes == ((body_kib - slice_kib) * KIB if kept else 0)
 
 
-def test_a_body_that_was_let_go_is_charged_again_when_more_of_it_comes() -> None:
+def test_a_released_body_is_charged_again_when_more_of_it_arrives() -> None:
     window = make()
     body = memoryview(bytes(128 * KIB))
     data(window, 0, body[: 64 * KIB])
@@ -142,10 +142,10 @@ def test_slices_that_waited_beyond_a_gap_are_charged_once() -> None:
     assert window.pinned_bytes == 0
 
 
-# the end of who discards
+# the end of a discarding window
 
 
-def test_who_discards_is_closed_by_close_alone() -> None:  # 5.6
+def test_a_discarding_window_is_closed_by_close_alone() -> None:  # 5.6
     window = make()
     window.discard()
     data(window, 0, b"x")

@@ -1,4 +1,4 @@
-"""Clause 4.8: what counts as lost, by time after a receipt."""
+"""Clause 4.8: which packets count as lost, by the time since their receipt."""
 
 from tunnel.core.constants import NEVER_US
 from tunnel.core.send.loss import LossDetector
@@ -25,7 +25,7 @@ def test_nothing_is_lost_before_something_later_is_acknowledged() -> None:
     assert len(detector) == 3
 
 
-def test_what_was_overtaken_is_lost_when_patience_ends() -> None:
+def test_overtaken_segments_are_lost_when_patience_ends() -> None:
     detector = LossDetector()
     first, second, third, fourth = segments(detector, 0, 50, 60, 70)
     detector.acknowledged(third)
@@ -43,7 +43,7 @@ def test_an_older_acknowledgement_overtakes_nothing_more() -> None:
     assert detector.lost(PATIENCE_US, PATIENCE_US) == ([first], NEVER_US)
 
 
-def test_what_is_forgotten_proves_nothing() -> None:
+def test_a_forgotten_segment_proves_nothing() -> None:
     detector = LossDetector()
     _, second = segments(detector, 0, 0)
     detector.forget(second)
@@ -61,7 +61,7 @@ def test_a_new_receipt_moves_a_segment_to_the_end() -> None:
     assert detector.lost(PATIENCE_US, PATIENCE_US) == ([], NEVER_US)
 
 
-def test_clear() -> None:
+def test_clear_forgets_every_segment() -> None:
     detector = LossDetector()
     first, _ = segments(detector, 0, 0)
     assert detector.newest() is not None
@@ -71,7 +71,7 @@ def test_clear() -> None:
     assert first.order == -1
 
 
-def test_everything_may_be_overtaken() -> None:
+def test_an_acknowledgement_of_the_last_segment_overtakes_all_others() -> None:
     detector = LossDetector()
     first, second = segments(detector, 0, 0)
     detector.acknowledged(second)

@@ -38,13 +38,13 @@ def test_every_interval_keeps_its_bounds(samples: list[int], pull_interval_us: i
 
 
 @given(st.integers(1, 10 * SECOND_US), st.integers(1, 10 * SECOND_US))
-def test_a_constant_round_trip_is_found(start_us: int, true_us: int) -> None:
+def test_the_estimate_converges_on_a_constant_round_trip(start_us: int, true_us: int) -> None:
     rtt = after(start_us, *[true_us] * 200)
     assert abs(rtt.srtt_us - true_us) <= 8
     assert rtt.variance_us <= 16
 
 
-def test_a_new_one_knows_nothing() -> None:
+def test_a_new_estimator_has_no_values() -> None:
     rtt = RttEstimator()
     assert (rtt.latest_us, rtt.minimum_us, rtt.srtt_us, rtt.variance_us) == (0, 0, 0, 0)
     assert (rtt.backoff, rtt.widened, rtt.pull_interval_us) == (0, 0, 0)
@@ -54,12 +54,12 @@ def test_the_smallest_round_trip_is_a_microsecond() -> None:  # 0 would mean tha
     assert after(1, 1).srtt_us == 1
 
 
-def test_the_first_sample() -> None:  # RFC 6298 2.2
+def test_the_first_sample_sets_srtt_and_half_of_it_as_the_variance() -> None:  # RFC 6298 2.2
     rtt = after(100_000)
     assert (rtt.srtt_us, rtt.variance_us, rtt.minimum_us, rtt.latest_us) == (100_000, 50_000, 100_000, 100_000)
 
 
-def test_later_samples() -> None:  # RFC 6298 2.3: the variance first, with the old SRTT
+def test_later_samples_update_variance_then_srtt() -> None:  # RFC 6298 2.3: the variance first, with the old SRTT
     rtt = after(800_000, 1_600_000)
     assert rtt.variance_us == 400_000 + (800_000 - 400_000) // 4
     assert rtt.srtt_us == 800_000 + 100_000
@@ -97,7 +97,7 @@ def test_the_tail_probe_waits_two_round_trips() -> None:  # 4.7
     assert after(100_000, pull_interval_us=50_000).tail_probe_us() == 275_000
 
 
-def test_the_reordering_window() -> None:  # 4.8
+def test_the_reordering_window_widens_with_spurious_retransmissions() -> None:  # 4.8
     rtt = after(80_000)
     assert (rtt.reorder_window_us(1), rtt.reorder_window_us(2)) == (20_000, 80_000)
     for quarters in range(1, 20):

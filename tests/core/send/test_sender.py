@@ -27,7 +27,7 @@ def test_rto_doubles_from_one_second_to_sixty_and_resends_the_head_alone() -> No
     assert bench.sender.rtt.backoff == 0
 
 
-def test_rto_does_not_run_before_the_receipt() -> None:  # 4.6, 4.8: what is in an unfinished exchange is not lost
+def test_rto_does_not_run_before_the_receipt() -> None:  # 4.6, 4.8: a packet in an unfinished exchange is not lost
     bench = Bench()
     (segment,) = bench.send(1, receipted=False)
     assert bench.timers.next() == NEVER_US
@@ -91,12 +91,12 @@ def test_a_later_receipt_postpones_the_tail_probe() -> None:
     bench.send(1)
     assert bench.timers.get(Timer.TAIL_PROBE) == bench.now + 125 * MS  # not moved for every receipt
     assert bench.fire() == 125 * MS
-    assert bench.sender.take(BIG, bench.now) is None  # looked again
+    assert bench.sender.take(BIG, bench.now) is None  # the timer only moved
     assert bench.fire() == 100 * MS
     assert bench.carry().cause == "pto_probe"
 
 
-def test_the_tail_is_gone_when_the_probe_is_due() -> None:
+def test_a_tail_probe_that_finds_no_tail_does_nothing() -> None:
     bench = Bench().measured()
     (segment,) = bench.send(1)
     bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), 5, bench.now)
@@ -109,7 +109,7 @@ def test_the_tail_is_gone_when_the_probe_is_due() -> None:
 
 
 @pytest.mark.parametrize(("lanes", "window_us"), [(1, 25 * MS), (4, 100 * MS)])
-def test_what_was_overtaken_is_resent_after_rtt_and_the_reordering_window(lanes: int, window_us: int) -> None:  # 4.8
+def test_an_overtaken_packet_is_resent_after_rtt_and_the_reordering_window(lanes: int, window_us: int) -> None:  # 4.8
     bench = Bench(lanes=lanes).measured()
     first, second = bench.send(1, 1)
     bench.now += RTT_US
@@ -120,7 +120,7 @@ def test_what_was_overtaken_is_resent_after_rtt_and_the_reordering_window(lanes:
     assert first.cause == "retransmit_reordered"
 
 
-def test_a_retransmitted_packet_proves_nothing_unless_its_latest_attempt_is_named() -> None:  # 4.8
+def test_a_resent_packet_proves_nothing_unless_its_latest_attempt_is_echoed() -> None:  # 4.8
     bench = Bench().measured()
     first, second = bench.send(1, 1)
     bench.fire()
@@ -146,16 +146,16 @@ def test_without_a_sample_nothing_is_lost_by_time() -> None:
     assert bench.sender.take(BIG, bench.now) is None
 
 
-# losses for certain
+# certain losses
 
 
-def test_a_batch_given_up_is_resent_at_once() -> None:  # 4.10
+def test_a_batch_that_was_given_up_is_resent_at_once() -> None:  # 4.10
     bench = Bench()
     segments = bench.send(1, 1, receipted=False)
     bench.sender.given_up(segments[0], 0)
     assert bench.sender.sendable()
     assert bench.carry() is segments[0]
-    bench.sender.given_up(segments[0], 0)  # an older attempt of what is under way again
+    bench.sender.given_up(segments[0], 0)  # an older attempt of a packet in flight again
     assert not bench.sender.sendable()
     assert bench.stats.resent_by_cause == {"batch_given_up": 1}
     bench.receipt(segments[1])
@@ -163,7 +163,7 @@ def test_a_batch_given_up_is_resent_at_once() -> None:  # 4.10
     assert not bench.sender.sendable()
 
 
-def test_what_the_relay_dropped_is_resent() -> None:  # 4.10, 2.9
+def test_packets_dropped_by_the_relay_are_resent() -> None:  # 4.10, 2.9
     bench = Bench()
     segments = bench.send(1, 1, 1)
     bench.sender.dropped(wrap(FIRST - 5), wrap(FIRST + 1), 1000, bench.now)
@@ -177,7 +177,7 @@ def test_what_the_relay_dropped_is_resent() -> None:  # 4.10, 2.9
 
 
 @pytest.mark.parametrize("ends", ["edge", "ack", "rto", "resume"])
-def test_with_no_room_at_the_relay_the_sender_waits_but_not_for_ever(ends: str) -> None:  # 2.9
+def test_with_no_room_at_the_relay_the_sender_waits_but_not_forever(ends: str) -> None:  # 2.9
     bench = Bench()
     first, second = bench.send(1, 1)
     bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST + 1), 0, bench.now)
@@ -190,7 +190,7 @@ def test_with_no_room_at_the_relay_the_sender_waits_but_not_for_ever(ends: str) 
         bench.ack(0)
     elif ends == "rto":
         assert bench.fire() == SECOND_US
-        assert bench.carry() is first  # for it RTO has run as well
+        assert bench.carry() is first  # RTO has passed for it, too
     else:
         bench.sender.suspend()
         bench.sender.resume(NO_EDGE, bench.now)
@@ -198,7 +198,7 @@ def test_with_no_room_at_the_relay_the_sender_waits_but_not_for_ever(ends: str) 
     assert bench.carry() is second
 
 
-def test_being_told_that_nothing_fits_when_nothing_is_in_flight_stops_nothing() -> None:
+def test_a_drop_without_room_does_not_stop_a_sender_with_nothing_in_flight() -> None:
     bench = Bench()
     (segment,) = bench.send(1)
     bench.ack(0)
@@ -226,7 +226,7 @@ def test_a_suspended_sender_is_silent_and_without_timers() -> None:  # 6.5
     assert bench.carry().attempt == 0
 
 
-def test_a_resume_begins_every_backoff_anew() -> None:  # 4.6, 4.7
+def test_a_resume_resets_every_backoff() -> None:  # 4.6, 4.7
     bench = Bench().measured()
     (segment,) = bench.send(1)
     for _ in range(3):  # the tail probe, then RTO twice
@@ -242,7 +242,7 @@ def test_a_resume_begins_every_backoff_anew() -> None:  # 4.6, 4.7
     assert bench.timers.get(Timer.TAIL_PROBE) == bench.now + bench.sender.rtt.tail_probe_us()
 
 
-def test_a_stopped_sender_takes_no_news() -> None:  # 5.3
+def test_a_stopped_sender_ignores_receipts_losses_and_drops() -> None:  # 5.3
     bench = Bench().measured()
     (segment,) = bench.send(5, receipted=False)
     bench.sender.probe_due = True
@@ -260,7 +260,7 @@ def test_a_stopped_sender_takes_no_news() -> None:  # 5.3
 # the window probe
 
 
-def test_a_shut_window_is_probed_after_rto_then_doubling_to_a_minute() -> None:  # 4.12
+def test_a_closed_window_is_probed_after_rto_which_doubles_to_a_minute() -> None:  # 4.12
     bench = Bench(peer_edge=1)
     bench.send(1)
     bench.sender.write(b"x", bench.now)
@@ -272,7 +272,7 @@ def test_a_shut_window_is_probed_after_rto_then_doubling_to_a_minute() -> None: 
         bench.sender.probe_due = False
     assert gaps == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert bench.sender.probing_since_us == 2 * SECOND_US
-    bench.ack(0, window=0)  # answered, but still shut
+    bench.ack(0, window=0)  # answered, but the window is still closed
     assert bench.sender.probing_since_us == NEVER_US
     assert bench.fire() == 60 * SECOND_US
     bench.ack(0, window=5)
@@ -281,7 +281,7 @@ def test_a_shut_window_is_probed_after_rto_then_doubling_to_a_minute() -> None: 
     assert bench.carry().size == 1
 
 
-def test_what_is_written_when_the_window_is_shut_already_starts_the_probe() -> None:  # 4.12
+def test_writing_into_a_closed_window_starts_the_probe() -> None:  # 4.12
     bench = Bench(peer_edge=1)
     bench.send(1)
     bench.ack(0, window=0)
@@ -290,7 +290,7 @@ def test_what_is_written_when_the_window_is_shut_already_starts_the_probe() -> N
     assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + bench.sender.rtt.base_rto_us()
 
 
-def test_what_is_written_first_starts_the_wait_and_so_does_an_opened_window() -> None:  # 4.15
+def test_the_first_write_and_a_reopened_window_start_the_wait() -> None:  # 4.15
     bench = Bench(peer_edge=1)
     sender = bench.sender
     assert sender.waiting_since_us == NEVER_US
@@ -303,13 +303,13 @@ def test_what_is_written_first_starts_the_wait_and_so_does_an_opened_window() ->
     bench.receipt(bench.carry())
     bench.now += 5
     bench.ack(0, window=0)
-    assert sender.waiting_since_us == NEVER_US  # the peer's reader is slow: probes say whether it is there
+    assert sender.waiting_since_us == NEVER_US  # the peer's reader is slow: probes show whether the peer is alive
     bench.now += 5
     bench.ack(0, window=3)
     assert sender.waiting_since_us == bench.now
 
 
-def test_the_first_packet_is_wanted_again() -> None:  # 3.3
+def test_a_repeated_handshake_resends_the_first_packet_until_acknowledged() -> None:  # 3.3
     bench = Bench()
     assert not bench.sender.repeat_first()
     bench.sender.insert(PacketType.ACCEPTED, b"", bench.now)
@@ -336,7 +336,7 @@ def test_ends_and_options_start_the_wait_too() -> None:  # 4.15
     assert bench.carry().type == PacketType.FINISH
 
 
-def test_late_receipts_and_echoes_that_prove_nothing_new() -> None:  # 4.5, 4.9
+def test_a_late_receipt_counts_and_a_repeated_echo_proves_nothing_new() -> None:  # 4.5, 4.9
     bench = Bench().measured()
     (segment,) = bench.send(1, receipted=False)
     bench.sender.given_up(segment, 0)
@@ -355,7 +355,7 @@ def test_late_receipts_and_echoes_that_prove_nothing_new() -> None:  # 4.5, 4.9
     assert other.state is SegmentState.RECEIPTED
 
 
-def test_an_echo_of_what_is_acknowledged_selectively_already() -> None:
+def test_an_echo_for_a_packet_already_acknowledged_proves_nothing() -> None:
     bench = Bench().measured()
     _, second = bench.send(1, 1)
     bench.fire()
@@ -365,7 +365,7 @@ def test_an_echo_of_what_is_acknowledged_selectively_already() -> None:
     assert bench.stats.packets_spurious == 0
 
 
-def test_rto_of_what_is_under_way_again_is_no_rto() -> None:
+def test_rto_is_ignored_while_its_packet_is_being_carried_again() -> None:
     bench = Bench()
     (segment,) = bench.send(1)
     bench.sender.dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)

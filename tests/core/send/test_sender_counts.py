@@ -1,4 +1,4 @@
-"""More of the sender: what it is when it is new and when it is stopped, what it counts, and what an echo proves."""
+"""More of the sender: its state when new and when stopped, what it counts, and what an echo proves."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tunnel.core.timers import Timer, TimerTable
 from tunnel.wire import PacketType
 
 
-def test_a_new_one_waits_for_its_route() -> None:
+def test_a_new_sender_waits_for_its_route() -> None:
     timers = TimerTable()
     sender = Sender(SendWindow(FIRST, BIG, BIG), timers, ConnectionStats(), CarrierView())
     sender.write(b"x", SECOND_US)
@@ -22,7 +22,7 @@ def test_a_new_one_waits_for_its_route() -> None:
     assert timers.next() == NEVER_US
 
 
-def test_a_stopped_one_sends_nothing_again_and_keeps_nothing() -> None:  # 5.3
+def test_a_stopped_sender_sends_nothing_again_and_keeps_nothing() -> None:  # 5.3
     bench = Bench()
     first, second = bench.send(1, 1, receipted=False)
     bench.sender.stop()
@@ -32,7 +32,7 @@ def test_a_stopped_one_sends_nothing_again_and_keeps_nothing() -> None:  # 5.3
     assert len(bench.sender._loss) == 0
 
 
-def test_what_is_carried_is_counted_each_time() -> None:
+def test_every_transmission_is_counted() -> None:
     bench = Bench()
     segments = bench.send(10, 20)
     for segment in segments:
@@ -44,7 +44,7 @@ def test_what_is_carried_is_counted_each_time() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "proves"), [(0, False), (1, True)])
-def test_only_the_attempt_that_arrived_proves_that_others_were_overtaken(attempt: int, proves: bool) -> None:  # 4.8
+def test_only_an_echo_of_the_latest_attempt_proves_others_overtaken(attempt: int, proves: bool) -> None:  # 4.8
     bench = Bench().measured()
     start = bench.number
     bench.send(1, 1, 1)
@@ -56,7 +56,7 @@ def test_only_the_attempt_that_arrived_proves_that_others_were_overtaken(attempt
     assert (bench.timers.get(Timer.REORDER) != NEVER_US) is proves
 
 
-def test_every_needless_retransmission_counts() -> None:  # 4.5
+def test_every_needless_retransmission_is_counted() -> None:  # 4.5
     bench = Bench().measured()
     for _ in range(2):
         (segment,) = bench.send(1)
@@ -67,12 +67,12 @@ def test_every_needless_retransmission_counts() -> None:  # 4.5
 
 
 def probed_twice(bench: Bench) -> None:
-    """The window is closed; two probes have left."""
+    """Write into a closed window and let two probes leave."""
     bench.sender.write(bytes(10), bench.now)
     assert [bench.fire() // SECOND_US, bench.fire() // SECOND_US] == [1, 2]
 
 
-def test_window_probes_begin_anew_when_the_window_has_opened() -> None:  # 4.12
+def test_window_probes_restart_their_backoff_when_the_window_has_opened() -> None:  # 4.12
     bench = Bench(peer_edge=0)
     probed_twice(bench)
     bench.ack(-1, window=1)
@@ -81,7 +81,7 @@ def test_window_probes_begin_anew_when_the_window_has_opened() -> None:  # 4.12
     assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
 
 
-def test_window_probes_begin_anew_when_the_peer_was_heard_of_something_else() -> None:  # 4.12
+def test_window_probes_restart_their_backoff_when_the_peer_acknowledges_anything() -> None:  # 4.12
     bench = Bench(peer_edge=0)
     probed_twice(bench)
     bench.sender.insert(PacketType.OPTION, b"option", bench.now)
@@ -90,7 +90,7 @@ def test_window_probes_begin_anew_when_the_peer_was_heard_of_something_else() ->
     assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
 
 
-def test_window_probes_begin_anew_with_the_route() -> None:  # 4.6, 4.12
+def test_window_probes_restart_their_backoff_when_the_route_is_resumed() -> None:  # 4.6, 4.12
     bench = Bench(peer_edge=0)
     probed_twice(bench)
     bench.sender.suspend()
@@ -99,7 +99,7 @@ def test_window_probes_begin_anew_with_the_route() -> None:  # 4.6, 4.12
     assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
 
 
-def test_a_flush_asks_when_the_last_of_it_has_left() -> None:  # 4.17
+def test_a_flush_probes_when_its_last_byte_has_left() -> None:  # 4.17
     bench = Bench()
     sender = bench.sender
     sender.write(bytes(30), bench.now)
@@ -112,11 +112,11 @@ def test_a_flush_asks_when_the_last_of_it_has_left() -> None:  # 4.17
     sender.probe_due = False
     sender.write(bytes(10), bench.now)
     assert sender.take(10, bench.now) is not None
-    assert not sender.probe_due  # it has asked
+    assert not sender.probe_due  # the flush has had its probe
     sender.flush(40)
-    assert sender.probe_due  # at once: all of it has left
+    assert sender.probe_due  # at once: all of its bytes have left
     bench.ack(2)
-    assert not sender.probe_due  # nobody waits any more
+    assert not sender.probe_due  # no flush waits any more
 
 
 def test_a_flush_ends_with_the_sender() -> None:

@@ -39,7 +39,7 @@ def test_without_a_receipt_there_is_no_sample() -> None:  # 4.5
     assert bench.stats.bytes_receipted == 1
 
 
-def test_the_echoed_attempt_gives_an_exact_sample_of_what_was_sent_again() -> None:  # 4.5, 4.9
+def test_the_echoed_attempt_gives_an_exact_sample_for_a_resent_packet() -> None:  # 4.5, 4.9
     bench = Bench().measured()
     (segment,) = bench.send(1)
     bench.fire()
@@ -63,12 +63,12 @@ def test_an_echo_of_an_earlier_attempt_proves_a_needless_retransmission() -> Non
     bench.ack(1, attempt=0)
     assert bench.sender.rtt.latest_us == 300 * MS
     assert (bench.stats.packets_spurious, bench.sender.rtt.widened) == (1, 1)
-    bench.ack(1, attempt=0)  # the same word twice proves nothing more
+    bench.ack(1, attempt=0)  # the same echo again proves nothing more
     assert bench.stats.packets_spurious == 1
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_what_was_receipted_on_another_route_gives_no_sample(is_told: bool) -> None:  # 4.5
+def test_a_receipt_from_before_a_resume_gives_no_sample(is_told: bool) -> None:  # 4.5
     bench = Bench().measured()
     segments = bench.send(1, 1)
     before = bench.sender.rtt.srtt_us
@@ -84,7 +84,7 @@ def test_what_was_receipted_on_another_route_gives_no_sample(is_told: bool) -> N
     assert bench.sender.rtt.srtt_us == before
 
 
-def test_an_echo_that_cannot_be_is_no_sample() -> None:
+def test_an_impossible_echo_gives_no_sample() -> None:
     bench = Bench()
     bench.send(1, 1)
     bench.now += 5

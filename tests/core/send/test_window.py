@@ -1,4 +1,4 @@
-"""The sending half of a stream: numbers, pieces, what is in flight and what limits it."""
+"""The sending half of a stream: numbers, segments, and the limits on what is in flight."""
 
 import pytest
 from xxhash import xxh3_128
@@ -22,7 +22,7 @@ def take(window: SendWindow, size_max: int = BIG) -> Segment:
 
 
 def carry(window: SendWindow, *payloads: bytes) -> list[Segment]:
-    """One segment for each payload, in flight."""
+    """Put one segment in flight for each payload."""
     segments = []
     for payload in payloads:
         assert window.write(payload) == len(payload)
@@ -33,7 +33,7 @@ def carry(window: SendWindow, *payloads: bytes) -> list[Segment]:
 # writing and cutting
 
 
-def test_write_takes_what_there_is_room_for() -> None:
+def test_write_takes_as_much_as_there_is_room_for() -> None:
     window = make(buffer_bytes_max=10)
     assert window.write(b"") == 0
     assert window.write(b"1234567") == 7
@@ -105,7 +105,7 @@ def test_ends_follow_everything_written() -> None:  # 5.1
     assert window.exhausted
 
 
-def test_a_close_may_know_nothing_of_what_was_received() -> None:
+def test_a_close_may_name_no_received_number() -> None:
     window = make()
     window.end(PacketType.CLOSE)
     end = decode_end(take(window).payload)
@@ -124,7 +124,7 @@ def test_ends_need_no_window_but_may_be_held() -> None:  # 5.1, 3.6
     assert take(window).type == PacketType.FINISH
 
 
-def test_idle_and_exhausted() -> None:
+def test_idle_means_all_acknowledged_and_exhausted_means_all_sent() -> None:
     window = make()
     assert window.idle
     window.write(b"x")
@@ -172,7 +172,7 @@ def test_the_edge_of_the_window_never_moves_left() -> None:  # 4.1
     assert window.peer_edge == 101
 
 
-def test_no_crumbs_while_others_are_in_flight() -> None:  # RFC 9293 3.8.6.2.1
+def test_no_small_segment_leaves_while_others_are_in_flight() -> None:  # RFC 9293 3.8.6.2.1
     window = make(peer_edge=100)
     window.write(b"x" * 5000)
     assert take(window).size == 100
@@ -185,7 +185,7 @@ def test_no_crumbs_while_others_are_in_flight() -> None:  # RFC 9293 3.8.6.2.1
     window.peer_edge = 1125
     assert window.take(BIG) is None
     window.acknowledge(FIRST + 1, [])
-    assert take(window).size == 1  # nothing is in flight: better than nothing
+    assert take(window).size == 1  # nothing is in flight: a small one is better than none
 
 
 # the relay's edge
@@ -216,7 +216,7 @@ def test_one_packet_may_always_be_in_flight() -> None:  # 4.11
     assert take(window).size == 1024
 
 
-def test_an_edge_smaller_than_what_is_lost_lets_the_oldest_pass_alone() -> None:
+def test_an_edge_smaller_than_a_lost_packet_lets_the_oldest_pass_alone() -> None:
     window = make()
     first, second, third = carry(window, b"x" * 2000, b"y" * 2000, b"z" * 2000)
     for segment in (second, first, third):
@@ -243,7 +243,7 @@ def test_an_older_or_impossible_edge_is_ignored() -> None:
     assert window.edge_bytes == 60
 
 
-def test_what_is_sent_again_counts_against_the_edge_until_acknowledged() -> None:  # 4.11
+def test_a_resent_packet_counts_against_the_edge_until_acknowledged() -> None:  # 4.11
     window = make()
     (segment,) = carry(window, b"x" * 100)
     window.announce_edge(FIRST, 500)
@@ -260,7 +260,7 @@ def test_what_is_sent_again_counts_against_the_edge_until_acknowledged() -> None
 # acknowledgement and loss
 
 
-def test_acknowledgements_of_both_kinds_are_merged() -> None:  # 4.4
+def test_cumulative_and_selective_acknowledgements_are_merged() -> None:  # 4.4
     window = make()
     segments = carry(window, b"a", b"b", b"c", b"d", b"e")
     assert window.acknowledge(FIRST - 1, [(FIRST + 3, FIRST + 3)]) == [segments[3]]
@@ -284,7 +284,7 @@ def test_acknowledgements_of_both_kinds_are_merged() -> None:  # 4.4
         (FIRST - 1, [(FIRST + 1, FIRST)]),
     ],
 )
-def test_what_the_peer_cannot_have_received_is_malformed(cumulative: int, ranges: list[tuple[int, int]]) -> None:  # 4.4
+def test_an_impossible_acknowledgement_is_malformed(cumulative: int, ranges: list[tuple[int, int]]) -> None:  # 4.4
     window = make()
     carry(window, b"a", b"b")
     assert window.acknowledge(cumulative, ranges) is None
@@ -306,7 +306,7 @@ def test_the_oldest_loss_leaves_first_and_with_its_cause() -> None:
     assert window.lost_size() == 0
 
 
-def test_what_is_acknowledged_is_not_sent_again() -> None:
+def test_acknowledged_packets_are_not_sent_again() -> None:
     window = make()
     first, second = carry(window, b"a", b"b")
     window.lose(second, "cause")
@@ -333,7 +333,7 @@ def test_receipts_of_earlier_attempts_are_remembered() -> None:
     assert (segment.receipt_of(0), segment.receipt_of(1), segment.receipt_of(2)) == (50, 70, -1)
 
 
-def test_packets_that_carry_no_bytes() -> None:  # 3.5, 2.7
+def test_packets_without_bytes_need_no_window() -> None:  # 3.5, 2.7
     window = make(peer_edge=0)
     window.insert(PacketType.ACCEPTED, b"answer")
     window.insert(PacketType.OPTION, b"option")
@@ -343,7 +343,7 @@ def test_packets_that_carry_no_bytes() -> None:  # 3.5, 2.7
     assert (window.sent_offset, window.edge_used) == (0, 0)
 
 
-def test_junking_keeps_what_was_acknowledged() -> None:  # 5.3, 5.4
+def test_junking_keeps_the_acknowledged_offset() -> None:  # 5.3, 5.4
     window = make()
     carry(window, b"abc", b"defg")
     window.write(b"hij")
@@ -365,12 +365,12 @@ def test_junking_keeps_what_was_acknowledged() -> None:  # 5.3, 5.4
 def test_receipts_of_earlier_attempts_are_kept_and_others_are_unknown() -> None:  # 4.5
     segment = Segment(FIRST, PacketType.DATA, b"x", 0, 1)
     assert segment.receipt_of(0) == segment.receipt_of(5) == -1
-    segment.receipt_us = 0  # the clock may begin there
+    segment.receipt_us = 0  # a valid time: clocks may start at 0
     segment.next_attempt()
     assert (segment.receipt_of(0), segment.receipt_of(1), segment.receipt_of(2)) == (0, -1, -1)
 
 
-def test_receipts_may_become_void_those_of_earlier_attempts_too() -> None:  # 4.5
+def test_voiding_receipts_includes_those_of_earlier_attempts() -> None:  # 4.5
     segment = Segment(FIRST, PacketType.DATA, b"x", 0, 1)
     segment.receipt_us = 40
     segment.next_attempt()
@@ -379,7 +379,7 @@ def test_receipts_may_become_void_those_of_earlier_attempts_too() -> None:  # 4.
     assert (segment.receipt_of(0), segment.receipt_of(1)) == (-1, -1)
 
 
-def test_what_was_lost_and_is_acknowledged_has_no_size() -> None:
+def test_an_acknowledged_packet_no_longer_counts_as_lost() -> None:
     window = make()
     first, second = carry(window, b"a", b"bc")
     window.lose(first, "cause")
@@ -411,7 +411,7 @@ def test_an_edge_from_before_the_route_is_ignored() -> None:  # 7.12
     assert window.edge_bytes == 5
 
 
-def test_writing_nothing_costs_no_copy_of_what_follows() -> None:
+def test_an_empty_write_does_not_cause_a_copy_of_the_next_one() -> None:
     window = make()
     window.write(b"")
     data = bytes(100_000)
@@ -419,7 +419,7 @@ def test_writing_nothing_costs_no_copy_of_what_follows() -> None:
     assert take(window).payload is data
 
 
-def test_what_is_sent_again_waits_no_more() -> None:
+def test_a_resent_packet_no_longer_waits() -> None:
     window = make()
     for segment in carry(window, b"aaa", b"bb"):
         window.lose(segment, "cause")
@@ -428,7 +428,7 @@ def test_what_is_sent_again_waits_no_more() -> None:
     assert window.waiting_bytes == 2
 
 
-def test_an_old_ack_still_says_what_had_come_beyond_it() -> None:  # 4.4: ACKs overtake each other
+def test_the_ranges_of_an_old_ack_still_count() -> None:  # 4.4: ACKs overtake each other
     window = make()
     segments = carry(window, b"a", b"b", b"c", b"d")
     assert window.acknowledge(FIRST, []) == segments[:1]

@@ -1,4 +1,4 @@
-"""The measurements of messages: a tiny run of every case over a link."""
+"""The benchmark of messages: a tiny run of every case over a link."""
 
 import json
 
@@ -7,10 +7,10 @@ import pytest
 from loadtests.bench.messages.__main__ import main
 
 
-def test_every_case_comes_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_case_is_measured_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--carriers", "link", "--seconds", "0.1", "--count", "1000", "--callers", "4", "--mib", "2", "--json"]
     assert main(arguments) == 0
     rows = {row["name"]: row["value"] for row in json.loads(capsys.readouterr().out)}
     assert rows["link: async, batches of 200, zstd"] > 0
     assert rows["calls, 4 callers on one connection"] > 0
-    assert rows["2 MiB in one packet, out of a file, onto the disk"] > 0
+    assert rows["2 MiB in one packet, from a file to the disk"] > 0

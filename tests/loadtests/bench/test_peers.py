@@ -1,4 +1,4 @@
-"""The comparison with others: what counts as survived, the weather, and a small run of ours between real processes."""
+"""The comparison with other tunnels: the meaning of "survived", the weather, and a small run between real processes."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 def forwarder(stack: ExitStack, target: int, front: Front) -> Started:
-    """A contender that repeats nothing."""
+    """Start a contender that repeats nothing."""
     command = python_command("loadtests.bench.road_peer", "forward", "--port", str(target))
     server = stack.enter_context(Process(command, ready=lambda line: line.startswith("ready ")))
     port = int(server.ready_line.split()[1])
@@ -42,7 +42,7 @@ BARE = Contender("bare", "a forwarder", forwarder)
         ("kill -9", {End.FAILED, End.ENDED}),
     ],
 )
-def test_who_repeats_nothing_survives_good_weather_alone(weather: str, ends: set[End]) -> None:
+def test_a_plain_forwarder_survives_only_good_weather(weather: str, ends: set[End]) -> None:
     outcome = survive(BARE, BY_NAME[weather], 12 * MIB)
     assert outcome.end in ends
     assert (outcome.share == 1) == (outcome.end is End.WHOLE)
@@ -59,7 +59,7 @@ def test_the_tunnel_survives_cuts_and_a_killed_server(capsys: pytest.CaptureFixt
 
 
 def travel(handler: Handler, size_bytes: int = MIB) -> Outcome:
-    """A journey to this target."""
+    """Make a journey to a target that runs this handler."""
 
     writers: list[asyncio.StreamWriter] = []
 
@@ -81,13 +81,13 @@ def travel(handler: Handler, size_bytes: int = MIB) -> Outcome:
     return asyncio.run(run())
 
 
-def test_what_stands_still_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_stalled_journey_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journeys, "STAND_S", 0.2)
     outcome = travel(lambda reader, writer: None)
     assert (outcome.end, outcome.share) == (End.STOOD, 0)
 
 
-def test_an_end_that_comes_early_is_told_from_an_error() -> None:
+def test_an_early_end_of_stream_is_distinguished_from_an_error() -> None:
     def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write_eof()
 
@@ -99,12 +99,12 @@ def test_an_end_that_comes_early_is_told_from_an_error() -> None:
     assert travel(reset).end is End.FAILED
 
 
-def test_who_does_not_listen_has_failed() -> None:
+def test_a_journey_to_a_closed_port_has_failed() -> None:
     with hold_port() as port:
         assert asyncio.run(Journey(1).travel(port)).end is End.FAILED
 
 
-def test_wrong_bytes_are_wrong() -> None:
+def test_altered_bytes_are_detected() -> None:
     async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(MIB)
         writer.write(bytes(MIB))
@@ -112,7 +112,7 @@ def test_wrong_bytes_are_wrong() -> None:
     assert travel(lie).end is End.WRONG
 
 
-def test_an_outcome_reads_well() -> None:
+def test_an_outcome_is_shown_in_words() -> None:
     assert str(Outcome(End.WHOLE, 1.0, 4.04)) == "whole, 4.0 s"
     assert str(Outcome(End.ENDED, 0.121, 1.0)) == "ends early at 12%"
 
@@ -146,7 +146,7 @@ def test_a_program_that_ends_at_once_is_an_error() -> None:
             programs.wait_listening(process, 1)
 
 
-def test_the_table_has_every_weather_and_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_explains_the_weather_and_the_contenders(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "--only",
         "tunnel-poll",

@@ -1,4 +1,4 @@
-"""The measurement of the road: its arithmetic, and a small run between real processes."""
+"""The benchmark of the whole path: its arithmetic, and a small run between real processes."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_a_small_run_between_processes(capsys: pytest.CaptureFixture[str]) -> No
     assert bare["echo_of_bare"] == 1
 
 
-def test_the_table_names_every_way_and_its_topology() -> None:
+def test_the_table_compares_every_path_and_names_its_topology() -> None:
     rows = [Row("bare-1", "a - b", 1, 1, 1000, 2000, 50, 90), Row("x", "a = b", 1, 1, 500, 500, 100, 200, 0.5, 0.25, 2)]
     text = render(rows, ["machine"])
     assert text.startswith("machine\n")
@@ -32,7 +32,7 @@ def test_the_table_names_every_way_and_its_topology() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"), [(["--only", "nothing"], "no way is called"), (["--size", "x"], "--size")]
+    ("arguments", "why"), [(["--only", "nothing"], "there is no path named"), (["--size", "x"], "--size")]
 )
 def test_wrong_arguments_are_refused(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -48,15 +48,17 @@ def test_a_missing_peer_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "socat is not installed" in capsys.readouterr().err
 
 
-def test_what_is_not_compiled_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_compiled_build_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def nothing(root: Path) -> dict[str, str]:
-        raise NotCompiledError("nothing is compiled: make compiled")
+        raise NotCompiledError("there is no compiled build: run make compiled")
 
     monkeypatch.setattr(processes, "compiled_environment", nothing)
     assert main(["--only", "link-compiled", "--size", "1KiB", "--runs", "1"]) == 2
     assert "make compiled" in capsys.readouterr().err
 
 
-def test_every_way_has_a_bare_one_to_compare_with() -> None:
+def test_every_path_has_a_bare_path_of_equal_length_to_compare_with() -> None:
     bare = {road.hops for road in ROADS if road.name.startswith("bare-")}
     assert {road.hops for road in ROADS} == bare

@@ -1,4 +1,4 @@
-"""The demo in small; its verdicts; and how it is shown."""
+"""A small run of the demo; its verdicts; and how it is shown."""
 
 import asyncio
 import io
@@ -58,8 +58,14 @@ def test_a_good_verdict() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"ways": [Way("upload", 2, 2, 1.0, "aa", "ab")]}, "upload: what arrived is not what was written"),
-    ({"ways": [Way("upload", 2, 1, 1.0, "aa", "aa")]}, "upload: what arrived is not what was written"),
+    (
+        {"ways": [Way("upload", 2, 2, 1.0, "aa", "ab")]},
+        "upload: the bytes that arrived are not those that were written",
+    ),
+    (
+        {"ways": [Way("upload", 2, 1, 1.0, "aa", "aa")]},
+        "upload: the bytes that arrived are not those that were written",
+    ),
     ({"faults": {}}, "the proxy injected no fault"),
     ({"repeats": {}, "resent": {}}, "nothing had to be repeated"),
     ({"kills": [Kill("upload", 0.5, 0, 0.5, 1.0)]}, "not killed in the middle"),
@@ -82,7 +88,7 @@ def test_sizes_for_people() -> None:
 
 
 @in_loop
-async def test_it_is_drawn_on_a_terminal() -> None:
+async def test_the_demo_is_drawn_on_a_terminal() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=120, height=40)
     show = LiveShow(console)
     play = Play(4 * MIB, 1, show.said)
@@ -100,7 +106,7 @@ async def test_it_is_drawn_on_a_terminal() -> None:
 
 
 @in_loop
-async def test_it_is_told_in_lines_elsewhere(
+async def test_the_demo_prints_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadtests.demo.show._LINE_S", 0)
@@ -116,7 +122,9 @@ async def test_it_is_told_in_lines_elsewhere(
         assert words in told
 
 
-def test_what_cannot_begin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_demo_that_cannot_start_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     def fail(*arguments: object) -> None:
         raise NotReadyError("the relay ended")
 
@@ -125,13 +133,13 @@ def test_what_cannot_begin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert left.value.code == 2
     monkeypatch.setattr(playing, "Stage", fail)
     assert command.main([]) == 1
-    assert "the demo could not begin: the relay ended" in capsys.readouterr().err
+    assert "the demo could not start: the relay ended" in capsys.readouterr().err
 
 
 @in_loop
 async def test_a_connection_that_breaks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoStage:
-        """Nobody listens at its forward."""
+        """A stage on whose forwarded port no process listens."""
 
         local_port = 0
         exchanges = 0

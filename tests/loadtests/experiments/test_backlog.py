@@ -1,4 +1,4 @@
-"""The measurement of backlogs: its parts in this process; the whole needs a dozen processes and is run by hand."""
+"""The benchmark of backlogs: its parts in this process. The whole needs a dozen processes and is run by hand."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support.loops import in_loop
 from tunnel.messages import BrokerConfig, Log, LogBroker, LogConfig
 
 
-def test_a_backlog_is_made_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_backlog_is_filled_read_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measures = Measures(3000)
     _fill(tmp_path, 3000, measures)
     assert measures.backlog_messages == 3000
@@ -29,7 +29,7 @@ def test_a_backlog_is_made_and_read(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @in_loop
-async def test_the_sides_work_on_a_broker(tmp_path: Path) -> None:
+async def test_producer_consumer_and_reader_work_on_a_broker(tmp_path: Path) -> None:
     with Log.open(tmp_path / "master", LogConfig(flush_messages=100, flush_s=0.001)) as log:
         log.append([bytes(1024)] * 11_000)
         log.flush()

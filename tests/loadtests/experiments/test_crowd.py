@@ -1,4 +1,4 @@
-"""A crowd in small, through real processes; and what is noticed and printed about it."""
+"""A small crowd of connections through real processes; its checks and its report."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def test_every_digest_is_right(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 @in_loop
-async def test_what_comes_back_is_compared_and_who_stands_still_is_let_go() -> None:
+async def test_echoed_bytes_are_compared_and_a_stalled_connection_is_dropped() -> None:
     class Liar(Echo):
         def data_received(self, data: bytes) -> None:
             super().data_received(b"!" + data[1:])
@@ -50,13 +50,13 @@ async def test_what_comes_back_is_compared_and_who_stands_still_is_let_go() -> N
         assert (report.wrong, report.moved_bytes) == (0, 2 * 10 * 4096)
     async with await loop.create_server(Liar, "127.0.0.1", 0) as server:
         await Crowd(server.sockets[0].getsockname()[1], report).round(1)
-    assert (report.wrong, "not those that were sent" in report.failure) == (1, True)
+    assert (report.wrong, "bytes that were sent" in report.failure) == (1, True)
 
 
-def test_what_a_person_reads() -> None:
+def test_the_summary_for_people() -> None:
     text = summary(REPORT)
     assert "p50 of 3: 0.75 s (goal: at most 1 s)" in text
-    assert "p99 beside / alone    1.25 (goal: at most 1.5)" in text
+    assert "ratio of the two p99  1.25 (goal: at most 1.5)" in text
     assert "moved                 4 MiB in 2.0 s, 2 MiB/s" in text
     assert text.endswith("OK: 20 connections, every digest right")
     bad = summary(msgspec.structs.replace(REPORT, beside_p99_s=9.0, wrong=1, failure="it broke"))

@@ -1,4 +1,4 @@
-"""What idle and stopped connections cost, with a few of them."""
+"""The cost of idle and stopped connections, measured with a few of them."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ def test_idle_connections_cost_one_held_request_and_stopped_ones_stay_within_the
     assert figures.is_good
 
 
-def test_what_is_not_good() -> None:
+def test_figures_beyond_a_limit_are_not_good() -> None:
     assert Figures(1, 1, 0, 0, 10, 10).is_good
     assert not Figures(1, 2, 0, 0, 10, 10).is_good
     assert not Figures(1, 1, 0, 0, 11, 10).is_good

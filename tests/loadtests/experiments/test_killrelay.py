@@ -1,4 +1,4 @@
-"""A transfer through nginx that outlives its relay, five times; and what is printed about it."""
+"""A transfer through nginx survives five kills of its relay; and the report about it."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from tunnel.command_line import configure_log
 
 @pytest.mark.real("nginx")
 @pytest.mark.timeout(300)
-def test_five_kills_cost_no_byte(capsys: pytest.CaptureFixture[str]) -> None:
+def test_five_kills_lose_no_byte(capsys: pytest.CaptureFixture[str]) -> None:
     configure_log("error", sys.__stderr__)
     code = main(["--kills", "5", "--size", "12MiB", "--json"])
     report = json.loads(capsys.readouterr().out)
@@ -37,7 +37,7 @@ REPORT = Report(
 )
 
 
-def test_what_a_person_reads() -> None:
+def test_the_summary_for_people() -> None:
     text = summary(REPORT)
     assert "10 MiB (up) in 2.0 s, 5.0 MiB/s" in text
     assert "p50 1.00 s, p99 1.00 s (goal: p50 at most 2 s)" in text
@@ -47,7 +47,7 @@ def test_what_a_person_reads() -> None:
     assert summary(bad).endswith("FAILED: gone")
 
 
-def test_a_size_that_is_none_and_a_machine_without_nginx(
+def test_an_invalid_size_and_a_missing_nginx_are_errors(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SystemExit) as left:

@@ -1,4 +1,4 @@
-"""Bytes both ways through the fault proxy, a few of them; the digests are what counts."""
+"""A small transfer both ways through the fault proxy, judged by digests."""
 
 import asyncio
 import json
@@ -20,14 +20,14 @@ def test_every_byte_arrives_through_hard_weather() -> None:
     assert sum(outcome.faults.values()) > 0
 
 
-def test_a_size_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--size", "much"])
     assert ended.value.code == 2
     assert "--size" in capsys.readouterr().err
 
 
-def test_all_cases_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_cases_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--size", "256KiB", "--json"]) == 0
     cases = json.loads(capsys.readouterr().out)["cases"]
     assert [case["name"] for case in cases] == ["no faults", "faults", "late", "late, silent faults"]

@@ -1,4 +1,4 @@
-"""The load test of the outbox: a short run with real processes, and that it would notice what it looks for."""
+"""The load test of the outbox: a short run with real processes; and it detects the errors that it looks for."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tunnel.exit_codes import INTEGRITY, LOST
 from tunnel.messages import Inbox
 
 
-def test_everything_arrives_once_and_in_order_while_all_three_are_killed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_arrive_once_and_in_order_though_every_process_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--messages", "3000", "--kills", "3", "--limit", "100"]) == 0
     shown = capsys.readouterr().out
     assert "kill -9: sender 1, receiver 1, relay 1" in shown
@@ -28,7 +28,9 @@ def test_everything_arrives_once_and_in_order_while_all_three_are_killed(capsys:
         ([0, 1, 2, 3, 99], (0, 0, 0, 1)),
     ],
 )
-def test_what_is_wrong_is_counted(tmp_path: Path, numbers: list[int], expected: tuple[int, int, int, int]) -> None:
+def test_wrong_messages_are_counted_by_kind(
+    tmp_path: Path, numbers: list[int], expected: tuple[int, int, int, int]
+) -> None:
     header = b"\x00" + b"o" * 16 + (1).to_bytes(8, "big")
     with Inbox.open(tmp_path) as inbox:
         inbox.log.append([header + index.to_bytes(8, "big") + make_payload(n) for index, n in enumerate(numbers)])
@@ -38,7 +40,7 @@ def test_what_is_wrong_is_counted(tmp_path: Path, numbers: list[int], expected: 
     assert outcome.is_good is (numbers == [0, 1, 2, 3])
 
 
-def test_the_exit_code_says_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_distinguishes_lost_connections_from_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert payload_number(make_payload(7)) == 7
     for outcome, code in ((Outcome(1), LOST), (Outcome(1, lost=1, finished=True), INTEGRITY)):
         monkeypatch.setattr("loadtests.experiments.outbox.__main__.run", lambda *a, outcome=outcome, **k: outcome)

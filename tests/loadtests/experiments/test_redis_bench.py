@@ -1,4 +1,4 @@
-"""redis-benchmark beside itself: in small through real processes, and what is read and printed."""
+"""redis-benchmark with and without the tunnel: a small run through real processes, and the parser and the report."""
 
 import json
 
@@ -21,13 +21,13 @@ def test_both_runs_end_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(report["direct"]) == list(report["tunnel"]) == ["SET", "GET"]
 
 
-def test_what_redis_benchmark_says() -> None:
+def test_the_output_of_redis_benchmark_is_parsed() -> None:
     figures = parse_figures(SAID)
     assert figures["SET"] == Figures(1538.46, 0.471, 1.983)
     assert list(figures) == ["SET", "LPUSH (needed to benchmark LRANGE)"]
 
 
-def test_what_a_person_reads() -> None:
+def test_the_summary_for_people() -> None:
     report = Report(20000, 20, "", "poll", {"SET": Figures(50000, 0.25, 1.5)}, {"SET": Figures(500, 25, 150)})
     assert "SET       50000     0.25     1.50  |         500    25.00   150.00" in summary(report)
     assert summary(report).endswith("OK: 1 tests without an error")
@@ -35,8 +35,8 @@ def test_what_a_person_reads() -> None:
     assert summary(report).endswith("FAILED: Error: Server closed the connection")
 
 
-def test_what_is_not_installed_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SystemExit, match="2"):
         main([])
-    assert "not on this machine: redis-server, redis-benchmark, nginx" in capsys.readouterr().err
+    assert "not installed: redis-server, redis-benchmark, nginx" in capsys.readouterr().err

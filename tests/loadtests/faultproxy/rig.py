@@ -1,4 +1,4 @@
-"""A fault proxy between real sockets in one event loop: an origin that keeps what it got, and bare clients."""
+"""A fault proxy between real sockets in one event loop: an origin that records its requests, and bare clients."""
 
 import asyncio
 import contextlib
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 STREAM_BYTES_MAX = 1 << 20
-DEADLINE_S = 60  # only a hanging test gets there
+DEADLINE_S = 60  # only a hanging test reaches it
 
 P = ParamSpec("P")
 
 
 @dataclass
 class Received:
-    """A request as it came to the origin. `complete`: it came to its end."""
+    """A request as the origin received it. `complete`: up to its end."""
 
     method: str
     target: str
@@ -47,7 +47,7 @@ class Received:
 
 @dataclass
 class Answer:
-    """A response as it came to a client. `complete`: it came to its end."""
+    """A response as a client received it. `complete`: up to its end."""
 
     status: int
     headers: dict[str, str]
@@ -59,7 +59,7 @@ Handler = Callable[[Received, asyncio.StreamReader, asyncio.StreamWriter], Await
 
 
 def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test in a loop of its own; fail it for errors that only the loop saw."""
+    """Run the test in a loop of its own; fail it also for errors that only the loop's exception handler sees."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -77,7 +77,7 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
-    """First line and headers, names in lower case. Raise IncompleteReadError at the end."""
+    """Read the first line and the headers, names in lower case. Raise IncompleteReadError at the end of the stream."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
     return first, {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
 
@@ -85,7 +85,7 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
 async def read_body(
     reader: asyncio.StreamReader, headers: dict[str, str], *, to_end: bool = False
 ) -> tuple[bytes, bool]:
-    """What came of a body, and whether it came to its end."""
+    """Read a body; return the bytes that arrived, and whether it was complete."""
     body = b""
     try:
         if headers.get("transfer-encoding") == "chunked":
@@ -105,7 +105,7 @@ async def read_body(
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes | None:
-    """All that comes until the peer ends; None when it resets."""
+    """Return all data until the peer's end of stream, or None if it resets the connection."""
     try:
         return await reader.read(-1)
     except ConnectionError:
@@ -113,14 +113,14 @@ async def ended(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Close it with RST."""
+    """Close the connection with RST."""
     connection = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
 async def echo(request: Received, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The handler of an origin that nobody told otherwise."""
+    """The default handler of an origin: answer with the body of the request."""
     body = request.body or b"nothing"
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nX-Target: {request.target}\r\n\r\n"
     writer.write(head.encode() + (b"" if request.method == "HEAD" else body))
@@ -193,7 +193,7 @@ class Client:
         self.writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Send these bytes. That the connection broke shows where it is read."""
+        """Send these bytes. A broken connection shows when the test reads."""
         self.writer.write(data)
         with contextlib.suppress(ConnectionError):
             await self.writer.drain()
@@ -207,7 +207,7 @@ class Client:
         await self.send("\r\n".join([*lines, "", ""]).encode() + (body or b""))
 
     async def chunked(self, *chunks: bytes, target: str = "/", end: bool = True) -> None:
-        """Send a POST request with these chunks, and the last one if it shall end."""
+        """Send a POST request with these chunks; the final chunk only if `end`."""
         await self.send(f"POST {target} HTTP/1.1\r\nHost: origin.test\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         for chunk in chunks:
             await self.send(b"%x\r\n%s\r\n" % (len(chunk), chunk))
@@ -215,7 +215,7 @@ class Client:
             await self.send(b"0\r\n\r\n")
 
     async def answer(self, *, bodiless: bool = False) -> Answer:
-        """The next response. Raise IncompleteReadError when none comes before the end."""
+        """Return the next response. Raise IncompleteReadError if the connection ends before it."""
         first, headers = await read_head(self.reader)
         status = int(first.split(" ")[1])
         if bodiless or status < 200:
@@ -224,21 +224,21 @@ class Client:
         return Answer(status, headers, body, complete)
 
     async def post(self, body: bytes, target: str = "/", **headers: str) -> Answer:
-        """A request and its response."""
+        """Send a request and return its response."""
         await self.request("POST", target, body, **headers)
         return await self.answer()
 
     async def ended(self) -> bytes | None:
-        """All that comes until the proxy ends the connection; None when it resets it."""
+        """Return all data until the proxy ends the connection, or None if it resets it."""
         return await ended(self.reader)
 
     async def ended_or_answered(self) -> None:
-        """Wait for the end or for a whole answer, whichever comes."""
+        """Wait for the end of the connection or for a whole answer, whichever comes first."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await self.answer()
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self.writer.close()
         with contextlib.suppress(ConnectionError):
             await self.writer.wait_closed()
@@ -265,14 +265,14 @@ class Rig:
         await self._stack.aclose()
 
     async def connect(self, address: tuple[str, int] | None = None) -> Client:
-        """A new client of the proxy, or of what listens elsewhere; closed at the end of the rig."""
+        """A new client of the proxy, or of the server at `address`; closed at the end of the rig."""
         host, port = address or self.proxy.address
         client = Client(*await asyncio.open_connection(host, port, limit=STREAM_BYTES_MAX))
         self._stack.push_async_callback(client.close)
         return client
 
     async def turns(self, count: int = 30) -> None:
-        """Let time pass: so many round trips that avoid the proxy, which has its turns meanwhile."""
+        """Let time pass: make `count` round trips beside the proxy, which gets turns of the loop meanwhile."""
         async with Origin() as other:
             client = await self.connect(other.address)
             for _ in range(count):
@@ -280,5 +280,5 @@ class Rig:
 
     @property
     def faults(self) -> list[tuple[str, int, str]]:
-        """Cause, exchange and text of every record."""
+        """The cause, exchange and text of every record."""
         return [(record.cause or record.event, record.exchange, record.text) for record in self.records]

@@ -1,4 +1,4 @@
-"""What the proxy is like: limits, buffers, patience, blackholes, one connection."""
+"""The proxy's settings: size limits, buffering, idle cuts, blackholes, one connection at a time."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ BODY = bytes(range(256)) * 256  # 64 KiB
 
 
 class Holding:
-    """A handler that answers when it is told to."""
+    """A handler that delays its answer until `go_on` is set."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -35,7 +35,7 @@ async def test_bodies_up_to_the_limit_pass() -> None:
 
 
 @in_loop
-async def test_a_length_above_the_limit() -> None:
+async def test_a_content_length_above_the_limit_is_refused() -> None:
     async with Rig(limit_bytes=len(BODY) - 1) as rig:
         client = await rig.connect()
         for _ in range(2):
@@ -54,7 +54,7 @@ async def test_a_length_above_the_limit() -> None:
 
 @in_loop
 @pytest.mark.parametrize("buffer", [False, True])
-async def test_a_chunked_body_above_the_limit(buffer: bool) -> None:
+async def test_a_chunked_body_above_the_limit_is_refused(buffer: bool) -> None:
     async with Rig(limit_bytes=len(BODY) - 1, buffer=buffer) as rig:
         client = await rig.connect()
         for _ in range(2):
@@ -66,7 +66,7 @@ async def test_a_chunked_body_above_the_limit(buffer: bool) -> None:
 
 
 @in_loop
-async def test_the_limit_may_be_exceeded_when_an_answer_has_begun() -> None:
+async def test_a_body_may_exceed_the_limit_after_the_answer_has_begun() -> None:
     async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"first")
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhasty\r\n")
@@ -85,7 +85,7 @@ async def test_the_limit_may_be_exceeded_when_an_answer_has_begun() -> None:
 
 
 @in_loop
-async def test_requests_are_collected() -> None:
+async def test_a_buffering_proxy_forwards_only_whole_requests() -> None:
     async with Rig(buffer=True) as rig:
         client = await rig.connect()
         await client.chunked(b"first ", end=False)
@@ -99,7 +99,7 @@ async def test_requests_are_collected() -> None:
 
 
 @in_loop
-async def test_a_client_that_waits_to_continue_is_told_to_by_a_collecting_proxy() -> None:
+async def test_a_buffering_proxy_answers_expect_100_continue_itself() -> None:
     async with Rig(buffer=True) as rig:
         client = await rig.connect()
         await client.request("POST", Expect="100-continue", Content_Length="4")
@@ -110,7 +110,7 @@ async def test_a_client_that_waits_to_continue_is_told_to_by_a_collecting_proxy(
 
 
 @in_loop
-async def test_responses_are_collected() -> None:
+async def test_a_buffering_proxy_forwards_only_whole_responses() -> None:
     async def in_turns(_: Received, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
         await go_on.wait()
@@ -130,7 +130,7 @@ async def test_responses_are_collected() -> None:
 
 
 @in_loop
-async def test_what_is_too_large_to_collect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bodies_too_large_for_the_buffer_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtests.faultproxy.exchange.COLLECTED_BYTES_MAX", len(BODY) - 1)
     monkeypatch.setattr(responder_module, "COLLECTED_BYTES_MAX", 6)
     async with Rig(buffer=True) as rig:
@@ -138,7 +138,7 @@ async def test_what_is_too_large_to_collect_is_refused(monkeypatch: pytest.Monke
         assert (await client.post(BODY)).status == 413
         await client.request("GET")
         assert (await client.answer()).status == 502
-        assert rig.records == []  # nobody wanted it
+        assert rig.records == []  # no option asked for this fault, so that there is no record
 
 
 @in_loop
@@ -162,7 +162,7 @@ async def test_an_idle_connection_is_cut_and_counts_from_its_last_byte() -> None
 
 
 @in_loop
-async def test_a_silent_cut_leads_nowhere() -> None:
+async def test_a_silently_cut_connection_carries_nothing_more() -> None:
     handler = Holding()
     async with Rig(handler, idle_cut=IdleCut(20_000, silent=True)) as rig:
         client = await rig.connect()
@@ -199,7 +199,7 @@ async def test_a_blackhole_cuts_nothing() -> None:
 
 
 @in_loop
-async def test_what_a_blackhole_put_off_may_be_too_late() -> None:
+async def test_a_cut_postponed_by_a_blackhole_does_not_outlive_the_proxy() -> None:
     with contextlib.ExitStack() as stack:
         async with Rig(idle_cut=IdleCut(1_000)) as rig:
             stack.enter_context(rig.proxy.blackhole())
@@ -240,7 +240,7 @@ async def test_a_blackhole_of_responses_lets_requests_pass() -> None:
 
 
 @in_loop
-async def test_nobody_learns_of_an_end_within_a_blackhole() -> None:
+async def test_a_blackhole_hides_the_end_of_a_connection() -> None:
     async def listen(_: Received, reader: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
         await reader.read()
         gone.set()
@@ -258,7 +258,7 @@ async def test_nobody_learns_of_an_end_within_a_blackhole() -> None:
 
 
 @in_loop
-async def test_blackholes_come_again_and_again() -> None:
+async def test_blackholes_return() -> None:
     async with Rig(blackhole=Blackhole(1_000, 2_000, side="response")) as rig:
         client = await rig.connect()
         while rig.proxy.counts.faults["blackhole"] < 3:
@@ -268,7 +268,7 @@ async def test_blackholes_come_again_and_again() -> None:
 
 
 @in_loop
-async def test_a_blackhole_comes_once() -> None:
+async def test_a_blackhole_with_the_option_once_does_not_return() -> None:
     async with Rig(blackhole=Blackhole(1_000, 1_000, once=True)) as rig:
         client = await rig.connect()
         while len(rig.records) < 2:
@@ -295,7 +295,7 @@ async def test_one_connection_at_a_time() -> None:
         assert await second.ended() is None
         assert rig.faults == [("connection_refused", 0, "one_connection")]
         assert (await first.post(b"x")).status == 200
-        for _ in range(5):  # a new one right after the old one
+        for _ in range(5):  # a new connection may follow at once
             await first.close()
             first = await rig.connect()
             assert (await first.post(b"x")).status == 200
@@ -303,7 +303,7 @@ async def test_one_connection_at_a_time() -> None:
 
 
 async def small_client(rig: Rig) -> Client:
-    """One whose kernel takes little before it is read."""
+    """A client whose kernel buffers little unread data."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     connection.setblocking(False)
@@ -313,7 +313,7 @@ async def small_client(rig: Rig) -> Client:
 
 PIECE = bytes(1 << 20)
 PIECES = 64
-HELD_BYTES_MAX = 24 << 20  # what the kernel may hold between the two, and a little that is ours
+HELD_BYTES_MAX = 24 << 20  # of the kernel's buffers between the two, and of the proxy's
 
 
 @in_loop

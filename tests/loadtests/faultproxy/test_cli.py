@@ -1,4 +1,4 @@
-"""The command: arguments, exit codes, counters and traces."""
+"""The command of the fault proxy: arguments, exit codes, counters and traces."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ from tunnel.traces.jsonl import read_records
 ROOT = Path(__file__).parents[3]
 
 
-def test_without_options_it_does_no_harm() -> None:
+def test_without_options_the_proxy_causes_no_faults() -> None:
     arguments = parse_arguments(["--listen", "127.0.0.1:0"])
     assert arguments.options == FaultProxyOptions()
     assert (arguments.trace, arguments.json) == (None, False)
 
 
-def test_the_example_of_the_help() -> None:
+def test_the_example_in_the_help_works() -> None:
     example = EPILOG.partition("loadtests.faultproxy")[2].partition("exit codes")[0]
     arguments = parse_arguments(example.replace("\\\n", " ").split())
     assert arguments.options == FaultProxyOptions(
@@ -92,7 +92,7 @@ def test_help_names_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert "example" in text
 
 
-def test_where_the_trace_goes(tmp_path: Path) -> None:
+def test_the_path_of_the_trace(tmp_path: Path) -> None:
     assert trace_path(tmp_path) == tmp_path / "faultproxy.jsonl"
     assert trace_path(tmp_path / "new" / "folder") == tmp_path / "new" / "folder" / "faultproxy.jsonl"
     assert (tmp_path / "new" / "folder").is_dir()
@@ -100,7 +100,7 @@ def test_where_the_trace_goes(tmp_path: Path) -> None:
 
 
 async def start(*arguments: str) -> tuple[asyncio.subprocess.Process, str]:
-    """The command, and the first line that it says."""
+    """Start the command; return its process and the first line that it prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -116,7 +116,7 @@ async def start(*arguments: str) -> tuple[asyncio.subprocess.Process, str]:
 
 @in_loop
 @pytest.mark.parametrize(("end", "as_json"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
-async def test_it_serves_until_it_is_told_to_end(tmp_path: Path, end: signal.Signals, as_json: bool) -> None:
+async def test_the_proxy_serves_until_a_signal_ends_it(tmp_path: Path, end: signal.Signals, as_json: bool) -> None:
     trace = tmp_path / "trace.jsonl"
     options = ["--html", "1:after", "--trace", str(trace), "--node", "proxy-2", *(["--json"] if as_json else [])]
     async with Origin() as origin:
@@ -126,7 +126,7 @@ async def test_it_serves_until_it_is_told_to_end(tmp_path: Path, end: signal.Sig
         client = Client(*await asyncio.open_connection(host, int(port)))
         for _ in range(2):
             assert (await client.post(b"body")).headers["content-type"].startswith("text/html")
-        process.send_signal(end)  # with a connection open
+        process.send_signal(end)  # while a connection is open
         out, error = await process.communicate()
         await client.close()
     assert (process.returncode, error) == (0, b"")
@@ -144,7 +144,7 @@ async def test_it_serves_until_it_is_told_to_end(tmp_path: Path, end: signal.Sig
 
 
 @in_loop
-async def test_what_cannot_be_used(tmp_path: Path) -> None:
+async def test_a_busy_port_and_a_bad_trace_path_are_usage_errors(tmp_path: Path) -> None:
     async with Origin() as origin:
         host, port = origin.address
         process, line = await start("--listen", f"{host}:{port}")

@@ -1,4 +1,4 @@
-"""Bodies that are late, cut or altered, and answers of somebody else's."""
+"""Bodies that are delayed, truncated or altered, and answers that the proxy makes up."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ async def test_each_message_is_delayed() -> None:
 
 
 @in_loop
-async def test_streams_are_delayed_piece_by_piece() -> None:
+async def test_chunks_of_a_stream_are_delayed_one_by_one() -> None:
     async with Rig(chunked_echo(size=50_000), delay=Delay(2_000)) as rig:
         client = await rig.connect()
         await client.chunked(BODY[:100_000], BODY[100_000:])
@@ -79,7 +79,7 @@ async def test_a_request_is_truncated(how: str, chunked: bool) -> None:
         assert (record.cause, record.text) == ("request_truncated", f"truncate request {how}")
         assert record.size_bytes == len(request.body)
         if how == "short":
-            assert (await client.post(b"")).status == 200  # nothing of the rest was taken for a request
+            assert (await client.post(b"")).status == 200  # the rest of the body was not parsed as a request
 
 
 @in_loop
@@ -106,7 +106,7 @@ async def test_a_response_is_truncated(how: str, chunked: bool) -> None:
 
 
 @in_loop
-async def test_how_and_where_are_drawn_when_not_said() -> None:
+async def test_the_kind_and_place_of_a_truncation_are_random_by_default() -> None:
     async with Rig(truncate=Truncate(0.7)) as rig:
         for _ in range(30):
             client = await rig.connect()
@@ -119,7 +119,7 @@ async def test_how_and_where_are_drawn_when_not_said() -> None:
 
 
 @in_loop
-async def test_nothing_is_cut_from_nothing() -> None:
+async def test_messages_without_a_body_are_not_damaged() -> None:
     async with Rig(truncate=Truncate(1), flip=Flip(1)) as rig:
         client = await rig.connect()
         await client.request("HEAD")
@@ -135,7 +135,7 @@ def differing_bits(one: bytes, other: bytes) -> int:
 @in_loop
 @pytest.mark.parametrize("bits", [1, 64])
 @pytest.mark.parametrize("side", ["request", "response"])
-async def test_bits_flip(side: str, bits: int) -> None:
+async def test_bits_of_bodies_flip(side: str, bits: int) -> None:
     async with Rig(flip=Flip(1, side, bits)) as rig:
         client = await rig.connect()
         for number in range(3):
@@ -162,7 +162,7 @@ async def test_bits_of_chunked_bodies_flip() -> None:
 
 @in_loop
 @pytest.mark.parametrize("send", [lambda client: client.request(body=BODY), lambda client: client.chunked(BODY)])
-async def test_a_status_instead_of_the_answer(send: "Callable[[Client], asyncio.Future[None]]") -> None:
+async def test_a_status_replaces_the_answer(send: "Callable[[Client], asyncio.Future[None]]") -> None:
     async with Rig(statuses=(Status(503, 1, retry_after_s=2),)) as rig:
         client = await rig.connect()
         for number in (1, 2):
@@ -175,7 +175,7 @@ async def test_a_status_instead_of_the_answer(send: "Callable[[Client], asyncio.
 
 
 @in_loop
-async def test_a_status_after_the_request_took_effect() -> None:
+async def test_a_status_replaces_the_answer_after_the_request_took_effect() -> None:
     async with Rig(statuses=(Status(429, 0), Status(504, 1, after=True))) as rig:
         client = await rig.connect()
         for number in range(2):
@@ -203,7 +203,7 @@ async def test_not_modified_has_no_body() -> None:
 
 @in_loop
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_page_instead_of_the_answer(after: bool) -> None:
+async def test_a_page_replaces_the_answer(after: bool) -> None:
     async with Rig(html=Html(1, after=after)) as rig:
         client = await rig.connect()
         answer = await client.post(BODY)
@@ -217,7 +217,7 @@ async def test_a_page_instead_of_the_answer(after: bool) -> None:
 
 @in_loop
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_client_that_waits_to_continue_is_answered_at_once(after: bool) -> None:
+async def test_a_client_that_expects_100_continue_gets_the_page_at_once(after: bool) -> None:
     async with Rig(html=Html(1, after=after)) as rig:
         client = await rig.connect()
         await client.request("POST", Expect="100-continue", Content_Length="4")

@@ -1,4 +1,4 @@
-"""The plan: seeded, independent of everything but seed, options and number."""
+"""The plan of faults is seeded: it depends only on seed, options and the number of the exchange."""
 
 import dataclasses
 from typing import Any
@@ -39,17 +39,17 @@ def test_the_same_seed_plans_the_same(seed: int, number: int) -> None:
     assert plan_exchange(options, number) == plan_exchange(options, number)
 
 
-GOLDEN_FATES = "0313144304110433143342424444110114440404"  # places in Fate
+GOLDEN_FATES = "0313144304110433143342424444110114440404"  # indices into Fate
 GOLDEN_DELAYS = [285, 289, 179, 176, 224, 212]
 
 
-def test_plans_stay_what_they_were() -> None:
-    """In every process and version: a seed that was noted down brings its faults back."""
+def test_plans_never_change() -> None:
+    """In every process and version, a seed from a report reproduces its faults."""
     assert "".join(str(list(Fate).index(plan.fate)) for plan in plans(ALL, 40)) == GOLDEN_FATES
     assert [plan.request.delay_us for plan in plans(ALL, 6)] == GOLDEN_DELAYS
 
 
-def test_another_seed_plans_something_else() -> None:
+def test_another_seed_gives_another_plan() -> None:
     assert plans(ALL) != plans(dataclasses.replace(ALL, seed=8))
 
 
@@ -63,7 +63,7 @@ def test_another_seed_plans_something_else() -> None:
         {"duplicate": 1.0},
     ],
 )
-def test_one_option_changes_no_draw_of_another(more: dict[str, Any]) -> None:
+def test_changing_one_option_does_not_change_the_faults_of_others(more: dict[str, Any]) -> None:
     changed = plans(dataclasses.replace(ALL, **more))
     for before, after in zip(plans(ALL), changed, strict=True):
         assert "html" in more or before.fate is after.fate
@@ -89,7 +89,7 @@ def test_faults_are_as_frequent_as_asked() -> None:
     assert {len(plan.response.flips) for plan in planned} == set(range(9))
 
 
-def test_certain_faults() -> None:
+def test_priorities_of_faults_with_probability_1() -> None:
     assert {plan.fate for plan in plans(FaultProxyOptions(drop_request=Drop(1), drop_response=Drop(1)))} == {
         Fate.REQUEST_DROPPED
     }
@@ -102,7 +102,7 @@ def test_certain_faults() -> None:
     assert plan_exchange(both, 1).duplicates_after_us == ((FaultKind.DUPLICATE, 0), (FaultKind.LATE_DUPLICATE, 5))
 
 
-def test_one_side_alone() -> None:
+def test_faults_may_be_limited_to_one_side() -> None:
     options = FaultProxyOptions(truncate=Truncate(1, "request", "cut"), flip=Flip(1, "response"))
     plan = plan_exchange(options, 1)
     assert (plan.request.cut_at is None, plan.request.is_short, plan.request.flips) == (False, False, ())

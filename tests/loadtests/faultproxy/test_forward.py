@@ -10,7 +10,7 @@ from tests.loadtests.faultproxy.rig import Client, Origin, Rig, ended, in_loop, 
 
 
 async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that answers with capitals, and with a last word when the client has ended."""
+    """A server that answers in capitals, and says `bye` after the client's end of stream."""
     while data := await reader.read(65536):
         writer.write(data.upper())
     writer.write(b" bye")
@@ -19,7 +19,7 @@ async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def connect(client: Client, address: tuple[str, int], *, more: bytes = b"") -> int:
-    """Ask for a tunnel, with bytes that do not wait for the answer; return the status."""
+    """Ask for a tunnel, and send `more` without waiting for the answer; return the status."""
     host, port = address
     await client.send(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode() + more)
     answer = await client.answer(bodiless=True)
@@ -28,7 +28,7 @@ async def connect(client: Client, address: tuple[str, int], *, more: bytes = b""
 
 
 @in_loop
-async def test_absolute_urls_go_where_they_say() -> None:
+async def test_requests_with_absolute_urls_reach_the_hosts_in_them() -> None:
     async with Rig(upstream=None) as rig, Origin() as second:
         client = await rig.connect()
         for origin in (rig.origin, second, rig.origin):
@@ -36,7 +36,7 @@ async def test_absolute_urls_go_where_they_say() -> None:
             assert (answer.body, answer.headers["x-target"]) == (b"body", "/path?query")
         host = "{}:{}".format(*second.address)
         assert [request.headers["host"] for request in second.received] == [host]
-        assert rig.origin.connections == 2  # one at a time belongs to a client's connection
+        assert rig.origin.connections == 2  # a client's connection has one upstream connection at a time
         await client.request("GET", rig.origin.url)
         assert (await client.answer()).headers["x-target"] == "/"
 
@@ -45,11 +45,11 @@ async def test_absolute_urls_go_where_they_say() -> None:
 @pytest.mark.parametrize(
     "target", ["/", "https://origin.test/", "ftp://origin.test/", "http:///", "http://origin.test:x/"]
 )
-async def test_where_it_cannot_go(target: str) -> None:
+async def test_a_request_without_a_usable_target_is_refused(target: str) -> None:
     async with Rig(upstream=None) as rig:
         client = await rig.connect()
         answer = await client.post(b"body", target)
-        assert (answer.status, answer.body) == (400, b"400 no such upstream\n")
+        assert (answer.status, answer.body) == (400, b"400 the proxy cannot tell where to forward this request\n")
         assert rig.proxy.counts.bad_requests == 1
         assert (await client.post(b"body", rig.origin.url)).status == 200
 
@@ -69,7 +69,7 @@ async def test_connect_makes_a_tunnel() -> None:
 
 
 @in_loop
-async def test_http_within_a_tunnel_is_not_looked_at() -> None:
+async def test_http_inside_a_tunnel_is_not_parsed() -> None:
     async with Rig(statuses=(Status(503, 0),)) as rig:
         client = await rig.connect()
         assert await connect(client, rig.origin.address) == 200
@@ -93,13 +93,13 @@ async def test_a_broken_tunnel_is_broken_on_both_sides() -> None:
 
 
 @in_loop
-async def test_connect_to_nobody() -> None:
+async def test_connect_to_a_closed_port_or_an_invalid_target() -> None:
     with hold_port() as port:
         async with Rig() as rig:
             client = await rig.connect()
             assert await connect(client, ("127.0.0.1", port)) == 502
             assert (await client.reader.readexactly(27)).endswith(b"upstream\n")
-            assert (await client.post(b"x")).status == 200  # it is still HTTP
+            assert (await client.post(b"x")).status == 200  # the connection still speaks HTTP
     async with Rig() as rig:
         client = await rig.connect()
         await client.send(b"CONNECT nonsense HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The grammar of option values, and what it says about the rest."""
+"""The grammar of option values, and its error messages."""
 
 import re
 from collections.abc import Callable
@@ -72,7 +72,7 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
 
 
 @pytest.mark.parametrize(("parse", "text", "value"), GOOD)
-def test_what_it_means(parse: Callable[[str], Any], text: str, value: Any) -> None:
+def test_valid_values_are_parsed(parse: Callable[[str], Any], text: str, value: Any) -> None:
     assert parse(text) == value
 
 
@@ -96,7 +96,7 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (parse_address, "host:http", "not an address"),
     (parse_address, "host:²", "not an address"),
     (parse_upstream, "127.0.0.1:8080", "not a URL like"),
-    (parse_upstream, "https://relay.test", "for TLS let clients use CONNECT"),
+    (parse_upstream, "https://relay.test", "for TLS, let clients use CONNECT"),
     (parse_upstream, "http://", "not a URL like"),
     (parse_upstream, "http://[::1", "not a URL"),
     (parse_upstream, "http://host:99999", "not a URL"),
@@ -104,18 +104,18 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (parse_upstream, "http://host?query", "only scheme, host and port"),
     (parse_upstream, "http://user@host", "only scheme, host and port"),
     (Drop.parse, "often", "not a probability"),
-    (Drop.parse, "0.1:loud", "'loud' in '0.1:loud' is not known; behind the value may stand: silent"),
-    (Drop.parse, "0.1:silent:silent", "says something twice"),
+    (Drop.parse, "0.1:loud", "'loud' in '0.1:loud' is not known; expected after the value: silent"),
+    (Drop.parse, "0.1:silent:silent", "has a word twice"),
     (Drop.parse, "", "too few parts"),
     (LateDuplicate.parse, "0.1", "too few parts"),
     (LateDuplicate.parse, "0.1:", "too few parts"),
     (LateDuplicate.parse, "0.1:60", "a duration with its unit"),
-    (LateDuplicate.parse, "0.1:60s:x", "may stand: nothing"),
+    (LateDuplicate.parse, "0.1:60s:x", "expected after the value: nothing"),
     (Delay.parse, "20ms±50ms", "the jitter is larger than the delay"),
     (Delay.parse, "50ms±", "a duration with its unit"),
     (Delay.parse, "50ms+20ms", "a duration with its unit"),
-    (Truncate.parse, "0.1:request:response", "only one of request, response"),
-    (Truncate.parse, "0.1:short:cut", "only one of short, cut"),
+    (Truncate.parse, "0.1:request:response", "only one of these may be given: request, response"),
+    (Truncate.parse, "0.1:short:cut", "only one of these may be given: short, cut"),
     (Flip.parse, "0.1:bits=65", "bits=65 is not a number from 1 to 64"),
     (Flip.parse, "0.1:bits=", "is not a number from 1 to 64"),
     (Flip.parse, "0.1:bits", "'bits' in '0.1:bits' is not known"),
@@ -123,23 +123,23 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (Status.parse, "200:0.1", "is not a status from 300 to 599"),
     (Status.parse, "503", "too few parts"),
     (Status.parse, "503:0.1:retry=soon", "a duration with its unit"),
-    (Status.parse, "503:0.1:retry=1s:retry=2s", "says something twice"),
-    (IdleCut.parse, "0s", "nothing lives for 0 seconds"),
+    (Status.parse, "503:0.1:retry=1s:retry=2s", "has a word twice"),
+    (IdleCut.parse, "0s", "an idle time of 0 would cut every connection"),
     (Blackhole.parse, "30s", "lacks @EVERY, as in 30s@60s"),
     (Blackhole.parse, "60s@60s", "end before the next one begins"),
-    (Blackhole.parse, "0s@60s", "longer than nothing"),
-    (Blackhole.parse, "0s@60s:once", "longer than nothing"),
-    (Blackhole.parse, "30s@60s:request:response", "only one of request, response"),
+    (Blackhole.parse, "0s@60s", "longer than 0"),
+    (Blackhole.parse, "0s@60s:once", "longer than 0"),
+    (Blackhole.parse, "30s@60s:request:response", "only one of these may be given: request, response"),
 ]
 
 
 @pytest.mark.parametrize(("parse", "text", "message"), BAD)
-def test_what_it_refuses(parse: Callable[[str], Any], text: str, message: str) -> None:
+def test_invalid_values_are_refused_with_a_reason(parse: Callable[[str], Any], text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse(text)
 
 
-def test_words_behind_a_value() -> None:
+def test_words_after_a_value() -> None:
     assert split_words("a:b", values=2, words=[]) == (["a", "b"], [])
     assert split_words("a:x:y=1", values=1, words=["y=", "x"]) == (["a"], ["x", "y=1"])
     assert one_of("a:x", ["x"], ["x", "y"]) == "x"

@@ -13,7 +13,7 @@ BODY = bytes(range(256)) * 2048
 
 
 def seed_with(fates: list[Fate], **options: Drop) -> int:
-    """A seed under which the first exchanges meet these fates."""
+    """Find a seed that gives these fates to the first exchanges."""
     for seed in range(1000):
         planned = FaultProxyOptions(seed=seed, **options)  # type: ignore[arg-type]
         if [plan_exchange(planned, number + 1).fate for number in range(len(fates))] == fates:
@@ -34,7 +34,7 @@ async def test_a_dropped_request_closes_the_connection(chunked: bool) -> None:
 
 
 @in_loop
-async def test_a_dropped_request_of_a_client_that_waits_to_continue() -> None:
+async def test_a_dropped_request_of_a_client_that_expects_100_continue() -> None:
     async with Rig(drop_request=Drop(1)) as rig:
         client = await rig.connect()
         await client.request("POST", Expect="100-continue", Content_Length="4")
@@ -50,7 +50,7 @@ async def test_a_silently_dropped_request_leaves_the_connection_open() -> None:
         await silent.request(body=b"lost")
         await rig.turns()
         assert (await other.post(b"passed")).status == 200
-        await silent.request(body=b"lost too")  # the connection leads nowhere any more
+        await silent.request(body=b"lost too")  # the connection is dead from now on
         assert (await other.post(b"passed too")).status == 200
         assert not silent.reader.at_eof()
         silent.writer.write_eof()
@@ -99,7 +99,7 @@ async def test_a_silent_connection_ends_when_its_client_breaks_it() -> None:
 
 @in_loop
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_duplicate_comes_at_once_and_its_answer_goes_nowhere(chunked: bool) -> None:
+async def test_a_duplicate_is_sent_at_once_and_its_answer_is_discarded(chunked: bool) -> None:
     async with Rig(duplicate=1.0) as rig:
         client = await rig.connect()
         for body in (BODY, b"second"):
@@ -114,7 +114,7 @@ async def test_a_duplicate_comes_at_once_and_its_answer_goes_nowhere(chunked: bo
 
 
 @in_loop
-async def test_a_late_duplicate_comes_later() -> None:
+async def test_a_late_duplicate_is_sent_later() -> None:
     async with Rig(late_duplicate=LateDuplicate(1, 20_000)) as rig:
         client = await rig.connect()
         await client.post(b"first")
@@ -137,17 +137,17 @@ async def test_a_duplicate_waits_for_the_end_of_a_blackhole() -> None:
 
 
 @in_loop
-async def test_a_duplicate_to_nobody_is_given_up() -> None:
+async def test_a_duplicate_is_given_up_when_upstream_has_closed() -> None:
     async with Rig(late_duplicate=LateDuplicate(1, 1_000)) as rig:
         client = await rig.connect()
         await client.post(b"first")
         rig.origin._server.close()
         await rig.turns(100)
-    assert rig.proxy.counts.upstream_errors in (0, 1)  # it may have come in time
+    assert rig.proxy.counts.upstream_errors in (0, 1)  # the duplicate may have arrived in time
 
 
 @in_loop
-async def test_what_upstream_says_to_a_duplicate_goes_nowhere() -> None:
+async def test_answers_to_a_duplicate_are_discarded() -> None:
     async def busy(request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 103 Early\r\n\r\n")
         if request.connection == 1:
@@ -165,7 +165,7 @@ async def test_what_upstream_says_to_a_duplicate_goes_nowhere() -> None:
 
 
 @in_loop
-async def test_the_end_of_the_proxy_forgets_what_is_due_later() -> None:
+async def test_closing_the_proxy_cancels_late_duplicates() -> None:
     async with Rig(late_duplicate=LateDuplicate(1, 3_600_000_000)) as rig:
         client = await rig.connect()
         for _ in range(3):
@@ -176,7 +176,7 @@ async def test_the_end_of_the_proxy_forgets_what_is_due_later() -> None:
 
 
 @in_loop
-async def test_what_is_too_large_to_keep_is_not_duplicated() -> None:
+async def test_requests_too_large_to_keep_are_not_duplicated() -> None:
     async with Rig(duplicate=1.0) as rig:
         assert rig.proxy._context is not None
         rig.proxy._context.copies_room_bytes = len(BODY) - 1
@@ -188,7 +188,7 @@ async def test_what_is_too_large_to_keep_is_not_duplicated() -> None:
 
 
 @in_loop
-async def test_a_request_that_is_cut_is_not_duplicated() -> None:
+async def test_a_truncated_request_is_not_duplicated() -> None:
     async with Rig(duplicate=1.0, truncate=Truncate(1, "request", "cut")) as rig:
         client = await rig.connect()
         await client.request(body=BODY)

@@ -1,4 +1,4 @@
-"""Truncating and flipping, piece by piece."""
+"""Truncation and bit flips of bodies that arrive in pieces."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ bodies = st.lists(st.binary(min_size=1, max_size=50), max_size=8)
 
 
 def feed(mangler: Mangler, pieces: list[bytes]) -> bytes:
-    """What is passed on, as the proxy does it."""
+    """Return the bytes that the proxy passes on."""
     out = []
     for piece in pieces:
         if mangler.ended:
@@ -27,11 +27,11 @@ def feed(mangler: Mangler, pieces: list[bytes]) -> bytes:
 
 
 @given(plans, bodies, st.booleans())
-def test_a_body_is_hurt_as_planned(plan: BodyPlan, pieces: list[bytes], known: bool) -> None:
+def test_a_body_is_damaged_as_planned(plan: BodyPlan, pieces: list[bytes], known: bool) -> None:
     body = b"".join(pieces)
     mangler = Mangler(plan, len(body) if known else None)
     out = feed(mangler, pieces)
-    assert out == feed(Mangler(plan, len(body) if known else None), [body] if body else [])  # cuts do not matter
+    assert out == feed(Mangler(plan, len(body) if known else None), [body] if body else [])  # in whatever pieces
     assert len(out) == mangler.passed_bytes
     if not mangler.ended:
         assert len(out) == len(body)
@@ -54,12 +54,12 @@ def test_without_a_plan_nothing_happens(pieces: list[bytes]) -> None:
     assert feed(mangler, pieces) == b"".join(pieces)
 
 
-def test_an_empty_body_cannot_be_hurt() -> None:
+def test_an_empty_body_cannot_be_damaged() -> None:
     mangler = Mangler(BodyPlan(cut_at=0.0, flips=((0.0, 1),)), 0)
     assert (mangler.is_harmless, mangler.ended, mangler.length) == (True, False, 0)
 
 
-def test_places_in_a_body_of_unknown_length() -> None:
+def test_places_of_damage_in_a_body_of_unknown_length() -> None:
     assert Mangler(BodyPlan(cut_at=0.0), None).ended
     assert feed(Mangler(BodyPlan(cut_at=0.5), None), [bytes(1 << 20)]) == bytes(2 ** (UNKNOWN_LENGTH_BITS // 2) - 1)
     late = Mangler(BodyPlan(cut_at=0.999), None)
@@ -67,7 +67,7 @@ def test_places_in_a_body_of_unknown_length() -> None:
     assert not late.ended
 
 
-def test_the_first_flip_is_told_once() -> None:
+def test_the_first_flip_is_reported_once() -> None:
     mangler = Mangler(BodyPlan(flips=((0.0, 0), (0.5, 1), (0.5, 1))), 4)
     assert mangler.planned_bits == 2
     assert not mangler.take_first_flip()

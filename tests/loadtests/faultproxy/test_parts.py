@@ -1,4 +1,4 @@
-"""The small parts on their own: gates, delay lines, streams."""
+"""Unit tests of the small parts: gates, delay lines, streams."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.loadtests.faultproxy.rig import Client, in_loop
 
 
 @in_loop
-async def test_a_gate_is_open_when_all_have_opened_it() -> None:
+async def test_a_gate_is_open_when_it_was_opened_as_often_as_shut() -> None:
     gate, called = Gate(), []
     gate.call(lambda: called.append("at once"))
     gate.shut()
@@ -24,7 +24,7 @@ async def test_a_gate_is_open_when_all_have_opened_it() -> None:
     assert (gate.is_open, called) == (False, ["at once"])
     gate.open()
     assert (gate.is_open, called) == (True, ["at once", "later"])
-    gate.shut()  # before who waits had its turn
+    gate.shut()  # before the waiting task gets its turn
     await asyncio.sleep(0)
     assert not waiting.done()
     gate.open()
@@ -67,7 +67,7 @@ async def test_sources() -> None:
 
 
 @in_loop
-async def test_an_error_comes_out_of_the_line_in_its_turn() -> None:
+async def test_a_delay_line_delivers_an_error_in_its_turn() -> None:
     async with DelayLine(pieces_of(b"a", error=ConnectionResetError("x")), 1_000) as line:
         assert await line() == b"a"
         with pytest.raises(ConnectionResetError):
@@ -75,7 +75,7 @@ async def test_an_error_comes_out_of_the_line_in_its_turn() -> None:
 
 
 @in_loop
-async def test_a_line_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_delay_line_holds_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LINE_BYTES_MAX", 10)
     taken = 0
 
@@ -92,7 +92,7 @@ async def test_a_line_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch)
 
 
 @in_loop
-async def test_a_line_that_is_left_early_stops() -> None:
+async def test_a_delay_line_that_is_left_early_stops() -> None:
     async def never() -> bytes | None:
         await asyncio.Event().wait()
         return None
@@ -149,7 +149,7 @@ async def test_reading_and_putting_back() -> None:
 
 
 @in_loop
-async def test_swallowing() -> None:
+async def test_a_stream_discards_input_on_request() -> None:
     async with Pair() as (stream, client):
         await client.send(bytes(4 * BUFFER_BYTES))
         client.writer.write_eof()
@@ -158,7 +158,7 @@ async def test_swallowing() -> None:
 
 
 @in_loop
-async def test_what_is_not_read_is_not_taken() -> None:
+async def test_a_stream_buffers_a_bounded_amount_of_unread_data() -> None:
     async with Pair() as (stream, client):
         total = 64 << 20
         sending = asyncio.ensure_future(client.send(bytes(total)))
@@ -186,7 +186,7 @@ async def test_a_muted_stream_discards() -> None:
 
 
 @in_loop
-async def test_writing_to_what_is_gone() -> None:
+async def test_writing_to_a_broken_connection() -> None:
     async with Pair() as (stream, client):
         stream.write(b"small")
         stream.reset()

@@ -1,4 +1,4 @@
-"""Without faults, the proxy passes on what HTTP says, and ends what HTTP ends."""
+"""Without faults, the proxy forwards messages and ends connections as HTTP requires."""
 
 import asyncio
 
@@ -56,7 +56,7 @@ async def test_chunked_bodies_stay_chunked() -> None:
 
 
 @in_loop
-async def test_pieces_are_streamed_not_collected() -> None:
+async def test_pieces_of_a_body_are_forwarded_as_they_arrive() -> None:
     async def in_turns(_: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
         await go_on.wait()
@@ -99,7 +99,7 @@ async def test_requests_in_a_row_are_answered_in_order() -> None:
 
 
 @in_loop
-async def test_headers_of_one_hop_stay_there() -> None:
+async def test_hop_by_hop_headers_are_not_forwarded() -> None:
     async with Rig(answering("HTTP/1.1 200 Fine\nConnection: x-own\nX-Own: 1\nX-Far: 2\nContent-Length: 0")) as rig:
         client = await rig.connect()
         headers = {"Keep_Alive": "5", "TE": "x", "X_Near": "1", "X_End": "2", "Proxy_Authorization": "Basic abc"}
@@ -109,7 +109,7 @@ async def test_headers_of_one_hop_stay_there() -> None:
 
 
 @in_loop
-async def test_a_client_that_waits_to_continue() -> None:
+async def test_a_client_that_expects_100_continue() -> None:
     async def willing(request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.body = await reader.readexactly(int(request.headers["content-length"]))
@@ -127,7 +127,7 @@ async def test_a_client_that_waits_to_continue() -> None:
 
 
 @in_loop
-async def test_a_client_that_is_not_told_to_continue() -> None:
+async def test_a_client_that_expects_100_continue_and_is_refused() -> None:
     async with Rig(answering("HTTP/1.1 417 No\nContent-Length: 2", b"no")) as rig:
         client = await rig.connect()
         await client.request("POST", Expect="100-continue", Content_Length="4")
@@ -137,7 +137,7 @@ async def test_a_client_that_is_not_told_to_continue() -> None:
 
 
 @in_loop
-async def test_a_client_that_waits_for_an_upstream_that_fails() -> None:
+async def test_a_client_that_expects_100_continue_when_upstream_fails() -> None:
     async with Rig(answering("nonsense", close=True)) as rig:
         client = await rig.connect()
         await client.request("POST", Expect="100-continue", Content_Length="4")
@@ -155,7 +155,7 @@ async def test_informational_answers_pass() -> None:
         assert (early.status, early.headers) == (103, {"link": "x"})
         assert (await client.answer()).body == b"a"
         await client.close()
-        old = await rig.connect()  # does not know them
+        old = await rig.connect()  # a client of HTTP/1.0, which knows no informational answers
         await old.send(b"GET / HTTP/1.0\r\n\r\n")
         assert (await old.answer()).status == 200
 
@@ -175,7 +175,7 @@ async def test_an_old_client_gets_a_body_that_ends_with_the_connection() -> None
 async def test_a_body_that_ends_with_the_connection_becomes_chunked() -> None:
     async with Rig(answering("HTTP/1.0 200 OK", b"until the end", close=True)) as rig:
         client = await rig.connect()
-        for connections in (1, 2):  # the client's stays
+        for connections in (1, 2):  # the client's connection stays open
             answer = await client.post(b"x")
             assert (answer.body, answer.complete) == (b"until the end", True)
             assert rig.origin.connections == connections
@@ -205,7 +205,7 @@ async def test_an_upstream_that_does_not_answer(head: str) -> None:
 
 @in_loop
 @pytest.mark.parametrize("framing", ["Content-Length: 9", "Transfer-Encoding: chunked"])
-async def test_an_answer_without_an_end_has_none_for_the_client(framing: str) -> None:
+async def test_an_incomplete_answer_stays_incomplete_for_the_client(framing: str) -> None:
     async with Rig(answering(f"HTTP/1.1 200 OK\n{framing}", b"4\r\nbody", close=True)) as rig:
         client = await rig.connect()
         answer = await client.post(b"x")
@@ -237,13 +237,13 @@ async def test_an_answer_may_come_before_the_request_has_ended(close: bool) -> N
             await held(client)
             answer = await client.answer()
             assert (answer.status, answer.body) == (413, b"no")
-            await client.send(b"dy goes")  # nowhere
+            await client.send(b"dy goes")  # to be discarded: the answer has begun
             client_done.set()
         assert (rig.proxy.counts.upstream_errors, rig.proxy.counts.connections) == (0, 1)
 
 
 @in_loop
-async def test_the_end_of_a_client_ends_what_it_asked_for() -> None:
+async def test_a_client_that_closes_ends_its_pending_request() -> None:
     async def hold(_: Received, reader: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
         assert await reader.read() == b""
         gone.set()
@@ -259,7 +259,7 @@ async def test_the_end_of_a_client_ends_what_it_asked_for() -> None:
 
 
 @in_loop
-async def test_a_client_that_leaves_within_its_request() -> None:
+async def test_a_client_that_closes_in_the_middle_of_its_request() -> None:
     async with Rig() as rig:
         client = await rig.connect()
         await held(client)
@@ -270,7 +270,7 @@ async def test_a_client_that_leaves_within_its_request() -> None:
 
 
 @in_loop
-async def test_a_client_that_breaks_its_connection() -> None:
+async def test_a_client_that_resets_its_connection() -> None:
     async def large(_request: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")
         try:
@@ -294,7 +294,7 @@ async def test_a_client_that_breaks_its_connection() -> None:
 
 
 @in_loop
-async def test_an_upstream_that_breaks_its_connection_within_a_request() -> None:
+async def test_an_upstream_that_resets_in_the_middle_of_a_request() -> None:
     async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         reset(writer)
@@ -320,7 +320,7 @@ async def test_upstream_may_close_an_idle_connection() -> None:
 @pytest.mark.parametrize(
     "sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n"]
 )
-async def test_what_is_no_http_is_refused(sent: bytes) -> None:
+async def test_invalid_http_is_refused(sent: bytes) -> None:
     async with Rig() as rig:
         client = await rig.connect()
         await client.send(sent)
@@ -349,7 +349,7 @@ async def test_a_bad_chunk_ends_the_connection() -> None:
 
 
 @in_loop
-async def test_two_lengths_are_one() -> None:
+async def test_chunked_encoding_overrides_content_length() -> None:
     async with Rig() as rig:
         client = await rig.connect()
         await client.send(

@@ -1,4 +1,4 @@
-"""An Upgrade makes a tunnel of raw bytes, which is hurt as bodies are."""
+"""An Upgrade makes a tunnel of raw bytes, which suffers the same faults as bodies."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: e
 
 
 async def switching(request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Speak echo after a switch; say hello with the head, and bye at the end."""
+    """Switch protocols, then echo; say hello right after the head, and bye at the end."""
     if request.headers.get("upgrade") != "echo":
         writer.write(b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n")
         return
@@ -96,7 +96,7 @@ async def test_upstream_resets() -> None:
 
 
 @in_loop
-async def test_what_befalls_the_switch() -> None:
+async def test_faults_of_the_response_apply_to_the_upgrade() -> None:
     async with Rig(switching, drop_response=Drop(1)) as rig:
         assert await (await upgrade(rig)).ended() == b""
         assert rig.faults == [("response_lost", 1, "drop_response")]
@@ -110,7 +110,7 @@ async def test_a_delayed_tunnel_keeps_its_bytes_and_their_order() -> None:
     async with Rig(switching, delay=Delay(2_000)) as rig:
         client = await upgraded(rig)
         assert await client.reader.readexactly(6) == b"hello "
-        data = bytes(range(256)) * 40_000  # more than may be on its way
+        data = bytes(range(256)) * 40_000  # more than may be in flight
         sending = asyncio.ensure_future(client.send(data))
         assert await client.reader.readexactly(len(data)) == data
         await sending
@@ -131,10 +131,10 @@ async def test_an_error_is_delayed_as_well() -> None:
 
 @in_loop
 @pytest.mark.parametrize(("side", "cause"), [("request", "request_truncated"), ("response", "response_truncated")])
-async def test_a_tunnel_is_cut(side: str, cause: str) -> None:
+async def test_a_tunnel_is_truncated(side: str, cause: str) -> None:
     async with Rig(switching, truncate=Truncate(1, side, "short")) as rig:
         client = await upgraded(rig)
-        data = bytes(range(256)) * 4096  # as long as a place can be
+        data = bytes(range(256)) * 4096  # as long as the place of a cut can lie
         sending = asyncio.ensure_future(client.send(data))
         got = await client.ended() or b""
         await asyncio.gather(sending, return_exceptions=True)

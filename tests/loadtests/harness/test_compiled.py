@@ -1,4 +1,4 @@
-"""Which build a process runs, when it is asked for what is compiled."""
+"""The choice of the compiled build for a process, when one is requested."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def tree(root: Path, *, built_after_s: float | None) -> Path:
     return root
 
 
-def test_a_build_comes_before_the_sources_wherever_the_process_starts(tmp_path: Path) -> None:
+def test_a_build_precedes_the_sources_in_every_working_directory(tmp_path: Path) -> None:
     environment = compiled_environment(tree(tmp_path, built_after_s=1))
     assert environment["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "build" / "compiled"), str(tmp_path)]
     assert environment["PYTHONSAFEPATH"] == "1"
@@ -31,13 +31,13 @@ def test_a_build_comes_before_the_sources_wherever_the_process_starts(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("built_after_s", "why"), [(None, "nothing is compiled: make compiled"), (-1, "older than the sources")]
+    ("built_after_s", "why"), [(None, "there is no compiled build: run make compiled"), (-1, "older than the sources")]
 )
 def test_no_build_or_an_old_one_is_an_error(tmp_path: Path, built_after_s: float | None, why: str) -> None:
     with pytest.raises(NotCompiledError, match=why):
         compiled_environment(tree(tmp_path, built_after_s=built_after_s))
 
 
-def test_nobody_gets_it_unasked() -> None:
+def test_the_compiled_build_is_used_only_on_request() -> None:
     assert not wants_compiled({})
     assert not wants_compiled({"TUNNEL_COMPILED": "0"})

@@ -1,4 +1,4 @@
-"""Loss models lose what they say, in bursts as long as they say, and the same with the same seed."""
+"""Loss models: the share lost and the length of bursts are as configured, and a seed reproduces the losses."""
 
 from itertools import groupby
 from random import Random
@@ -21,11 +21,11 @@ def losses(model: LossModel, seed: int = 1) -> list[bool]:
 @pytest.mark.parametrize(
     "model", [Bernoulli(0.05), Bernoulli(0.5), GilbertElliott(0.01, 0.25), GilbertElliott(0.02, 0.1, 0.01, 0.5)]
 )
-def test_the_share_is_as_promised(model: LossModel) -> None:
+def test_the_share_of_losses_is_as_configured(model: LossModel) -> None:
     assert sum(losses(model)) / DRAWS == pytest.approx(model.share, rel=0.15)
 
 
-def test_bursts_are_as_long_as_promised() -> None:
+def test_bursts_are_as_long_as_configured() -> None:
     bursts = [len(list(group)) for lost, group in groupby(losses(GilbertElliott(0.01, 0.25))) if lost]
     assert sum(bursts) / len(bursts) == pytest.approx(4, rel=0.15)
 
@@ -34,7 +34,7 @@ def test_the_same_seed_loses_the_same() -> None:
     assert losses(Bernoulli(0.1), 5) == losses(Bernoulli(0.1), 5) != losses(Bernoulli(0.1), 6)
 
 
-def test_none_and_all() -> None:
+def test_losses_of_none_and_of_all() -> None:
     assert not any(losses(Bernoulli(0)))
     assert all(losses(Bernoulli(1)))
     assert GilbertElliott(0, 1).share == 0
@@ -63,13 +63,13 @@ def test_each_lost_packet_is_a_record() -> None:
     assert len(records) == lossy.lost
 
 
-def test_models_are_read() -> None:
+def test_models_are_parsed() -> None:
     assert parse_model("0.05") == Bernoulli(0.05)
     assert parse_model("gilbert:0.01:0.25") == GilbertElliott(0.01, 0.25)
     assert parse_model("gilbert:0.01:0.25:0.001:0.9") == GilbertElliott(0.01, 0.25, 0.001, 0.9)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.1", "-0.1", "gilbert", "gilbert:0.1", "gilbert:0.1:0", "gilbert:2:1"])
-def test_what_is_no_model_is_said(text: str) -> None:
-    with pytest.raises(ValueError, match="is no loss: write a probability"):
+def test_text_that_is_not_a_model_is_refused_with_a_reason(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a loss: write a probability"):
         parse_model(text)

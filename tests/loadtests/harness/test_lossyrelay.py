@@ -18,17 +18,17 @@ from tunnel_servlet.command.files import Overrides, load_config
 from tunnel_servlet.web.running import RunningRelay
 
 
-def test_the_control_changes_the_loss_and_says_how_it_is() -> None:
+def test_the_control_changes_and_reports_the_loss() -> None:
     lossy = LossyFilter(Bernoulli(0), 1)
     control = Control(lossy)
     assert json.loads(control.answer("")) == {"share": 0, "passed": 0, "lost": 0}
     assert json.loads(control.answer("0.25"))["share"] == 0.25
-    assert "is no loss" in json.loads(control.answer("much"))["error"]
+    assert "is not a loss" in json.loads(control.answer("much"))["error"]
     assert lossy.model == Bernoulli(0.25)
 
 
 @pytest.mark.parametrize("arguments", [["--loss", "much"], ["--allow", "nonsense:x:y"]])
-def test_what_is_wrong_is_said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert lossyrelay.main(["--listen", "127.0.0.1:0", *arguments]) == 2
     assert capsys.readouterr().err.startswith("lossyrelay: ")
 
@@ -70,7 +70,7 @@ async def test_every_byte_arrives_through_a_relay_that_loses() -> None:
 
 @in_loop
 async def test_fast_retransmit_repairs_random_loss_at_the_servlet() -> None:
-    """The first line of the seed's list: every byte arrives, and most losses are repaired without a timeout."""
+    """The first entry of the seed's list: every byte arrives, and most losses are repaired without a timeout."""
     lossy = LossyFilter(Bernoulli(0.03), 7)
     config = load_config("", Overrides(listen=("127.0.0.1:0",), allow=("127.0.0.1:*",), is_open=True))
     target = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""A held port belongs to nobody but whoever is told of it."""
+"""A held port is given to no other process, and a process that knows its number can listen on it."""
 
 import socket
 
@@ -7,7 +7,7 @@ import pytest
 from loadtests.harness.ports import hold_port
 
 
-def test_a_held_port_refuses_and_is_given_to_nobody() -> None:
+def test_a_held_port_refuses_connections_and_is_not_given_away() -> None:
     with hold_port() as port:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=30)
@@ -22,7 +22,7 @@ def test_a_held_port_refuses_and_is_given_to_nobody() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_who_is_told_its_number_may_listen_more_than_once(host: str) -> None:
+def test_programs_may_listen_on_a_held_port_repeatedly(host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with hold_port(host) as port:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Child processes of the load tests: ready, killed, started again, and gone with their parent."""
+"""Child processes of the load tests: they become ready, are killed and restarted, and die with their parent."""
 
 import os
 import select
@@ -24,7 +24,7 @@ def is_ready(line: str) -> bool:
     return line == "ready\n"
 
 
-def test_a_process_is_ready_killed_and_started_again() -> None:
+def test_a_process_becomes_ready_and_restarts_after_a_kill() -> None:
     with Process(child(WAITS), ready=is_ready) as process:
         first = process.pid
         assert process.is_running
@@ -37,37 +37,37 @@ def test_a_process_is_ready_killed_and_started_again() -> None:
     assert process.output == "ready\nready\n"
 
 
-def test_one_that_ends_is_never_ready() -> None:
+def test_a_process_that_ends_is_never_ready() -> None:
     with (
-        pytest.raises(NotReadyError, match=r"ended\nno, thanks"),
+        pytest.raises(NotReadyError, match=r"ended before it was ready\nno, thanks"),
         Process(child("print('no, thanks')"), ready=is_ready),
     ):
         pass
 
 
-def test_one_that_says_nothing_is_not_ready_in_time() -> None:
+def test_a_silent_process_is_not_ready_in_time() -> None:
     with Process(child(WAITS), ready=None) as process:
         assert process.wait_ready() is process
     silent = Process(child(WAITS), ready=lambda line: False).start()
-    with silent, pytest.raises(NotReadyError, match="said nothing of it within 0 s"):
+    with silent, pytest.raises(NotReadyError, match="was not ready within 0 s"):
         silent.wait_ready(0.01)
     assert not silent.is_running
 
 
-def test_it_is_killed_where_it_does_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_the_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtests.harness.processes.STOP_S", 0.2)
     with Process(child("import signal; signal.signal(15, signal.SIG_IGN);" + WAITS), ready=is_ready) as process:
         assert process.stop() == -signal.SIGKILL
 
 
-def test_it_has_the_environment_and_the_directory(tmp_path: Path) -> None:
+def test_a_process_gets_its_environment_and_directory(tmp_path: Path) -> None:
     program = "import os; print(os.environ['COLOUR'], os.getcwd())"
     with Process(child(program), environment={"COLOUR": "green"}, directory=tmp_path) as process:
         assert process.wait(60) == 0
         assert process.output == f"green {tmp_path.resolve()}\n"
 
 
-def test_it_dies_with_its_parent() -> None:
+def test_a_process_dies_with_its_parent() -> None:
     outer = (
         "import sys; from loadtests.harness.processes import Process\n"
         f"inner = Process([sys.executable, '-c', {WAITS!r}], ready=lambda line: True).start().wait_ready()\n"
@@ -77,7 +77,7 @@ def test_it_dies_with_its_parent() -> None:
         pidfd = os.pidfd_open(int(process.ready_line))
         process.kill()
     try:
-        # Readable when the process has ended; who inherits it may take its time to bury it.
+        # A pidfd is readable once the process has ended, even if its new parent has not yet reaped it.
         assert select.select([pidfd], [], [], 60)[0] == [pidfd]
     finally:
         os.close(pidfd)

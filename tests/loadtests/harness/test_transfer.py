@@ -1,9 +1,9 @@
-"""The bytes of load tests, and what is noticed about them."""
+"""The bytes of load tests, and the checks and figures about them."""
 
 import asyncio
 import math
 
-from loadtests.harness.transfer import Flow, percentile
+from loadtests.harness.transfer import CHUNK_BYTES, Flow, percentile
 from tests.support.loops import in_loop
 
 
@@ -11,7 +11,7 @@ def moved(flow: Flow) -> list[bytes]:
     return [bytes(chunk) for chunk in flow.chunks()]
 
 
-def test_the_same_bytes_for_the_same_seed_and_no_two_chunks_alike() -> None:
+def test_a_seed_determines_the_bytes_and_no_two_chunks_are_equal() -> None:
     chunks = moved(Flow(3_000_000, 1))
     assert sum(map(len, chunks)) == 3_000_000
     assert chunks == moved(Flow(3_000_000, 1))
@@ -19,7 +19,7 @@ def test_the_same_bytes_for_the_same_seed_and_no_two_chunks_alike() -> None:
     assert len(set(chunks)) == len(chunks)
 
 
-def test_what_arrives_must_be_what_was_written() -> None:
+def test_a_flow_is_right_only_if_all_written_bytes_arrive_in_order() -> None:
     right, wrong, less = Flow(3_000_000, 1), Flow(3_000_000, 1), Flow(3_000_000, 1)
     for chunk in moved(right):
         right.took(chunk)
@@ -35,7 +35,7 @@ def test_what_arrives_must_be_what_was_written() -> None:
 
 
 @in_loop
-async def test_goals_and_deliveries_are_waited_for() -> None:
+async def test_waiting_for_goals_and_deliveries() -> None:
     flow = Flow(10, 1)
     async with asyncio.TaskGroup() as group:
         waits = [group.create_task(flow.reach(size)) for size in (8, 3)]
@@ -56,7 +56,7 @@ async def test_goals_and_deliveries_are_waited_for() -> None:
 async def test_a_goal_is_acted_on_before_more_is_read() -> None:
     flow = Flow(3_000_000, 1)
     reader = asyncio.StreamReader(limit=1 << 24)
-    reader.feed_data(b"".join(moved(flow)))  # as after a recovery: everything is there at once
+    reader.feed_data(b"".join(moved(flow)))  # as after a recovery: all data arrives at once
     reader.feed_eof()
 
     async def watch() -> int:
@@ -85,6 +85,31 @@ async def test_streams_carry_a_flow() -> None:
         await flow.read_from(reader)
         writer.close()
     assert flow.is_right
+
+
+@in_loop
+async def test_a_writer_that_is_held_leaves_bytes_to_put_in_flight() -> None:
+    flow = Flow(5 * CHUNK_BYTES, 1)
+    flow.hold(2 * CHUNK_BYTES - 1)
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await flow.write_to(writer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        reading = asyncio.ensure_future(flow.read_from(reader))
+        await flow.reach(2 * CHUNK_BYTES)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (flow.written_bytes, flow.in_flight_bytes) == (2 * CHUNK_BYTES, 0)
+        assert await flow.put_in_flight() == CHUNK_BYTES
+        await flow.reach(3 * CHUNK_BYTES)
+        flow.hold(flow.size_bytes)
+        await reading
+        writer.close()
+    assert flow.is_right
+    assert await flow.put_in_flight() == 0
 
 
 def test_percentiles() -> None:

@@ -1,4 +1,4 @@
-"""Gates hold and break where they should."""
+"""The gates of a stress run hold and break where they should."""
 
 from collections.abc import Sequence
 
@@ -33,11 +33,11 @@ def test_a_quiet_run_breaks_nothing() -> None:
         ({"tasks_left": 1}, "tasks left at the end"),
     ],
 )
-def test_each_gate_breaks_alone(change: Row, name: str) -> None:
+def test_each_gate_breaks_independently(change: Row, name: str) -> None:
     assert broken(rows(0), {**SUMMARY, **change}) == [name]
 
 
-def test_failures_that_are_allowed() -> None:
+def test_failures_within_the_threshold_are_allowed() -> None:
     assert broken(rows(0), {**SUMMARY, "failures": 2}, Thresholds(failures=2)) == []
 
 
@@ -51,7 +51,7 @@ def test_memory_that_grows_breaks_its_gate() -> None:
     assert broken(rows(2 * MIB), SUMMARY) == ["memory of relay"]
     assert broken(rows(0.5 * MIB), SUMMARY) == []  # half a percent a minute
     assert broken(rows(0.9 * MIB, seconds=300), SUMMARY, Thresholds(slope_percent=0.5)) == []  # the allocator's noise
-    assert broken(rows(10 * MIB, seconds=120), SUMMARY) == []  # little time: what the load needs
+    assert broken(rows(10 * MIB, seconds=120), SUMMARY) == []  # short: the load itself needs memory
     assert broken(rows(50 * MIB, seconds=120), SUMMARY) == ["memory of relay"]
     assert broken(rows(-2 * MIB), SUMMARY) == []
 
@@ -62,20 +62,20 @@ def test_the_ramp_does_not_count() -> None:
     assert broken([*ramp, *flat], SUMMARY) == []
 
 
-def test_what_is_just_moved_does_not_count() -> None:
+def test_memory_of_data_in_flight_does_not_count() -> None:
     points = [(float(i), 100.0 + (50 if i % 5 == 3 else 0)) for i in range(100)]
     assert [y for _, y in lower_envelope(points)] == [100.0] * 10
 
 
 def test_slopes() -> None:
     assert slope_percent_per_minute([[(float(i), 100 + i / 60) for i in range(60)]]) == pytest.approx(1, rel=0.01)
-    assert slope_percent_per_minute([[(0, 1), (1, 2)]]) == 0  # too few
-    assert slope_percent_per_minute([[(1.0, 5.0)] * 10]) == 0  # all at once
+    assert slope_percent_per_minute([[(0, 1), (1, 2)]]) == 0  # too few points
+    assert slope_percent_per_minute([[(1.0, 5.0)] * 10]) == 0  # all at the same time
     assert slope_percent_per_minute([[(float(i), 0.0) for i in range(10)]]) == 0
     assert slope_percent_per_minute([]) == 0
 
 
-def test_levels_have_their_own_height_and_one_slope() -> None:
+def test_levels_share_one_slope_at_different_heights() -> None:
     def level(begin: int, height: float, rise: float) -> list[tuple[float, float]]:
         return [(float(i), height + rise * i / 60) for i in range(begin, begin + 120)]
 
@@ -86,7 +86,7 @@ def test_levels_have_their_own_height_and_one_slope() -> None:
 
 
 def stepped(rise_bytes: float, losses: Sequence[str]) -> list[Row]:
-    """A minute each: ten MiB more for each loss that is not nought, and twenty while it is new."""
+    """Rows of a minute for each loss: ten MiB more if it is not zero, twenty while it is new."""
     found: list[Row] = []
     for second in range(60 * len(losses)):
         loss = losses[second // 60]
@@ -97,14 +97,14 @@ def stepped(rise_bytes: float, losses: Sequence[str]) -> list[Row]:
     return found
 
 
-def test_more_loss_holds_more_and_is_no_leak() -> None:
+def test_memory_that_rises_with_the_loss_is_not_a_leak() -> None:
     losses = ("0", "0", "0.1", "0.1", "0", "0", "0.1", "0.1")
     assert broken(stepped(0, losses), SUMMARY) == []
     assert broken(stepped(2 * MIB, losses), SUMMARY) == ["memory of relay"]
 
 
-def test_what_stays_when_a_loss_comes_back_is_a_rise() -> None:
-    """Each minute is flat, and each turn stands higher."""
+def test_memory_that_is_higher_when_a_loss_returns_is_a_leak() -> None:
+    """Memory is constant within each minute, but each minute is higher than the one before."""
     found = [
         {"seconds": float(i), "loss": str(i // 60 % 2), "rss_bytes": {"relay": 100 * MIB + i // 60 * 3 * MIB}}
         for i in range(600)

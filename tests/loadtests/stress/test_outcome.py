@@ -1,4 +1,4 @@
-"""From the rows of several processes to one run, its steps, and its page."""
+"""The rows of several processes become one run, its steps, and its page."""
 
 import json
 from pathlib import Path
@@ -83,16 +83,16 @@ def test_goodput_is_by_step(tmp_path: Path) -> None:
 
 def test_retransmissions_of_connections_that_ended_stay_counted(tmp_path: Path) -> None:
     make_run(tmp_path)
-    # Up to 3 and 6, then both end, then 5 and 10 anew.
+    # The counters rise to 3 and 6, both connections end, and new ones rise to 5 and 10.
     assert read_outcome(tmp_path).resent == {"pto_probe": 3 + 6 + 5 + 10}
 
 
 def test_a_cut_line_is_left_out_and_no_lines_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the run did not come to its end"):
+    with pytest.raises(ValueError, match="the run ended before it could write them"):
         read_outcome(tmp_path)
 
 
-def test_users_that_have_not_ended_are_no_outcome(tmp_path: Path) -> None:
+def test_a_run_whose_users_have_not_ended_has_no_outcome(tmp_path: Path) -> None:
     make_run(tmp_path)
     (tmp_path / "summary-2.jsonl").unlink()
     assert without_summary(tmp_path) == [2]
@@ -104,7 +104,7 @@ def test_users_that_have_not_ended_are_no_outcome(tmp_path: Path) -> None:
     assert len(read_outcome(tmp_path).rows) == 6
 
 
-def test_the_page_tells_everything(tmp_path: Path) -> None:
+def test_the_page_shows_every_figure(tmp_path: Path) -> None:
     make_run(tmp_path)
     outcome = read_outcome(tmp_path)
     page = render(outcome, judge(outcome.rows, outcome.summary, Thresholds(), 0), "run <this>")

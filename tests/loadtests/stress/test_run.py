@@ -1,11 +1,11 @@
-"""A short run under Locust, in processes of its own: Locust puts gevent in the place of threads and sockets."""
+"""A short run under Locust, in processes of its own: Locust replaces threads and sockets with gevent's."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-TIMEOUT_S = 120  # it takes ten seconds on a quiet machine
+TIMEOUT_S = 120  # a run takes ten seconds on an idle machine
 
 RUN = [
     *(sys.executable, "-m", "loadtests.stress", "--json", "--processes", "2", "--only", "EchoUser,IdleCrowd"),

@@ -1,4 +1,4 @@
-"""Plans: who is there when, in which weather."""
+"""Plans of stress runs: how many users are active when, with which loss."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def at(plan: Plan, seconds: float) -> Stage:
     return stage
 
 
-def test_steps_change_the_loss_alone() -> None:
+def test_steps_change_only_the_loss() -> None:
     plan = make_plan("steps", 50, 100, ["0", "0.1"])
     assert [(at(plan, second).users, at(plan, second).loss) for second in (0, 49, 50, 99)] == [
         (50, "0"),
@@ -28,7 +28,7 @@ def test_a_spike_comes_and_goes() -> None:
     assert [at(plan, second).users for second in (0, 31, 61)] == [10, 100, 10]
 
 
-def test_a_ramp_ends_with_everybody() -> None:
+def test_a_ramp_ends_with_all_users() -> None:
     stage = at(make_plan("ramp", 100, 50, ["0"]), 1)
     assert (stage.users, stage.spawn_rate) == (100, 2)
 
@@ -46,6 +46,6 @@ def test_every_shape_ends(shape: str) -> None:
 
 
 @pytest.mark.parametrize(("users", "seconds", "losses"), [(0, 1, ["0"]), (1, 0, ["0"]), (1, 1, [])])
-def test_what_makes_no_sense_is_said(users: int, seconds: float, losses: list[str]) -> None:
+def test_plans_without_users_seconds_or_losses_are_refused(users: int, seconds: float, losses: list[str]) -> None:
     with pytest.raises(ValueError, match="a run needs users, seconds and at least one loss"):
         make_plan("steps", users, seconds, losses)

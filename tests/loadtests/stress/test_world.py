@@ -1,4 +1,4 @@
-"""The world of the stress suite: its target, its weather, and a small run under Locust with gates."""
+"""The processes of the stress suite: the target, the losses, and a small run under Locust with gates."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 
 @in_loop
-async def test_the_target_does_what_the_first_byte_says() -> None:
+async def test_the_first_byte_tells_the_target_what_to_do() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
 
     async def ask(data: bytes) -> bytes:
@@ -47,7 +47,7 @@ async def test_the_target_does_what_the_first_byte_says() -> None:
         assert await ask(b"") == b""
 
 
-def test_the_kernel_knows_processes() -> None:
+def test_process_figures_come_from_the_kernel() -> None:
     info = look_at(os.getpid())
     assert info is not None
     assert info.rss_bytes > 1 << 20
@@ -56,7 +56,7 @@ def test_the_kernel_knows_processes() -> None:
     assert look_at(2**22 + 1) is None  # beyond the largest pid
 
 
-def test_what_is_open_has_a_name() -> None:
+def test_open_descriptors_are_named() -> None:
     before = open_descriptors()
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         now = open_descriptors()
@@ -78,7 +78,7 @@ async def order(port: int, line: bytes) -> dict[str, Any]:
 
 
 @in_loop
-async def test_the_world_obeys() -> None:
+async def test_the_world_obeys_orders_on_its_control_port() -> None:
     world = Process(python_command("loadtests.stress.world"), ready=says_event("ready"))
     async with world:
         where = json.loads(world.ready_line)
@@ -95,15 +95,15 @@ async def test_the_world_obeys() -> None:
             await writer.wait_closed()
         after = await order(where["control"], b'{"restart": "relay", "blackhole": 0.05}')
         assert after["processes"]["relay"]["pid"] != before["processes"]["relay"]["pid"]
-        assert after["loss_counts"]["share"] == 0.1  # the weather outlives the relay
-        assert "no loss" in (await order(where["control"], b'{"loss": "x"}'))["error"]
+        assert after["loss_counts"]["share"] == 0.1  # the loss setting outlives the relay
+        assert "not a loss" in (await order(where["control"], b'{"loss": "x"}'))["error"]
         assert "error" in await order(where["control"], b'{"restart": "nobody"}')
         assert "error" in await order(where["control"], b"[]")
 
 
 @pytest.mark.timeout(300)
 def test_a_small_run_and_a_threshold_that_breaks(tmp_path: Path) -> None:
-    """In processes of their own: Locust puts gevent in the place of threads."""
+    """Both runs use processes of their own: Locust replaces threads with gevent's."""
     command = python_command("loadtests.stress", "--crowd", "4", "--seconds", "6", "--losses", "0,0.05", "--json")
     command += ["--measures", str(tmp_path / "measures"), "--max-slope", "1000"]
     environment = {**os.environ, "STRESS_BULK_BYTES": "200000", "STRESS_CROWD": "3", "STRESS_CROWD_PERIOD_S": "1"}
@@ -126,7 +126,7 @@ def test_a_small_run_and_a_threshold_that_breaks(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", judged], cwd=ROOT, check=False).returncode == 1
 
 
-def test_what_cannot_be_run_is_said() -> None:
+def test_a_run_without_users_is_refused() -> None:
     command = python_command("loadtests.stress", "--crowd", "0")
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert (run.returncode, run.stderr) == (

@@ -1,4 +1,4 @@
-"""Special addresses and what hides inside others."""
+"""Special addresses, and IPv4 addresses embedded in IPv6 addresses."""
 
 from ipaddress import ip_address
 
@@ -26,7 +26,7 @@ PUBLIC += "198.17.255.255 198.20.0.0 223.255.255.255 2606:4700::1111 2001:200::1
 
 
 @pytest.mark.parametrize(("text", "kind"), CASES)
-def test_every_range_is_known(text: str, kind: Kind) -> None:
+def test_every_special_range_is_recognised(text: str, kind: Kind) -> None:
     found = special(ip_address(text))
     assert found is not None
     assert found.kind is kind
@@ -34,7 +34,7 @@ def test_every_range_is_known(text: str, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("text", PUBLIC.split())
-def test_hosts_of_the_internet_are_not_special(text: str) -> None:
+def test_public_addresses_are_not_special(text: str) -> None:
     assert special(ip_address(text)) is None
     assert embedded_addresses(ip_address(text)) == (ip_address(text),)
 
@@ -55,10 +55,10 @@ def test_hosts_of_the_internet_are_not_special(text: str) -> None:
         ("10.0.0.1", "10.0.0.1"),
     ],
 )
-def test_what_hides_in_an_address_comes_out(text: str, inside: str) -> None:
+def test_embedded_addresses_are_extracted(text: str, inside: str) -> None:
     assert embedded_addresses(ip_address(text)) == tuple(map(ip_address, inside.split()))
 
 
-def test_an_address_lies_in_no_network_of_the_other_version() -> None:
+def test_networks_contain_no_addresses_of_the_other_ip_version() -> None:
     assert is_within(ip_address("10.1.2.3"), parse_network("10.0.0.0/8"))
     assert not is_within(ip_address("10.1.2.3"), parse_network("::/0"))

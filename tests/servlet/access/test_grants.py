@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""The grants of users: targets, services, names to listen under, and being an exit."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_by_default_nothing_is_allowed() -> None:
     assert not table.is_exit("ann")
 
 
-def test_grants_are_the_users_own() -> None:
+def test_each_user_has_only_his_own_grants() -> None:
     table = GrantTable(
         {"ann": connect("db.internal:5432"), "bob": Grant(services=("reports",), listen=("x",), exit=True)}
     )
@@ -38,7 +38,7 @@ def test_grants_are_the_users_own() -> None:
     assert not table.is_empty
 
 
-def test_everyones_grants_are_added() -> None:
+def test_grants_for_everyone_are_added_to_those_of_each_user() -> None:
     table = GrantTable({"ann": connect("db.internal:5432")}, Grant(connect=(parse_rule("web:80"),), services=("*",)))
     web = Target(TargetKind.TCP, "web", 80)
     assert isinstance(table.authorise("ann", DB), Hand)
@@ -55,11 +55,11 @@ def test_the_inline_exit_is_an_exit_and_nothing_else() -> None:
     assert isinstance(table.authorise(EXIT_USER, DB), Deny)
 
 
-def test_an_unknown_kind_of_target_is_held_against_the_rules_too() -> None:
+def test_the_rules_apply_to_unknown_kinds_of_targets_too() -> None:
     assert isinstance(GrantTable().authorise("ann", Target(9, "x", 1)), Deny)  # type: ignore[arg-type]
 
 
-def test_the_command_line_widens_for_everyone() -> None:
+def test_rules_on_the_command_line_apply_to_every_user() -> None:
     table = GrantTable({"ann": Grant()}, resolvable=[parse_network("10.0.0.0/8")]).widened(
         [parse_rule("db.internal:5432")]
     )
@@ -73,7 +73,7 @@ NEVER = "169.254.169.254 100.100.100.200 0.0.0.0 127.1"
 
 
 @pytest.mark.parametrize("host", [*REACHED.split(), *NEVER.split()])
-def test_an_open_relay_reaches_what_its_machine_does_but_no_metadata(host: str) -> None:
+def test_an_open_relay_allows_all_addresses_except_metadata(host: str) -> None:
     table = GrantTable().widened([], allows_all=True)
     assert not table.is_empty
     assert isinstance(table.authorise("open", Target(TargetKind.TCP, host, 80)), Hand) == (host in REACHED.split())

@@ -1,4 +1,4 @@
-"""Which targets the rules let pass: scenario 40 (SSRF) and what operators write."""
+"""The targets that rules allow: scenario 40 (SSRF), and the rules that operators write."""
 
 from ipaddress import ip_address
 
@@ -33,7 +33,7 @@ def ruleset(rules: str, resolvable: str = "") -> Ruleset:
         (".".join(["a" * 60] * 5), None),
         ("\u00fc" * 70, None),
         ("[::1]", None),
-        # What resolvers take for an address, though it is none in plain notation:
+        # Spellings that resolvers accept as addresses, although they are not in plain notation:
         ("0x7f.1", None),
         ("0x7f000001", None),
         ("127.1", None),
@@ -51,12 +51,12 @@ def test_a_host_is_a_plain_address_or_a_plain_name(host: str, found: str | None)
     assert read_host(host) == found
 
 
-def test_plain_addresses_are_read() -> None:
+def test_plain_addresses_are_parsed() -> None:
     assert read_host("10.0.0.1") == ip_address("10.0.0.1")
     assert read_host("::FFFF:1.2.3.4") == ip_address("::ffff:1.2.3.4")
 
 
-def test_what_is_not_listed_is_denied() -> None:
+def test_targets_that_no_rule_lists_are_denied() -> None:
     assert not ruleset("").check_target("example.com", 443).allowed
     assert not ruleset("").check_target("1.1.1.1", 443).allowed
 
@@ -83,13 +83,13 @@ TARGETS = [
     ("*:443", "1.1.1.1", 80, False),
     ("0.0.0.0/0:443", "1.1.1.1", 443, True),
     ("[::/0]:443", "2606:4700::1", 443, True),
-    # No name is allowed by a network: the relay would have to resolve it.
+    # A network allows no names: the relay would have to resolve them.
     ("0.0.0.0/0:443", "example.com", 443, False),
 ]
 
 
 @pytest.mark.parametrize(("rules", "host", "port", "allowed"), TARGETS)
-def test_a_target_is_compared_as_a_whole(rules: str, host: str, port: int, allowed: bool) -> None:
+def test_a_rule_must_match_both_host_and_port(rules: str, host: str, port: int, allowed: bool) -> None:
     assert ruleset(rules).check_target(host, port).allowed is allowed
 
 
@@ -101,13 +101,13 @@ fd00:ec2::254 fd00::1 fe80::1 168.63.129.16 255.255.255.255 224.0.0.1 ff02::1 ::
 
 
 @pytest.mark.parametrize("host", INNER.split())
-def test_wide_rules_list_nothing_inner(host: str) -> None:
+def test_wide_rules_do_not_allow_internal_addresses(host: str) -> None:
     assert not ruleset("*:* 0.0.0.0/0:* [::/0]:*").check_target(host, 80).allowed
 
 
 @pytest.mark.parametrize("address", [text for text in INNER.split() if read_host(text) is not None])
-def test_a_name_that_leads_inside_is_denied_at_the_exit(address: str) -> None:
-    """Rebinding: each resolved address is checked, whatever the name was allowed by."""
+def test_a_name_that_resolves_to_an_internal_address_is_denied_at_the_exit(address: str) -> None:
+    """DNS rebinding: each resolved address is checked, whichever rule allowed the name."""
     rules = ruleset("*:* evil.example:80 0.0.0.0/0:*")
     assert rules.check_target("evil.example", 80).allowed
     assert not rules.check_address(ip_address(address), 80, "evil.example").allowed
@@ -118,23 +118,23 @@ def test_a_name_that_leads_inside_is_denied_at_the_exit(address: str) -> None:
     [
         ("127.0.0.1:80", "127.0.0.1", True),
         ("127.0.0.0/8:80", "127.9.9.9", True),
-        ("126.0.0.0/7:80", "127.0.0.1", False),  # wider than the range of loopback
+        ("126.0.0.0/7:80", "127.0.0.1", False),  # wider than the loopback range
         ("10.0.0.0/8:80", "10.1.1.1", True),
         ("8.0.0.0/5:80", "10.1.1.1", False),
         ("169.254.0.0/16:80", "169.254.1.1", True),
-        ("169.254.0.0/16:80", "169.254.169.254", False),  # metadata wants to be named
+        ("169.254.0.0/16:80", "169.254.169.254", False),  # metadata addresses must be listed exactly
         ("169.254.169.254:80", "169.254.169.254", True),
-        ("0.0.0.0:80", "0.0.0.0", False),  # no host has this address
+        ("0.0.0.0:80", "0.0.0.0", False),  # not the address of a host
         ("224.0.0.0/4:80", "224.0.0.1", False),
         ("[::1]:80", "::1", True),
         ("127.0.0.1:80", "::ffff:127.0.0.1", True),
-        ("[::ffff:7f00:1]:80", "::ffff:127.0.0.1", False),  # a rule names what is reached
+        ("[::ffff:7f00:1]:80", "::ffff:127.0.0.1", False),  # a rule must name the address that is reached
         ("10.0.0.0/8:80", "64:ff9b::a00:1", True),
         ("192.0.2.0/24:80 127.0.0.0/8:80", "2001:0:c000:201::80ff:fffe", True),
         ("127.0.0.0/8:80", "2001:0:c000:201::80ff:fffe", False),  # the Teredo server is not listed
     ],
 )
-def test_inner_addresses_count_when_they_are_listed(rules: str, address: str, allowed: bool) -> None:
+def test_internal_addresses_are_allowed_only_if_listed(rules: str, address: str, allowed: bool) -> None:
     assert ruleset(rules).check_target(address, 80).allowed is allowed
 
 
@@ -156,7 +156,7 @@ def test_inner_addresses_count_when_they_are_listed(rules: str, address: str, al
         ("db.internal:80", "0.0.0.0/0", "db.internal", "10.0.0.1", False),
     ],
 )
-def test_names_lead_to_public_addresses_or_where_it_is_said(
+def test_names_may_resolve_to_public_addresses_or_to_those_configured(
     rules: str, resolvable: str, name: str, address: str, allowed: bool
 ) -> None:
     rule = ruleset(rules, resolvable)
@@ -164,11 +164,11 @@ def test_names_lead_to_public_addresses_or_where_it_is_said(
     assert rule.check_address(ip_address(address), 80, name).allowed is allowed
 
 
-def test_a_wildcard_does_not_make_localhost_of_the_machine() -> None:
+def test_a_wildcard_does_not_allow_localhost() -> None:
     assert not ruleset("*:80").check_address(ip_address("127.0.0.1"), 80, "evil.example").allowed
 
 
-def test_a_verdict_says_why() -> None:
+def test_a_verdict_gives_its_reason() -> None:
     rules = ruleset("db.internal:80 10.0.0.0/8:22")
     assert rules.check_target("db.internal", 80).text == "allowed by db.internal:80"
     assert rules.check_target("10.0.0.1", 22).text == "allowed by 10.0.0.0/8:22"
@@ -176,16 +176,16 @@ def test_a_verdict_says_why() -> None:
     assert "metadata" in rules.check_target("169.254.169.254", 80).text
     assert "leads to 127.0.0.1" in rules.check_address(ip_address("127.0.0.1"), 80, "db.internal").text
     assert "no single host" in rules.check_target("0.0.0.0", 80).text
-    assert "is no port" in rules.check_target("db.internal", 0).text
+    assert "is not a port" in rules.check_target("db.internal", 0).text
     assert "neither an address nor a name" in rules.check_target("127.1", 80).text
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("db.internal", "is no rule"),
-        (":80", "is no rule"),
-        ("", "is no rule"),
+        ("db.internal", "is not a rule"),
+        (":80", "is not a rule"),
+        ("", "is not a rule"),
         ("db.internal:", "a port is a number"),
         ("db.internal:0", "a port is a number"),
         ("db.internal:65536", "a port is a number"),
@@ -193,20 +193,20 @@ def test_a_verdict_says_why() -> None:
         ("db.internal:-1", "a port is a number"),
         ("fd00::1:22", "brackets"),
         ("10.0.0.1/8:22", "did you mean 10.0.0.0/8?"),
-        ("10.0.0/8:22", "is no network"),
-        ("[db.internal]:22", "is no network"),
+        ("10.0.0/8:22", "is not a network"),
+        ("[db.internal]:22", "is not a network"),
         ("*.internal:22", "neither an address nor a name"),
         ("db.*:22", "neither an address nor a name"),
         ("127.1:22", "neither an address nor a name"),
-        ("10.0.0.0/33:22", "is no network"),
+        ("10.0.0.0/33:22", "is not a network"),
     ],
 )
-def test_a_rule_that_cannot_be_meant_is_explained(text: str, message: str) -> None:
+def test_a_malformed_rule_is_explained(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         parse_rule(text)
 
 
-def test_rules_for_datagrams_are_by_themselves() -> None:
+def test_rules_for_datagrams_are_separate() -> None:
     rules = Ruleset(map(parse_rule, ("db.internal:5432", "udp/10.0.0.53:53", "udp/ns.internal:*", "udp/[fd00::/8]:53")))
     assert [rule.text for rule in rules.datagrams.rules] == [
         "udp/10.0.0.53:53",
@@ -224,6 +224,6 @@ def test_rules_for_datagrams_are_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("text", ["udp/", "udp/db.internal", "udp/udp/x:1", "tcp/db.internal:1"])
-def test_what_is_no_rule_for_datagrams(text: str) -> None:
-    with pytest.raises(ValueError, match=r"write|neither|is no network"):
+def test_malformed_rules_for_datagrams_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write|neither|is not a network"):
         parse_rule(text)

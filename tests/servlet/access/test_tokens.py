@@ -1,4 +1,4 @@
-"""Tokens: made, stored, compared; failures counted."""
+"""Tokens: how they are made, stored and compared, and the limit on wrong ones."""
 
 import hashlib
 from random import Random
@@ -19,7 +19,7 @@ TOKEN, KEY = make_token(Random(1), "2026-01-02")
 OTHER, OTHER_KEY = make_token(Random(2))
 
 
-def test_a_token_says_its_key_id_and_has_256_random_bits() -> None:
+def test_a_token_contains_its_key_id_and_256_random_bits() -> None:
     prefix, key_id, secret = TOKEN.split("_", 2)
     assert (prefix, key_id, len(secret)) == ("tnl", KEY.id, 43)
     assert KEY.sha256 == hashlib.sha256(TOKEN.encode()).hexdigest()
@@ -28,7 +28,7 @@ def test_a_token_says_its_key_id_and_has_256_random_bits() -> None:
     assert make_token(Random(3))[0] != TOKEN
 
 
-def test_the_right_token_names_its_user() -> None:
+def test_a_valid_token_identifies_its_user() -> None:
     table = TokenTable({"ann": [KEY], "bob": [OTHER_KEY]})
     assert table.identify(TOKEN) == Identity("ann", KEY.id)
     assert table.identify(OTHER) == Identity("bob", OTHER_KEY.id)
@@ -36,15 +36,15 @@ def test_the_right_token_names_its_user() -> None:
 
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + "A", TOKEN.upper(), OTHER, "tnl_" + KEY.id + "_" + "A" * 43])
-def test_no_other_token_does(token: str) -> None:
+def test_no_other_token_identifies_a_user(token: str) -> None:
     assert TokenTable({"ann": [KEY]}).identify(token) is None
 
 
-def test_two_are_live_for_rotation() -> None:
+def test_a_user_may_have_two_tokens_for_rotation() -> None:
     table = TokenTable({"ann": [KEY, OTHER_KEY]})
     assert {table.identify(token) is not None for token in (TOKEN, OTHER)} == {True}
     third = make_token(Random(3))[1]
-    with pytest.raises(ValueError, match="at most 2: revoke one"):
+    with pytest.raises(ValueError, match="at most 2 are allowed: revoke one"):
         TokenTable({"ann": [KEY, OTHER_KEY, third]})
 
 
@@ -53,7 +53,7 @@ def test_a_key_id_belongs_to_one_user() -> None:
         TokenTable({"ann": [KEY], "bob": [KEY]})
 
 
-def test_a_revoked_token_is_live_no_more() -> None:
+def test_a_revoked_token_is_not_accepted() -> None:
     identity = Identity("ann", KEY.id)
     assert TokenTable({"ann": [KEY]}).is_live(identity)
     assert not TokenTable({"ann": [OTHER_KEY]}).is_live(identity)
@@ -61,19 +61,19 @@ def test_a_revoked_token_is_live_no_more() -> None:
 
 
 @pytest.mark.parametrize(("key_id", "sha256"), [("xyz", "0" * 64), ("0" * 8, "0" * 63), ("0" * 8, "G" * 64)])
-def test_a_key_is_checked(key_id: str, sha256: str) -> None:
+def test_malformed_keys_are_refused(key_id: str, sha256: str) -> None:
     with pytest.raises(ValueError, match="hex digits"):
         Key(key_id, sha256)
 
 
 @pytest.mark.parametrize("name", ["ann", "a.b-c_d@e", "0", "A" * 64])
-def test_user_names(name: str) -> None:
+def test_valid_user_names(name: str) -> None:
     assert check_user_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "-a", "a b", "a:b", "relay:exit", "\u00fc", "a\n"])
-def test_what_is_no_user_name(name: str) -> None:
-    with pytest.raises(ValueError, match="no user name"):
+def test_invalid_user_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a user name"):
         check_user_name(name)
 
 
@@ -81,7 +81,7 @@ def test_what_is_no_user_name(name: str) -> None:
     ("header", "token"),
     [(None, ""), ("", ""), ("Bearer x", "x"), ("bearer  x ", "x"), ("Basic x", ""), ("Bearer", ""), ("x", "")],
 )
-def test_the_header_holds_the_token(header: str | None, token: str) -> None:
+def test_the_token_is_read_from_the_header(header: str | None, token: str) -> None:
     assert read_bearer(header) == token
 
 
@@ -96,7 +96,7 @@ def test_failures_are_counted_by_address_and_minute() -> None:
     assert limiter.failed("a", MINUTE) == 0
 
 
-def test_it_remembers_a_bounded_number_of_addresses() -> None:
+def test_failures_are_remembered_for_a_bounded_number_of_addresses() -> None:
     limiter = FailureLimiter(1)
     limiter.failed("first", 0)
     for number in range(10_000):

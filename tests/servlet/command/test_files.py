@@ -1,4 +1,4 @@
-"""The relay's files: what is read from where, and how tokens are written."""
+"""The relay's files: the sources of its settings, and how tokens are written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_names_in_a_file_are_relative_to_it(file: Path) -> None:
+def test_paths_in_a_file_are_relative_to_it(file: Path) -> None:
     config = load_config(str(file))
     assert config.tls is not None
     assert config.tls.certificate == str(file.parent / "c.pem")
@@ -44,7 +44,7 @@ def test_names_in_a_file_are_relative_to_it(file: Path) -> None:
     assert watched_files(str(file), config) == [file, file.parent / "keys.toml"]
 
 
-def test_the_command_line_goes_before_the_file(file: Path) -> None:
+def test_the_command_line_overrides_the_file(file: Path) -> None:
     overrides = Overrides(listen=("127.0.0.1:1",), allow=("web:80",), exit="none", admin="127.0.0.1:2", trace="t")
     config = load_config(str(file), overrides)
     assert [str(address) for address in config.listen] == ["127.0.0.1:1"]
@@ -54,12 +54,12 @@ def test_the_command_line_goes_before_the_file(file: Path) -> None:
     assert not config.grants.rules_of("bob").check_target("db.internal", 5432).allowed
 
 
-def test_without_a_file_there_are_the_defaults() -> None:
+def test_without_a_file_the_defaults_apply() -> None:
     config = load_config("")
     assert (config.grants.is_empty, len(config.tokens), watched_files("", config)) == (True, 0, [])
 
 
-def test_open_means_everything_unless_something_is_allowed() -> None:
+def test_open_allows_everything_unless_rules_are_given() -> None:
     assert load_config("", Overrides(is_open=True)).grants.rules_of("open").check_target("x", 1).allowed
     policy = load_config("", Overrides(is_open=True, allow=("web:80",))).grants
     assert policy.rules_of("open").check_target("web", 80).allowed
@@ -69,9 +69,9 @@ def test_open_means_everything_unless_something_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (Overrides(listen=("x",)), "--listen: 'x' is no address"),
-        (Overrides(admin="x"), "--admin: 'x' is no address"),
-        (Overrides(allow=("x",)), "--allow: 'x' is no rule"),
+        (Overrides(listen=("x",)), "--listen: 'x' is not an address"),
+        (Overrides(admin="x"), "--admin: 'x' is not an address"),
+        (Overrides(allow=("x",)), "--allow: 'x' is not a rule"),
     ],
 )
 def test_a_wrong_flag_is_explained(overrides: Overrides, message: str) -> None:
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path) -> None:
         load_config(str(tmp_path / "latin.toml"))
 
 
-def test_tokens_are_written_in_one_step_for_their_owner_alone(tmp_path: Path) -> None:
+def test_token_files_are_written_atomically_and_private(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     assert read_users(path) == {}
     write_users(path, {"ann": [KEY]})
@@ -99,7 +99,7 @@ def test_tokens_are_written_in_one_step_for_their_owner_alone(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["tokens.toml"]
 
 
-def test_a_write_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     path.mkdir()
     with pytest.raises(ConfigError, match=r"directory.* nothing was changed"):

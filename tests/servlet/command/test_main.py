@@ -1,4 +1,4 @@
-"""The command tunnel-relay: what each does, prints and returns. A few run as processes, the rest in this one."""
+"""The command tunnel-relay: the effects, output and exit codes of its subcommands. A few tests use processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from loadtests.harness.ports import hold_port
 from loadtests.harness.tree import python_path
 from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings
 from tests.support.loops import in_loop
@@ -28,7 +29,7 @@ COMMANDS += [["user", action] for action in ("add", "rotate", "revoke", "list")]
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test has a directory of its own, and leaves the log as it was."""
+    """Give each test a directory of its own, and restore the log afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TUNNEL_TOKEN", raising=False)
     yield
@@ -37,12 +38,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def made(capsys: pytest.CaptureFixture[str]) -> str:
-    """relay.toml in the present directory; the token of its user."""
+    """Create relay.toml in the current directory; return the token of its user."""
     assert main(["init", "relay.toml", "--user", "ann"]) == 0
     return capsys.readouterr().out.strip()
 
 
-def test_init_makes_a_configuration_that_works(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_creates_a_working_configuration(made: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config("relay.toml")
     identity = config.tokens.identify(made)
     assert identity is not None
@@ -53,7 +54,7 @@ def test_init_makes_a_configuration_that_works(made: str, capsys: pytest.Capture
     assert capsys.readouterr().out == "ok: 1 token(s), rules for 1 user(s)\n"
 
 
-def test_init_changes_nothing_that_exists(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_changes_no_existing_file(made: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = read_users(Path("relay.tokens.toml"))
     assert main(["init", "relay.toml"]) == 2
     Path("relay.toml").unlink()
@@ -62,11 +63,11 @@ def test_init_changes_nothing_that_exists(made: str, capsys: pytest.CaptureFixtu
     assert read_users(Path("relay.tokens.toml")) == before
 
 
-def test_init_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_explains_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "missing/relay.toml"]) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert main(["init", "relay.toml", "--user", "a b"]) == 2
-    assert "no user name" in capsys.readouterr().err
+    assert "is not a user name" in capsys.readouterr().err
 
 
 def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,22 +96,31 @@ def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["user", "add", "ann"], "ann exists: `user rotate ann`"),
-        (["user", "rotate", "bob"], "no user bob: `user add bob`"),
+        (["user", "add", "ann"], "ann exists: run `tunnel-relay user rotate ann -c relay.toml`"),
+        (["user", "rotate", "bob"], "no user bob: run `tunnel-relay user add bob -c relay.toml`"),
         (["user", "revoke", "bob"], "no user bob"),
         (["user", "revoke", "ann", "--key", "00000000"], "ann has no token with the key id 00000000"),
-        (["user", "add", "a:b"], "no user name"),
+        (["user", "add", "a:b"], "is not a user name"),
         (["user", "add", "bob", "-c", "other.toml"], "other.toml: no such file: run `tunnel-relay init other.toml`"),
-        (["rule", "check", "ann", "x:y"], "'x:y' is no target"),
-        (["serve", "--listen", "x"], "--listen: 'x' is no address"),
-        (["serve", "--open", "--listen", "0.0.0.0:0"], "--open: 0.0.0.0:0 can be reached from elsewhere"),
+        (["rule", "check", "ann", "x:y"], "'x:y' is not a target"),
+        (["rule", "check", "ann", "x:99999"], "'x:99999' is not a target (a TCP port must be 1 to 65535, not 99999)"),
+        (["rule", "check", "ann", ""], "'' is not a target"),
+        (["rule", "check", "ann", "a\udcff:1"], "'a\\udcff:1' is not a target: write HOST:PORT"),
+        (["init", ""], "'' is not a file name"),
+        (["check", "-c", "."], ". cannot be read (Is a directory): check the path"),
+        (
+            ["exit", "--relay", "x", "--allow", "a:1", "--token-file", "relay.toml"],
+            "'x' is not a relay URL: write https://HOST",
+        ),
+        (["serve", "--listen", "x"], "--listen: 'x' is not an address"),
+        (["serve", "--open", "--listen", "0.0.0.0:0"], "--open: other machines can reach 0.0.0.0:0"),
         (["check", "-c", "other.toml"], "other.toml: no such file"),
-        (["drain", "--admin", "x"], "--admin: 'x' is no address"),
+        (["drain", "--admin", "x"], "--admin: 'x' is not an address"),
         (["exit", "--relay", "http://127.0.0.1:1"], "no token: set TUNNEL_TOKEN"),
         (["exit", "--relay", "http://127.0.0.1:1", "--token-file", "x"], "--token-file x"),
     ],
 )
-def test_what_is_wrong_is_said_and_is_code_2(
+def test_usage_errors_are_explained_and_are_code_2(
     arguments: list[str], message: str, made: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -119,12 +129,12 @@ def test_what_is_wrong_is_said_and_is_code_2(
     assert captured.out == ""
 
 
-def test_without_tokens_or_rules_it_does_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_refuse_to_run_without_tokens_rules_or_admin_listener(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve"]) == 2
-    assert "there is no relay.toml here: make one with `tunnel-relay init" in capsys.readouterr().err
+    assert "there is no relay.toml here: create one with `tunnel-relay init" in capsys.readouterr().err
     Path("relay.toml").write_text("[users.ann]\nconnect = ['a:1']\n")
     assert main(["serve"]) == 2
-    assert "nobody has a token: run `tunnel-relay user add NAME -c relay.toml`" in capsys.readouterr().err
+    assert "no user has a token: run `tunnel-relay user add NAME -c relay.toml`" in capsys.readouterr().err
     Path("relay.toml").unlink()
     assert main(["exit", "--relay", "http://127.0.0.1:1"]) == 2
     assert "an exit without rules" in capsys.readouterr().err
@@ -132,7 +142,7 @@ def test_without_tokens_or_rules_it_does_not_serve(capsys: pytest.CaptureFixture
     assert "no admin listener" in capsys.readouterr().err
 
 
-def test_check_says_where_tls_is_missing(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_listeners_without_tls(made: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--listen", "0.0.0.0:80", "--listen", "127.0.0.1:80"]) == 0
     assert "note: no TLS on 0.0.0.0:80" in capsys.readouterr().out
     assert main(["check", "--json"]) == 0
@@ -149,12 +159,14 @@ def test_check_says_where_tls_is_missing(made: str, capsys: pytest.CaptureFixtur
         ("udp/example.com:443", 5, "denied\tudp/example.com:443\tno rule allows udp/example.com:443"),
     ],
 )
-def test_rules_can_be_tried(target: str, code: int, words: str, made: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rule_check_says_whether_a_target_is_allowed(
+    target: str, code: int, words: str, made: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["rule", "check", "ann", target]) == code
     assert words in capsys.readouterr().out
 
 
-def test_rules_can_be_tried_on_what_a_name_resolves_to(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rule_check_checks_the_addresses_of_a_name(made: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = Path("relay.toml").read_text()
     Path("relay.toml").write_text(text.replace('"example.com:443"', '"localhost:80", "name.invalid:80"'))
     assert main(["rule", "check", "ann", "localhost:80", "--resolve", "--json"]) == 0
@@ -175,13 +187,13 @@ def test_every_command_has_help_with_an_example(command: list[str], capsys: pyte
 @pytest.mark.parametrize(
     "arguments", [[], ["dance"], ["serve", "--lisen", "x"], ["user", "add"], ["drain", "--timeout", "x"]]
 )
-def test_usage_is_code_2(arguments: list[str]) -> None:
+def test_unparsable_arguments_are_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
 
 
-def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "4 not authenticated" in " ".join(capsys.readouterr().out.split())
@@ -191,23 +203,23 @@ def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
 
 
 class Process:
-    """A command that runs until it is told to end. `events`: its log, as it comes."""
+    """A command that runs until it is ended. `lines`: the log that it has written so far."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.lines: list[str] = []
 
     async def line(self, words: str) -> str:
-        """The next line on standard error with these words."""
+        """Return the next line on standard error that contains these words."""
         assert self.process.stderr is not None
         while line := (await self.process.stderr.readline()).decode():
             self.lines.append(line)
             if words in line:
                 return line
-        raise AssertionError(f"it ended without {words!r}: {self.lines}")
+        raise AssertionError(f"the command ended without {words!r}: {self.lines}")
 
     async def urls(self) -> tuple[str, str]:
-        """Of the relay, and of its admin listener."""
+        """The URLs of the relay and of its admin listener."""
         relay_url = json.loads(await self.line("listening"))["url"]
         return relay_url, json.loads(await self.line("listening"))["url"]
 
@@ -257,47 +269,48 @@ def test_a_relay_serves_reloads_and_drains(made: str) -> None:
     test()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_relay(number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_relay(number: signal.Signals, code: int) -> None:
     @in_loop
     async def test() -> None:
         async with process("serve", "--open", *ANY) as relay_:
             url, _ = await relay_.urls()
             async with attach(url, proxy=None, carrier="poll"):
                 relay_.process.send_signal(number)
-                assert await relay_.ended() == 0
+                assert await relay_.ended() == code
 
     test()
 
 
-def test_nobody_to_drain_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_draining_an_unreachable_relay_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drain", "--admin", "127.0.0.1:1"]) == 3
     assert "no relay answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
 @in_loop
-async def test_what_is_no_relay_does_not_drain() -> None:
+async def test_draining_by_a_public_listener_is_code_2() -> None:
     async with relay() as running:
-        address = str(running.addresses[0])  # the public listener: it knows no such path
+        address = str(running.addresses[0])  # the public listener, which does not have this path
         assert await asyncio.to_thread(main, ["drain", "--admin", address]) == 2
 
 
 @in_loop
 async def test_a_relay_that_does_not_stop_in_time_is_code_6() -> None:
-    async with relay(settings(admin=LOOPBACK)) as running:  # nobody waits for its `stopped`
+    async with relay(settings(admin=LOOPBACK)) as running:  # no task completes the stop
         assert await asyncio.to_thread(main, ["drain", "--admin", str(running.admin), "--timeout", "0"]) == 6
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 @in_loop
-async def test_an_exit_attaches_and_ends() -> None:
+async def test_an_exit_attaches_and_ends_on_a_signal(number: signal.Signals, code: int) -> None:
     async with relay() as running:
         url = f"http://{running.addresses[0]}"
         arguments = ["exit", "--relay", url, "--name", "berlin", "--allow", "127.0.0.1:1", "--proxy", ""]
         async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
             await exit_.line("attached to")
             assert running.relay.host.switch.stats().exits == 1
-            exit_.process.send_signal(signal.SIGTERM)
-            assert await exit_.ended() == 0
+            exit_.process.send_signal(number)
+            assert await exit_.ended() == code
 
 
 @in_loop
@@ -312,6 +325,15 @@ async def test_an_exit_whose_token_is_revoked_ends_with_code_4() -> None:
 
 
 @in_loop
+async def test_an_exit_keeps_trying_unless_it_is_told_to_give_up() -> None:
+    with hold_port() as port:
+        arguments = ["exit", "--relay", f"http://127.0.0.1:{port}", "--allow", "127.0.0.1:1", "--proxy", "none"]
+        async with process(*arguments, "--give-up-after", "1", TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            assert await exit_.ended() == 6
+            assert "the relay has not answered for 1 s (the connection was refused): check the path" in exit_.lines[-1]
+
+
+@in_loop
 async def test_an_exit_with_a_wrong_token_is_code_4() -> None:
     async with relay() as running:
         url = f"http://{running.addresses[0]}"
@@ -320,17 +342,17 @@ async def test_an_exit_with_a_wrong_token_is_code_4() -> None:
 
 
 @in_loop
-async def test_an_exit_that_is_none_for_the_relay_is_code_5() -> None:
+async def test_an_exit_whose_user_may_not_be_one_is_code_5() -> None:
     async with relay() as running:
         url = f"http://{running.addresses[0]}"
         arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
         async with process(*arguments, TUNNEL_TOKEN=TOKENS["ann"]) as exit_:
             assert await exit_.ended() == 5
-            assert "ann is no exit: exit = true is missing under [users.ann]" in exit_.lines[-1]
+            assert "ann may not be an exit: exit = true is missing under [users.ann]" in exit_.lines[-1]
 
 
 @in_loop
-async def test_an_exit_at_something_else_says_what_answered() -> None:
+async def test_an_exit_quotes_an_answer_that_is_not_from_a_relay() -> None:
     async def hotel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nConnection: close\r\n\r\n<html>Welcome, guest")

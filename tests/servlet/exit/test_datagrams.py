@@ -1,4 +1,4 @@
-"""The exit's UDP sockets: one target each, and gone with their side."""
+"""The exit's UDP sockets: each has one target, and closes with its side of the tunnel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def until(stream: Stream, count: int) -> list[bytes]:
 
 
 @in_loop
-async def test_it_speaks_with_its_target_alone() -> None:
+async def test_a_socket_exchanges_datagrams_only_with_its_target() -> None:
     loop = asyncio.get_running_loop()
     with (
         socket.socket(type=socket.SOCK_DGRAM) as target,
@@ -47,7 +47,7 @@ async def test_it_speaks_with_its_target_alone() -> None:
 
 
 @in_loop
-async def test_that_nobody_listens_is_silence() -> None:
+async def test_a_closed_port_is_silence_not_an_error() -> None:
     with hold_port() as port:
         side, stream = await open_datagrams("127.0.0.1", port, idle_seconds=0.1), Stream()
         splice(side, stream)
@@ -62,7 +62,7 @@ async def test_that_nobody_listens_is_silence() -> None:
 
 
 @in_loop
-async def test_a_socket_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_socket_that_cannot_be_created_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise OSError("no network")
 

@@ -1,4 +1,4 @@
-"""The exit, behind a real relay: what it dials, what it refuses and why, and how two connections become one."""
+"""The exit, attached to a real relay: what it dials, what it refuses and why, and how it joins two connections."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 def addresses(*texts: str) -> Resolve:
-    """A resolver that always answers so."""
+    """A resolver that always returns these addresses."""
 
     async def answer(host: str, port: int) -> list[IPAddress]:
         return [ip_address(text) for text in texts]
@@ -57,7 +57,7 @@ def addresses(*texts: str) -> Resolve:
 
 @asynccontextmanager
 async def tunnel(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
-    """A user whose rules at the exit are these; the relay itself allows everything."""
+    """An attachment of a user with these rules at the exit; the relay itself allows everything."""
     policy = GrantTable().widened([], allows_all=True)
     host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     ruleset = Ruleset(map(parse_rule, rules))
@@ -101,7 +101,7 @@ async def test_a_server_may_speak_first_and_end_first() -> None:
 
 
 @in_loop
-async def test_a_reset_of_the_target_is_an_error_and_no_end() -> None:
+async def test_a_reset_by_the_target_is_an_error_not_an_end_of_stream() -> None:
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(1)
         sock = writer.get_extra_info("socket")
@@ -116,7 +116,7 @@ async def test_a_reset_of_the_target_is_an_error_and_no_end() -> None:
 
 
 @in_loop
-async def test_an_abort_of_the_client_resets_the_target() -> None:
+async def test_an_abort_by_the_client_resets_the_target() -> None:
     outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,7 +134,7 @@ async def test_an_abort_of_the_client_resets_the_target() -> None:
 
 
 @in_loop
-async def test_who_has_closed_is_not_written_to_for_ever() -> None:
+async def test_a_target_that_writes_to_a_closed_client_gets_an_error() -> None:
     ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +153,7 @@ async def test_who_has_closed_is_not_written_to_for_ever() -> None:
 
 
 @in_loop
-async def test_a_slow_reader_stops_the_target() -> None:
+async def test_a_slow_reader_causes_back_pressure_on_the_target() -> None:
     written = 0
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,7 +163,7 @@ async def test_a_slow_reader_stops_the_target() -> None:
             written += 1 << 16
             await writer.drain()
 
-    # What all buffers together can hold is far less than what a target without back-pressure would have written.
+    # All buffers together hold far less than a target without back-pressure would have written.
     async with target(flood) as port, tunnel("127.0.0.1:*") as (client, _):
         _, writer = await client.open_connection("127.0.0.1", port, limit=1 << 16)
         before = -1
@@ -179,7 +179,7 @@ async def test_a_slow_reader_stops_the_target() -> None:
 async def test_the_reason_of_a_refusal_reaches_the_client() -> None:
     free = socket.socket()
     free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]  # nobody listens there
+    port = free.getsockname()[1]  # a closed port
     async with tunnel("127.0.0.1:*", "a.example:80", resolve=addresses()) as (client, dialer):
         with pytest.raises(RefusedError) as refused:
             await client.open_connection("127.0.0.1", port)
@@ -194,7 +194,7 @@ async def test_the_reason_of_a_refusal_reaches_the_client() -> None:
 
 
 @in_loop
-async def test_a_resolver_that_fails_is_a_name_that_is_not_resolved() -> None:
+async def test_an_error_of_the_resolver_is_reported_as_an_unresolved_name() -> None:
     async def fail(host: str, port: int) -> list[IPAddress]:
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
@@ -217,8 +217,8 @@ async def test_a_target_that_does_not_answer_is_given_up() -> None:
 
 
 @in_loop
-async def test_a_name_is_resolved_once_and_each_address_checked() -> None:
-    """Scenario 40: a name that changes its address between check and use; one that has an inner address besides."""
+async def test_a_name_is_resolved_once_and_each_address_is_checked() -> None:
+    """Scenario 40: a name whose address changes between check and use, and a name that also has an internal address."""
     asked: list[str] = []
 
     async def rebind(host: str, port: int) -> list[IPAddress]:
@@ -229,7 +229,7 @@ async def test_a_name_is_resolved_once_and_each_address_checked() -> None:
         _, writer = await client.open_connection("A.Example.", port)
         await close(writer)
         assert asked == ["a.example"]
-        with pytest.raises(DeniedError, match=r"a\.example leads to no address"):
+        with pytest.raises(DeniedError, match=r"a\.example has no address that the rules allow"):
             await client.open_connection("a.example", port)
         assert asked == ["a.example"] * 2
 
@@ -243,14 +243,14 @@ async def test_the_next_address_is_tried_when_one_refuses() -> None:
 
 
 @in_loop
-async def test_a_mapped_address_is_dialled_as_what_it_is() -> None:
+async def test_a_mapped_address_is_dialled_as_its_ipv4_address() -> None:
     async with target(echo) as port, tunnel("127.0.0.1:*") as (client, _):
         _, writer = await client.open_connection("::ffff:127.0.0.1", port)
         await close(writer)
 
 
 @in_loop
-async def test_a_full_exit_says_so() -> None:
+async def test_a_full_exit_refuses_with_a_reason() -> None:
     async with target(echo) as port, tunnel("127.0.0.1:*", connections_max=1) as (client, dialer):
         _, writer = await client.open_connection("127.0.0.1", port)
         with pytest.raises(RefusedError) as busy:
@@ -261,8 +261,8 @@ async def test_a_full_exit_says_so() -> None:
 
 
 @in_loop
-async def test_a_target_out_of_reach_is_said_to_be() -> None:
-    """::1 does not reach an IPv4 socket; an address of documentation has no route where there is no network."""
+async def test_an_unreachable_target_is_reported() -> None:
+    """The target listens on IPv4 only, so that ::1 does not reach it."""
 
     async with target(echo) as port, tunnel("[::1]:*") as (client, _):
         with pytest.raises(RefusedError) as refused:
@@ -271,7 +271,7 @@ async def test_a_target_out_of_reach_is_said_to_be() -> None:
 
 
 @in_loop
-async def test_who_stops_the_exit_cuts_and_does_not_end() -> None:
+async def test_stopping_the_exit_resets_its_connections() -> None:
     """Promise 1: a cut is never presented as a clean end of stream."""
     outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
 
@@ -294,7 +294,7 @@ async def test_who_stops_the_exit_cuts_and_does_not_end() -> None:
 
 
 @in_loop
-async def test_a_request_that_cannot_be_accepted_any_more_leaves_no_connection() -> None:
+async def test_a_request_whose_accept_fails_leaves_no_connection() -> None:
     ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -317,12 +317,12 @@ async def test_a_request_that_cannot_be_accepted_any_more_leaves_no_connection()
 
 
 @in_loop
-async def test_the_systems_resolver_knows_localhost() -> None:
+async def test_the_system_resolver_resolves_localhost() -> None:
     assert ip_address("127.0.0.1") in await resolve("localhost", 80)
 
 
 @in_loop
-async def test_the_inline_exit_dials_for_those_who_may() -> None:
+async def test_the_inline_exit_obeys_the_grants_of_users() -> None:
     async with target(echo) as port:
         grant = Grant(connect=(parse_rule(f"127.0.0.1:{port}"),))
         config = settings(exit="inline", grants=GrantTable({"ann": grant}))
@@ -340,7 +340,7 @@ async def test_the_inline_exit_dials_for_those_who_may() -> None:
 
 
 @in_loop
-async def test_an_exit_of_its_own_dials_over_http() -> None:
+async def test_a_separate_exit_dials_over_http() -> None:
     ruleset = Ruleset([parse_rule("127.0.0.1:*")])
     async with target(echo) as port, relay() as running:
         url = f"http://{running.addresses[0]}"

@@ -1,4 +1,4 @@
-"""Bytes are counted at every level that has to answer for them (9.2)."""
+"""Bytes are counted at every level of budgets: mailbox, user and process (9.2)."""
 
 import pytest
 
@@ -28,14 +28,14 @@ def family() -> tuple[Budget, Budget, Budget]:
     return process, user, Budget(200, 150, user)
 
 
-def test_a_pool_lies_within_what_may_be_held() -> None:
-    with pytest.raises(ValueError, match="does not lie within"):
+def test_a_pool_is_no_larger_than_the_hard_limit() -> None:
+    with pytest.raises(ValueError, match="must be above 0 and at most"):
         Budget(10, 11)
-    with pytest.raises(ValueError, match="does not lie within"):
+    with pytest.raises(ValueError, match="must be above 0 and at most"):
         Budget(10, 0)
 
 
-def test_what_is_counted_at_one_level_is_counted_above() -> None:
+def test_bytes_counted_at_one_level_are_counted_at_those_above() -> None:
     process, user, mailbox = family()
     mailbox.hold(100)
     mailbox.let_go(60)
@@ -48,7 +48,7 @@ def test_what_is_counted_at_one_level_is_counted_above() -> None:
     assert [process.held, user.outstanding, mailbox.beyond] == [0, 0, 0]
 
 
-def test_free_is_what_the_tightest_level_has() -> None:
+def test_free_is_the_room_at_the_tightest_level() -> None:
     process, user, mailbox = family()
     assert mailbox.free() == 150
     user.exceed(200)
@@ -78,7 +78,7 @@ def test_nothing_passes_the_hard_limit_of_any_level() -> None:
     assert not mailbox.admits(100)
 
 
-def test_a_level_that_is_closed_leaves_nothing_above() -> None:
+def test_closing_a_level_removes_its_bytes_from_those_above() -> None:
     process, user, mailbox = family()
     user.hold(1)
     mailbox.reserve(10)
@@ -90,7 +90,7 @@ def test_a_level_that_is_closed_leaves_nothing_above() -> None:
     assert mailbox.held == 0
 
 
-def test_what_is_free_is_free_at_every_level() -> None:
+def test_free_bytes_are_limited_by_the_level_above() -> None:
     above = Budget(1000, 800)
     below = Budget(1000, 1000, above)
     assert above.reserve(100)
@@ -129,7 +129,7 @@ def test_9_2_under_pressure_a_packet_keeps_at_most_its_own_size_again() -> None:
     assert isinstance(alone.data, memoryview)
 
 
-def test_9_2_what_is_no_slice_is_left_alone() -> None:
+def test_9_2_a_packet_that_is_not_a_slice_is_not_copied() -> None:
     frame = frame_of(data(1, 2, 3))
     before = frame.data
     keep(frame, Budget(1, 1))
@@ -137,7 +137,7 @@ def test_9_2_what_is_no_slice_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("held", "copied"), [(124, False), (125, True)])
-def test_9_2_an_eighth_of_the_mailbox_is_pressure(held: int, copied: bool) -> None:
+def test_9_2_pressure_begins_at_an_eighth_of_the_mailbox(held: int, copied: bool) -> None:
     budget = Budget(1000, 1000)
     budget.hold(held)
     eighths = parsed(*[100] * 8)
@@ -145,7 +145,7 @@ def test_9_2_an_eighth_of_the_mailbox_is_pressure(held: int, copied: bool) -> No
     assert isinstance(eighths[0].data, bytes) is copied
 
 
-def test_9_2_what_is_exactly_half_of_its_body_keeps_it() -> None:
+def test_9_2_a_packet_of_exactly_half_its_body_is_not_copied() -> None:
     budget = Budget(1000, 1000)
     budget.hold(500)
     halves = parsed(100, 100)

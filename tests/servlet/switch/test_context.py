@@ -1,4 +1,4 @@
-"""What the parts share."""
+"""The context that all parts of the switch share."""
 
 from tunnel.traces.record import TraceEvent, TraceReason, TraceRecord
 from tunnel_servlet.switch.config import SwitchConfig
@@ -7,7 +7,7 @@ from tunnel_servlet.switch.model import Attention
 from tunnel_servlet.switch.registry import Registry
 
 
-def test_an_attachment_is_looked_after_once() -> None:
+def test_an_attachment_is_woken_once() -> None:
     attention = Attention()
     attachment = Registry(SwitchContext(SwitchConfig(), None), attention).add(b"1", "ann", is_exit=False)
     attention.wake(attachment)
@@ -16,7 +16,7 @@ def test_an_attachment_is_looked_after_once() -> None:
     assert attachment.is_awake
 
 
-def test_the_trace_names_the_node() -> None:
+def test_trace_records_name_the_node() -> None:
     records: list[TraceRecord] = []
     context = SwitchContext(SwitchConfig(node="relay-7"), records.append)
     context.trace(TraceEvent.ROUTE_BOUND, 5, connection=1, peer=2, text="ann")

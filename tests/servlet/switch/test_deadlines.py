@@ -1,4 +1,4 @@
-"""The heap of timers: O(1) to ask, nothing forgotten, nothing kept for ever."""
+"""The heap of timers: O(1) to query, no timer forgotten, no stale entry kept forever."""
 
 from random import Random
 
@@ -22,7 +22,7 @@ def fire(deadlines: Deadlines, now: int) -> None:
         deadline.fire(now)
 
 
-def test_they_fire_in_order_and_once() -> None:
+def test_timers_fire_in_order_and_once() -> None:
     deadlines, (first, second, third), fired = timers(3)
     deadlines.set(third, 30)
     deadlines.set(first, 10)
@@ -36,7 +36,7 @@ def test_they_fire_in_order_and_once() -> None:
     assert deadlines.next_timeout() is None
 
 
-def test_one_that_is_put_off_fires_at_the_later_time() -> None:
+def test_a_postponed_timer_fires_at_the_later_time() -> None:
     deadlines, (timer,), fired = timers(1)
     deadlines.set(timer, 10)
     deadlines.set(timer, 20)
@@ -48,7 +48,7 @@ def test_one_that_is_put_off_fires_at_the_later_time() -> None:
     assert fired == [(0, 20)]
 
 
-def test_one_that_is_advanced_fires_at_the_earlier_time_alone() -> None:
+def test_an_advanced_timer_fires_only_at_the_earlier_time() -> None:
     deadlines, (timer,), fired = timers(1)
     deadlines.set(timer, 20)
     deadlines.set(timer, 10)
@@ -58,7 +58,7 @@ def test_one_that_is_advanced_fires_at_the_earlier_time_alone() -> None:
     assert len(deadlines) == 0
 
 
-def test_one_that_is_cleared_does_not_fire_and_may_be_set_again() -> None:
+def test_a_cleared_timer_does_not_fire_and_may_be_set_again() -> None:
     deadlines, (timer,), fired = timers(1)
     deadlines.clear(timer)
     deadlines.set(timer, 10)
@@ -73,7 +73,7 @@ def test_one_that_is_cleared_does_not_fire_and_may_be_set_again() -> None:
     assert fired == [(0, 25)]
 
 
-def test_stale_entries_do_not_pile_up() -> None:
+def test_stale_entries_do_not_accumulate() -> None:
     deadlines, many, fired = timers(1000)
     for number, timer in enumerate(many):
         deadlines.set(timer, 2000)
@@ -112,7 +112,7 @@ def test_every_timer_fires_when_it_is_due(steps: list[tuple[int, int | None, boo
         assert not due or (asked is not None and now < asked <= min(due.values()))
 
 
-def test_what_is_stale_is_forgotten_when_it_is_more_than_half_and_not_before() -> None:
+def test_stale_entries_are_removed_once_they_are_more_than_half() -> None:
     deadlines, many, fired = timers(200)
     for number, timer in enumerate(many):
         deadlines.set(timer, 1000 + number)
@@ -123,12 +123,12 @@ def test_what_is_stale_is_forgotten_when_it_is_more_than_half_and_not_before() -
     assert len(deadlines) == 99
     for timer in many[101:133]:
         deadlines.clear(timer)
-    assert len(deadlines) == 99  # a few are not worth it
+    assert len(deadlines) == 99  # rebuilding the heap is not worth it for a few
     fire(deadlines, 2000)
     assert [number for number, _ in fired] == list(range(133, 200))
 
 
-def test_timers_that_were_put_off_or_advanced_are_no_more_stale_than_they_are() -> None:
+def test_setting_timers_again_does_not_inflate_the_count_of_stale_entries() -> None:
     deadlines, many, fired = timers(200)
     for timer in many:
         deadlines.set(timer, 1000)
@@ -146,9 +146,9 @@ def test_timers_that_were_put_off_or_advanced_are_no_more_stale_than_they_are() 
     assert len(deadlines) == 0
 
 
-def test_what_was_stale_and_came_up_counts_no_more() -> None:
+def test_stale_entries_that_came_up_no_longer_count() -> None:
     deadlines, many, _ = timers(400)
-    for round_ in range(3):  # cleared, and left behind when their time comes
+    for round_ in range(3):  # cleared: their stale entries come up and are removed
         for timer in many[:60]:
             deadlines.set(timer, 100 + round_)
             deadlines.clear(timer)
@@ -160,7 +160,7 @@ def test_what_was_stale_and_came_up_counts_no_more() -> None:
     assert len(deadlines) == 100
 
 
-def test_what_is_stale_is_known_at_every_moment() -> None:
+def test_the_count_of_stale_entries_is_always_exact() -> None:
     deadlines, many, _ = timers(150)
     random, now, rebuilt = Random(5), 0, 0
     for _ in range(4000):

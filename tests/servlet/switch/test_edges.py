@@ -1,4 +1,4 @@
-"""S and B, and when they are announced (2.10, 7.12, 9.4)."""
+"""The edge of a route, S and B, and when it is announced (2.10, 7.12, 9.4)."""
 
 from tunnel_servlet.switch.edges import EdgeLedger
 
@@ -11,7 +11,7 @@ def ledger(initial: int = 64 * KIB) -> EdgeLedger:
     return made
 
 
-def test_2_10_s_is_the_newest_let_go_and_b_what_fits_beyond_it() -> None:
+def test_2_10_s_is_the_newest_packet_that_left_and_b_the_room_beyond_it() -> None:
     found = ledger()
     assert found.room(64 * KIB) == (100, 64 * KIB)
     found.let_go(102, KIB)
@@ -32,7 +32,7 @@ def test_1_6_sequence_numbers_wrap() -> None:
     assert found.room(10) == (3, 10)
 
 
-def test_6_6_of_a_resumed_route_the_first_to_come_shows_where_it_stands() -> None:
+def test_6_6_the_first_packet_of_a_resumed_route_sets_its_position() -> None:
     found = EdgeLedger(64 * KIB, 4 * KIB)
     key = found.key(7000)
     assert found.room(10) == (6999, 10)
@@ -40,7 +40,7 @@ def test_6_6_of_a_resumed_route_the_first_to_come_shows_where_it_stands() -> Non
     assert found.passed_bytes == 5
 
 
-def test_9_4_an_edge_is_due_when_a_quarter_of_the_limit_has_been_let_go() -> None:
+def test_9_4_an_edge_is_due_when_a_quarter_of_the_limit_has_left() -> None:
     found = ledger()
     found.let_go(101, 4 * KIB - 1)
     assert not found.has_moved()
@@ -54,13 +54,13 @@ def test_9_4_an_edge_is_due_when_a_quarter_of_the_limit_has_been_let_go() -> Non
     assert not found.is_due(64 * KIB)
 
 
-def test_9_4_an_edge_is_due_when_the_limit_is_far_above_what_was_announced() -> None:
+def test_9_4_an_edge_is_due_when_the_limit_is_far_above_the_announced_one() -> None:
     found = ledger(64 * KIB)
     found.let_go(101, 4 * KIB)
     assert found.is_due(1024 * KIB)
 
 
-def test_9_4_what_was_announced_smaller_is_remembered() -> None:
+def test_9_4_an_edge_announced_below_the_limit_is_remembered() -> None:
     found = ledger()
     found.announced(10, 64 * KIB)
     assert found.is_smaller
@@ -81,7 +81,7 @@ def test_progress_counts_from_its_first_step() -> None:
     assert ledger.has_moved()
 
 
-def test_after_a_drop_the_sender_believes_in_what_waits() -> None:  # 9.3
+def test_after_a_drop_the_senders_room_is_the_waiting_bytes() -> None:  # 9.3
     ledger = EdgeLedger(100, 0)
     ledger.named_dropped(80)
     assert not ledger.is_due(100)
@@ -89,7 +89,7 @@ def test_after_a_drop_the_sender_believes_in_what_waits() -> None:  # 9.3
     assert ledger.is_due(100)
 
 
-def test_what_waits_late_takes_its_part_of_the_limit() -> None:
+def test_late_packets_that_wait_take_up_part_of_the_limit() -> None:
     ledger = EdgeLedger(20, 0)
     ledger.late_bytes = 60
     assert not ledger.is_due(100)
@@ -97,7 +97,7 @@ def test_what_waits_late_takes_its_part_of_the_limit() -> None:
     assert ledger.is_due(100)
 
 
-def test_less_than_nothing_is_nothing() -> None:
+def test_negative_room_counts_as_zero() -> None:
     ledger = EdgeLedger(0, 0)
     ledger.start_at(0)
     ledger.late_bytes = 150

@@ -1,4 +1,4 @@
-"""The data path, and what is not simply forwarded (6.7, 9.1, 9.5)."""
+"""The data path, and the packets that the relay does not simply forward (6.7, 9.1, 9.5)."""
 
 from tests.servlet.support import (
     DATABASE,
@@ -35,7 +35,7 @@ from tunnel.wire import (
 ACK, ABORT, SHUTDOWN = PacketType.ACK, PacketType.ABORT, PacketType.SHUTDOWN
 
 
-def test_9_1_packets_go_to_whoever_the_route_is_bound_to() -> None:
+def test_9_1_packets_go_to_the_attachment_the_route_is_bound_to() -> None:
     client, exit_ = bound(Relay())
     assert client.push(data(11, 22, 101), control(ACK, 11, 22)) == []
     found = exit_.push(data(22, 11, 501))
@@ -45,13 +45,13 @@ def test_9_1_packets_go_to_whoever_the_route_is_bound_to() -> None:
     assert kinds(client.push()) == ["DATA"]
 
 
-def test_1_4_types_and_versions_that_are_not_known_are_forwarded() -> None:
+def test_1_4_unknown_types_and_versions_are_forwarded() -> None:
     client, exit_ = bound(Relay())
     client.push(Packet(200, 11, 22, 7, b"new", version=9))
     assert [(packet.type, packet.version) for packet in exit_.push()] == [(200, 9)]
 
 
-def test_9_1_the_destination_must_be_the_one_bound() -> None:
+def test_9_1_the_destination_must_be_the_bound_one() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     assert client.push(data(11, 23, 101), control(ACK, 11, 23)) == []
@@ -60,7 +60,7 @@ def test_9_1_the_destination_must_be_the_one_bound() -> None:
     assert relay.counters.packets_misaddressed == 4
 
 
-def test_9_1_the_source_must_be_of_the_attachment_that_sends() -> None:
+def test_9_1_the_source_must_belong_to_the_sending_attachment() -> None:
     client, exit_ = bound(Relay())
     thief = Peer(client.relay, seed=8).attached()
     assert [read_dropped(packet).reason for packet in thief.push(data(11, 22, 101))] == [DropReason.NO_ROUTE]
@@ -78,7 +78,7 @@ def test_6_7_data_without_a_route_is_answered_once_for_each_id() -> None:
     assert relay.counters.packets_without_route == 4
 
 
-def test_6_7_what_ends_or_answers_needs_no_answer() -> None:
+def test_6_7_packets_that_end_or_answer_are_not_answered() -> None:
     client = Peer(Relay()).attached()
     types = (SHUTDOWN, ABORT, PacketType.PONG, PacketType.NOOP, PacketType.REJECTED)
     assert client.push(*(control(kind, 5, 6) for kind in types), data(0, 6, 1)) == []
@@ -93,7 +93,7 @@ def test_9_1_edge_and_dropped_from_endpoints_are_not_forwarded() -> None:
     assert relay.counters.packets_invalid == 2
 
 
-def test_2_9_what_is_larger_than_announced_is_dropped_and_named() -> None:
+def test_2_9_packets_above_the_announced_size_are_dropped_and_reported() -> None:
     relay = Relay(packet_bytes_max=1000, trace=True)
     client, exit_ = bound(relay)
     large = control(PacketType.FINISH, 11, 22, bytes(2000), 103)
@@ -104,13 +104,13 @@ def test_2_9_what_is_larger_than_announced_is_dropped_and_named() -> None:
     assert relay.records[-1].reason == TraceReason.TOO_LARGE
 
 
-def test_3_6_early_data_that_is_too_large_is_named_as_well() -> None:
+def test_3_6_early_data_that_is_too_large_is_reported_too() -> None:
     client, _ = client_and_exit(Relay(packet_bytes_max=1000))
     found = client.push(connect(11), data(11, 0, 101, bytes(977)))
     assert [read_dropped(packet).reason for packet in found] == [DropReason.TOO_LARGE]
 
 
-def test_6_6_while_a_resume_is_under_way_what_comes_is_lost_in_silence() -> None:
+def test_6_6_packets_that_arrive_during_a_resume_are_lost_silently() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     exit_ = Peer(relay, "exits", 2, is_exit=True)
@@ -160,7 +160,7 @@ def test_3_5_data_that_overtakes_its_accepted_does_not_look_like_a_lost_route() 
     assert kinds(exit_.push(data(24, 11, 501))) == ["DROPPED"]
 
 
-def test_2_8_listen_state_is_for_the_relay() -> None:
+def test_2_8_listen_state_is_addressed_to_the_relay() -> None:
     relay = Relay(may_listen=lambda user, name: name == "fine")
     client = Peer(relay).attached()
     assert client.listen("fine") == []
@@ -198,7 +198,7 @@ def test_5_8_abort_ends_the_route_like_shutdown() -> None:
     assert relay.switch.stats().routes == 0
 
 
-def test_3_6_what_ends_a_connection_before_accepted_is_held_too() -> None:
+def test_3_6_an_abort_before_accepted_is_held_too() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(connect(11), control(ABORT, 11, 0, bytes(4)))
@@ -211,7 +211,7 @@ def test_3_6_what_ends_a_connection_before_accepted_is_held_too() -> None:
     assert relay.switch.stats().routes == 0
 
 
-def test_2_7_the_relay_settles_the_pull_interval_and_says_so() -> None:
+def test_2_7_the_relay_decides_the_pull_interval_and_reports_it() -> None:
     client = Peer(Relay(pull_interval_us_max=SECOND)).attached()
 
     def settled(packets: list[Packet]) -> list[Option | None]:
@@ -238,7 +238,7 @@ def test_malformed_packets_for_the_relay_are_counted() -> None:
     assert relay.counters.packets_invalid == 3
 
 
-def test_the_packet_filter_loses_packets_in_silence() -> None:
+def test_the_packet_filter_loses_packets_silently() -> None:
     relay = Relay(packet_filter=lambda frame: frame.sequence != 102)
     client, exit_ = bound(relay)
     assert client.push(*(data(11, 22, sequence) for sequence in (101, 102, 103))) == []
@@ -246,7 +246,7 @@ def test_the_packet_filter_loses_packets_in_silence() -> None:
     assert relay.counters.packets_filtered == 1
 
 
-def test_only_so_many_packets_of_a_body_are_looked_at() -> None:
+def test_packets_of_a_body_beyond_the_limit_are_ignored() -> None:
     relay = Relay(packets_per_body_max=2)
     client, exit_ = bound(relay)
     client.push(*(data(11, 22, sequence) for sequence in (101, 102, 103)))
@@ -254,7 +254,7 @@ def test_only_so_many_packets_of_a_body_are_looked_at() -> None:
     assert relay.counters.packets_too_many == 1
 
 
-def test_an_endpoint_may_be_connected_with_itself() -> None:
+def test_an_endpoint_may_connect_to_itself() -> None:
     relay = Relay()
     peer = Peer(relay, is_exit=True).attached()
     assert kinds(peer.push(connect(11, target=DATABASE))) == ["CONNECT"]
@@ -265,7 +265,7 @@ def test_an_endpoint_may_be_connected_with_itself() -> None:
     assert relay.switch.stats().attachments == 0
 
 
-def test_what_was_counted() -> None:
+def test_received_and_sent_packets_and_bytes_are_counted() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     before = relay.counters
@@ -278,7 +278,7 @@ def test_what_was_counted() -> None:
     assert frames_of() == []
 
 
-def test_a_body_may_have_as_many_packets_as_allowed_and_the_rest_counts_each_time() -> None:  # 7.11
+def test_packets_of_a_body_beyond_the_limit_are_counted() -> None:  # 7.11
     relay = Relay(packets_per_body_max=3)
     client, exit_ = bound(relay)
     client.push(*(data(11, 22, 101 + number) for number in range(3)))
@@ -305,7 +305,7 @@ def test_a_packet_may_be_as_large_as_announced() -> None:  # 7.11
     assert relay.counters.packets_too_large == 0
 
 
-def test_an_option_of_a_route_is_not_the_relays() -> None:  # 2.7
+def test_an_option_on_a_route_is_not_for_the_relay() -> None:  # 2.7
     relay = Relay()
     client, exit_ = bound(relay)
     client.push(control(PacketType.OPTION, 11, 22, b"of the peer", 101))
@@ -313,7 +313,7 @@ def test_an_option_of_a_route_is_not_the_relays() -> None:  # 2.7
     assert kinds(client.push()) == []
 
 
-def test_the_answer_to_an_option_replaces_the_one_before_and_no_refusal() -> None:
+def test_an_answer_to_an_option_replaces_the_previous_one_but_no_refusals() -> None:
     relay = Relay(may_listen=lambda user, name: False)
     client = Peer(relay).attached()
     found = client.push(option(1, pull_interval_ms=1000), listen_state("a"), listen_state("b"), option(2))
@@ -325,7 +325,7 @@ def test_the_answer_to_an_option_replaces_the_one_before_and_no_refusal() -> Non
     }
 
 
-def test_the_trace_says_all_of_a_packet_that_was_lost() -> None:
+def test_the_trace_describes_a_lost_packet_completely() -> None:
     relay = Relay(trace=True)
     client = Peer(relay).attached()
     client.push(data(77, 88, 99))
@@ -341,7 +341,7 @@ def test_the_trace_says_all_of_a_packet_that_was_lost() -> None:
     )
 
 
-def test_what_is_of_nobody_and_for_nobody_is_no_option() -> None:
+def test_a_packet_with_neither_source_nor_destination_is_not_an_option() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     client.push(control(PacketType.PING, 0, 0, b"?"))

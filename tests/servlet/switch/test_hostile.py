@@ -1,4 +1,4 @@
-"""Hostile input: nothing is raised, nothing crosses routes, memory stays bounded, nothing is left behind."""
+"""Hostile input: no exception, no packet on another route, bounded memory, and nothing left behind."""
 
 from random import Random
 from typing import Any
@@ -52,7 +52,7 @@ TYPES = [*map(int, PacketType), 0, 8, 77]
 
 
 class Chaos:
-    """Endpoints of three users that send whatever a seed makes up, and note what they get."""
+    """Endpoints of three users that send random input from a seed, and record what they receive."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -67,7 +67,7 @@ class Chaos:
         ]
         self.links: dict[int, int] = {}  # link, batches without a receipt
         self.next_link = 1
-        self.pairs: list[tuple[Peer, int, int]] = []  # routes that were bound, from each side
+        self.pairs: list[tuple[Peer, int, int]] = []  # bound routes, as seen from each side
 
     def pick(self, *choices: object) -> object:
         return choices[self.random.getrandbits(16) % len(choices)]
@@ -140,7 +140,7 @@ class Chaos:
                 peer.serials[message.lane] = message.serial
 
     def cooperate(self, peer: Peer) -> None:
-        """Now and then somebody behaves: a connection is opened, and accepted."""
+        """Behave correctly for once: open a connection, and accept it."""
         initiator, acceptor = self.peers[self.number(3)], self.peers[3]
         for found in (initiator, acceptor):
             found.numbers.setdefault(2, 0)
@@ -159,7 +159,7 @@ class Chaos:
                 self.pairs += [(initiator, packet.source, theirs), (acceptor, theirs, packet.source)]
 
     def flood(self, peer: Peer) -> None:
-        """Too much on a route that may be there."""
+        """Send too much on a route that may exist."""
         if self.pairs:
             peer, source, destination = self.pairs[self.number(len(self.pairs))]
             start, size = self.sequence() % (1 << 31), self.number(9000)
@@ -206,7 +206,7 @@ def _encode(packet: Packet) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_comes_the_switch_stays_right_about_itself(seed: int) -> None:
+def test_hostile_input_does_not_corrupt_the_state_of_the_switch(seed: int) -> None:
     chaos = Chaos(seed)
     for peer in chaos.peers[:4]:
         peer.attach()
@@ -214,14 +214,14 @@ def test_whatever_comes_the_switch_stays_right_about_itself(seed: int) -> None:
         chaos.step()
     for link in chaos.links:
         chaos.relay.switch.link_closed(link, chaos.relay.now)
-    # When all have gone nothing is left: no memory, no routes, no timers.
+    # When all attachments have expired, nothing is left: no memory, no routes, no timers.
     chaos.relay.advance(1000 * SECOND)
     stats = chaos.relay.switch.stats()
     assert (stats.attachments, stats.users, stats.routes, stats.listeners, stats.parked_pulls) == (0, 0, 0, 0, 0)
     assert (stats.bytes_held, stats.bytes_reserved, stats.bytes_outstanding, stats.timers) == (0, 0, 0, 0)
 
 
-def test_the_same_seed_gives_the_same_switch() -> None:
+def test_the_same_seed_gives_the_same_state() -> None:
     runs = []
     for _ in range(2):
         chaos = Chaos(99)
@@ -233,8 +233,8 @@ def test_the_same_seed_gives_the_same_switch() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(IDS), st.sampled_from(IDS), st.sampled_from(TYPES)), max_size=20))
-def test_9_1_a_stranger_reaches_nobody(packets: list[tuple[int, int, int]]) -> None:
-    """Only CONNECT may cross from an attachment without routes, and it is stamped."""
+def test_9_1_an_attachment_without_routes_reaches_no_endpoint(packets: list[tuple[int, int, int]]) -> None:
+    """An attachment without routes may send only CONNECT, which the relay stamps with the user."""
     relay = Relay(**TIGHT)
     client, exit_ = bound(relay, 1, 2)
     stranger = Peer(relay, "eve", 9).attached()
@@ -246,7 +246,7 @@ def test_9_1_a_stranger_reaches_nobody(packets: list[tuple[int, int, int]]) -> N
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 50), st.integers(0, 8000)), min_size=1, max_size=60))
-def test_9_1_what_arrives_was_sent_on_that_route(sent: list[tuple[int, int, int]]) -> None:
+def test_9_1_packets_arrive_only_on_the_route_they_were_sent_on(sent: list[tuple[int, int, int]]) -> None:
     relay = Relay(**TIGHT)
     client, exit_ = bound(relay, 1, 11)
     for number in (2, 3):
@@ -269,7 +269,7 @@ def test_9_1_what_arrives_was_sent_on_that_route(sent: list[tuple[int, int, int]
         assert order == sorted(order)
 
 
-def test_9_2_a_reader_that_does_not_read_costs_no_more_than_its_mailbox() -> None:
+def test_9_2_an_endpoint_that_does_not_read_costs_at_most_its_mailbox() -> None:
     relay = Relay(**TIGHT)
     client, _exit = bound(relay, 1, 2)
     for number in range(400):

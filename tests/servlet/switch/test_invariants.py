@@ -1,4 +1,4 @@
-"""The recount finds what was miscounted."""
+"""The check of invariants counts again and finds wrong counts."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.servlet.support import Peer, Relay, bound, connect, data, listen_stat
 from tunnel_servlet.switch.invariants import InvariantError, check
 
 
-def test_a_busy_switch_is_right_about_itself() -> None:
+def test_a_busy_switch_passes_the_check() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     client.push(data(11, 22, 101), connect(12), listen_state())
@@ -15,7 +15,7 @@ def test_a_busy_switch_is_right_about_itself() -> None:
     relay.switch.check_invariants()
 
 
-def test_a_byte_too_many_is_found() -> None:
+def test_a_miscounted_byte_is_found() -> None:
     relay = Relay()
     client, _ = bound(relay)
     switch = relay.switch

@@ -23,7 +23,7 @@ def code(answer: Attached | Status) -> int:
     return answer.code
 
 
-def test_6_3_attached_tells_epoch_limits_and_whether_it_is_fresh() -> None:
+def test_6_3_attached_contains_epoch_limits_and_whether_the_attachment_is_fresh() -> None:
     relay = Relay(pull_interval_us_max=2 * SECOND)
     peer = Peer(relay)
     answer = peer.attach(pull_interval_ms=9000)
@@ -42,7 +42,7 @@ def test_6_3_attached_tells_epoch_limits_and_whether_it_is_fresh() -> None:
     )
 
 
-def test_6_3_each_life_of_the_relay_has_its_epoch() -> None:
+def test_6_3_each_start_of_the_relay_has_its_own_epoch() -> None:
     relay = Relay()
     assert 0 < relay.switch.epoch < 1 << 64
 
@@ -59,7 +59,7 @@ def test_6_2_a_lower_generation_is_stale() -> None:
     assert code(peer.attach(generation=4)) == StatusCode.STALE
 
 
-def test_6_2_a_higher_generation_starts_all_lanes_anew() -> None:
+def test_6_2_a_higher_generation_restarts_all_lanes() -> None:
     client, exit_ = bound(Relay())
     client.push(data(11, 22, 101), data(11, 22, 102))
     lost = exit_.send()
@@ -79,7 +79,7 @@ def test_6_2_routes_outlive_a_generation() -> None:
     assert kinds(exit_.push()) == ["DATA"]
 
 
-def test_6_1_an_id_belongs_to_the_user_who_came_first() -> None:
+def test_6_1_an_id_belongs_to_the_user_who_used_it_first() -> None:
     relay = Relay()
     Peer(relay).attached()
     thief = Peer(relay, user="eve")
@@ -87,12 +87,12 @@ def test_6_1_an_id_belongs_to_the_user_who_came_first() -> None:
     assert relay.switch.stats().users == 1
 
 
-def test_7_11_versions_must_meet() -> None:
+def test_7_11_versions_must_overlap() -> None:
     assert code(Peer(Relay()).attach(versions=(2, 3))) == StatusCode.MALFORMED
     assert isinstance(Peer(Relay()).attach(versions=(0, 9)), Attached)
 
 
-def test_attachments_are_limited_for_each_user_and_in_all() -> None:
+def test_attachments_are_limited_per_user_and_in_total() -> None:
     relay = Relay(attachments_per_user_max=1, attachments_max=2)
     Peer(relay).attached()
     busy = Peer(relay, seed=2).attach()
@@ -122,7 +122,7 @@ def test_6_4_a_new_id_under_the_same_name_replaces_the_older() -> None:
     assert [record.reason for record in gone] == [TraceReason.GONE]
 
 
-def test_6_4_the_other_sides_of_its_routes_are_told_gone() -> None:
+def test_6_4_the_peers_of_a_replaced_endpoint_receive_gone() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     exit_.attach(generation=2, name="exit")
@@ -148,7 +148,7 @@ def test_6_4_resumes_that_wait_for_a_replaced_endpoint_are_refused() -> None:
     assert [read_rejected(packet).route_key for packet in client.push()] == [key(11), key(12)]
 
 
-def test_6_4_the_name_of_another_user_is_another_name() -> None:
+def test_6_4_the_same_name_of_another_user_is_independent() -> None:
     relay = Relay()
     Peer(relay, "ann", 2, "exit").attached()
     Peer(relay, "bob", 3, "exit").attached()
@@ -195,7 +195,7 @@ def test_9_6_a_silent_attachment_is_forgotten() -> None:
     assert [stats.users, stats.attachments, stats.routes, stats.bytes_held, stats.bytes_reserved] == [0] * 5
 
 
-def test_9_6_what_waits_for_a_forgotten_acceptor_is_refused() -> None:
+def test_9_6_openings_that_wait_for_an_expired_acceptor_are_refused() -> None:
     relay = Relay(pending_timeout_us=1000 * SECOND)
     client, _ = client_and_exit(relay)
     relay.advance(200 * SECOND)
@@ -204,7 +204,7 @@ def test_9_6_what_waits_for_a_forgotten_acceptor_is_refused() -> None:
     assert [read_rejected(packet).reason for packet in client.push()] == [RejectReason.GONE]
 
 
-def test_9_6_what_a_forgotten_initiator_asked_for_is_forgotten() -> None:
+def test_9_6_openings_of_an_expired_initiator_are_forgotten() -> None:
     relay = Relay(pending_timeout_us=1000 * SECOND)
     client, exit_ = client_and_exit(relay)
     client.push(connect(11))
@@ -215,7 +215,7 @@ def test_9_6_what_a_forgotten_initiator_asked_for_is_forgotten() -> None:
     assert exit_.push() == []
 
 
-def test_9_6_a_link_keeps_an_attachment() -> None:
+def test_9_6_an_open_link_keeps_an_attachment_from_expiring() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
@@ -232,7 +232,7 @@ def test_6_4_a_late_attach_of_a_dead_endpoint_takes_no_name() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay, name="exit")
     ghost = Peer(relay, "exits", 9, "exit", is_exit=True)
-    assert isinstance(ghost.attach(), Attached)  # and never does anything else
+    assert isinstance(ghost.attach(), Attached)  # but it never sends anything else
     client.push(connect(11))
     assert kinds(exit_.push()) == ["CONNECT"]
     assert relay.counters.attachments_replaced == 0
@@ -252,7 +252,7 @@ def test_6_4_an_exchange_or_a_link_takes_the_name() -> None:
         assert exit_.status(exit_.send()).code == StatusCode.UNKNOWN
 
 
-def test_6_3_an_attachment_is_fresh_until_it_is_heard() -> None:
+def test_6_3_an_attachment_is_fresh_until_its_first_exchange() -> None:
     relay = Relay()
     client = Peer(relay)
     told = []
@@ -265,24 +265,24 @@ def test_6_3_an_attachment_is_fresh_until_it_is_heard() -> None:
     assert told == [True, True, False]
 
 
-def test_what_a_refused_endpoint_is_told() -> None:
+def test_refusals_of_an_attach_give_the_reason() -> None:
     relay = Relay(attachments_max=1)
-    assert Peer(relay).attach(versions=(2, 3)) == Status(StatusCode.MALFORMED, 0, "this relay speaks version 1")
+    assert Peer(relay).attach(versions=(2, 3)) == Status(StatusCode.MALFORMED, 0, "this relay speaks only version 1")
     Peer(relay).attached()
     full = Peer(relay, seed=2).attach()
     assert isinstance(full, Status)
-    assert (full.code, full.text) == (StatusCode.BUSY, "no more attachments")
+    assert (full.code, full.text) == (StatusCode.BUSY, "the relay has no room for another attachment")
     assert full.retry_after_ms > 0
 
 
-def test_a_replaced_endpoint_is_told_why() -> None:  # 6.4
+def test_a_replaced_endpoint_learns_why() -> None:  # 6.4
     relay = Relay()
     _, old = client_and_exit(relay, name="exit")
     Peer(relay, "exits", 9, "exit", is_exit=True).attached()
     assert old.attach(generation=2) == Status(StatusCode.DENIED, 0, "a newer endpoint has this name")
 
 
-def test_the_same_attach_again_starts_nothing_anew() -> None:  # 6.2
+def test_a_repeated_attach_restarts_nothing() -> None:  # 6.2
     relay = Relay(trace=True)
     client = Peer(relay).attached()
     client.push()
@@ -292,7 +292,7 @@ def test_the_same_attach_again_starts_nothing_anew() -> None:  # 6.2
     assert [record.event for record in relay.records].count(TraceEvent.ATTACHED) == 1
 
 
-def test_every_arrival_and_every_end_counts() -> None:
+def test_attaches_replacements_and_expiries_are_counted() -> None:
     relay = Relay()
     for seed in (1, 2, 3):
         Peer(relay, seed=seed).attached()
@@ -304,14 +304,14 @@ def test_every_arrival_and_every_end_counts() -> None:
     assert relay.switch.stats().attachments == 0
 
 
-def test_an_attachment_lives_from_its_first_attach() -> None:  # 9.6
+def test_the_expiry_of_an_attachment_counts_from_its_first_attach() -> None:  # 9.6
     relay = Relay()
     assert isinstance(Peer(relay).attach(), Attached)
     relay.advance(299 * SECOND)
     assert relay.switch.stats().attachments == 1
 
 
-def test_the_trace_says_who_came_and_why_he_went() -> None:
+def test_the_trace_names_who_attached_and_why_he_detached() -> None:
     relay = Relay(trace=True)
     Peer(relay).attached()
     Peer(relay, "exits", 4, "exit", is_exit=True).attached()

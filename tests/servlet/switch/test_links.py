@@ -1,4 +1,4 @@
-"""The books about a link: receipts come in order, and also for what was taken back (8.2)."""
+"""The relay's record of a link: receipts come in order, and also for batches that were taken back (8.2)."""
 
 from tests.servlet.support import data, frames_of
 from tunnel.wire import Frame
@@ -13,7 +13,7 @@ def sent(*times: int) -> tuple[ServedLink, list[list[Frame]]]:
     return link, batches
 
 
-def test_8_2_a_receipt_is_for_all_up_to_it() -> None:
+def test_8_2_a_receipt_covers_all_batches_up_to_it() -> None:
     link, (first, second, third) = sent(10, 20, 30)
     assert link.unreceipted_bytes == 6 * 29
     assert link.receipted(2) == first + second
@@ -23,14 +23,14 @@ def test_8_2_a_receipt_is_for_all_up_to_it() -> None:
     assert link.unreceipted_bytes == 0
 
 
-def test_8_3_what_has_no_receipt_is_given_back_in_order() -> None:
+def test_8_3_batches_without_a_receipt_are_returned_in_order() -> None:
     link, (_, second, third) = sent(10, 20, 30)
     link.receipted(1)
     assert link.take_back() == second + third
     assert link.unreceipted_bytes == 0
 
 
-def test_8_2_receipts_for_what_was_taken_back_are_not_counted_twice() -> None:
+def test_8_2_receipts_for_batches_taken_back_do_not_cover_later_ones() -> None:
     link, _ = sent(10, 20)
     link.take_back()
     later = frames_of(data(1, 2, 9))
@@ -47,7 +47,7 @@ def test_a_link_is_stalled_while_an_old_batch_has_no_receipt() -> None:
     assert not link.is_stalled(11)
 
 
-def test_receipts_of_everything_that_was_taken_back_are_forgotten() -> None:
+def test_receipts_for_several_batches_taken_back_are_discarded() -> None:
     link = ServedLink(1)
     for now in (1, 2):
         link.sent(frames_of(data(1, 2, now)), now)

@@ -1,4 +1,4 @@
-"""What leaves a mailbox next, and that it is bounded (9.2)."""
+"""The order in which packets leave a mailbox, and its bounds (9.2)."""
 
 from tests.servlet.queues import KIB, Box, packets, put, put_control, sequences
 from tests.servlet.support import connect, control, data, key, kinds, read_dropped, read_edge
@@ -42,13 +42,13 @@ def test_9_2_streams_share_by_deficit_round_robin() -> None:
     put(box, two, *(big(2, 101 + number, 4 * KIB) for number in range(5)))
     taken = [packet for _ in range(8) for packet in box.take(5 * KIB)]
     sent = {source: sum(len(p.payload) for p in taken if p.source == source) for source in (1, 2)}
-    assert abs(sent[1] - sent[2]) <= 4 * KIB + 2 * KIB  # the largest packet and a quantum
+    assert abs(sent[1] - sent[2]) <= 4 * KIB + 2 * KIB  # the largest packet plus a quantum
     rest = [*taken, *box.take()]
     assert sequences([packet for packet in rest if packet.source == 1]) == list(range(101, 121))
     assert sequences([packet for packet in rest if packet.source == 2]) == list(range(101, 106))
 
 
-def test_9_2_a_stream_that_was_silent_goes_before_those_that_are_busy() -> None:
+def test_9_2_a_stream_that_was_silent_precedes_busy_ones() -> None:
     box = Box(quantum_bytes=2 * KIB)
     busy, silent = box.queue(101), box.queue(102)
     put(box, busy, *(big(1, 101 + number) for number in range(20)))
@@ -57,7 +57,7 @@ def test_9_2_a_stream_that_was_silent_goes_before_those_that_are_busy() -> None:
     assert [packet.source for packet in box.take(3 * KIB)] == [2, 1, 1]
 
 
-def test_9_2_streams_that_are_silent_again_and_again_do_not_starve_a_busy_one() -> None:
+def test_9_2_streams_that_pause_repeatedly_do_not_starve_a_busy_one() -> None:
     box = Box(quantum_bytes=2 * KIB)
     busy, sly = box.queue(101), box.queue(102)
     put(box, busy, *(big(1, 101 + number) for number in range(20)))
@@ -72,7 +72,7 @@ def test_9_2_streams_that_are_silent_again_and_again_do_not_starve_a_busy_one() 
     assert sent[1] >= 4
 
 
-def test_7_6_a_packet_larger_than_the_limit_leaves_alone() -> None:
+def test_7_6_a_packet_larger_than_the_limit_leaves_on_its_own() -> None:
     box = Box()
     queue = box.queue(101)
     put(box, queue, big(1, 101, 8 * KIB), big(1, 102, 8 * KIB))
@@ -105,7 +105,7 @@ def test_9_2_notices_and_openings_stop_at_the_limit() -> None:
     assert kinds(box.take(48)) == ["REJECTED"] * 2
 
 
-def test_6_7_one_notice_waits_for_each_id_and_not_too_many_in_all() -> None:
+def test_6_7_one_notice_waits_for_each_id_up_to_a_total_limit() -> None:
     box = Box(notices_max=2)
     assert box.mailbox.notice(1, DropReason.NO_ROUTE)
     assert box.mailbox.notice(2, DropReason.NO_ROUTE)
@@ -118,7 +118,7 @@ def test_6_7_one_notice_waits_for_each_id_and_not_too_many_in_all() -> None:
     ]
 
 
-def test_6_7_a_notice_for_an_id_that_has_a_route_again_is_not_told() -> None:
+def test_6_7_a_notice_for_an_id_that_has_a_route_again_is_discarded() -> None:
     box = Box()
     box.mailbox.notice(101, DropReason.NO_ROUTE)
     taken = box.mailbox.take(100)
@@ -129,7 +129,7 @@ def test_6_7_a_notice_for_an_id_that_has_a_route_again_is_not_told() -> None:
     assert not box.mailbox.waiting
 
 
-def test_what_is_posted_replaces_its_like_and_is_bounded() -> None:
+def test_posted_packets_replace_their_like_and_are_bounded() -> None:
     box = Box(general_packets_max=2)
     assert [post(box.mailbox, number) for number in (1, 2, 1, 3)] == [True, True, True, False]
     assert len(box.take()) == 2
@@ -147,7 +147,7 @@ def test_3_2_a_connect_that_is_withdrawn_does_not_leave() -> None:
     assert box.budget.held == 0
 
 
-def test_3_2_a_connect_that_comes_back_leaves_again_if_it_is_still_wanted() -> None:
+def test_3_2_a_returned_connect_leaves_again_if_it_is_still_wanted() -> None:
     box = Box()
     for number in (1, 2, 3):
         box.mailbox.post_connect(key(number), frame_of(connect(number)))
@@ -159,12 +159,12 @@ def test_3_2_a_connect_that_comes_back_leaves_again_if_it_is_still_wanted() -> N
     assert box.budget.held == 0
 
 
-def test_3_2_a_connect_for_which_there_is_no_room_is_not_wanted() -> None:
+def test_3_2_a_connect_without_room_does_not_wait() -> None:
     box = Box(general_packets_max=1)
     assert [box.mailbox.post_connect(key(number), frame_of(connect(number))) for number in (1, 2)] == [True, False]
 
 
-def test_it_calls_when_something_waits() -> None:
+def test_a_mailbox_calls_when_something_waits() -> None:
     box = Box()
     queue = box.queue(101)
     assert box.calls == 0
@@ -180,7 +180,7 @@ def test_it_calls_when_something_waits() -> None:
     assert box.calls > 4
 
 
-def test_7_3_what_comes_back_is_first_in_line_in_its_order() -> None:
+def test_7_3_returned_packets_are_first_in_line_in_their_order() -> None:
     box = Box()
     queue = box.queue(101)
     put(box, queue, *(big(1, 101 + number) for number in range(4)))
@@ -196,7 +196,7 @@ def test_7_3_what_comes_back_is_first_in_line_in_its_order() -> None:
     assert box.budget.held == box.budget.outstanding == 0
 
 
-def test_7_3_an_edge_that_comes_back_is_told_as_it_is_then() -> None:
+def test_7_3_a_returned_edge_leaves_with_its_current_value() -> None:
     receiver, sender = Box(initial_edge_bytes=KIB), Box()
     there, _ = receiver.pair(101, sender, 1)
     put(receiver, there, big(1, 101, 8 * KIB))
@@ -209,7 +209,7 @@ def test_7_3_an_edge_that_comes_back_is_told_as_it_is_then() -> None:
     assert [read_edge(packet).sequence for packet in sender.take()] == [102]
 
 
-def test_9_5_of_a_released_route_what_went_before_the_stream_still_leaves() -> None:
+def test_9_5_control_packets_of_a_released_route_still_leave() -> None:
     box = Box()
     queue = box.queue(101)
     put(box, queue, big(1, 101), big(1, 102))
@@ -230,7 +230,7 @@ def test_9_5_a_busy_queue_may_be_closed() -> None:
     assert {packet.source for packet in box.take()} == {2}
 
 
-def test_9_5_what_comes_back_without_its_route_leaves_unless_it_is_worthless() -> None:
+def test_9_5_returned_packets_of_a_released_route_leave_if_still_useful() -> None:
     receiver, sender = Box(initial_edge_bytes=KIB), Box()
     there, back = receiver.pair(101, sender, 1)
     put(receiver, there, big(1, 101, 8 * KIB))
@@ -246,7 +246,7 @@ def test_9_5_what_comes_back_without_its_route_leaves_unless_it_is_worthless() -
     assert receiver.budget.held == receiver.budget.outstanding == 0
 
 
-def test_9_5_what_comes_back_without_its_route_is_bounded() -> None:
+def test_9_5_returned_packets_of_released_routes_are_bounded() -> None:
     box = Box(general_packets_max=1)
     post(box.mailbox, 1)
     taken = box.mailbox.take(1 << 20)
@@ -256,7 +256,7 @@ def test_9_5_what_comes_back_without_its_route_is_bounded() -> None:
     assert box.budget.held == 0
 
 
-def test_2_2_an_accepted_that_comes_back_finds_its_route_by_its_source() -> None:
+def test_2_2_a_returned_accepted_finds_its_route_by_its_source() -> None:
     box = Box()
     queue = box.queue(11)
     put_control(box, queue, control(PacketType.ACCEPTED, 11, 22))
@@ -267,7 +267,7 @@ def test_2_2_an_accepted_that_comes_back_finds_its_route_by_its_source() -> None
     assert kinds(box.take()) == ["ACCEPTED"]
 
 
-def test_9_3_a_packet_that_is_dropped_does_not_call() -> None:
+def test_9_3_a_dropped_packet_does_not_cause_a_call() -> None:
     box = Box(bytes_max=64 * KIB)
     queue = box.queue(101)
     back = box.queue(1)
@@ -287,7 +287,7 @@ def test_9_2_a_queue_that_was_never_used_leaves_nothing() -> None:
     assert box.budget.reserved == 0
 
 
-def test_7_3_what_comes_back_after_a_newer_copy_is_not_kept() -> None:
+def test_7_3_a_returned_packet_with_a_newer_copy_is_discarded() -> None:
     box = Box()
     queue = box.queue(101)
     put(box, queue, big(1, 101))
@@ -298,7 +298,7 @@ def test_7_3_what_comes_back_after_a_newer_copy_is_not_kept() -> None:
     assert box.budget.held == 0
 
 
-def test_2_9_a_drop_that_was_not_heard_of_is_named_again() -> None:
+def test_2_9_an_unconfirmed_notice_of_a_drop_is_sent_again() -> None:
     box = Box()
     queue = box.queue(101)
     queue.note_dropped(DropReason.FULL, 7, 0)
@@ -310,7 +310,7 @@ def test_2_9_a_drop_that_was_not_heard_of_is_named_again() -> None:
     assert not box.mailbox.waiting
 
 
-def test_3_6_what_was_held_for_a_route_leaves_when_it_is_bound() -> None:
+def test_3_6_packets_held_for_a_route_leave_when_it_is_bound() -> None:
     box = Box()
     queue = box.queue(0)
     queue.blocked = True
@@ -320,7 +320,7 @@ def test_3_6_what_was_held_for_a_route_leaves_when_it_is_bound() -> None:
     assert [packet.destination for packet in box.take()] == [22]
 
 
-def test_every_packet_that_leaves_or_comes_back_counts() -> None:
+def test_packets_that_leave_or_are_returned_are_counted() -> None:
     box = Box()
     queue = box.queue(7)
     for sequence in (101, 103):
@@ -330,7 +330,7 @@ def test_every_packet_that_leaves_or_comes_back_counts() -> None:
     assert (box.counters.packets_sent, box.counters.packets_taken_back) == (8, 4)
 
 
-def test_every_packet_that_finds_no_room_counts() -> None:  # 9.2
+def test_packets_that_find_no_room_are_counted() -> None:  # 9.2
     box = Box(control_bytes_max=1)
     queue = box.queue(7)
     for _ in range(2):

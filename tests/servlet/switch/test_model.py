@@ -1,4 +1,4 @@
-"""Lanes, what they hold, and the links of one attachment (6.2, 7.3, 7.6, 8)."""
+"""The lanes and links of one attachment, and the packets they hold (6.2, 7.3, 7.6, 8)."""
 
 from tests.servlet.support import SECOND, Peer, Relay, bound, data, kinds, of_kind
 from tunnel.wire import ANSWER_BYTES, EVIDENCE_BYTES, Attached, PacketType, StatusCode, encode_packets, whole_packet
@@ -12,7 +12,7 @@ def body(*sequences: int, size: int) -> bytes:
     return b"".join(encode_packets([data(22, 11, sequence, bytes(size)) for sequence in sequences]))
 
 
-def test_7_3_what_was_confirmed_is_held_no_more() -> None:
+def test_7_3_confirmed_packets_are_released() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     exit_.push(data(22, 11, 501), data(22, 11, 502))
@@ -22,7 +22,7 @@ def test_7_3_what_was_confirmed_is_held_no_more() -> None:
     assert relay.switch.stats().bytes_outstanding == 0
 
 
-def test_7_3_what_was_not_confirmed_is_first_in_line_again() -> None:
+def test_7_3_unconfirmed_packets_are_first_in_line_again() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     exit_.push(data(22, 11, 501), data(22, 11, 502))
@@ -34,7 +34,7 @@ def test_7_3_what_was_not_confirmed_is_first_in_line_again() -> None:
     assert lost in relay.responses
 
 
-def test_7_3_a_repeat_gets_the_same_under_a_new_serial() -> None:
+def test_7_3_a_repeat_gets_the_same_packets_under_a_new_serial() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     exit_.push(data(22, 11, 501))
@@ -50,7 +50,7 @@ def test_7_3_a_serial_that_was_never_sent_confirms_nothing() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     exit_.push(data(22, 11, 501), data(22, 11, 502))
-    client.send()  # the answer is lost on its way
+    client.send()  # the answer is lost on the path
     refusal = client.status(client.send(serial_received=99))
     assert (refusal.code, refusal.text) == (
         StatusCode.UNKNOWN,
@@ -69,18 +69,18 @@ def test_7_3_the_serial_of_an_older_generation_confirms_nothing() -> None:
     client.generation = 2
     client.attached()
     exit_.push(data(22, 11, 501))
-    client.send()  # the answer, serial 1, is lost on its way
+    client.send()  # the answer, serial 1, is lost on the path
     assert client.status(client.send(serial_received=kept)).code == StatusCode.UNKNOWN
     client.numbers[0] -= 1
     assert [packet.sequence for packet in client.push()] == [501]
 
 
-def test_7_3_a_lane_of_a_forgotten_attachment_is_unknown() -> None:
+def test_7_3_a_lane_of_an_expired_attachment_is_unknown() -> None:
     relay = Relay(attachment_timeout_us=10 * SECOND)
     client, _ = bound(relay)
     client.push(lane=1)
     relay.advance(20 * SECOND)
-    assert isinstance(client.attach(), Attached)  # a copy that a proxy kept for longer than the attachment lived
+    assert isinstance(client.attach(), Attached)  # a copy that a proxy kept longer than the attachment existed
     client.numbers = {0: 9, 1: 9}
     client.serials = {0: 9, 1: 1}
     assert [client.status(client.send(lane=lane)).code for lane in (0, 1)] == [StatusCode.UNKNOWN] * 2
@@ -114,7 +114,7 @@ def test_7_6_a_large_packet_goes_down_in_pieces() -> None:
     assert relay.switch.stats().bytes_outstanding == relay.switch.stats().bytes_held == 0
 
 
-def test_7_6_a_large_packet_comes_up_in_pieces_and_is_accounted_for() -> None:
+def test_7_6_a_large_packet_comes_up_in_pieces_and_is_counted() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     whole = body(501, size=10_000)
@@ -126,7 +126,7 @@ def test_7_6_a_large_packet_comes_up_in_pieces_and_is_accounted_for() -> None:
     assert [packet.sequence for packet in client.push()] == [501]
 
 
-def test_7_6_pieces_of_a_generation_go_with_it() -> None:
+def test_7_6_pieces_of_an_older_generation_are_discarded() -> None:
     relay = Relay()
     _, exit_ = bound(relay)
     exit_.send(piece=True, payload=body(501, size=10_000)[:4000])
@@ -159,14 +159,14 @@ def test_7_6_pieces_both_ways_on_one_lane() -> None:
     assert relay.switch.stats().bytes_held == 0
 
 
-def test_7_7_evidence_names_every_lane() -> None:
+def test_7_7_evidence_covers_every_lane() -> None:
     client = Peer(Relay()).attached()
     client.push(lane=3)
     client.push(lane=3)
     assert client.answer(client.send(lane=1)).evidence == [(3, 2), (1, 1)]
 
 
-def test_3_2_it_knows_whose_connections_it_may_accept() -> None:
+def test_3_2_an_attachment_counts_the_openings_that_await_it() -> None:
     context = SwitchContext(SwitchConfig(), None)
     attachment = Registry(context, Attention()).add(b"1", "ann", is_exit=False)
     attachment.awaits(7)
@@ -177,7 +177,7 @@ def test_3_2_it_knows_whose_connections_it_may_accept() -> None:
     assert not attachment.is_awaited(7)
 
 
-def test_7_4_the_holds_of_an_attachment_share_a_timer() -> None:
+def test_7_4_all_holds_of_an_attachment_share_one_timer() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     held = [client.pull(lane=lane, hold_ms=1000 * (lane + 1)) for lane in range(3)]
@@ -197,7 +197,7 @@ def poll(relay: Relay, link: int, limit: int = 1 << 20) -> list[int]:
     return [frame.sequence for frame in frames]
 
 
-def test_8_the_newest_link_with_room_is_asked() -> None:
+def test_8_packets_leave_on_the_newest_link_with_room() -> None:
     relay = Relay(unreceipted_bytes_max=1000)
     client, exit_ = bound(relay)
     links(relay, client, 1, 2)
@@ -212,7 +212,7 @@ def test_8_the_newest_link_with_room_is_asked() -> None:
     assert relay.links_ready == [2, 1]
 
 
-def test_8_a_link_that_is_silent_while_the_endpoint_pulls_is_not_trusted() -> None:
+def test_8_a_link_is_doubted_when_it_is_silent_while_the_endpoint_pulls() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     links(relay, client, 1)
@@ -243,7 +243,7 @@ def test_the_pull_interval_is_in_milliseconds() -> None:  # 7.11
     assert answer.pull_interval_ms == 3000
 
 
-def test_answers_are_no_larger_than_the_endpoint_takes() -> None:  # 6.1
+def test_answers_are_no_larger_than_the_endpoint_accepts() -> None:  # 6.1
     relay = Relay()
     client, exit_ = bound(relay)
     client.attach(generation=2, body_bytes_max=4096)
@@ -251,7 +251,7 @@ def test_answers_are_no_larger_than_the_endpoint_takes() -> None:  # 6.1
     assert len(of_kind(client.push(), PacketType.DATA)) == 3
 
 
-def test_a_packet_in_pieces_is_no_larger_than_others() -> None:  # 7.6
+def test_a_packet_in_pieces_has_the_same_size_limit_as_others() -> None:  # 7.6
     relay = Relay(packet_bytes_max=1000)
     client, _ = bound(relay)
     packet = whole_packet(data(11, 22, 101, bytes(2000)))
@@ -259,7 +259,7 @@ def test_a_packet_in_pieces_is_no_larger_than_others() -> None:  # 7.6
     assert relay.counters.packets_damaged == 1
 
 
-def test_what_just_fits_an_answer_is_confirmed_by_the_next_request() -> None:  # 7.3
+def test_a_packet_that_just_fits_an_answer_is_confirmed_by_the_next_request() -> None:  # 7.3
     relay = Relay()
     client, exit_ = bound(relay)
     packet = data(22, 11, 501, bytes(100))
@@ -271,7 +271,7 @@ def test_what_just_fits_an_answer_is_confirmed_by_the_next_request() -> None:  #
     assert relay.switch.stats().bytes_outstanding == 0
 
 
-def test_a_packet_that_leaves_in_pieces_is_held_once() -> None:  # 7.6
+def test_a_packet_that_leaves_in_pieces_is_counted_once() -> None:  # 7.6
     relay = Relay()
     client, exit_ = bound(relay)
     exit_.push(data(22, 11, 501, bytes(5000)))

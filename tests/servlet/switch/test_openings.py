@@ -6,6 +6,7 @@ import pytest
 
 from tests.servlet.support import (
     DATABASE,
+    FORBIDDEN,
     REPORTS,
     SECOND,
     Peer,
@@ -23,22 +24,13 @@ from tests.servlet.support import (
     read_connect,
     read_dropped,
     read_rejected,
+    reason,
     rejected,
+    resume,
 )
 from tunnel.core.constants import BACKOFF_MAX_US
 from tunnel.wire import DropReason, Packet, PacketType, RejectReason, Target, TargetKind
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
-
-FORBIDDEN = Target(TargetKind.TCP, "forbidden", 1)
-
-
-def reason(packets: list[Packet]) -> int:
-    (packet,) = packets
-    return read_rejected(packet).reason
-
-
-def resume(initiator: int, acceptor: int, endpoint: Peer, **changes: Any) -> Packet:
-    return connect(initiator, resume=True, destination=acceptor, endpoint_id=endpoint.identity, **changes)
 
 
 def test_3_2_connect_is_stamped_with_the_user_and_handed_on() -> None:
@@ -50,7 +42,7 @@ def test_3_2_connect_is_stamped_with_the_user_and_handed_on() -> None:
     assert (packet.source, packet.destination, packet.sequence, packet.attempt) == (11, 0, 77, 3)
 
 
-def test_3_2_what_no_rule_allows_is_refused() -> None:
+def test_3_2_a_target_that_no_rule_allows_is_refused() -> None:
     client, exit_ = client_and_exit(Relay())
     (packet,) = client.push(connect(11, target=FORBIDDEN))
     found = read_rejected(packet)
@@ -59,7 +51,7 @@ def test_3_2_what_no_rule_allows_is_refused() -> None:
     assert exit_.push() == []
 
 
-def test_3_2_the_rules_hear_user_and_target() -> None:
+def test_3_2_the_rules_receive_user_and_target() -> None:
     asked: list[tuple[str, Target]] = []
 
     def authorise(user: str, target: Target) -> Decision:
@@ -71,12 +63,12 @@ def test_3_2_the_rules_hear_user_and_target() -> None:
     assert asked == [("ann", DATABASE)]
 
 
-def test_3_2_without_an_exit_nothing_can_be_reached() -> None:
+def test_3_2_without_an_exit_no_target_can_be_reached() -> None:
     client = Peer(Relay()).attached()
     assert reason(client.push(connect(11))) == RejectReason.UNREACHABLE
 
 
-def test_3_2_exits_take_turns_and_may_be_named() -> None:
+def test_3_2_exits_take_turns_or_are_chosen_by_name() -> None:
     relay = Relay(
         authorise=lambda user, target: Hand(HandTo.EXIT, "second" if target.host == "named" else ""),
     )
@@ -87,7 +79,7 @@ def test_3_2_exits_take_turns_and_may_be_named() -> None:
     assert [[packet.source for packet in exit_.push()] for exit_ in exits] == [[1, 3], [2, 4, 5]]
 
 
-def test_3_2_accepted_from_the_attachment_it_was_handed_to_binds() -> None:
+def test_3_2_accepted_from_the_chosen_acceptor_binds_the_route() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(connect(11))
@@ -98,7 +90,7 @@ def test_3_2_accepted_from_the_attachment_it_was_handed_to_binds() -> None:
     assert relay.switch.stats().routes_bound == relay.counters.routes_bound == 1
 
 
-def test_3_2_accepted_from_anybody_else_binds_nothing() -> None:
+def test_3_2_accepted_from_another_attachment_binds_nothing() -> None:
     relay = Relay()
     client, _exit = client_and_exit(relay)
     other = Peer(relay, user="eve", seed=9, is_exit=True)
@@ -121,7 +113,7 @@ def test_3_2_accepted_with_another_key_or_id_binds_nothing() -> None:
     assert client.push() == []
 
 
-def test_9_1_an_id_of_the_acceptor_that_has_a_route_is_not_bound_again() -> None:
+def test_9_1_an_acceptors_id_that_has_a_route_is_not_bound_again() -> None:
     relay = Relay()
     client, exit_ = bound(relay, 11, 22)
     client.push(connect(12))
@@ -134,7 +126,7 @@ def test_9_1_an_id_of_the_acceptor_that_has_a_route_is_not_bound_again() -> None
     assert kinds(client.push()) == ["ACCEPTED"]
 
 
-def test_3_5_accepted_is_repeated_and_passes_again() -> None:
+def test_3_5_a_repeated_accepted_is_forwarded_again() -> None:
     client, exit_ = bound(Relay())
     exit_.push(accepted(11, 22))
     assert kinds(client.push()) == ["ACCEPTED"]
@@ -142,7 +134,7 @@ def test_3_5_accepted_is_repeated_and_passes_again() -> None:
     assert client.push() == []
 
 
-def test_3_3_a_repeated_connect_is_handed_to_the_same_attachment() -> None:
+def test_3_3_a_repeated_connect_goes_to_the_same_attachment() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(connect(11))
@@ -158,8 +150,8 @@ def test_3_3_a_repeated_connect_is_handed_to_the_same_attachment() -> None:
     assert relay.counters.connects == 4
 
 
-def test_3_2_a_repeated_connect_may_not_ask_for_anything_else() -> None:
-    """The acceptor may not have seen the first one: it would take the repeat for it, and dial."""
+def test_3_2_a_repeated_connect_must_not_change_the_request() -> None:
+    """If the acceptor has not seen the first CONNECT, it would take the repeat for it and dial."""
     client, exit_ = client_and_exit(Relay())
     client.push(connect(11))
     assert reason(client.push(connect(11, target=FORBIDDEN, attempt=1))) == RejectReason.ID_IN_USE
@@ -174,7 +166,7 @@ def test_3_2_an_id_that_has_another_route_is_refused() -> None:
     assert reason(exit_.push(connect(22, target=REPORTS))) == RejectReason.ID_IN_USE
 
 
-def test_3_3_a_route_key_that_another_has_at_the_same_acceptor_is_refused() -> None:
+def test_3_3_a_route_key_in_use_at_the_same_acceptor_is_refused() -> None:
     relay = Relay()
     client, _ = client_and_exit(relay)
     client.push(connect(11))
@@ -226,7 +218,7 @@ def test_9_2_connect_is_refused_as_busy_when_the_acceptors_mailbox_is_full() -> 
     assert relay.switch.stats().routes == 1
 
 
-def test_2_3_rejected_passes_from_the_attachment_it_was_handed_to_alone() -> None:
+def test_2_3_rejected_is_forwarded_only_from_the_chosen_acceptor() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     other = Peer(relay, user="eve", seed=9).attached()
@@ -241,7 +233,7 @@ def test_2_3_rejected_passes_from_the_attachment_it_was_handed_to_alone() -> Non
     assert relay.switch.stats().routes == relay.switch.stats().bytes_reserved == 0
 
 
-def test_3_2_a_connect_that_nobody_answers_times_out() -> None:
+def test_3_2_an_unanswered_connect_times_out() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(connect(11))
@@ -253,11 +245,11 @@ def test_3_2_a_connect_that_nobody_answers_times_out() -> None:
     assert kinds(exit_.push(accepted(11, 22))) == ["DROPPED"]
 
 
-def test_3_2_a_connect_lost_behind_the_relay_is_repeated_before_it_is_given_up() -> None:
+def test_3_2_a_connect_lost_after_the_relay_is_repeated_before_it_times_out() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(connect(11))
-    assert kinds(exit_.push()) == ["CONNECT"]  # and the exit never sees this answer
+    assert kinds(exit_.push()) == ["CONNECT"]  # this answer is lost: the exit never sees it
     relay.advance(BACKOFF_MAX_US)  # the longest pause of an initiator
     client.push(connect(11))
     assert kinds(exit_.push()) == ["CONNECT"]
@@ -266,7 +258,7 @@ def test_3_2_a_connect_lost_behind_the_relay_is_repeated_before_it_is_given_up()
     assert kinds(client.push()) == ["ACCEPTED"]
 
 
-def test_a_relay_that_drains_opens_nothing_and_leaves_resumes_to_the_next() -> None:
+def test_a_draining_relay_refuses_openings_and_leaves_resumes_to_its_successor() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     relay.switch.drain()
@@ -287,12 +279,12 @@ def test_3_6_data_before_accepted_is_held_until_the_route_is_bound() -> None:
     assert kinds(found) == ["PING", "DATA", "DATA"]
     assert {packet.destination for packet in found} == {22}
     assert [len(packet.payload) for packet in found[1:]] == [5, 60_000]
-    # It had not seen ACCEPTED yet.
+    # The client had not seen ACCEPTED yet.
     client.push(data(11, 0, 103))
     assert [(packet.destination, packet.sequence) for packet in exit_.push()] == [(22, 103)]
 
 
-def test_3_6_at_most_64_kib_are_held_and_the_rest_is_named() -> None:
+def test_3_6_at_most_64_kib_are_held_and_the_rest_is_reported_dropped() -> None:
     client, exit_ = client_and_exit(Relay())
     answers = client.push(connect(11), *(data(11, 0, 101 + number, bytes(16_384)) for number in range(5)))
     assert read_dropped(of_kind(answers, PacketType.DROPPED)[0]).first == 105
@@ -300,7 +292,7 @@ def test_3_6_at_most_64_kib_are_held_and_the_rest_is_named() -> None:
     assert len(exit_.push(accepted(11, 22))) == 4
 
 
-def test_3_6_what_is_held_is_discarded_with_rejected() -> None:
+def test_3_6_rejected_discards_held_packets() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(connect(11), data(11, 0, 101, bytes(30_000)))
@@ -312,7 +304,7 @@ def test_3_6_what_is_held_is_discarded_with_rejected() -> None:
     assert relay.switch.stats().bytes_held == 0
 
 
-def test_several_routes_between_two_endpoints_do_not_mix() -> None:
+def test_several_routes_between_two_endpoints_stay_separate() -> None:
     client, exit_ = bound(Relay(), 1, 101)
     for number in range(2, 5):
         bind(client, exit_, number, 100 + number)
@@ -322,7 +314,7 @@ def test_several_routes_between_two_endpoints_do_not_mix() -> None:
     ]
 
 
-def test_6_5_a_relay_that_has_just_started_refuses_nobody_for_want_of_others() -> None:
+def test_6_5_a_relay_that_has_just_started_does_not_refuse_for_missing_acceptors() -> None:
     relay = Relay(settle_us=5 * SECOND)
     client = Peer(relay).attached()
     assert client.push(connect(11), connect(12, target=REPORTS)) == []
@@ -342,23 +334,23 @@ def resume_of(initiator: int, **options: Any) -> Packet:
     return connect(initiator, resume=True, destination=22, **options)
 
 
-def test_nobody_is_there() -> None:
+def test_refusals_for_a_missing_service_or_exit_give_the_reason() -> None:
     client = Peer(Relay()).attached()
     assert refusal(client.push(connect(1, target=REPORTS))) == (
         RejectReason.NO_SUCH_SERVICE,
-        "nobody listens under this name",
+        "no endpoint listens under this name",
     )
     assert refusal(client.push(connect(2))) == (RejectReason.UNREACHABLE, "no exit is attached")
 
 
-def test_nobody_has_room() -> None:
+def test_a_refusal_when_no_listener_has_room_gives_the_reason() -> None:
     client, exit_ = client_and_exit(Relay())
     exit_.listen(backlog=1)
     client.push(connect(1, target=REPORTS))
     assert refusal(client.push(connect(2, target=REPORTS))) == (RejectReason.BUSY, "no listener has room")
 
 
-def test_one_without_room_is_passed_over() -> None:
+def test_a_listener_without_room_is_passed_over() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     first, second = (Peer(relay, "exits", seed, str(seed), is_exit=True).attached() for seed in (2, 3))
@@ -370,7 +362,7 @@ def test_one_without_room_is_passed_over() -> None:
     assert len(second.push()) == 3
 
 
-def test_an_id_or_a_route_key_is_taken() -> None:
+def test_refusals_for_an_id_or_route_key_in_use_give_the_reason() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     bind(client, exit_, 11, 22)
@@ -385,17 +377,20 @@ def test_an_id_or_a_route_key_is_taken() -> None:
     )
 
 
-def test_an_exit_is_full() -> None:
+def test_a_refusal_when_the_exits_mailbox_is_full_gives_the_reason() -> None:
     relay = Relay(exit_mailbox_bytes_max=64 << 10, routes_per_attachment_max=100)
     client, _exit = client_and_exit(relay)
     refusals = [refusal(found) for source in range(1, 10) if (found := client.push(connect(source)))]
-    assert set(refusals) == {(RejectReason.BUSY, "full")}
+    assert set(refusals) == {(RejectReason.BUSY, "the acceptor's mailbox is full")}
 
 
-def test_a_resume_says_whom_it_wants_and_hears_that_he_was_replaced() -> None:  # 6.5, 6.4
+def test_a_resume_must_name_its_acceptor_and_is_refused_if_that_was_replaced() -> None:  # 6.5, 6.4
     relay = Relay()
     client, old = client_and_exit(relay, name="exit")
-    assert refusal(client.push(resume_of(11))) == (RejectReason.MALFORMED, "a resume names the endpoint")
+    assert refusal(client.push(resume_of(11))) == (
+        RejectReason.MALFORMED,
+        "a resume must name the acceptor's endpoint id",
+    )
     Peer(relay, "exits", 9, "exit", is_exit=True).attached()
     assert refusal(client.push(resume_of(12, endpoint_id=old.identity))) == (
         RejectReason.GONE,
@@ -410,11 +405,11 @@ def test_a_repeated_resume_of_another_endpoint_changes_nothing() -> None:  # 6.5
     client.push(resume_of(11, endpoint_id=absent.identity))
     relay.advance(4 * SECOND)
     client.push(resume_of(11, endpoint_id=exit_.identity))
-    relay.advance(2 * SECOND)  # it was not parked anew
+    relay.advance(2 * SECOND)  # the repeat was not parked again
     assert relay.switch.stats().routes == 0
 
 
-def test_what_is_counted_of_openings() -> None:
+def test_misaddressed_answers_and_parked_resumes_are_counted() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     before = relay.counters.packets_without_route
@@ -431,7 +426,7 @@ def test_what_is_counted_of_openings() -> None:
     assert relay.counters.resumes_parked == 2
 
 
-def test_a_connect_of_a_later_version_stays_what_it_is() -> None:  # 1.4
+def test_a_connect_of_a_later_version_keeps_its_version() -> None:  # 1.4
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     packet = connect(11)
@@ -443,7 +438,7 @@ def test_a_connect_of_a_later_version_stays_what_it_is() -> None:  # 1.4
 
 
 @pytest.mark.parametrize("name", ["", "second"])
-def test_a_named_exit_alone_is_asked(name: str) -> None:
+def test_only_a_named_exit_gets_the_connect(name: str) -> None:
     relay = Relay(authorise=lambda user, target: Hand(HandTo.EXIT, name))
     client = Peer(relay).attached()
     exits = [
@@ -453,13 +448,13 @@ def test_a_named_exit_alone_is_asked(name: str) -> None:
     assert [kinds(exit_.push()) for exit_ in exits] == ([["CONNECT"], []] if not name else [[], ["CONNECT"]])
 
 
-def test_what_the_relay_itself_cannot_do() -> None:
+def test_refusals_by_the_relay_itself_give_the_reason() -> None:
     relay = Relay(routes_per_attachment_max=1)
     client, exit_ = client_and_exit(relay)
     broken = connect(1)
     broken.payload = bytes(broken.payload)[:16] + b"?"
     assert refusal(client.push(broken)) == (RejectReason.MALFORMED, "the relay does not understand the request")
     bind(client, exit_, 11, 22)
-    assert refusal(client.push(connect(12))) == (RejectReason.BUSY, "no more connections")
+    assert refusal(client.push(connect(12))) == (RejectReason.BUSY, "the relay has no room for another connection")
     relay.switch.drain()
     assert refusal(client.push(connect(13))) == (RejectReason.SHUTTING_DOWN, "the relay is shutting down")

@@ -1,8 +1,7 @@
 """Resuming after the relay, or its memory, was lost (6.5, 6.6)."""
 
-from typing import Any
-
 from tests.servlet.support import (
+    FORBIDDEN,
     REPORTS,
     SECOND,
     Peer,
@@ -12,23 +11,16 @@ from tests.servlet.support import (
     client_and_exit,
     connect,
     data,
+    key,
     kinds,
     read_connect,
     read_rejected,
+    reason,
     rejected,
+    resume,
 )
-from tunnel.wire import Packet, RejectReason, Target, TargetKind
-
-FORBIDDEN = Target(TargetKind.TCP, "forbidden", 1)
-
-
-def reason(packets: list[Packet]) -> int:
-    (packet,) = packets
-    return read_rejected(packet).reason
-
-
-def resume(initiator: int, acceptor: int, endpoint: Peer, **changes: Any) -> Packet:
-    return connect(initiator, resume=True, destination=acceptor, endpoint_id=endpoint.identity, **changes)
+from tunnel.wire import Attached, RejectReason, attachment_id
+from tunnel_servlet.switch.inline_id import inline_exit_id
 
 
 def test_6_5_a_resume_is_handed_to_the_endpoint_it_names() -> None:
@@ -94,6 +86,40 @@ def test_6_5_a_resume_is_authorised_as_always() -> None:
 def test_6_5_a_resume_names_the_endpoint() -> None:
     client, _ = client_and_exit(Relay())
     assert reason(client.push(connect(11, resume=True, destination=22))) == RejectReason.MALFORMED
+
+
+def test_6_5_a_resume_that_names_the_inline_exit_of_another_relay_is_refused_at_once() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    for epoch in (0, relay.switch.epoch - 1, relay.switch.epoch ^ 1):
+        (packet,) = client.push(connect(11, resume=True, destination=22, endpoint_id=inline_exit_id(epoch)))
+        found = read_rejected(packet)
+        assert (packet.source, found.route_key, found.reason) == (11, key(11), RejectReason.GONE)
+        assert "restarted" in found.text
+    assert relay.switch.stats().routes == relay.counters.resumes_parked == 0
+
+
+def test_6_5_a_resume_that_names_the_inline_exit_of_this_relay_reaches_it() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    inline = Peer(relay, "exits", 2, is_exit=True, own_identity=inline_exit_id(relay.switch.epoch))
+    client.push(connect(11, resume=True, destination=22, endpoint_id=inline.identity))
+    assert kinds(inline.attached().push()) == ["CONNECT"]
+
+
+def test_6_5_the_inline_exit_of_another_relay_is_refused_only_after_the_rules() -> None:
+    client = Peer(Relay()).attached()
+    packet = connect(11, target=FORBIDDEN, resume=True, destination=22, endpoint_id=inline_exit_id(1))
+    assert reason(client.push(packet)) == RejectReason.DENIED
+
+
+def test_6_1_no_endpoint_outside_the_process_gets_the_id_that_it_asks_for() -> None:
+    relay = Relay()
+    stranger = Peer(relay, "mallory", 3)
+    wanted = inline_exit_id(relay.switch.epoch)
+    answer = stranger.attach(secret=wanted + bytes(16))
+    assert isinstance(answer, Attached)
+    assert answer.attachment_id == attachment_id(wanted + bytes(16)) != wanted
 
 
 def test_6_5_a_resume_that_finds_no_room_is_not_refused() -> None:

@@ -1,4 +1,4 @@
-"""The relay's own packets."""
+"""The packets that the relay itself creates."""
 
 from tests.servlet.support import read_dropped, read_edge, read_rejected
 from tunnel.wire import (
@@ -30,13 +30,13 @@ def packet(frame: Frame) -> Packet:
     return packets[0]
 
 
-def test_2_9_dropped_comes_from_nobody_and_goes_to_the_id_of_the_sender() -> None:
+def test_2_9_dropped_has_no_source_and_goes_to_the_senders_id() -> None:
     found = packet(dropped_frame(7, 1, 5, 6, 100))
     assert (found.source, found.destination) == (0, 7)
     assert read_dropped(found) == Dropped(1, 5, 6, 100)
 
 
-def test_2_10_edge_likewise() -> None:
+def test_2_10_edge_has_no_source_and_goes_to_the_senders_id() -> None:
     found = packet(edge_frame(7, 5, 100))
     assert (found.source, found.destination) == (0, 7)
     assert read_edge(found) == Edge(5, 100)
@@ -48,7 +48,7 @@ def test_2_3_rejected_has_the_initiators_id_as_its_source() -> None:
     assert read_rejected(found) == Rejected(bytes(16), 8, "busy")
 
 
-def test_2_7_and_2_8_speak_of_the_attachment() -> None:
+def test_2_7_and_2_8_option_and_listen_state_concern_the_attachment() -> None:
     answered = Option(3, Options(pull_interval_ms=50))
     refused = ListenState(3, ListenStatus.REFUSED, 0, "reports")
     assert decode_option(option_frame(answered).payload) == answered
@@ -57,7 +57,7 @@ def test_2_7_and_2_8_speak_of_the_attachment() -> None:
         assert (frame.source, frame.destination) == (0, 0)
 
 
-def test_what_the_relay_says_has_no_number() -> None:  # 1.6
+def test_packets_of_the_relay_have_no_sequence_number() -> None:  # 1.6
     said = (
         dropped_frame(1, 2),
         edge_frame(1, 2, 3),

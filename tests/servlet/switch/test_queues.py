@@ -25,7 +25,7 @@ def test_9_2_packets_leave_in_the_order_of_their_sequence() -> None:
     assert sequences(box.take()) == [101, 102, 103, 104]
 
 
-def test_9_2_the_stream_keeps_its_place_and_close_does_not_overtake() -> None:
+def test_9_2_the_stream_keeps_its_order_and_close_does_not_overtake() -> None:
     box = Box()
     queue = box.queue(22)
     put(box, queue, control(CLOSE, 11, 22, bytes(24), 103), big(101), big(102))
@@ -34,7 +34,7 @@ def test_9_2_the_stream_keeps_its_place_and_close_does_not_overtake() -> None:
     assert queue.control_bytes == box.budget.held == 0
 
 
-def test_9_2_one_copy_per_sequence_the_later_attempt_in_the_place_of_the_earlier() -> None:
+def test_9_2_a_later_attempt_replaces_the_earlier_copy_in_its_place() -> None:
     box = Box()
     queue = box.queue(22)
     later = data(11, 22, 101, b"hello", attempt=2)
@@ -45,7 +45,7 @@ def test_9_2_one_copy_per_sequence_the_later_attempt_in_the_place_of_the_earlier
     assert box.counters.packets_replaced == 2
 
 
-def test_9_2_a_copy_that_differs_does_not_replace() -> None:
+def test_9_2_a_copy_with_other_content_does_not_replace() -> None:
     box = Box()
     queue = box.queue(22)
     put(box, queue, data(11, 22, 101, b"hello"), data(11, 22, 101, b"longer", attempt=1))
@@ -54,7 +54,7 @@ def test_9_2_a_copy_that_differs_does_not_replace() -> None:
     assert box.budget.held == 0
 
 
-def test_9_3_beyond_the_limit_a_packet_is_dropped_and_named() -> None:
+def test_9_3_a_packet_beyond_the_limit_is_dropped_and_reported() -> None:
     receiver, there, sender, _ = two_boxes(route_bytes_max=4 * KIB)
     assert put(receiver, there, *(big(101 + number) for number in range(6))) == [True] * 4 + [False] * 2
     assert read_dropped(sender.take()[0]) == Dropped(DropReason.FULL, 105, 106, 0)
@@ -75,12 +75,12 @@ def test_9_3_nothing_is_admitted_beyond_the_hard_cap() -> None:
     assert read_dropped(sender.take()[0]) == Dropped(DropReason.FULL, 101, 102, 0)
 
 
-def test_9_3_what_comes_before_what_waits_takes_the_place_of_the_last() -> None:
+def test_9_3_an_earlier_packet_displaces_the_last_ones() -> None:
     receiver, there, sender, _ = two_boxes(route_bytes_max=4 * KIB)
     put(receiver, there, control(FINISH, 11, 22, bytes(24), 110), big(105), big(106), big(107), big(108))
     assert put(receiver, there, big(104), big(103)) == [True, True]
     assert sequences(receiver.take()) == [103, 104, 105, 106]
-    # The last goes first: FINISH, which makes no room, and 108 for 104; then 107 for 103.
+    # The last packets are dropped first: FINISH, which frees no room, and 108 for 104; then 107 for 103.
     assert [read_dropped(packet) for packet in sender.take()[:2]] == [
         Dropped(DropReason.FULL, 110, 110, 0),
         Dropped(DropReason.FULL, 107, 108, 0),
@@ -88,7 +88,7 @@ def test_9_3_what_comes_before_what_waits_takes_the_place_of_the_last() -> None:
     assert receiver.budget.held == there.control_bytes == there.data_bytes == 0
 
 
-def test_9_3_a_late_packet_may_have_to_make_room_for_an_earlier_one() -> None:
+def test_9_3_a_late_packet_is_displaced_by_an_earlier_one() -> None:
     receiver, there, _, _ = two_boxes(route_bytes_max=4 * KIB)
     put(receiver, there, big(110))
     receiver.take()
@@ -99,14 +99,14 @@ def test_9_3_a_late_packet_may_have_to_make_room_for_an_earlier_one() -> None:
     assert sequences(receiver.take()) == [102, 103, 104, 105]
 
 
-def test_9_3_what_is_earlier_and_too_large_for_the_rest_is_dropped() -> None:
+def test_9_3_an_earlier_packet_too_large_for_the_rest_is_dropped() -> None:
     receiver, there, _, _ = two_boxes(route_bytes_max=4 * KIB)
     put(receiver, there, big(101, 3 * KIB), big(103))
     assert put(receiver, there, big(102, 2 * KIB)) == [False]
     assert sequences(receiver.take()) == [101]
 
 
-def test_9_2_a_share_of_the_pool_leaves_as_much_free() -> None:
+def test_9_2_a_queue_uses_no_more_of_the_pool_than_it_leaves_free() -> None:
     box = Box(bytes_max=128 * KIB, route_bytes_max=1024 * KIB)
     first, second = box.queue(1), box.queue(2)
     assert first.limit() == 4 * KIB + (96 - 8) * KIB // 2
@@ -125,7 +125,7 @@ def test_9_2_the_reservation_holds_when_the_pool_is_used_up() -> None:
     assert put(box, queue, *(big(101 + number) for number in range(5))) == [True] * 4 + [False]
 
 
-def test_9_2_of_acks_the_newest_eight_wait() -> None:
+def test_9_2_only_the_newest_eight_acks_wait() -> None:
     box = Box()
     queue = box.queue(22)
     assert all(put_control(box, queue, *(control(ACK, 11, 22, bytes([number])) for number in range(10))))
@@ -133,7 +133,7 @@ def test_9_2_of_acks_the_newest_eight_wait() -> None:
     assert box.budget.held == 0
 
 
-def test_9_2_of_other_control_packets_one_of_each_type_waits() -> None:
+def test_9_2_only_one_of_each_other_control_type_waits() -> None:
     box = Box()
     queue = box.queue(22)
     put_control(
@@ -143,7 +143,7 @@ def test_9_2_of_other_control_packets_one_of_each_type_waits() -> None:
     assert box.budget.held == queue.control_bytes == 0
 
 
-def test_1_4_types_that_are_not_known_wait_within_the_room_for_control() -> None:
+def test_1_4_packets_of_unknown_types_wait_within_the_room_for_control() -> None:
     box = Box(control_bytes_max=2 * KIB)
     queue = box.queue(22)
     kept = put_control(box, queue, *(control(99, 11, 22, b"", number) for number in range(10)))
@@ -151,7 +151,7 @@ def test_1_4_types_that_are_not_known_wait_within_the_room_for_control() -> None
     assert len(box.take()) == 7
 
 
-def test_9_4_an_edge_is_announced_when_a_quarter_was_let_go() -> None:
+def test_9_4_an_edge_is_announced_when_a_quarter_has_left() -> None:
     receiver, there, sender, _ = two_boxes(route_bytes_max=16 * KIB, initial_edge_bytes=16 * KIB)
     put(receiver, there, *(big(101 + number) for number in range(8)))
     receiver.take(3 * (KIB + 24))
@@ -186,7 +186,7 @@ def test_9_4_after_a_drop_an_empty_queue_is_announced() -> None:
     assert not sender.mailbox.waiting
 
 
-def test_9_4_what_is_late_is_not_room_beyond_s() -> None:
+def test_9_4_late_packets_reduce_the_room_beyond_s() -> None:
     receiver, there, sender, _ = two_boxes(route_bytes_max=8 * KIB, initial_edge_bytes=4 * KIB)
     put(receiver, there, big(110, 2 * KIB))
     receiver.take()
@@ -196,7 +196,7 @@ def test_9_4_what_is_late_is_not_room_beyond_s() -> None:
     assert [read_edge(packet) for packet in sender.take()] == [Edge(110, 8 * KIB)]
 
 
-def test_7_3_what_comes_back_is_first_in_line_unless_a_newer_copy_waits() -> None:
+def test_7_3_a_returned_packet_is_first_in_line_unless_a_newer_copy_waits() -> None:
     box = Box()
     queue = box.queue(22)
     put(box, queue, big(101), big(102))
@@ -211,7 +211,7 @@ def test_7_3_what_comes_back_is_first_in_line_unless_a_newer_copy_waits() -> Non
     assert box.budget.held == box.budget.outstanding == 0
 
 
-def test_7_3_acks_that_come_back_do_not_displace_newer_ones() -> None:
+def test_7_3_returned_acks_do_not_displace_newer_ones() -> None:
     box = Box()
     queue = box.queue(22)
     put_control(box, queue, control(ACK, 11, 22, b"old"))
@@ -222,7 +222,7 @@ def test_7_3_acks_that_come_back_do_not_displace_newer_ones() -> None:
     assert box.budget.held == 0
 
 
-def test_3_6_what_is_held_leaves_when_bound_under_the_id_then_known() -> None:
+def test_3_6_held_packets_leave_with_the_peers_id_when_the_route_is_bound() -> None:
     box = Box(early_bytes_max=2 * KIB)
     queue = box.queue(0)
     queue.blocked = True
@@ -237,7 +237,7 @@ def test_3_6_what_is_held_leaves_when_bound_under_the_id_then_known() -> None:
     assert {packet.destination for packet in found} == {22}
 
 
-def test_3_6_what_is_held_is_discarded_when_the_route_is_not_bound() -> None:
+def test_3_6_held_packets_are_discarded_if_the_route_is_not_bound() -> None:
     box = Box()
     queue = box.mailbox.open(0)
     assert queue is not None
@@ -249,7 +249,7 @@ def test_3_6_what_is_held_is_discarded_when_the_route_is_not_bound() -> None:
     assert [box.budget.held, box.budget.reserved, box.budget.beyond] == [0, 0, 0]
 
 
-def test_9_5_what_goes_before_the_stream_outlives_it() -> None:
+def test_9_5_closing_a_queue_returns_its_control_packets() -> None:
     box = Box()
     queue = box.queue(22)
     put(box, queue, big(101))
@@ -259,7 +259,7 @@ def test_9_5_what_goes_before_the_stream_outlives_it() -> None:
     assert not queue.has_control
 
 
-def test_9_5_a_queue_without_reservation_uses_the_pool_alone() -> None:
+def test_9_5_a_queue_without_reservation_uses_only_the_pool() -> None:
     box = Box()
     queue = box.queue(22)
     put(box, queue, big(101))
@@ -281,7 +281,7 @@ def test_2_9_ranges_of_drops_are_joined_and_bounded() -> None:
     ]  # fmt: skip
 
 
-def test_2_9_drops_of_different_reasons_are_named_apart() -> None:
+def test_2_9_drops_for_different_reasons_are_reported_separately() -> None:
     box = Box()
     queue = box.queue(11)
     queue.note_dropped(DropReason.FULL, 10, 0)
@@ -315,7 +315,7 @@ def test_2_9_an_ack_that_does_not_fit_waits() -> None:
     box.mailbox.confirmed([])
 
 
-def test_2_9_a_notice_that_did_not_arrive_is_told_again() -> None:
+def test_2_9_a_notice_that_did_not_arrive_is_sent_again() -> None:
     receiver, there, sender, back = two_boxes(route_bytes_max=4 * KIB)
     put(receiver, there, *(big(101 + number) for number in range(6)))
     taken = sender.mailbox.take(1 << 20)
@@ -327,7 +327,7 @@ def test_2_9_a_notice_that_did_not_arrive_is_told_again() -> None:
     assert len(sender.take()) == 8
 
 
-def test_9_2_a_small_packet_lets_go_of_the_body_it_came_in() -> None:
+def test_9_2_a_small_packet_does_not_keep_its_body_in_memory() -> None:
     box = Box()
     queue = box.queue(22)
     frame = frame_of(data(11, 22, 101))
@@ -339,7 +339,7 @@ def test_9_2_a_small_packet_lets_go_of_the_body_it_came_in() -> None:
         assert isinstance(found.data, bytes)
 
 
-def test_7_12_the_initial_edge_may_promise_more_than_fits() -> None:
+def test_7_12_the_initial_edge_may_be_larger_than_the_room() -> None:
     box = Box(initial_edge_bytes=64 * KIB, bytes_max=256 * KIB)
     queue = box.queue(22)
     assert not queue.is_promised_too_much()

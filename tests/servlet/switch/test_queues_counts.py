@@ -1,4 +1,4 @@
-"""More of a route's queue: what is counted and uncounted, and which copy stays."""
+"""More tests of a route's queue: its byte counts, and which copy of a packet stays."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def queue_of(box: Box) -> RouteQueue:
     return box.queue(7)
 
 
-def test_9_2_a_repeat_is_taken_and_the_later_attempt_stays() -> None:
+def test_9_2_a_repeat_is_accepted_and_the_latest_attempt_stays() -> None:
     box = Box()
     queue = queue_of(box)
     put(box, queue, data(1, 7, 101, b"first", attempt=200))
@@ -27,7 +27,7 @@ def test_9_2_a_repeat_is_taken_and_the_later_attempt_stays() -> None:
     assert box.counters.packets_replaced == 3
 
 
-def test_9_2_what_goes_before_the_stream_has_its_room_to_the_byte() -> None:
+def test_9_2_control_packets_can_use_their_room_to_the_byte() -> None:
     size = 24 + 8 + FRAME_OVERHEAD_BYTES
     box = Box(control_bytes_max=2 * size)
     queue = queue_of(box)
@@ -42,7 +42,7 @@ def test_9_2_what_goes_before_the_stream_has_its_room_to_the_byte() -> None:
     assert queue.control_bytes == 2 * size
 
 
-def test_9_2_what_comes_back_is_counted_again() -> None:
+def test_9_2_returned_packets_are_counted_again() -> None:
     box = Box()
     queue = queue_of(box)
     put_control(box, queue, control(PING, 1, 7, b"a"), control(PacketType.PONG, 1, 7, b"b"))
@@ -71,7 +71,7 @@ def test_a_control_packet_leaves_when_it_just_fits() -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 101])
-def test_2_9_the_first_that_was_dropped_is_named(sequence: int) -> None:
+def test_2_9_the_first_dropped_packet_is_reported(sequence: int) -> None:
     box = Box()
     queue = box.queue(7, start=0)
     queue.note_dropped(DropReason.FULL, sequence, 0)
@@ -86,7 +86,7 @@ def test_2_9_ranges_grow_on_both_sides() -> None:
     assert [drop[1:3] for drop in queue._drops] == [[103, 107]]
 
 
-def test_9_3_the_reservation_is_there_to_the_byte() -> None:
+def test_9_3_the_reservation_can_be_used_to_the_byte() -> None:
     box = Box(bytes_max=64 * KIB)
     queue = queue_of(box)
     others = [box.queue(own_id) for own_id in range(8, 12)]
@@ -95,7 +95,7 @@ def test_9_3_the_reservation_is_there_to_the_byte() -> None:
     assert put(box, queue, data(1, 7, 101, bytes(2 * KIB)), data(1, 7, 102, bytes(2 * KIB))) == [True, True]
 
 
-def test_what_is_kept_of_a_packet_is_the_packet() -> None:
+def test_a_stored_packet_is_unchanged() -> None:
     box = Box()
     queue = queue_of(box)
     put(box, queue, data(1, 7, 101, b"abc"))
@@ -122,19 +122,19 @@ def test_2_9_a_notice_that_did_not_arrive_is_first_again() -> None:
     assert [read_dropped(packet).first for packet in box.take()] == [101, 105]
 
 
-def test_9_3_what_came_back_and_is_dropped_waits_late_no_more() -> None:
+def test_9_3_a_returned_packet_that_is_dropped_is_no_longer_late() -> None:
     box = Box()
     queue = queue_of(box)
     put(box, queue, data(1, 7, 101, bytes(100)))
     box.mailbox.put_back(box.mailbox.take(1 << 20))
     assert (queue.ledger.s, queue.ledger.late_bytes) == (101, 100)
     queue._name_dropped(105)
-    assert queue.ledger._promised == queue.ledger.passed_bytes  # what waits is not beyond S
+    assert queue.ledger._promised == queue.ledger.passed_bytes  # the waiting packet is not beyond S
     queue._evict()
     assert queue.ledger.late_bytes == 0
 
 
-def test_9_3_an_end_that_is_dropped_makes_no_room_for_bytes() -> None:
+def test_9_3_dropping_an_end_frees_no_room_for_bytes() -> None:
     box = Box()
     queue = queue_of(box)
     put(box, queue, control(CLOSE, 1, 7, bytes(40), 101))

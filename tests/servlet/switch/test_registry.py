@@ -1,4 +1,4 @@
-"""Who is attached, under which names, and who was replaced (6.1, 6.4)."""
+"""The registry of attachments: owners, names, and replaced endpoints (6.1, 6.4)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def registry(**settings: Any) -> tuple[Registry, SwitchContext]:
     return Registry(context, Attention()), context
 
 
-def test_6_1_an_attachment_exists_for_its_user_alone() -> None:
+def test_6_1_an_attachment_exists_only_for_its_user() -> None:
     found, _ = registry()
     attachment = found.add(b"1", "ann", is_exit=False)
     assert found.find(b"1", "ann") is attachment
@@ -21,7 +21,7 @@ def test_6_1_an_attachment_exists_for_its_user_alone() -> None:
     assert found.find(b"2", "ann") is None
 
 
-def test_limits_hold_for_each_user_and_in_all() -> None:
+def test_limits_hold_per_user_and_in_total() -> None:
     found, _ = registry(attachments_per_user_max=2, attachments_max=3)
     for number, user in enumerate(("ann", "ann", "bob")):
         assert found.has_room(user)
@@ -32,7 +32,7 @@ def test_limits_hold_for_each_user_and_in_all() -> None:
     assert not found.has_room("ann")
 
 
-def test_an_exit_is_known_as_one_and_answers_for_itself() -> None:
+def test_exits_are_listed_and_have_no_user_budget() -> None:
     found, context = registry()
     exit_ = found.add(b"1", "exits", is_exit=True)
     client = found.add(b"2", "exits", is_exit=False)
@@ -49,7 +49,7 @@ def test_an_exit_is_known_as_one_and_answers_for_itself() -> None:
     assert exit_.is_gone
 
 
-def test_6_4_a_name_is_of_one_attachment() -> None:
+def test_6_4_a_name_belongs_to_one_attachment() -> None:
     found, _ = registry()
     first, second = (found.add(bytes([number]), "ann", is_exit=False) for number in range(2))
     found.rename(first, "one")
@@ -66,7 +66,7 @@ def test_6_4_a_name_is_of_one_attachment() -> None:
     assert found.named("ann", "two") is None
 
 
-def test_6_4_the_replaced_are_remembered_for_a_while() -> None:
+def test_6_4_replaced_endpoints_are_remembered_for_a_while() -> None:
     found, context = registry(replaced_max=2)
     later = 1 + context.config.attachment_timeout_us
     for identity in (b"1", b"2", b"3"):

@@ -1,4 +1,4 @@
-"""Routes in numbers: limits that linger, releases that leave nothing behind (9.5)."""
+"""Many routes: limits on lingering ones, and releases that leave nothing behind (9.5)."""
 
 from tests.servlet.support import (
     REPORTS,
@@ -33,7 +33,7 @@ def test_9_5_a_route_that_ends_makes_room_for_another_at_once() -> None:
     assert relay.switch.stats().routes == 3
 
 
-def test_9_5_only_so_many_routes_wait_for_the_second_shutdown() -> None:
+def test_9_5_a_bounded_number_of_routes_waits_for_the_second_shutdown() -> None:
     relay = Relay(lingering_per_attachment_max=2)
     client, exit_ = client_and_exit(relay)
     for number in range(1, 5):
@@ -45,7 +45,7 @@ def test_9_5_only_so_many_routes_wait_for_the_second_shutdown() -> None:
     assert exit_.push(data(104, 4, 5)) == []
 
 
-def test_9_5_those_that_got_it_do_not_count() -> None:
+def test_9_5_routes_that_got_the_second_shutdown_do_not_count() -> None:
     relay = Relay(lingering_per_attachment_max=2)
     client, exit_ = client_and_exit(relay)
     for number in range(1, 6):
@@ -60,7 +60,7 @@ def test_9_5_those_that_got_it_do_not_count() -> None:
     assert relay.switch.stats().routes == 0
 
 
-def test_9_5_one_that_waits_keeps_none_of_those_that_ended_after_it() -> None:
+def test_9_5_a_waiting_route_does_not_keep_routes_that_ended_after_it() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     for number in range(1, 6):
@@ -105,7 +105,7 @@ def test_routes_are_traced_when_bound_and_when_released() -> None:
     assert [(record.connection, record.peer) for record in found] == [(11, 22), (11, 22)]
 
 
-def test_9_5_a_route_to_oneself_is_released_once() -> None:
+def test_9_5_unanswered_connects_to_oneself_leave_nothing_behind() -> None:
     relay = Relay()
     peer = Peer(relay, is_exit=True).attached()
     peer.push(connect(11), connect(12))
@@ -136,7 +136,7 @@ def test_9_6_a_route_to_oneself_is_forgotten_with_both_its_sides() -> None:
     assert relay.switch.stats().routes == relay.switch.stats().attachments == 0
 
 
-def test_7_12_who_was_promised_more_than_fits_hears_so_when_the_route_is_bound() -> None:
+def test_7_12_a_sender_with_too_large_an_initial_edge_gets_the_real_one_when_the_route_is_bound() -> None:
     relay = Relay(route_bytes_max=32 << 10, initial_edge_bytes=64 << 10)
     client, exit_ = client_and_exit(relay)
     client.push(connect(11, sequence=100))
@@ -170,7 +170,7 @@ def test_3_2_a_route_is_refused_without_room_or_with_a_key_in_use() -> None:
     assert [reasons(client.push(connect(number))) for number in (11, 12)] == [[], [RejectReason.BUSY]]
 
 
-def test_3_3_a_repeated_connect_is_worth_delivering_until_the_route_ends() -> None:
+def test_3_3_a_repeated_connect_is_discarded_when_the_route_ends() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(connect(11))
@@ -183,7 +183,7 @@ def test_3_3_a_repeated_connect_is_worth_delivering_until_the_route_ends() -> No
     assert exit_.push() == []
 
 
-def test_2_8_a_listener_has_room_again_when_a_connect_was_answered_or_given_up() -> None:
+def test_2_8_a_listener_has_room_again_after_a_connect_is_answered_or_times_out() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     exit_.listen(backlog=1)
@@ -198,7 +198,7 @@ def resume(initiator: int, endpoint: Peer) -> Packet:
     return connect(initiator, resume=True, destination=22, endpoint_id=endpoint.identity)
 
 
-def test_6_5_resumes_are_parked_handed_and_bound() -> None:
+def test_6_5_resumes_are_parked_delivered_and_bound() -> None:
     relay = Relay(trace=True)
     client = Peer(relay).attached()
     exit_ = Peer(relay, "exits", 2, is_exit=True)
@@ -214,7 +214,7 @@ def test_6_5_resumes_are_parked_handed_and_bound() -> None:
     assert relay.records[-1].event == TraceEvent.ROUTE_RESUMED
 
 
-def test_6_5_a_resume_that_nobody_answers_is_forgotten_in_silence() -> None:
+def test_6_5_an_unanswered_resume_is_forgotten_silently() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     client.push(resume(11, exit_))
@@ -223,7 +223,7 @@ def test_6_5_a_resume_that_nobody_answers_is_forgotten_in_silence() -> None:
     assert relay.switch.stats().routes == 0
 
 
-def test_6_5_a_resume_outlives_the_expiry_of_its_acceptor_and_not_its_replacement() -> None:
+def test_6_5_a_resume_survives_its_acceptors_expiry_but_not_its_replacement() -> None:
     relay = Relay(pending_timeout_us=1000 * SECOND)
     client, exit_ = client_and_exit(relay)
     relay.advance(200 * SECOND)
@@ -262,21 +262,21 @@ def test_9_6_a_route_is_forgotten_with_its_initiator() -> None:
     assert relay.switch.stats().routes == 0
 
 
-def test_a_refusal_for_want_of_an_answer_says_so() -> None:  # 3.2
+def test_a_refusal_after_a_timeout_gives_the_reason() -> None:  # 3.2
     relay = Relay()
     client, _ = client_and_exit(relay)
     client.push(connect(11))
     relay.advance(76 * SECOND)
     (packet,) = client.push()
     found = read_rejected(packet)
-    assert (found.reason, found.text) == (RejectReason.TIMED_OUT, "nobody answered the request")
+    assert (found.reason, found.text) == (RejectReason.TIMED_OUT, "the accepting endpoint did not answer the request")
 
 
 def test_all_routes_of_an_endpoint_that_is_replaced_end() -> None:  # 6.4
     relay = Relay()
     client, exit_ = client_and_exit(relay, name="exit")
     exit_.listen()
-    assert kinds(exit_.push(connect(51, target=REPORTS))) == ["CONNECT"]  # of the exit with itself
+    assert kinds(exit_.push(connect(51, target=REPORTS))) == ["CONNECT"]  # a route of the exit to itself
     exit_.push(accepted(51, 52))
     exit_.push()
     for initiator, acceptor in ((11, 61), (12, 62)):
@@ -288,11 +288,13 @@ def test_all_routes_of_an_endpoint_that_is_replaced_end() -> None:  # 6.4
     gone = [read_dropped(packet).reason for packet in found if packet.type == PacketType.DROPPED]
     refused = [read_rejected(packet) for packet in found if packet.type == PacketType.REJECTED]
     assert gone == [DropReason.GONE] * 2
-    assert [(each.reason, each.text) for each in refused] == [(RejectReason.GONE, "the endpoint is gone")] * 2
+    assert [(each.reason, each.text) for each in refused] == [
+        (RejectReason.GONE, "the accepting endpoint is no longer attached")
+    ] * 2
     assert relay.switch.stats().routes == 0
 
 
-def test_every_route_counts() -> None:
+def test_routes_are_counted() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay)
     for initiator, acceptor in ((11, 21), (12, 22)):
@@ -309,7 +311,7 @@ def test_every_route_counts() -> None:
     assert (counters.routes_bound, counters.routes_resumed, counters.routes_released) == (4, 2, 2)
 
 
-def test_the_trace_says_whose_route_it_was_and_why_it_ended() -> None:
+def test_the_trace_names_the_user_of_a_route_and_why_it_ended() -> None:
     relay = Relay(trace=True)
     client, exit_ = client_and_exit(relay, name="exit")
     bind(client, exit_, 11, 21)

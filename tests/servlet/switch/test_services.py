@@ -1,4 +1,4 @@
-"""Who listens under which name (2.8, 3.2)."""
+"""Services: the listeners of each name (2.8, 3.2)."""
 
 from tests.servlet.support import REPORTS, Peer, Relay, connect, kinds, listen_state, read_rejected
 from tunnel.wire import ListenStatus, Packet, PacketType, RejectReason, decode_listen_state
@@ -15,13 +15,13 @@ def scene(*, listeners: int = 2, may_listen: MayListen | None = None) -> tuple[R
 
 
 def handed(client: Peer, listeners: list[Peer], *, source: int) -> list[int]:
-    """Which of the listeners got the CONNECT."""
+    """The indices of the listeners that got the CONNECT."""
     client.push(connect(source, target=REPORTS))
     return [number for number, peer in enumerate(listeners) if kinds(peer.push()) == ["CONNECT"]]
 
 
-def said(peer: Peer, *announcements: Packet) -> list[tuple[int, int]]:
-    """Version and state of what the relay answers; the name is repeated, and there is no backlog."""
+def announce(peer: Peer, *announcements: Packet) -> list[tuple[int, int]]:
+    """Announce; return version and state of the relay's answers, which repeat the name and have no backlog."""
     found: list[tuple[int, int]] = []
     for answer, asked in zip(peer.push(*announcements), announcements, strict=False):
         state, about = decode_listen_state(answer.payload), decode_listen_state(asked.payload)
@@ -32,27 +32,34 @@ def said(peer: Peer, *announcements: Packet) -> list[tuple[int, int]]:
     return found
 
 
-def test_2_8_each_announcement_is_answered_with_what_holds_now() -> None:
-    """It is repeated until then."""
+def test_2_8_each_announcement_is_answered_with_the_current_state() -> None:
+    """The endpoint repeats an announcement until it is answered."""
     _, _, (peer, _) = scene()
-    assert said(peer, listen_state(version=5)) == [(5, UP)]
-    assert said(peer, listen_state(version=5)) == [(5, UP)]
-    assert said(peer, listen_state(version=7, up=False)) == [(7, DOWN)]
-    assert said(peer, listen_state(version=7, up=False)) == [(7, DOWN)]
-    assert said(peer, listen_state(version=7)) == [(7, DOWN)]
-    assert said(peer, listen_state(version=8)) == [(8, UP)]
+    assert announce(peer, listen_state(version=5)) == [(5, UP)]
+    assert announce(peer, listen_state(version=5)) == [(5, UP)]
+    assert announce(peer, listen_state(version=7, up=False)) == [(7, DOWN)]
+    assert announce(peer, listen_state(version=7, up=False)) == [(7, DOWN)]
+    assert announce(peer, listen_state(version=7)) == [(7, DOWN)]
+    assert announce(peer, listen_state(version=8)) == [(8, UP)]
 
 
-def test_2_8_what_is_out_of_date_is_not_answered() -> None:
+def test_2_8_a_repeated_version_with_another_state_changes_nothing_and_is_answered_with_the_held_state() -> None:
+    _, client, (peer, other) = scene()
+    assert announce(peer, listen_state(version=5)) == [(5, UP)]
+    assert announce(peer, listen_state(version=5, up=False)) == [(5, UP)]
+    assert handed(client, [peer, other], source=1) == [0]
+
+
+def test_2_8_outdated_announcements_are_not_answered() -> None:
     _, _, (peer, _) = scene()
-    assert said(peer, listen_state(version=5)) == [(5, UP)]
+    assert announce(peer, listen_state(version=5)) == [(5, UP)]
     assert peer.push(listen_state(version=4)) == []
     assert peer.push(listen_state(version=4, up=False)) == []
 
 
-def test_2_8_names_are_answered_each_for_itself() -> None:
+def test_2_8_each_name_is_answered_separately() -> None:
     _, _, (peer, _) = scene()
-    assert said(peer, listen_state("one", version=1), listen_state("two", version=2)) == [(1, UP), (2, UP)]
+    assert announce(peer, listen_state("one", version=1), listen_state("two", version=2)) == [(1, UP), (2, UP)]
 
 
 def test_3_2_listeners_of_one_name_take_turns() -> None:
@@ -69,7 +76,7 @@ def test_2_8_without_a_listener_there_is_no_such_service() -> None:
     assert read_rejected(answer).reason == RejectReason.NO_SUCH_SERVICE
 
 
-def test_2_8_a_backlog_bounds_what_a_listener_is_handed() -> None:
+def test_2_8_a_backlog_bounds_the_openings_a_listener_gets() -> None:
     _, client, listeners = scene()
     listeners[0].listen(backlog=1)
     listeners[1].listen(backlog=0)
@@ -78,7 +85,7 @@ def test_2_8_a_backlog_bounds_what_a_listener_is_handed() -> None:
     assert read_rejected(answer).reason == RejectReason.BUSY
 
 
-def test_2_8_down_takes_it_down_and_an_older_up_does_not_bring_it_back() -> None:
+def test_2_8_a_service_taken_down_is_not_revived_by_an_older_up() -> None:
     relay, client, (peer, _) = scene()
     peer.push(listen_state(version=2))
     peer.push(listen_state(version=1, up=False))
@@ -95,9 +102,9 @@ def test_2_8_down_takes_it_down_and_an_older_up_does_not_bring_it_back() -> None
     assert handed(client, [peer], source=3) == []
 
 
-def test_2_8_down_for_a_name_that_was_never_up_is_nothing() -> None:
+def test_2_8_down_for_a_name_that_was_never_up_changes_nothing() -> None:
     relay, _, (peer, _) = scene()
-    assert said(peer, listen_state(up=False)) == [(1, DOWN)]
+    assert announce(peer, listen_state(up=False)) == [(1, DOWN)]
     peer.listen()
     peer.push(listen_state(version=9, up=False))
     peer.push(listen_state(version=10, up=False))
@@ -114,7 +121,7 @@ def test_2_8_the_relay_may_refuse_a_name() -> None:
     assert (state.version, state.state, state.name) == (7, ListenStatus.REFUSED, "other")
 
 
-def test_2_8_an_attachment_has_only_so_many_names() -> None:
+def test_2_8_the_names_of_an_attachment_are_limited() -> None:
     relay, _, (peer, _) = scene()
     assert [peer.listen(name) for name in ("one", "two")] == [[], []]
     assert kinds(peer.listen("three")) == ["LISTEN_STATE"]
@@ -123,7 +130,7 @@ def test_2_8_an_attachment_has_only_so_many_names() -> None:
     assert relay.switch.stats().listeners == 2
 
 
-def test_9_6_the_services_of_an_attachment_go_with_it() -> None:
+def test_9_6_the_services_of_an_attachment_end_with_it() -> None:
     relay, client, (peer, other) = scene()
     peer.listen()
     peer.listen("gone")
@@ -137,13 +144,13 @@ def test_9_6_the_services_of_an_attachment_go_with_it() -> None:
     assert handed(client, [other], source=1) == [0]
 
 
-def test_nobody_listens_at_first() -> None:
+def test_there_are_no_listeners_at_first() -> None:
     services = Services(Relay().config, lambda user, name: True)
     assert len(services) == 0
     assert services.candidates("reports") == []
 
 
-def test_the_version_that_is_up_does_not_take_itself_down() -> None:  # 2.8
+def test_down_of_the_same_version_as_up_is_ignored() -> None:  # 2.8
     relay = Relay()
     client = Peer(relay).attached()
     client.push(listen_state(version=2), listen_state(version=2, up=False))

@@ -1,7 +1,8 @@
-"""The switch as the shell sees it: requests, holds, links (7.3, 7.4, 7.10, 8)."""
+"""The switch as its host sees it: requests, holds, links (7.3, 7.4, 7.10, 8)."""
 
 from random import Random
 
+import msgspec
 import pytest
 
 from tests.servlet.support import (
@@ -20,6 +21,8 @@ from tunnel.wire import (
     USER_BYTES_MAX,
     Answer,
     Attach,
+    Attached,
+    Exchange,
     Packet,
     PacketType,
     Status,
@@ -27,6 +30,7 @@ from tunnel.wire import (
     decode_envelope,
     decode_listen_state,
     encode_envelope,
+    mask_of,
     whole_packet,
 )
 from tunnel_servlet.switch.config import SwitchConfig
@@ -48,7 +52,7 @@ def refused(relay: Relay, body: bytes, user: str = "ann") -> tuple[int, Status]:
     return relay.responses[handle].status, message
 
 
-def test_7_10_a_damaged_body_is_to_be_repeated() -> None:
+def test_7_10_a_damaged_body_is_answered_as_corrupt() -> None:
     relay = Relay()
     body = b"".join(encode_envelope(Attach(bytes(32), 1, 0, 1 << 20)))
     for damaged in (body[:-1], body[:-1] + b"\xff", b"<html>"):
@@ -56,12 +60,12 @@ def test_7_10_a_damaged_body_is_to_be_repeated() -> None:
         assert (status, message.code) == (400, StatusCode.CORRUPT)
 
 
-def test_7_10_what_only_a_relay_says_is_malformed() -> None:
+def test_7_10_messages_that_only_a_relay_sends_are_malformed() -> None:
     status, message = refused(Relay(), b"".join(encode_envelope(Answer(0, 1, 1))))
     assert (status, message.code) == (400, StatusCode.MALFORMED)
 
 
-def test_7_10_a_body_that_is_too_large() -> None:
+def test_7_10_a_body_that_is_too_large_is_refused() -> None:
     relay = Relay(body_bytes_max=1000)
     status, message = refused(relay, bytes(1001))
     assert (status, message.code) == (413, StatusCode.TOO_LARGE)
@@ -92,18 +96,18 @@ def test_6_2_a_stale_generation_is_answered_409() -> None:
     assert peer.status(handle).code == StatusCode.STALE
 
 
-def test_7_11_lanes_beyond_those_announced_do_not_exist() -> None:
+def test_7_11_lanes_beyond_the_announced_number_are_refused() -> None:
     peer = Peer(Relay(lanes_max=2)).attached()
     peer.push(lane=1)
     assert peer.status(peer.send(lane=2)).code == StatusCode.MALFORMED
 
 
-def test_2_0_a_user_name_must_fit_its_option() -> None:
+def test_2_0_a_user_name_must_fit_in_its_option() -> None:
     with pytest.raises(ValueError, match="at most 255 bytes"):
         Relay().post("ü" * 128, b"")
 
 
-def test_1_9_damaged_packets_in_a_whole_body_are_counted() -> None:
+def test_1_9_damaged_packets_in_an_intact_body_are_counted() -> None:
     relay = Relay()
     peer = Peer(relay).attached()
     assert kinds(peer.packets(peer.send(payload=b"\x00" * 30))) == []
@@ -149,7 +153,7 @@ def test_7_4_the_oldest_held_pull_is_answered_first() -> None:
     assert [sequences(client.packets(handle)) for handle in held] == [[501], [502], [503]]
 
 
-def test_7_4_what_is_too_much_for_one_pull_goes_on_the_next() -> None:
+def test_7_4_packets_beyond_one_answer_leave_on_the_next_pull() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     client.answer_bytes_max = 4096
@@ -160,7 +164,7 @@ def test_7_4_what_is_too_much_for_one_pull_goes_on_the_next() -> None:
     assert held[3] not in relay.responses
 
 
-def test_7_4_the_hold_ends_and_is_clamped() -> None:
+def test_7_4_a_hold_ends_and_is_limited() -> None:
     relay = Relay(hold_us_max=2 * SECOND)
     client = Peer(relay).attached()
     short, long = client.pull(lane=0, hold_ms=500), client.pull(lane=1, hold_ms=60_000)
@@ -174,7 +178,7 @@ def test_7_4_the_hold_ends_and_is_clamped() -> None:
     assert client.packets(long) == []
 
 
-def test_7_4_a_shorter_hold_that_comes_later_ends_earlier() -> None:
+def test_7_4_a_shorter_hold_that_begins_later_ends_earlier() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     long, short = client.pull(lane=0, hold_ms=5000), client.pull(lane=1, hold_ms=1000)
@@ -202,7 +206,7 @@ def test_7_3_the_next_request_of_a_lane_releases_its_pull() -> None:
     assert sequences(client.packets(older)) == [501]
 
 
-def test_a_pull_whose_connection_died_gets_nothing() -> None:
+def test_a_pull_whose_connection_broke_gets_no_packets() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     held = client.pull()
@@ -214,7 +218,7 @@ def test_a_pull_whose_connection_died_gets_nothing() -> None:
     assert sequences(client.push()) == [501]
 
 
-def test_timers_may_be_early_or_late() -> None:
+def test_timers_may_fire_early_or_late() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     held = client.pull(hold_ms=1000)
@@ -228,7 +232,7 @@ def test_timers_may_be_early_or_late() -> None:
     assert held in relay.responses
 
 
-def test_nothing_is_to_be_done_at_first() -> None:
+def test_a_new_switch_has_nothing_to_do() -> None:
     switch = Switch(SwitchConfig(), Random(1), lambda user, target: Deny())
     assert switch.next_timeout() is None
     switch.handle_timeout(5)
@@ -237,13 +241,13 @@ def test_nothing_is_to_be_done_at_first() -> None:
     assert switch.poll_link_end() is None
 
 
-def test_anybody_may_listen_unless_somebody_says_otherwise() -> None:
+def test_any_user_may_listen_by_default() -> None:
     relay = Relay()
     assert Peer(relay).attached().listen("any") == []
     assert relay.switch.stats().listeners == 1
 
 
-def test_a_relay_that_drains_answers_and_opens_nothing() -> None:
+def test_a_draining_relay_answers_but_opens_nothing() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     relay.switch.drain()
@@ -251,7 +255,7 @@ def test_a_relay_that_drains_answers_and_opens_nothing() -> None:
     assert sequences(exit_.push()) == [101]
 
 
-def test_6_4_the_pulls_of_a_replaced_endpoint_are_told() -> None:
+def test_6_4_the_pulls_of_a_replaced_endpoint_are_answered() -> None:
     relay = Relay()
     first = Peer(relay, seed=2, name="exit").attached()
     held = [first.pull(lane=0), first.pull(lane=1)]
@@ -275,7 +279,7 @@ def test_a_response_is_a_status_and_a_body() -> None:
     assert relay.counters.answers == 2
 
 
-def test_stats_say_how_things_are() -> None:
+def test_stats_describe_the_current_state() -> None:
     relay = Relay()
     client, _ = bound(relay)
     client.push(connect(12), listen_state())
@@ -288,24 +292,24 @@ def test_stats_say_how_things_are() -> None:
     assert stats.counters is not relay.counters
 
 
-def told(relay: Relay, body: bytes, user: str = "ann") -> Status:
+def refusal_of(relay: Relay, body: bytes, user: str = "ann") -> Status:
     message = decode_envelope(b"".join(relay.responses[relay.post(user, body)].body))
     assert isinstance(message, Status)
     return message
 
 
-def test_what_a_bad_request_is_told() -> None:
+def test_refusals_of_bad_requests_give_the_reason() -> None:
     relay = Relay(body_bytes_max=1000)
-    found = told(relay, bytes(1001))
-    assert (found.code, found.text) == (StatusCode.TOO_LARGE, "at most 1000 bytes")
-    found = told(relay, b"".join(encode_envelope(Answer(0, 1, 1))))
-    assert (found.code, found.text) == (StatusCode.MALFORMED, "not a request")
-    found = told(relay, bytes(1000))  # as large as allowed, and something else
+    found = refusal_of(relay, bytes(1001))
+    assert (found.code, found.text) == (StatusCode.TOO_LARGE, "the body is larger than 1000 bytes")
+    found = refusal_of(relay, b"".join(encode_envelope(Answer(0, 1, 1))))
+    assert (found.code, found.text) == (StatusCode.MALFORMED, "not a request: send EXCHANGE or ATTACH")
+    found = refusal_of(relay, bytes(1000))  # as large as allowed, but malformed
     assert found.code is not StatusCode.TOO_LARGE
     assert found.text
 
 
-def test_every_request_counts() -> None:
+def test_requests_are_counted() -> None:
     relay = Relay()
     for _ in range(3):
         relay.post("ann", b"?")
@@ -313,7 +317,7 @@ def test_every_request_counts() -> None:
 
 
 @pytest.mark.parametrize(("length", "taken"), [(USER_BYTES_MAX, True), (USER_BYTES_MAX + 1, False)])
-def test_the_name_of_a_user_has_a_largest_length(length: int, taken: bool) -> None:
+def test_the_length_of_a_user_name_is_limited(length: int, taken: bool) -> None:
     relay = Relay()
     if taken:
         Peer(relay, user="u" * length).attached()
@@ -326,7 +330,7 @@ def test_an_epoch_has_64_bits() -> None:  # 6.3
     assert all(Peer(Relay()).attached().epoch < 2**64 for _ in range(3))
 
 
-def test_every_packet_that_is_sent_counts() -> None:
+def test_sent_packets_are_counted() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     before = relay.counters.packets_sent
@@ -336,7 +340,7 @@ def test_every_packet_that_is_sent_counts() -> None:
     assert relay.counters.packets_sent == before + 3
 
 
-def test_an_exchange_that_cannot_be_is_told_why() -> None:
+def test_refusals_of_impossible_exchanges_give_the_reason() -> None:
     relay = Relay(lanes_max=2)
     client = Peer(relay).attached()
     found = client.status(client.send(lane=2))
@@ -344,10 +348,10 @@ def test_an_exchange_that_cannot_be_is_told_why() -> None:
     small = Relay(mailbox_bytes_max=64 << 10)
     client = Peer(small).attached()
     found = client.status(client.send(piece=True, payload=[bytes(70 << 10)]))
-    assert (found.code, found.text) == (StatusCode.BUSY, "no room for a part of a packet")
+    assert (found.code, found.text) == (StatusCode.BUSY, "the mailbox has no room for a piece of a packet")
 
 
-def test_every_refusal_and_every_damaged_packet_counts() -> None:
+def test_refusals_and_damaged_packets_are_counted() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     for _ in range(2):
@@ -367,7 +371,7 @@ def test_a_refused_listener_has_no_backlog() -> None:  # 2.8
     assert said == [("no", 0), ("yes", 0), ("more", 0)]
 
 
-def test_a_link_that_owes_as_many_receipts_as_it_may_gets_no_more() -> None:  # 8.2
+def test_a_link_at_its_limit_of_unreceipted_bytes_gets_no_more() -> None:  # 8.2
     relay = Relay(unreceipted_bytes_max=124)
     client, exit_ = bound(relay)
     assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
@@ -385,20 +389,20 @@ def test_a_link_that_owes_as_many_receipts_as_it_may_gets_no_more() -> None:  # 
     assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 2
 
 
-def test_a_link_is_asked_for_once_until_it_is_polled() -> None:
+def test_a_link_is_reported_ready_once_until_it_is_polled() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
     for sequence in (501, 502, 503):
         exit_.push(data(22, 11, sequence))
     for _ in range(2):
-        relay.switch.link_packets(1, [], relay.now)  # it is alive, and something waits for it
+        relay.switch.link_packets(1, [], relay.now)  # the link is alive, and packets wait for it
         relay.settle()
     assert relay.links_ready == [1]
     assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 3
 
 
-def test_a_push_casts_no_doubt_on_a_silent_link() -> None:  # 8.2: only who pulls has no other way
+def test_a_push_casts_no_doubt_on_a_silent_link() -> None:  # 8.2: only a pull does
     relay = Relay()
     client, exit_ = bound(relay)
     assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
@@ -410,8 +414,32 @@ def test_a_push_casts_no_doubt_on_a_silent_link() -> None:  # 8.2: only who pull
     assert relay.links_ready == [1, 1]
 
 
-def test_nobody_is_an_exit_who_does_not_say_so() -> None:
+def test_an_endpoint_is_not_an_exit_by_default() -> None:
     relay = Relay()
     body = b"".join(encode_envelope(Attach(bytes(32), 1, 0, 1 << 20)))
     relay.switch.request(1, "ann", body, relay.now)
     assert (relay.switch.stats().attachments, relay.switch.stats().exits) == (1, 0)
+
+
+def test_7_9_the_answer_to_a_masked_request_is_masked() -> None:
+    """A filter that rejected the unmasked attempt may have found something in the answer."""
+    relay = Relay()
+    peer = Peer(relay)
+    attach = Attach(peer.secret, 1, 0, 1 << 20)
+    for mask in (0, 1, 255):
+        handle = relay.post("ann", b"".join(encode_envelope(attach, mask=mask)))
+        assert mask_of(b"".join(relay.responses[handle].body)) == mask
+        assert isinstance(relay.message(handle), Attached)
+
+
+def test_7_9_a_masked_pull_is_answered_with_the_mask_and_forgotten_when_it_is_lost() -> None:
+    relay = Relay()
+    peer = Peer(relay).attached()
+    pull = Exchange(peer.identity, peer.epoch, 1, 0, 1, 0, 10_000, 1 << 20, pull=True)
+    handle = relay.post("ann", b"".join(encode_envelope(pull, mask=7)))
+    assert handle not in relay.responses
+    relay.advance(10 * SECOND)
+    assert mask_of(b"".join(relay.responses[handle].body)) == 7
+    lost = relay.post("ann", b"".join(encode_envelope(msgspec.structs.replace(pull, number=2), mask=9)))
+    relay.switch.gone(lost, relay.now)
+    assert relay.switch._masks == {}

@@ -1,4 +1,4 @@
-"""Links as an alternative way out of the mailbox (section 8)."""
+"""Links as another path for packets out of the mailbox (section 8)."""
 
 from tests.servlet.support import (
     Peer,
@@ -30,7 +30,7 @@ def poll(relay: Relay, link: int = 1, limit: int = 1 << 20) -> list[int]:
     return [frame.sequence for frame in frames]
 
 
-def test_8_packets_come_and_go_on_a_link() -> None:
+def test_8_packets_pass_both_ways_on_a_link() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     assert open_link(relay, client)
@@ -47,7 +47,7 @@ def test_8_packets_come_and_go_on_a_link() -> None:
     assert relay.links_ready == [1, 1]
 
 
-def test_8_a_link_is_told_of_what_waited_before_it_was_there() -> None:
+def test_8_a_new_link_gets_the_packets_that_already_waited() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     exit_.push(data(22, 11, 501))
@@ -56,7 +56,7 @@ def test_8_a_link_is_told_of_what_waited_before_it_was_there() -> None:
     assert poll(relay) == [501]
 
 
-def test_8_a_held_pull_goes_before_a_link() -> None:
+def test_8_a_held_pull_takes_precedence_over_a_link() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     open_link(relay, client)
@@ -66,7 +66,7 @@ def test_8_a_held_pull_goes_before_a_link() -> None:
     assert relay.links_ready == []
 
 
-def test_8_3_what_a_link_did_not_deliver_leaves_another_way() -> None:
+def test_8_3_packets_that_a_lost_link_did_not_deliver_leave_elsewhere() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     open_link(relay, client)
@@ -109,7 +109,7 @@ def test_8_a_link_needs_its_attachment() -> None:
     assert relay.counters.links_opened == 2
 
 
-def test_8_a_link_that_is_not_known_does_nothing() -> None:
+def test_8_events_of_an_unknown_link_do_nothing() -> None:
     relay = Relay()
     relay.switch.link_packets(5, frames_of(data(1, 2, 3)), relay.now)
     relay.switch.link_receipted(5, 1, relay.now)
@@ -147,7 +147,7 @@ def test_9_4_an_edge_finds_a_held_pull_of_the_sender() -> None:
     assert kinds(client.packets(held)) == ["EDGE"]
 
 
-def test_the_link_is_the_data_path_of_services_too() -> None:
+def test_packets_pass_from_link_to_link() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     open_link(relay, client, 1)
@@ -160,7 +160,7 @@ def test_the_link_is_the_data_path_of_services_too() -> None:
     assert poll(relay, 2) == [101, 102]
 
 
-def test_8_what_waits_leaves_on_the_link_on_which_the_endpoint_spoke_last() -> None:
+def test_8_packets_leave_on_the_link_that_the_endpoint_used_last() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     for link in (1, 2, 3):
@@ -179,7 +179,7 @@ def test_8_what_waits_leaves_on_the_link_on_which_the_endpoint_spoke_last() -> N
     assert relay.links_ready == [3, 1, 1]
 
 
-def test_8_a_silent_link_is_given_up_when_the_endpoint_speaks_on_another() -> None:
+def test_8_a_silent_link_is_closed_when_the_endpoint_uses_another() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     for link in (1, 2):
@@ -197,7 +197,7 @@ def test_8_a_silent_link_is_given_up_when_the_endpoint_speaks_on_another() -> No
     assert poll(relay, 1) == [501]
 
 
-def test_8_one_link_alone_is_not_given_up_for_what_comes_on_it() -> None:
+def test_8_a_single_link_is_not_closed_for_traffic_on_itself() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     assert open_link(relay, client)

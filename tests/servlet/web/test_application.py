@@ -1,4 +1,4 @@
-"""The relay over HTTP: what is served, and to whom; everything else is refused as PROTOCOL 7.9 and 7.10 say."""
+"""The relay over HTTP: the requests that it serves, and the refusal of all others as in PROTOCOL 7.9 and 7.10."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_an_endpoint_attaches_and_exchanges() -> None:
 
 
 @in_loop
-async def test_a_prefix_stands_before_every_path() -> None:
+async def test_the_base_path_prefixes_every_path() -> None:
     async with relay(settings(base="/a/b")) as running, Client(running, base="/a/b") as client:
         assert isinstance(await client.attach(), Attached)
         client.url = client.url.removesuffix("/a/b")
@@ -62,7 +62,7 @@ async def test_a_parked_pull_is_answered_when_its_hold_ends() -> None:
 
 
 @in_loop
-async def test_a_repeat_releases_the_original_and_applies_nothing() -> None:
+async def test_a_repeat_releases_the_original_and_is_not_applied_again() -> None:
     async with relay() as running, Client(running) as client:
         await client.attach()
         body = exchange_body(client.epoch, 1, pull=True)
@@ -72,7 +72,7 @@ async def test_a_repeat_releases_the_original_and_applies_nothing() -> None:
 
 
 @in_loop
-async def test_a_client_that_leaves_is_forgotten() -> None:
+async def test_the_pull_of_a_client_that_leaves_is_forgotten() -> None:
     async with relay() as running, Client(running) as client:
         await client.attach()
         pull = await client.parked(exchange_body(client.epoch, 1, pull=True))
@@ -81,7 +81,7 @@ async def test_a_client_that_leaves_is_forgotten() -> None:
 
 
 @in_loop
-async def test_every_frame_passes_the_packet_filter() -> None:
+async def test_every_frame_goes_through_the_packet_filter() -> None:
     seen: list[Frame] = []
 
     def lose(frame: Frame) -> bool:
@@ -100,7 +100,7 @@ async def test_every_frame_passes_the_packet_filter() -> None:
     ["", "Bearer", "Bearer tnl_00000000_x", f"Basic {TOKENS['ann']}", f"Bearer {TOKENS['ann']}x", "Bearer \u00e9"],
 )
 @in_loop
-async def test_without_a_right_token_there_is_nothing(authorization: str) -> None:
+async def test_requests_without_a_valid_token_are_refused(authorization: str) -> None:
     async with relay() as running, Client(running) as client:
         reply = await client.post(attach_body(), Authorization=authorization)
         assert reply.status == 401
@@ -110,7 +110,7 @@ async def test_without_a_right_token_there_is_nothing(authorization: str) -> Non
 
 
 @in_loop
-async def test_wrong_tokens_are_slowed_down_and_right_ones_are_not() -> None:
+async def test_wrong_tokens_are_delayed_but_valid_ones_are_not() -> None:
     config = settings(limits={"auth_failures_per_minute": 2})
     async with relay(config) as running, Client(running, "tnl_wrong") as wrong, Client(running) as right:
         statuses = [(await wrong.post(attach_body())).status for _ in range(3)]
@@ -142,7 +142,7 @@ async def test_no_token_is_logged() -> None:
     ],
 )
 @in_loop
-async def test_bodies_come_as_they_are(headers: dict[str, str], status: int) -> None:
+async def test_compressed_bodies_and_other_content_types_are_refused(headers: dict[str, str], status: int) -> None:
     async with relay() as running, Client(running) as client:
         body = gzip.compress(attach_body()) if "gzip" in headers.values() else attach_body()
         reply = await client.post(body, **headers)
@@ -157,7 +157,7 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 @in_loop
-async def test_what_is_too_large_is_refused_in_our_words() -> None:
+async def test_bodies_that_are_too_large_are_refused_with_a_status_message() -> None:
     async with relay(settings(switch={"body_bytes_max": 1 << 16})) as running, Client(running) as client:
         for body in (bytes((1 << 16) + 1), chunks(bytes(1 << 16), b"x")):
             reply = await client.post(body)
@@ -175,15 +175,15 @@ async def test_what_is_too_large_is_refused_in_our_words() -> None:
     ],
 )
 @in_loop
-async def test_a_bad_body_is_refused_in_our_words(body: bytes, status: int, code: StatusCode) -> None:
+async def test_a_bad_body_is_refused_with_a_status_message(body: bytes, status: int, code: StatusCode) -> None:
     async with relay() as running, Client(running) as client:
         reply = await client.post(body)
         assert (reply.status, reply.message.code) == (status, code)
 
 
 @in_loop
-async def test_another_user_finds_nothing_under_an_id() -> None:
-    """Scenario 37: the same answer as for an id that does not exist."""
+async def test_another_user_gets_the_answer_for_an_unknown_id() -> None:
+    """Scenario 37: the answer is the same as for an id that does not exist."""
     async with relay() as running, Client(running) as ann, Client(running, "bob") as bob:
         await ann.attach()
         theirs = await bob.post(exchange_body(ann.epoch, 1))
@@ -197,23 +197,23 @@ async def test_another_user_finds_nothing_under_an_id() -> None:
     ("user", "role", "status", "exits"),
     [
         ("exits", "exit", 200, 1),
-        ("exits", "", 200, 1),  # of an older version
+        ("exits", "", 200, 1),  # from an endpoint of an older version
         ("exits", "endpoint", 200, 0),
         ("ann", "exit", 403, 0),
         ("ann", "endpoint", 200, 0),
-        ("ann", "conductor", 200, 0),  # of a later version
+        ("ann", "conductor", 200, 0),  # from an endpoint of a later version
     ],
 )
 @in_loop
-async def test_an_endpoint_says_what_it_is(user: str, role: str, status: int, exits: int) -> None:
-    """7.17: targets are handed to exits that mean to be some, and who is none hears of it."""
+async def test_an_endpoint_states_its_role(user: str, role: str, status: int, exits: int) -> None:
+    """7.17: only endpoints that ask to be exits get targets, and one that may not be an exit is refused."""
     async with relay() as running, Client(running, user) as client:
         reply = await client.post(attach_body(), **({"Tunnel_Role": role} if role else {}))
         assert reply.status == status
         if status == 200:
-            assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # an exit counts when it is heard
+            assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # only now does an exit count
         else:
-            assert "ann is no exit: exit = true is missing" in reply.message.text
+            assert "ann may not be an exit: exit = true is missing" in reply.message.text
         assert running.relay.host.switch.stats().exits == exits
 
 
@@ -245,7 +245,7 @@ async def test_other_paths_and_methods_are_answered_without_magic_or_html(method
 @in_loop
 async def test_a_bug_is_answered_in_plain_text_and_logged() -> None:
     async with relay() as running, Client(running) as client:
-        running.relay.grants = None  # type: ignore[assignment]  # something is broken
+        running.relay.grants = None  # type: ignore[assignment]  # break the relay
         with capture_logs() as logs:
             reply = await client.post(attach_body(), Accept="text/html")
         assert (reply.status, reply.body) == (500, b"Internal Server Error")
@@ -264,14 +264,14 @@ async def test_a_link_needs_an_upgrade() -> None:
     ("host", "status"), [("localhost:8080", 200), ("[::1]", 200), ("127.0.0.1", 200), ("evil.example:8080", 403)]
 )
 @in_loop
-async def test_an_open_relay_asks_for_no_token_but_for_a_direct_name(host: str, status: int) -> None:
-    """A page in a browser may have led here under its own name, and then it may read the answers, too."""
+async def test_an_open_relay_needs_no_token_but_a_local_host_name(host: str, status: int) -> None:
+    """DNS rebinding: a page in a browser that reaches the relay under its own host name could read the answers."""
     async with relay(settings(is_open=True)) as running, Client(running) as client:
         assert (await client.post(attach_body(), Authorization="", Host=host)).status == status
 
 
 @in_loop
-async def test_it_runs_as_a_plain_aiohttp_application_too() -> None:
+async def test_the_relay_also_runs_as_a_plain_aiohttp_application() -> None:
     app = create_app(settings())
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -286,7 +286,7 @@ async def test_it_runs_as_a_plain_aiohttp_application_too() -> None:
 
 
 @in_loop
-async def test_what_waits_is_answered_when_the_relay_stops() -> None:
+async def test_held_pulls_are_answered_when_the_relay_stops() -> None:
     app = create_app(settings())
     runner = RelayRunner(app, settings().limits)
     await runner.setup()

@@ -1,4 +1,4 @@
-"""A change of a file is noticed, once, whatever the change is."""
+"""Any change of a watched file is noticed exactly once."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_a_change_is_noticed_once(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_it_looks_by_itself_until_it_is_stopped() -> None:
+async def test_a_watch_checks_periodically_until_it_is_stopped() -> None:
     watch = FileWatch([Path("missing")], lambda: None)
     watch.start()
     watch.look(again=True)

@@ -1,4 +1,4 @@
-"""The host of the switch: requests of this process, requests nobody waits for, and its end."""
+"""The host of the switch: requests from this process, abandoned requests, and closing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make() -> SwitchHost:
 
 
 class Answers:
-    """What was answered."""
+    """Records the answers."""
 
     def __init__(self) -> None:
         self.all: list[tuple[int, bytes]] = []
@@ -39,7 +39,7 @@ class Link:
 
 
 @in_loop
-async def test_requests_of_this_process_are_answered_later() -> None:
+async def test_requests_from_this_process_are_answered_asynchronously() -> None:
     host, answers = make(), Answers()
     host.post("ann", attach_body(), answers, is_exit=False)
     host.post("ann", attach_body(seed=2), answers, is_exit=True)
@@ -51,7 +51,7 @@ async def test_requests_of_this_process_are_answered_later() -> None:
 
 
 @in_loop
-async def test_what_nobody_waits_for_is_not_even_asked() -> None:
+async def test_a_request_abandoned_at_once_does_not_reach_the_switch() -> None:
     host, answers = make(), Answers()
     host.gone(host.post("ann", attach_body(), answers, is_exit=False))
     host.post("ann", attach_body(seed=2), answers, is_exit=False)
@@ -62,7 +62,7 @@ async def test_what_nobody_waits_for_is_not_even_asked() -> None:
 
 
 @in_loop
-async def test_a_cancelled_exchange_is_gone_for_the_switch() -> None:
+async def test_the_switch_forgets_a_cancelled_exchange() -> None:
     host = make()
     await host.exchange("ann", attach_body(), is_exit=False)
     body = exchange_body(host.switch.epoch, 1, pull=True)
@@ -81,7 +81,7 @@ async def test_a_cancelled_exchange_is_gone_for_the_switch() -> None:
 
 
 @in_loop
-async def test_a_closed_host_answers_everything_and_takes_nothing() -> None:
+async def test_a_closed_host_answers_pending_requests_and_accepts_no_more() -> None:
     host, answers, link = make(), Answers(), Link()
     await host.exchange("ann", attach_body(), is_exit=False)
     identity = attachment_id((1).to_bytes(32, "big"))

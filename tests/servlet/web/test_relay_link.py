@@ -52,7 +52,7 @@ class Link:
 
     @classmethod
     async def connect(cls, running: RunningRelay, user: str = "ann", **options: Any) -> Self:
-        """The HTTP request; returns when 101 has come."""
+        """Send the HTTP request; return when 101 has arrived."""
         address = running.addresses[0]
         options = options or {"host": address.host, "port": address.port}
         reader, writer = await asyncio.open_connection(**options)
@@ -64,7 +64,7 @@ class Link:
         return cls(reader, writer)
 
     async def message(self) -> Any:
-        """An envelope that comes."""
+        """Read the next envelope."""
         head = await self.reader.readexactly(ENVELOPE_BYTES)
         return decode_envelope(head + await self.reader.readexactly(int.from_bytes(head[8:12], "big")))
 
@@ -73,7 +73,7 @@ class Link:
         self.writer.writelines(map(bytes, self.state.send(list(encode_packets(packets)), self.tokens)))
 
     async def batch(self) -> tuple[LinkHeader, list[Packet]]:
-        """The next that comes; a lone receipt is one without packets."""
+        """Read the next batch; a lone receipt is a batch without packets."""
         head = await self.reader.readexactly(LINK_HEADER_SIZE)
         header = decode_link_header(head)
         assert header is not None
@@ -83,7 +83,7 @@ class Link:
         return header, parse_packets(body)[0]
 
     async def packets(self) -> list[Packet]:
-        """The next batch with packets."""
+        """Read up to the next batch with packets; return them."""
         while not (found := (await self.batch())[1]):
             pass
         return found
@@ -92,7 +92,7 @@ class Link:
         self.writer.writelines(map(bytes, self.state.handle_timeout(NEVER_US)))
 
     async def ended(self) -> bytes:
-        """What comes before the end, which must come."""
+        """Return the data up to the end of the stream, which must come."""
         try:
             return await self.reader.read()
         except ConnectionResetError:
@@ -151,7 +151,7 @@ def test_batches_go_both_ways_and_are_receipted(new_loop: Callable[[], asyncio.A
 
 
 @in_loop
-async def test_the_first_message_may_come_in_portions_and_with_batches_behind_it() -> None:
+async def test_the_first_message_may_come_in_portions_with_batches_after_it() -> None:
     async with relay() as running, Client(running) as client:
         await client.attach()
         first = opening(client)
@@ -168,7 +168,7 @@ async def test_the_first_message_may_come_in_portions_and_with_batches_behind_it
 
 @pytest.mark.parametrize("user", ["ann", "bob"])
 @in_loop
-async def test_a_link_of_nobody_is_refused(user: str) -> None:
+async def test_a_link_of_an_unknown_attachment_is_refused(user: str) -> None:
     async with relay() as running, Client(running) as client:
         await client.attach()
         link = await Link.connect(running, user)
@@ -184,7 +184,7 @@ async def test_a_link_of_nobody_is_refused(user: str) -> None:
     "changes", [{"lane": 1}, {"number": 1}, None, {"payload": bytes(5000)}], ids=["lane", "number", "kind", "size"]
 )
 @in_loop
-async def test_another_first_message_is_refused(changes: dict[str, Any] | None) -> None:
+async def test_a_wrong_first_message_is_refused(changes: dict[str, Any] | None) -> None:
     async with relay() as running, Client(running) as client:
         await client.attach()
         link = await Link.connect(running)
@@ -197,7 +197,7 @@ async def test_another_first_message_is_refused(changes: dict[str, Any] | None) 
 
 
 @in_loop
-async def test_the_first_message_comes_in_time_or_not_at_all() -> None:
+async def test_a_link_without_a_first_message_times_out() -> None:
     async with relay(settings(limits={"link_opening_seconds": 0.01})) as running:
         link = await Link.connect(running)
         assert await link.ended() == b""
@@ -205,7 +205,7 @@ async def test_the_first_message_comes_in_time_or_not_at_all() -> None:
 
 
 @in_loop
-async def test_a_damaged_header_ends_the_link_and_nothing_else() -> None:
+async def test_a_damaged_header_ends_only_the_link() -> None:
     async with relay() as running, Client(running) as client:
         async with linked(running, client) as link:
             link.writer.write(bytes(LINK_HEADER_SIZE))
@@ -224,7 +224,7 @@ async def test_a_batch_above_the_limit_ends_the_link() -> None:
 
 
 @in_loop
-async def test_what_was_not_receipted_leaves_another_way() -> None:
+async def test_packets_without_a_receipt_leave_elsewhere() -> None:
     async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
         await ann.attach()
         async with linked(running, exit_, "exits", 2) as link:
@@ -236,14 +236,14 @@ async def test_what_was_not_receipted_leaves_another_way() -> None:
 
 
 @in_loop
-async def test_a_new_generation_ends_the_links_of_the_old_one() -> None:
+async def test_a_new_generation_ends_the_links_of_the_older_one() -> None:
     async with relay() as running, Client(running) as client, linked(running, client) as link:
         await client.attach(generation=2)
         assert await link.ended() == b""
 
 
 @in_loop
-async def test_a_revoked_token_ends_its_links_and_no_others() -> None:
+async def test_a_revoked_token_ends_only_its_own_links() -> None:
     async with (
         relay() as running,
         Client(running) as ann,

@@ -41,7 +41,7 @@ async def ask(running: RunningRelay, path: str, method: str = "GET", **headers: 
 
 
 @in_loop
-async def test_tokens_and_rules_are_read_again() -> None:
+async def test_reloading_applies_new_tokens_and_rules() -> None:
     config = settings()
     current = [config]
     running = relay(config, load=lambda: current[0])
@@ -57,7 +57,7 @@ async def test_tokens_and_rules_are_read_again() -> None:
 
 
 @in_loop
-async def test_a_held_request_gives_nothing_to_a_revoked_token() -> None:
+async def test_a_held_request_with_a_revoked_token_gets_no_packets() -> None:
     config = settings()
     async with relay(config) as running, Client(running, "ann") as ann:
         await ann.attach()
@@ -108,7 +108,7 @@ async def route(ann: Client, exit_: Client) -> None:
 
 
 @in_loop
-async def test_draining_opens_nothing_and_waits_for_what_is_open() -> None:
+async def test_draining_refuses_openings_and_waits_for_open_connections() -> None:
     async with relay(admin()) as running, Client(running) as ann, Client(running, "exits") as exit_:
         await route(ann, exit_)
         assert await ask(running, "/readyz") == (200, "ready\n")
@@ -125,7 +125,7 @@ async def test_draining_opens_nothing_and_waits_for_what_is_open() -> None:
 
 
 @in_loop
-async def test_draining_ends_when_the_time_is_over() -> None:
+async def test_draining_ends_at_its_deadline() -> None:
     running = relay(settings(limits={"drain_seconds": 0.01}))
     with capture_logs() as logs:
         async with running, Client(running) as ann, Client(running, "exits") as exit_:
@@ -153,7 +153,7 @@ async def test_a_second_sigterm_stops_at_once() -> None:
 
 
 @in_loop
-async def test_the_admin_listener_shows_the_state_and_no_names() -> None:
+async def test_the_admin_listener_shows_the_state_without_names() -> None:
     async with relay(admin()) as running, Client(running) as client:
         await client.attach()
         status, text = await ask(running, "/state")
@@ -166,7 +166,7 @@ async def test_the_admin_listener_shows_the_state_and_no_names() -> None:
 
 
 @in_loop
-async def test_the_admin_listener_drains_on_order() -> None:
+async def test_the_admin_listener_drains_on_request() -> None:
     async with relay(admin()) as running, Client(running) as ann, Client(running, "exits") as exit_:
         await route(ann, exit_)
         assert (await ask(running, "/drain", "POST"))[0] == 403
@@ -184,7 +184,7 @@ async def test_a_relay_that_has_stopped_is_not_ready() -> None:
 
 
 @in_loop
-async def test_what_others_can_reach_without_tls_is_warned_about() -> None:
+async def test_listening_beyond_this_machine_without_tls_is_warned_about() -> None:
     with capture_logs() as logs:
         async with relay(settings(listen=(ListenAddress("0.0.0.0", 0),))):
             pass
@@ -208,22 +208,22 @@ async def test_a_trace_that_cannot_be_written_is_explained(tmp_path: Path) -> No
         relay(settings(trace=str(tmp_path / "a")))
 
 
-def test_uvloop_is_taken_where_it_is() -> None:
+def test_uvloop_is_used_where_it_is_installed() -> None:
     loop = new_event_loop()
     loop.close()
     assert isinstance(loop, uvloop.Loop)
 
 
-def test_asyncio_is_taken_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asyncio_is_used_where_uvloop_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
     loop = new_event_loop()
     loop.close()
     assert isinstance(loop, asyncio.SelectorEventLoop)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 @in_loop
-async def test_it_serves_until_a_signal_and_reads_its_files_again(number: signal.Signals) -> None:
+async def test_a_relay_reloads_its_files_and_serves_until_a_signal(number: signal.Signals, code: int) -> None:
     loads: list[int] = []
     config = settings()
 
@@ -236,5 +236,5 @@ async def test_it_serves_until_a_signal_and_reads_its_files_again(number: signal
     os.kill(os.getpid(), signal.SIGHUP)
     await until(lambda: loads)
     os.kill(os.getpid(), number)
-    await serving
+    assert await serving == code
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL

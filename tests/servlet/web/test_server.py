@@ -1,4 +1,4 @@
-"""Sockets, deadlines, TLS: what plain aiohttp does not do."""
+"""Sockets, deadlines and TLS: the parts of the web server that plain aiohttp lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tunnel_servlet.config import ConfigError, ListenAddress, TlsFiles
 from tunnel_servlet.web.running import RunningRelay
 from tunnel_servlet.web.server import contexts, tls_context
 
-SHORT = 0.05  # seconds; what is waited for is the end of the connection, however long that takes
+SHORT = 0.05  # seconds; the tests wait for the end of the connection, however long that takes
 HEAD = f"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['ann']}\r\n".encode()
 HEAD += b"Content-Type: application/octet-stream\r\n"
 
@@ -30,7 +30,7 @@ async def connect(running: RunningRelay) -> tuple[asyncio.StreamReader, asyncio.
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """One whole HTTP answer."""
+    """Read one whole HTTP answer."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
     return int(head.split()[1]), await reader.readexactly(int(length.split(b":")[1]))
@@ -43,7 +43,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"P", HEAD], ids=["nothing", "a letter", "a part"])
 @in_loop
-async def test_headers_that_do_not_come_end_the_connection(sent: bytes) -> None:
+async def test_a_connection_without_complete_headers_times_out(sent: bytes) -> None:
     async with relay(settings(limits={"header_seconds": SHORT})) as running:
         reader, writer = await connect(running)
         writer.write(sent)
@@ -52,7 +52,7 @@ async def test_headers_that_do_not_come_end_the_connection(sent: bytes) -> None:
 
 
 @in_loop
-async def test_the_deadline_holds_for_every_request_of_a_connection() -> None:
+async def test_the_deadline_applies_to_every_request_of_a_connection() -> None:
     async with relay(settings(limits={"header_seconds": SHORT})) as running:
         reader, writer = await connect(running)
         body = attach_body()
@@ -76,7 +76,7 @@ async def test_an_idle_connection_has_its_own_deadline() -> None:
 
 
 @in_loop
-async def test_a_body_that_does_not_come_is_refused() -> None:
+async def test_a_body_that_does_not_arrive_in_time_is_refused() -> None:
     async with relay(settings(limits={"body_seconds": SHORT})) as running:
         reader, writer = await connect(running)
         writer.write(HEAD + b"Content-Length: 1000\r\n\r\nTUNL")
@@ -89,7 +89,7 @@ async def test_a_body_that_does_not_come_is_refused() -> None:
 
 
 @in_loop
-async def test_a_truncated_body_disturbs_nobody() -> None:
+async def test_a_truncated_body_disturbs_no_other_client() -> None:
     async with relay() as running, Client(running) as client:
         _, writer = await connect(running)
         writer.write(HEAD + b"Content-Length: 1000\r\n\r\nTUNL")
@@ -109,7 +109,7 @@ async def test_a_truncated_body_disturbs_nobody() -> None:
     ids=["TLS", "NUL", "two lengths", "long line", "bad chunk"],
 )
 @in_loop
-async def test_what_is_no_http_is_refused_without_repeating_it(request_: bytes) -> None:
+async def test_invalid_http_is_refused_without_logging_its_token(request_: bytes) -> None:
     with capture_logs() as logs:
         async with relay() as running:
             reader, writer = await connect(running)
@@ -122,14 +122,14 @@ async def test_what_is_no_http_is_refused_without_repeating_it(request_: bytes) 
 
 
 @in_loop
-async def test_an_address_that_is_taken_is_explained() -> None:
+async def test_an_address_in_use_is_explained() -> None:
     async with relay() as running:
         with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:[0-9]+: .*choose another"):
             await relay(settings(listen=(running.addresses[0],))).__aenter__()
 
 
 @in_loop
-async def test_it_listens_on_several_addresses() -> None:
+async def test_a_relay_listens_on_several_addresses() -> None:
     async with relay(settings(listen=(LOOPBACK, ListenAddress("::1", 0)))) as running:
         assert len({address.port for address in running.addresses}) == 2
         async with aiohttp.ClientSession() as session:
@@ -163,7 +163,7 @@ def files(folder: Path, client_ca: str = "") -> TlsFiles:
 
 @pytest.mark.real("openssl")
 @in_loop
-async def test_it_speaks_tls(certificates: Path) -> None:
+async def test_a_relay_serves_over_tls(certificates: Path) -> None:
     config = settings(tls=files(certificates))
     async with relay(config) as running:
         url = f"https://{running.addresses[0]}"
@@ -173,7 +173,7 @@ async def test_it_speaks_tls(certificates: Path) -> None:
 
 @pytest.mark.real("openssl")
 @in_loop
-async def test_with_a_client_ca_only_its_clients_are_heard(certificates: Path) -> None:
+async def test_with_a_client_ca_only_clients_with_its_certificates_connect(certificates: Path) -> None:
     config = settings(tls=files(certificates, "ca.pem"))
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
     async with relay(config) as running:
@@ -187,7 +187,7 @@ async def test_with_a_client_ca_only_its_clients_are_heard(certificates: Path) -
 
 
 @pytest.mark.real("openssl")
-def test_tls_is_where_it_is_said(certificates: Path) -> None:
+def test_tls_applies_to_the_configured_listeners(certificates: Path) -> None:
     plain, secure, silent = (ListenAddress("127.0.0.1", 0, tls) for tls in (False, True, None))
     both = contexts(settings(listen=(plain, secure, silent), tls=files(certificates)))
     assert [context is not None for _, context in both] == [False, True, True]
@@ -195,10 +195,10 @@ def test_tls_is_where_it_is_said(certificates: Path) -> None:
 
 
 @pytest.mark.real("openssl")
-def test_wrong_files_are_explained(certificates: Path) -> None:
-    with pytest.raises(ConfigError, match="are no certificate and its key"):
+def test_wrong_certificate_files_are_explained(certificates: Path) -> None:
+    with pytest.raises(ConfigError, match="are not a certificate and its key"):
         tls_context(TlsFiles(str(certificates / "relay.pem"), str(certificates / "client.key")))
-    with pytest.raises(ConfigError, match="are no certificate and its key"):
+    with pytest.raises(ConfigError, match="are not a certificate and its key"):
         tls_context(TlsFiles("missing", "missing"))
     with pytest.raises(ConfigError, match="holds no certificates"):
         tls_context(files(certificates, "ca.key"))

@@ -1,3 +1,3 @@
-"""One connection: its states, how it opens and closes, what comes in and what leaves."""
+"""One connection: its states, its opening and closing, its incoming and outgoing packets."""
 
 __all__: list[str] = []

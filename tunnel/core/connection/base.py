@@ -1,7 +1,7 @@
-"""The ground that the parts of a connection stand on: its ids, its shared state, and the endpoint that owns it.
+"""The base of a connection's parts: its ids, its shared state, and the interface of the endpoint that owns it.
 
-These are plain base classes and not protocols: compiled code calls a method of a protocol six times slower (20 ns
-against 3.5). The parts (`handshake`, `closing`, `outbound`) know this module; `connection` knows the parts.
+These are plain base classes and not protocols, since compiled code calls a method of a protocol six times slower
+(20 ns against 3.5). The parts (`handshake`, `closing`, `outbound`) import this module; `connection` imports the parts.
 """
 
 import msgspec
@@ -25,7 +25,10 @@ __all__ = ["ConnectionBase", "ConnectionIdentity", "Owner", "QueuePlace"]
 
 
 class ConnectionIdentity(msgspec.Struct):
-    """The ids of a connection. Numbers are unbounded; the wire sees them mod 2**32."""
+    """The ids of a connection and the values that identify its route.
+
+    `first_sequence` is unbounded; the wire carries it mod 2**32.
+    """
 
     own_id: int
     peer_id: int  # 0 until known
@@ -33,23 +36,23 @@ class ConnectionIdentity(msgspec.Struct):
     route_key: bytes
     target: Target
     first_sequence: int
-    user: str = ""  # stamped by the relay; known to the acceptor
-    acceptor_endpoint: bytes | None = None  # endpoint id, for resume (6.5)
+    user: str = ""  # added by the relay; known to the acceptor only
+    acceptor_endpoint: bytes | None = None  # the acceptor's endpoint id, which a resume must name (6.5)
 
 
 class QueuePlace:
-    """Where a connection stands in the queues of its endpoint. Only the endpoint and its scheduler use it."""
+    """The place of a connection in the queues of its endpoint. Only the endpoint and its scheduler use it."""
 
     __slots__ = ("deficit", "queued", "scheduled_us")
 
     def __init__(self) -> None:
-        self.queued = False  # among those that have packets to send
-        self.deficit = 0  # bytes that it may still take in this round
-        self.scheduled_us = NEVER_US  # the deadline that stands in the heap of timers
+        self.queued = False  # whether it is in a queue of connections with segments to send
+        self.deficit = 0  # bytes that the connection may still send in this round
+        self.scheduled_us = NEVER_US  # its deadline in the endpoint's heap of timers
 
 
 class Owner:
-    """The endpoint, as every part of a connection sees it."""
+    """The attributes and methods of the endpoint that every part of a connection may use."""
 
     config: EndpointConfig
     budget: WindowBudget
@@ -61,16 +64,16 @@ class Owner:
         raise NotImplementedError
 
     def send(self, packet: Packet) -> None:
-        """Queue a packet that does not need its connection any more."""
+        """Queue a packet that is sent even if its connection ends before."""
         raise NotImplementedError
 
     def send_abort(self, own_id: int, peer_id: int) -> None:
-        """Tell the endpoint that uses `peer_id` that there is no such connection here (3.9)."""
+        """Answer the endpoint that uses `peer_id` with ABORT: there is no such connection here (3.9)."""
         raise NotImplementedError
 
 
 class ConnectionBase:
-    """The state that all parts of a connection share. `Connection` fills in the methods."""
+    """The state that all parts of a connection share. `Connection` implements the methods."""
 
     def __init__(self, owner: Owner, identity: ConnectionIdentity, now: int) -> None:
         config = owner.config
@@ -83,26 +86,37 @@ class ConnectionBase:
         first = identity.first_sequence + 1 if identity.initiator else identity.first_sequence
         window = SendWindow(first, config.send_buffer_bytes_max, EARLY_BYTES_MAX if identity.initiator else 0)
         self.sender = Sender(window, self.timers, self.stats, owner.carrier)
-        self.receiver = Receiver(ReceiveWindow(config, owner.budget, 0), self.timers, self.stats)
+        self.receiver = Receiver(ReceiveWindow(config, owner.budget, 0), self.timers, self.stats, self.round_trip_us)
+
+        self._carrier = owner.carrier
+
+    def round_trip_us(self) -> int:
+        """Return an estimate of the time from this endpoint to the peer and back; 0: unknown.
+
+        SRTT counts from receipts (4.5), so it lacks the way to the relay and back, which the carrier measures.
+        """
+        return self._carrier.round_trip_us + self.sender.rtt.srtt_us
 
     @property
     def complete(self) -> bool:
-        """Everything of the peer has arrived and the peer wants nothing more: only our reader is behind. From now on
-        nothing that happens to the path or the peer costs a byte (4.2, 5.5)."""
+        """Whether the peer's whole stream has arrived, the peer has closed, and only the reader is not done.
+
+        From then on, no fault of the path or the peer can lose a byte (4.2, 5.5).
+        """
         return self.state is State.PEER_CLOSED and self.receiver.window.closed
 
     def apply(self, event: Input, now: int) -> bool:
-        """Feed the state table and carry out the row's actions; False when the input changes nothing in this state."""
+        """Look up the input in the state table and carry out its actions. Return False if it has no row."""
         raise NotImplementedError
 
     def fail(self, reason: LostReason, tell: AbortReason | None, now: int, text: str = "") -> None:
-        """End with an error, as `Closing.fail` says."""
+        """End the connection with an error, as `Closing.fail` describes."""
         raise NotImplementedError
 
     def all_received(self, now: int) -> None:
-        """The peer has ended after our CLOSE reached it: everything arrived, though no ACK said so (5.7)."""
+        """Treat everything sent as received: the peer has ended, which only our CLOSE can have caused (5.7)."""
         raise NotImplementedError
 
     def route_resumed(self, now: int) -> None:
-        """The route is bound again, and what may have been lost with the old one will leave (6.6)."""
+        """React to a route that is bound again; what may have been lost with the old one is resent (6.6)."""
         raise NotImplementedError

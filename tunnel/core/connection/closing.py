@@ -1,6 +1,6 @@
-"""The end of a connection: CLOSE both ways, SHUTDOWN until it is answered, and the drain after both (section 5).
+"""The end of a connection: CLOSE, sent and received; SHUTDOWN until it is answered; and the drain (section 5).
 
-The state table (`state.py`) says which of these methods is called when. `answer_farewell` is for the peer of a
+The state table (`state.py`) determines when these methods are called. `answer_shutdown` answers the peer of a
 connection that is already forgotten.
 """
 
@@ -14,85 +14,89 @@ from tunnel.core.send.window import NO_EDGE
 from tunnel.core.timers import Timer
 from tunnel.wire import Abort, AbortReason, Packet, PacketType, RejectReason, TargetKind, encode_abort
 
-__all__ = ["Closing", "answer_farewell"]
+__all__ = ["Closing", "answer_shutdown"]
 
-ATTEMPT_MAX = 255  # one byte (1.1); 0 would say that no answer is awaited (5.7)
+ATTEMPT_MAX = 255  # one byte (1.1); it must not wrap to 0, which a peer that has forgotten us does not answer (5.7)
 _SHUTDOWN = int(PacketType.SHUTDOWN)
 
 
 class Closing:
-    """Ends one connection, well or with an error."""
+    """Ends one connection, cleanly or with an error."""
 
-    __slots__ = ("_connection", "_farewells", "_handshake", "_owner", "_peer_released", "finished_writing", "loss")
+    __slots__ = ("_connection", "_handshake", "_owner", "_peer_released", "_shutdowns_sent", "finished_writing", "loss")
 
     def __init__(self, connection: ConnectionBase, handshake: Handshake, owner: Owner) -> None:
         self._connection = connection
         self._handshake = handshake
         self._owner = owner
-        self.finished_writing = False  # by finish() or close()
+        self.finished_writing = False  # finish() or close() was called
         self.loss: tuple[LostReason, str] | None = None  # why the connection ended, if that was an error
-        self._farewells = 0  # number of SHUTDOWNs sent (5.7)
+        self._shutdowns_sent = 0  # number of SHUTDOWNs sent (5.7)
         self._peer_released = False  # the peer sent SHUTDOWN
 
-    # what the application asks for
+    # requests of the application
 
     def finish(self, now: int) -> None:
-        """FINISH after everything written (5.1), unless our direction has ended already."""
+        """Queue FINISH after everything written (5.1), unless this direction has ended already."""
         state = self._connection.state
         if state is State.REQUESTED:
-            raise LocalProtocolError("finish() before accept()")
+            raise LocalProtocolError("finish() before accept(): accept or refuse the connection first")
         if not self.finished_writing and state in LIVE and state is not State.PEER_CLOSED:
             self.finished_writing = True
             self._connection.sender.end(PacketType.FINISH, now)
 
     def queue_close(self, now: int) -> None:
-        """CLOSE after everything written (5.2)."""
+        """Queue CLOSE after everything written (5.2)."""
         self.finished_writing = True
         self._connection.sender.end(PacketType.CLOSE, now)
 
     def discard_received(self, now: int) -> None:
-        """The application reads nothing more."""
+        """Discard everything received, now and later: the application will not read it."""
         connection = self._connection
         if connection.identity.peer_id:
             connection.sender.window.close_received = connection.receiver.window.next_sequence - 1
         connection.receiver.window.discard()
 
-    # what the peer does
+    # actions of the peer
 
     def all_received(self, now: int) -> None:
-        """The peer has ended after our CLOSE reached it: everything arrived, though no ACK said so (5.7)."""
+        """Treat everything sent as received: the peer has ended, which only our CLOSE can have caused (5.7)."""
         window = self._connection.sender.window
         window.acknowledge(window.next_sequence - 1, [])
         self._connection.apply(Input.CLOSE_ACKED, now)
 
     def peer_released(self, now: int) -> None:
-        """SHUTDOWN came: the peer needs the route no more (5.7)."""
+        """Process SHUTDOWN: the peer no longer needs the route (5.7)."""
         connection = self._connection
         self._peer_released = True
         if connection.state is State.DRAIN:
             connection.apply(Input.SHUTDOWN, now)
         elif connection.state is State.CLOSING:
-            self.all_received(now)  # without a CLOSE of its own it can have ended only so
+            self.all_received(now)  # the peer has sent no CLOSE, so only ours can have ended the connection there
         elif not connection.complete:
             connection.fail(LostReason.RESET, None, now, "the peer released the route before the end")
 
     # reports
 
     def junked(self, junked_bytes: int) -> None:
-        """The peer closed before it had acknowledged this many bytes of ours: that will be reported as a loss."""
+        """Record that the peer closed before it had acknowledged `junked_bytes` of ours; if any, that is an error."""
         if junked_bytes:
             self.loss = (LostReason.PEER_CLOSED, f"{junked_bytes} bytes were not acknowledged")
 
     def report_closed(self, now: int) -> None:
-        """Tell the application how the connection ended, unless it never heard of it (3.5)."""
+        """Emit Closed or Lost, unless the connection was never shown to the application (3.5)."""
         connection = self._connection
         if self._handshake.unseen and connection.identity.target.kind == TargetKind.SERVICE:
             return
         self._owner.emit(Closed(connection.id) if self.loss is None else Lost(connection.id, *self.loss))
 
     def fail(self, reason: LostReason, tell: AbortReason | None, now: int, text: str) -> None:
-        """End with an error: the application learns the reason, the peer too if `tell` is given. When everything has
-        been received, only an abort by the application ends the connection; anything else merely stops its timers."""
+        """End the connection with an error.
+
+        The application gets `reason`, and the peer gets ABORT with `tell` if that is given. When everything has been
+        received (`complete`), only an abort by our own application ends the connection; any other error stops the
+        open, keepalive and user-timeout timers.
+        """
         connection = self._connection
         if connection.state is State.CLOSED:
             return
@@ -109,33 +113,35 @@ class Closing:
     # SHUTDOWN
 
     def release(self, now: int) -> None:
-        """Release the route: SHUTDOWN leaves, and is repeated until the peer answers it."""
+        """Release the route: send SHUTDOWN, and repeat it until the peer answers."""
         if self._connection.identity.peer_id:
-            self._say_farewell(0, now)
+            self._send_shutdown(0, now)
 
-    def _repeat_farewell(self, now: int) -> None:
-        """Send SHUTDOWN again: it was not answered, or the CLOSEs crossed and neither side has sent one (5.7). Without
-        a route it could not arrive."""
+    def _repeat_shutdown(self, now: int) -> None:
+        """Send SHUTDOWN: again if it was not answered, or for the first time if the CLOSEs crossed (5.7).
+
+        While the route is lost it is not sent, since it could not arrive.
+        """
         if self._handshake.suspended_since_us == NEVER_US:
-            self._say_farewell(self._farewells, now)
+            self._send_shutdown(self._shutdowns_sent, now)
 
-    def _say_farewell(self, attempt: int, now: int) -> None:
+    def _send_shutdown(self, attempt: int, now: int) -> None:
         identity = self._connection.identity
         packet = Packet(_SHUTDOWN, identity.own_id, identity.peer_id, 0, attempt=min(attempt, ATTEMPT_MAX))
         self._owner.send(packet)
-        self._farewells = attempt + 1
-        self._await_farewell(now)
+        self._shutdowns_sent = attempt + 1
+        self._await_shutdown(now)
 
-    def _await_farewell(self, now: int) -> None:
+    def _await_shutdown(self, now: int) -> None:
         connection = self._connection
-        doublings = max(0, self._farewells - 1)
+        doublings = max(0, self._shutdowns_sent - 1)
         interval_us = min(connection.sender.rtt.base_rto_us() << doublings, BACKOFF_MAX_US)
         connection.timers.set(Timer.FAREWELL, now + interval_us)
 
     # the drain
 
     def start_drain(self, now: int) -> None:
-        """Both halves have ended well: a later CONNECT learns that nothing is missing."""
+        """Start the drain after both halves have ended cleanly. The tombstone will answer REJECTED(finished)."""
         connection = self._connection
         self._handshake.refuse(RejectReason.FINISHED, "")
         connection.sender.stop()
@@ -147,23 +153,26 @@ class Closing:
             self.drain_anew(now)
 
     def drain_anew(self, now: int) -> None:
-        """Acknowledge late repeats until the peer sends SHUTDOWN or its user timeout has passed (5.7)."""
+        """Start or restart the drain: acknowledge late repeats until SHUTDOWN comes or the drain time is over (5.7)."""
         connection = self._connection
         connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, connection.liveness.user_timeout_us))
-        if self._farewells or connection.sender.window.close_sequence != NO_EDGE:
-            self._await_farewell(now)
+        if self._shutdowns_sent or connection.sender.window.close_sequence != NO_EDGE:
+            self._await_shutdown(now)
 
     def handle_timers(self, now: int) -> None:
-        """Whatever is due of FAREWELL and DRAIN."""
+        """Handle FAREWELL and DRAIN if they are due."""
         timers = self._connection.timers
         if timers.due(Timer.FAREWELL, now):
-            self._repeat_farewell(now)
+            self._repeat_shutdown(now)
         if timers.due(Timer.DRAIN, now):
             self._drain_over(now)
 
     def _drain_over(self, now: int) -> None:
-        """The drain time is over. Without a route, extend the drain until the user timeout: the peer's repeats cannot
-        arrive, and the peer would time out although everything was read."""
+        """End the drain when its time is over.
+
+        While the route is lost, extend the drain until the user timeout. If it ended now, the peer's repeats would find
+        no connection when the route is back, and the peer would report a loss although everything was read.
+        """
         connection, suspended_since_us = self._connection, self._handshake.suspended_since_us
         given_up_us = suspended_since_us + connection.liveness.user_timeout_us
         if suspended_since_us != NEVER_US and now < given_up_us:
@@ -172,8 +181,8 @@ class Closing:
             connection.apply(Input.DRAINED, now)
 
 
-def answer_farewell(packet: Packet) -> Packet | None:
-    """The answer to a SHUTDOWN for a connection that is not known any more; None when none is awaited (5.7)."""
+def answer_shutdown(packet: Packet) -> Packet | None:
+    """Return the answer to a SHUTDOWN for a forgotten connection; None if no answer is awaited (5.7)."""
     if packet.type != _SHUTDOWN or not packet.attempt:
         return None
     return Packet(_SHUTDOWN, packet.destination, packet.source, 0)

@@ -1,7 +1,7 @@
-"""One connection: wires its parts and the state table together, and is what the application holds.
+"""The connection object that the application holds. It wires its parts and the state table together.
 
-How to drive it: hand packets in (`inbound.receive`), fire timers (`handle_timeout`), command it (`write`, `read`,
-`finish`, `close`, `abort`), then take what leaves (`outbound.py`). Events go to the owner.
+How to drive it: pass packets in (`inbound.receive`), fire timers (`handle_timeout`), call the commands (`write`,
+`read`, `finish`, `close`, `abort`), then take the packets that leave (`outbound.py`). Events go to the owner.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ WRITABLE_SHARE = 4  # emit Writable once a quarter of the send buffer is free, s
 
 
 class ConnectionOwner(Owner):
-    """The endpoint, as a connection sees it."""
+    """The methods of the endpoint that a connection calls."""
 
     is_traced: bool
 
     def touch(self, connection: Connection) -> None:
-        """The connection may have something to send, or another deadline."""
+        """Queue and schedule a connection that may have something to send, or whose next deadline may have changed."""
         raise NotImplementedError
 
     def forget(self, connection: Connection, now: int) -> None:
-        """Free the connection; its ids and route key rest."""
+        """Forget the connection; a tombstone keeps its id and, at the acceptor, the answer to a late CONNECT."""
         raise NotImplementedError
 
     def note(self, connection: Connection, event: TraceEvent, now: int) -> None:
-        """Trace that something happened to the connection."""
+        """Write a trace record of an event on the connection."""
         raise NotImplementedError
 
     def note_acknowledged(self, connection: Connection, ack: Ack, newly: list[Segment], now: int) -> None:
-        """Trace what an ACK acknowledged for the first time. Called only if `is_traced`."""
+        """Write a trace record of what an ACK acknowledged for the first time. Called only if `is_traced`."""
         raise NotImplementedError
 
 
 class Connection(ConnectionBase):
-    """A stream to or from a peer. Made by an `Endpoint`; after its end only a tombstone remains: its id, and the answer
-    to a late CONNECT."""
+    """A byte stream in each direction between this endpoint and a peer.
+
+    An `Endpoint` creates it. After its end only a tombstone remains: its id, and the answer to a late CONNECT.
+    """
 
     def __init__(self, owner: ConnectionOwner, identity: ConnectionIdentity, now: int) -> None:
         super().__init__(owner, identity, now)
@@ -70,21 +72,21 @@ class Connection(ConnectionBase):
 
     @property
     def readable(self) -> bool:
-        """`read` would give bytes."""
+        """Whether `read` would return bytes."""
         return self.receiver.window.readable
 
     @property
     def at_eof(self) -> bool:
-        """Every byte of the peer's stream was read, and its length and digest were right."""
+        """Whether every byte of the peer's stream was read, and its length and digest matched."""
         return self._end_shown
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Written and not known to be in the peer's buffer."""
+        """The number of bytes that were written and not yet acknowledged."""
         return self.sender.window.unacknowledged_bytes
 
     def snapshot(self) -> ConnectionStats:
-        """The counters, with what is cheaper to look up than to count."""
+        """Return the counters, with those values filled in that are looked up only on demand."""
         stats, sender, window = self.stats, self.sender, self.sender.window
         stats.bytes_buffered = window.pending_bytes
         stats.bytes_acknowledged = window.acknowledged_offset
@@ -100,7 +102,10 @@ class Connection(ConnectionBase):
     # commands
 
     def write(self, data: Buffer, now: int) -> int:
-        """Take bytes of the stream; how many. 0 means full: wait for Writable."""
+        """Write bytes to the stream. Return the number taken; if it is less than all, wait for Writable.
+
+        Raise PeerClosedError if the connection is closed, LocalProtocolError if writing is not allowed (any more).
+        """
         if self.state in (State.PEER_CLOSED, State.DRAIN, State.CLOSED):
             raise PeerClosedError("the connection is closed: the peer will not read further data")
         if self.closing.finished_writing or self.state is State.REQUESTED:
@@ -115,14 +120,16 @@ class Connection(ConnectionBase):
         return taken
 
     def flush(self, waiting_bytes: int = 0) -> None:
-        """The application waits for Flushed: ask for an ACK once everything written so far, and the next
-        `waiting_bytes`, have been sent (4.17). No effect before the peer has accepted."""
+        """Speed up Flushed: ask for an ACK of everything written so far and of the next `waiting_bytes` (4.17).
+
+        The PROBE that asks leaves when all of it has been sent. The call has no effect before the peer has accepted.
+        """
         if self.identity.peer_id and self.unacknowledged_bytes + waiting_bytes:
             self.sender.flush(self.sender.window.written_bytes + waiting_bytes)
             self._owner.touch(self)
 
     def read(self, size_max: int, now: int) -> Buffer:
-        """The next bytes of the stream, at most `size_max`; b"" when there are none now or it has ended (`at_eof`)."""
+        """Return the next bytes of the stream, at most `size_max`; b"" if there are none now, or at its end."""
         data = self.receiver.window.read(size_max)
         if len(data):
             window = self.receiver.window
@@ -135,39 +142,42 @@ class Connection(ConnectionBase):
         return data
 
     def finish(self, now: int) -> None:
-        """End our direction after everything written (5.1); harmless when it has ended already."""
+        """End this direction after everything written (5.1). Calling it again has no effect."""
         self.closing.finish(now)
         self._owner.touch(self)
 
     def close(self, now: int) -> None:
-        """Deliver everything written, read nothing more (5.2). Closed or Lost follows. Harmless when it has ended."""
+        """Deliver everything written, and read nothing more (5.2). Closed, Lost or Refused follows.
+
+        It has no effect on a connection that is closing or has ended.
+        """
         if self.state is State.REQUESTED:
             raise LocalProtocolError("close() before accept(): refuse it instead")
         self.apply(Input.CLOSE_CALLED, now)
         self._owner.touch(self)
 
     def accept(self, now: int) -> None:
-        """Answer ACCEPTED to what was requested; the bytes that it may have sent already are readable."""
+        """Answer a requested connection with ACCEPTED. Bytes that the initiator has sent already are readable."""
         if not self.apply(Input.ACCEPT_CALLED, now):
-            raise LocalProtocolError("accept() of a connection that was not requested, or is answered")
+            raise LocalProtocolError("accept() of a connection that the peer did not request, or that was answered")
         self._owner.touch(self)
 
     def refuse(self, reason: RejectReason, text: str, now: int) -> None:
-        """Answer REJECTED to what was requested. ValueError when the text does not fit a packet (2.3)."""
+        """Answer a requested connection with REJECTED. Raise ValueError if the text does not fit a packet (2.3)."""
         if self.state is not State.REQUESTED:
-            raise LocalProtocolError("refuse() of a connection that was not requested, or is answered")
+            raise LocalProtocolError("refuse() of a connection that the peer did not request, or that was answered")
         self.handshake.refuse(reason, text)
         self.apply(Input.REFUSE_CALLED, now)
 
     def abort(self, now: int, reason: AbortReason = AbortReason.APPLICATION, text: str = "") -> None:
-        """End at once; the peer gets an error. Harmless when it has ended."""
+        """End the connection at once; the peer gets an error. It has no effect on a connection that has ended."""
         if self.state in LIVE:
             self.fail(LostReason.ABORTED, reason, now, text)
 
-    # what packets bring (called by inbound.py)
+    # packets (called by inbound.py)
 
     def sequenced(self, packet: Packet, now: int, end: End | None = None) -> None:
-        """A packet with a place in the stream; `end` is the payload of FINISH and CLOSE."""
+        """Process a packet with a sequence number. `end` is the decoded payload of FINISH and CLOSE."""
         if len(packet.payload) + HEADER_SIZE > self._owner.config.packet_bytes_max:
             self.stats.packets_discarded += 1  # 1.3
             return
@@ -188,7 +198,7 @@ class Connection(ConnectionBase):
             self._check_end(now)
 
     def acknowledged(self, ack: Ack, now: int) -> bool:
-        """An ACK; False if it is malformed."""
+        """Process an ACK. Return False if it is malformed."""
         window = self.sender.window
         newly = self.sender.acknowledge(ack, now)
         if newly is None:
@@ -205,12 +215,12 @@ class Connection(ConnectionBase):
             self._unflushed = False
             owner.emit(Flushed(self.id))
         if unwrap(ack.cumulative, window.next_sequence) >= window.close_sequence:
-            window.close_sequence = NO_EDGE  # once: a later ACK says the same (1.7)
+            window.close_sequence = NO_EDGE  # apply CLOSE_ACKED once: later ACKs cover the CLOSE too (1.7)
             self.apply(Input.CLOSE_ACKED, now)
         return True
 
     def _peer_closing(self, end: End, now: int) -> None:
-        """The peer's CLOSE, in order or not: it will take no data that it had not received by then (5.4)."""
+        """Process the peer's CLOSE, in order or not. The peer keeps no data that it had not received by then (5.4)."""
         window = self.sender.window
         if end.received is not None:
             received = unwrap(end.received, window.oldest)
@@ -228,7 +238,7 @@ class Connection(ConnectionBase):
         if window.closed:
             self.apply(Input.READER_AT_CLOSE, now)
 
-    # what the parts ask for
+    # calls from the parts
 
     def all_received(self, now: int) -> None:
         self.closing.all_received(now)
@@ -241,7 +251,7 @@ class Connection(ConnectionBase):
     # timers
 
     def handle_timeout(self, now: int) -> None:
-        """Whatever is due; early or late calls are harmless."""
+        """Handle every timer that is due. Early and late calls do no harm."""
         timers = self.timers
         if timers.next() > now:
             return
@@ -256,8 +266,7 @@ class Connection(ConnectionBase):
             self.fail(LostReason.TIMEOUT, AbortReason.USER_TIMEOUT, now)
 
     def _unanswered_since(self) -> int:
-        """When the oldest unanswered thing that the user timeout watches began to wait (4.15); NEVER_US if nothing
-        does."""
+        """Return the start of the longest wait that the user timeout limits (4.15); NEVER_US if nothing waits."""
         if self.state is State.REQUESTED or self.state is State.DRAIN:
             return NEVER_US
         gone_since_us = min(self.handshake.suspended_since_us, self._owner.carrier.absent_since_us)
@@ -282,15 +291,15 @@ class Connection(ConnectionBase):
         self.closing.fail(reason, tell, now, text)
 
     def junk_send(self) -> None:
-        """The peer wants nothing more, or has everything."""
+        """Drop the send queue: the peer reads no more, or has received everything."""
         junked = self.sender.stop()
-        self._unflushed = self._write_refused = False  # a later ACK must claim nothing
+        self._unflushed = self._write_refused = False  # a later ACK must not emit Flushed or Writable
         if self.state is State.PEER_CLOSED:
             self._owner.emit(PeerClosed(self.id, junked))
         self.closing.junked(junked)
 
     def forget(self, now: int) -> None:
-        """Free everything; the endpoint keeps a tombstone."""
+        """Free everything. The endpoint keeps a tombstone."""
         self.sender.stop()
         self.receiver.window.discard()
         self.timers.clear_all()

@@ -1,7 +1,7 @@
-"""The handshake: CONNECT and its answers, when a connection opens and when its route is resumed (section 3, 6.5, 6.6).
+"""The handshake: CONNECT and its answers, to open a connection and to resume its route (section 3, 6.5, 6.6).
 
-The initiator repeats CONNECT until it is answered. A relay that has lost its state has lost the route, too: CONNECT
-leaves again with `resume`, and ACCEPTED binds the route anew. Before the first answer the peer's packets are held.
+The initiator repeats CONNECT until it is answered. When the relay has lost its state, and so the route, the initiator
+sends CONNECT with `resume`, and ACCEPTED binds the route again. Until the first answer, the peer's packets are held.
 """
 
 from tunnel.core.connection.base import ConnectionBase, ConnectionIdentity, Owner
@@ -10,10 +10,10 @@ from tunnel.core.constants import (
     BACKOFF_MAX_US,
     EARLY_BYTES_MAX,
     EARLY_PACKETS_MAX,
+    FAST_OPEN_INTERVAL_US,
+    FAST_OPENS,
     HELD_BYTES_MAX,
     NEVER_US,
-    OPEN_ANEW_US,
-    OPENS_ANEW,
     PACKET_PAYLOAD_MIN,
     RESUME_INTERVAL_US,
     SECOND_US,
@@ -80,14 +80,14 @@ class Handshake:
         self._connection = connection
         self._owner = owner
         self.opened_us = now
-        self.suspended_since_us = NEVER_US  # since then the relay has no route of ours (6.5)
-        self.unseen = not connection.identity.initiator  # the application has not been told of it
-        self.open_due = False  # CONNECT is to leave
-        self.answer_due = False  # a repeated CONNECT or a resume wants its ACCEPTED
+        self.suspended_since_us = NEVER_US  # when the relay lost the route (6.5); NEVER_US while it is bound
+        self.unseen = not connection.identity.initiator  # the connection was not shown to the application yet
+        self.open_due = False  # CONNECT must leave
+        self.answer_due = False  # a repeated CONNECT or a resume must be answered with ACCEPTED
         self.peer_packet_bytes_max = owner.config.packet_bytes_max
         self._answer_resumed = False
-        self._opens = 0  # CONNECTs that left
-        self._backoff = 0  # of the CONNECT that opens
+        self._opens = 0  # number of CONNECTs sent
+        self._backoff = 0  # doublings of the CONNECT interval; negative: repeats at FAST_OPEN_INTERVAL_US that remain
         self._answers = 0
         self._held: list[Packet] = []
         self._held_bytes = 0
@@ -99,40 +99,42 @@ class Handshake:
     # opening, at the initiator
 
     def open_now(self, now: int) -> None:
-        """CONNECT leaves with the next batch, and again after a while (3.1, 6.5)."""
+        """Send CONNECT with the next batch, and set the timer for its repeat (3.1, 6.5)."""
         self.open_due = True
         if self._connection.identity.peer_id:
             interval_us = RESUME_INTERVAL_US
         elif self._backoff < 0:
-            interval_us = OPEN_ANEW_US
+            interval_us = FAST_OPEN_INTERVAL_US
         else:
             interval_us = min(SECOND_US << min(self._backoff, 16), BACKOFF_MAX_US)
         self._connection.timers.set(Timer.OPEN, now + interval_us)
 
     def open_again(self) -> bool:
-        """The CONNECT that left did not arrive (4.10); False when it is not wanted any more."""
+        """Send CONNECT again, because its batch was given up (4.10). Return False if it is no longer needed."""
         if self._connection.timers.get(Timer.OPEN) == NEVER_US:
             return False
         self.open_due = True
         return True
 
     def hold(self, packet: Packet) -> None:
-        """Keep a packet that overtook ACCEPTED on another lane (3.7)."""
+        """Hold a packet that overtook ACCEPTED on another lane (3.7), or discard it beyond the limits."""
         size = len(packet.payload)
         if len(self._held) < EARLY_PACKETS_MAX and self._held_bytes + size <= HELD_BYTES_MAX:
-            packet.payload = bytes(packet.payload)  # a slice would keep its whole body
+            packet.payload = bytes(packet.payload)  # a slice would keep its whole body in memory
             self._held.append(packet)
             self._held_bytes += size
         else:
             self._connection.stats.packets_discarded += 1
 
     def answered(self, accepted: Accepted, packet: Packet, now: int) -> list[Packet]:
-        """ACCEPTED came: the first opens the connection, one after a lost route resumes it, any other is a repeat.
-        Returns the held packets, in order."""
+        """Process ACCEPTED: the first opens the connection, one after a lost route resumes it, others are repeats.
+
+        Return the held packets, in order.
+        """
         connection = self._connection
         identity = connection.identity
         if identity.peer_id and identity.peer_id != packet.destination:
-            # A second acceptor took our CONNECT, so the first must have died: both streams are over.
+            # A second acceptor took our CONNECT, so the first must have died: both connections end.
             self._owner.send_abort(identity.own_id, packet.destination)
             connection.fail(LostReason.GONE, None, now, "another endpoint answered in place of the peer")
             return []
@@ -142,7 +144,7 @@ class Handshake:
             held, self._held = self._held, []
             return held
         if self.suspended_since_us != NEVER_US:
-            self.resume(now)  # it came over a bound route, whether it says "resumed" or is the first one again
+            self.resume(now)  # ACCEPTED came over a bound route, whether it says "resumed" or is the first one again
         else:
             sequence = unwrap(packet.sequence, connection.receiver.window.next_sequence)
             connection.receiver.insert(sequence, packet.attempt, packet.type, b"", None, now)
@@ -157,12 +159,12 @@ class Handshake:
         receiver.insert((1 << 32) + packet.sequence, packet.attempt, packet.type, b"", None, now)
         if receiver.window.discarding:
             window.close_received = (1 << 32) + packet.sequence
-        window.peer_edge = accepted.window  # the early allowance was no window of the peer (3.6)
+        window.peer_edge = accepted.window  # it replaces the allowance for early data, which was not a window (3.6)
         self.learn(accepted.options)
         connection.apply(Input.ANSWERED, now)
 
     def rejected(self, rejected: Rejected, now: int) -> None:
-        """REJECTED came, with our route key: the connection does not open, or its route is not resumed (6.8)."""
+        """Process REJECTED with the right route key: the connection does not open, or is not resumed (6.8)."""
         connection = self._connection
         if connection.state in (State.CONNECTING, State.CLOSED_EARLY):
             reason = RejectReason(rejected.reason) if rejected.reason in _KNOWN_REFUSALS else RejectReason.REFUSED
@@ -178,11 +180,11 @@ class Handshake:
     # opening, at the acceptor
 
     def send_accepted(self, now: int) -> None:
-        """ACCEPTED begins the stream."""
+        """Send ACCEPTED as the first packet of the stream."""
         self._connection.sender.insert(_ACCEPTED, self._accepted_payload(resumed=False), now)
 
     def accepted_waits(self) -> bool:
-        """ACCEPTED is to be sent again: before anything else, since it binds the route (3.2)."""
+        """Return whether ACCEPTED must be sent again. It goes before anything else, since it binds the route (3.2)."""
         if self._connection.identity.initiator:
             return False
         window = self._connection.sender.window
@@ -190,7 +192,7 @@ class Handshake:
         return first is not None and first.type == _ACCEPTED and first.state is SegmentState.LOST
 
     def surface(self, now: int) -> None:
-        """Show the connection to the application: its initiator has been heard."""
+        """Show the connection to the application, after a packet of its initiator has come."""
         identity = self._connection.identity
         self.unseen = False
         if identity.target.kind == TargetKind.SERVICE:
@@ -199,22 +201,22 @@ class Handshake:
             self._owner.emit(Connected(identity.own_id))
 
     def refuse(self, reason: RejectReason, text: str) -> None:
-        """From now on a CONNECT is answered with this; ValueError when the text does not fit a packet (2.3)."""
+        """Set the refusal for `send_rejected` and the tombstone. Raise ValueError if the text does not fit a packet."""
         self._refusal = encode_rejected(Rejected(self._connection.identity.route_key, reason, text))
 
     def send_rejected(self, now: int) -> None:
-        """Answer REJECTED with the reason that was given."""
+        """Send REJECTED with the reason that `refuse` has set."""
         peer_id = self._connection.identity.peer_id
         self._owner.send(Packet(PacketType.REJECTED, peer_id, 0, 0, self.last_answer()))
 
     def last_answer(self) -> bytes:
-        """What a CONNECT gets that comes after the end: the payload of REJECTED."""
+        """Return the payload of REJECTED that answers a CONNECT after the end of the connection."""
         return self._refusal or encode_rejected(Rejected(self._connection.identity.route_key, RejectReason.GONE))
 
     # both
 
     def begin(self, now: int) -> None:
-        """Both sides know each other: the stream may flow."""
+        """Let the stream flow: both sides know each other."""
         connection, initial_edge_bytes = self._connection, self._owner.carrier.initial_edge_bytes
         sender = connection.sender
         sender.window.ends_held = False
@@ -222,10 +224,10 @@ class Handshake:
         connection.timers.clear(Timer.OPEN)
         connection.liveness.begin(now)
         if connection.identity.initiator:
-            # early data may still be in flight: it is not lost, and still counts against the edge
+            # Early data may still be in flight: it is not lost, and it still counts against the edge.
             sender.suspended = False
             sender.window.edge_bytes = initial_edge_bytes
-            sender.rtt.progressed()  # the peer could not acknowledge what went early: that silence meant nothing
+            sender.rtt.progressed()  # the peer could not acknowledge early data, so that silence was no failure
             sender.arm(now)
             self._owner.emit(Connected(connection.id))
         else:
@@ -234,18 +236,18 @@ class Handshake:
     # the route
 
     def begin_early(self, now: int) -> None:
-        """CONNECT leaves, and 64 KiB may follow it before the answer (3.6)."""
+        """Send CONNECT, and allow 64 KiB of early data before its answer (3.6)."""
         sender = self._connection.sender
         sender.window.ends_held = True
         sender.resume(min(self._owner.carrier.initial_edge_bytes, EARLY_BYTES_MAX), now)
         self.open_now(now)
 
     def route_lost(self, now: int) -> None:
-        """The relay does not know our route any more: nothing flows until it is resumed (6.5)."""
+        """React to the loss of the route at the relay: nothing flows until it is resumed (6.5)."""
         connection = self._connection
         if connection.state in (State.CONNECTING, State.CLOSED_EARLY):
-            # Restart the backoff: the silence was the lost route's. The acceptor may not be back yet (3.1, 6.5).
-            self._backoff = -OPENS_ANEW
+            # Restart the backoff, since the silence came from the lost route. The acceptor may not be back (3.1, 6.5).
+            self._backoff = -FAST_OPENS
             self.open_now(now)
             connection.sender.resume(min(self._owner.carrier.initial_edge_bytes, EARLY_BYTES_MAX), now)
         elif connection.state not in (State.REQUESTED, State.CLOSED) and self.suspended_since_us == NEVER_US:
@@ -255,7 +257,7 @@ class Handshake:
                 self.open_now(now)
 
     def repeated(self, *, resume: bool, now: int) -> None:
-        """CONNECT came again: answer as before; with `resume` everything unacknowledged is sent again."""
+        """Process a repeated CONNECT: answer as before. With `resume`, also send everything unacknowledged again."""
         connection = self._connection
         if connection.state is State.REQUESTED:
             return
@@ -266,20 +268,20 @@ class Handshake:
             self._answer_resumed = resume
 
     def resume(self, now: int) -> None:
-        """The route is bound again: both sides resend what is unacknowledged and acknowledge what they have (6.6)."""
+        """Resume after the route is bound again: resend what is unacknowledged, and acknowledge what has come (6.6)."""
         connection = self._connection
         self.suspended_since_us = NEVER_US
         self.open_due = False
         connection.timers.clear(Timer.OPEN)
         connection.liveness.heard(now)
         connection.sender.resume(self._owner.carrier.initial_edge_bytes, now)
-        connection.receiver.owe_ack(now)
+        connection.receiver.request_ack(now)
         connection.route_resumed(now)
 
-    # what the sides say of themselves
+    # options
 
     def learn(self, options: Options) -> None:
-        """What the peer says of itself."""
+        """Apply the options that the peer has announced."""
         if options.packet_bytes_max is not None:
             self.peer_packet_bytes_max = max(options.packet_bytes_max, PACKET_PAYLOAD_MIN + HEADER_SIZE)
         if options.user_timeout_ms:
@@ -290,15 +292,15 @@ class Handshake:
         self._add_pull_intervals()
 
     def option_received(self, option: Option) -> None:
-        """OPTION came: the newest version counts (2.7)."""
+        """Process OPTION, unless a newer version of it was applied before (2.7)."""
         if option.version > self._option_received:
             self._option_received = option.version
             self.learn(option.options)
 
     def pull_interval_changed(self, now: int) -> None:
-        """Our carrier pulls at another rate: the peer's timers depend on it, too (2.7, 4.6)."""
+        """Use the carrier's new pull interval, and announce it to the peer, whose timers depend on it (2.7, 4.6)."""
         self._add_pull_intervals()
-        if self._connection.state in (State.ACCEPTED, State.OPEN):  # later there may be a CLOSE: nothing may follow it
+        if self._connection.state in (State.ACCEPTED, State.OPEN):  # later CLOSE may be queued; nothing may follow it
             self._option_sent += 1
             options = Options(pull_interval_ms=self._owner.carrier.pull_interval_us // 1000)
             payload = encode_option(Option(self._option_sent, options))
@@ -311,7 +313,7 @@ class Handshake:
     # packets
 
     def take_packets(self) -> list[Packet]:
-        """CONNECT and ACCEPTED, as far as they are due; neither is due afterwards."""
+        """Return CONNECT and ACCEPTED if they are due. Neither is due afterwards."""
         packets = []
         if self.open_due:
             packets.append(self._connect_packet())
@@ -323,7 +325,7 @@ class Handshake:
         return packets
 
     def _connect_packet(self) -> Packet:
-        """CONNECT, with resume (6.5) once the peer is known, or without (3.1)."""
+        """Build CONNECT: with resume (6.5) once the peer is known, else without (3.1)."""
         self.open_due = False
         identity = self._connection.identity
         resume = bool(identity.peer_id)
@@ -343,7 +345,7 @@ class Handshake:
         return packet
 
     def _accepted_payload(self, *, resumed: bool) -> bytes:
-        """ACCEPTED as it is now (2.2)."""
+        """Encode the payload of ACCEPTED with the present window (2.2)."""
         route_key = self._connection.identity.route_key
         window_bytes = self._connection.receiver.window.window_bytes
         return encode_accepted(Accepted(route_key, resumed, window_bytes, self._options(self._owner.endpoint_id)))
@@ -361,14 +363,14 @@ class Handshake:
 
 
 def common_version(theirs: tuple[int, int] | None) -> int:
-    """The highest version in both ranges (3.4); 0 if there is none."""
+    """Return the highest version in both ranges (3.4); 0 if there is none."""
     lowest, highest = theirs or VERSIONS
     best = min(highest, VERSIONS[1])
     return best if best >= max(lowest, VERSIONS[0]) else 0
 
 
 def accepted_packet(identity: ConnectionIdentity, payload: Buffer, attempt: int) -> Packet:
-    """ACCEPTED: its ids are the wrong way round, as the seed of the protocol has them (2.2)."""
+    """Build ACCEPTED. Unlike in all other packets of the acceptor, its source is the initiator's id (2.2)."""
     return Packet(
         PacketType.ACCEPTED, identity.peer_id, identity.own_id, wrap(identity.first_sequence), payload, attempt & 0xFF
     )

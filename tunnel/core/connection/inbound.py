@@ -1,4 +1,4 @@
-"""What each type of packet does to a connection: one small function per type, and the table that finds it."""
+"""The handlers of incoming packets: one small function per packet type, and the table that finds it."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ from tunnel.wire import (
 
 __all__ = ["receive"]
 
-# A peer that has said only these was not heard as one (3.5).
+# These packets end a connection, so they do not count as the initiator's first packet (3.5).
 _FAREWELLS = frozenset({int(PacketType.ABORT), int(PacketType.SHUTDOWN)})
 
 _LOST_REASONS = {
@@ -39,7 +39,7 @@ _LOST_REASONS = {
 
 
 def receive(connection: Connection, packet: Packet, now: int) -> None:
-    """Let the packet do what its type does. Malformed ones and strangers' are discarded and counted (3.8)."""
+    """Process a packet according to its type. Malformed packets and those of another peer id are discarded (3.8)."""
     connection.stats.packets_received += 1
     handler = _FROM_PEER.get(packet.type)
     if handler is not None:
@@ -52,7 +52,7 @@ def receive(connection: Connection, packet: Packet, now: int) -> None:
             return
         connection.liveness.heard(now)
         if connection.handshake.suspended_since_us != NEVER_US and not connection.identity.initiator:
-            connection.handshake.resume(now)  # it came over a bound route: a word that there is none is old (6.7)
+            connection.handshake.resume(now)  # the packet came over a bound route, so the route is not lost (6.7)
         if connection.state is State.ACCEPTED and packet.type not in _FAREWELLS:
             connection.apply(Input.PEER_HEARD, now)
     else:
@@ -127,15 +127,15 @@ def _on_shutdown(connection: Connection, packet: Packet, now: int) -> None:
 
 def _on_ping(connection: Connection, packet: Packet, now: int) -> None:
     if len(packet.payload) <= PING_BYTES_MAX:
-        connection.liveness.owe_pong(bytes(packet.payload))
+        connection.liveness.queue_pong(bytes(packet.payload))
 
 
 def _on_nothing(connection: Connection, packet: Packet, now: int) -> None:
-    """PONG and NOOP: that they came was all."""
+    """Handle PONG and NOOP, which only show that the peer is alive."""
 
 
 def _on_probe(connection: Connection, packet: Packet, now: int) -> None:
-    connection.receiver.owe_ack(now)
+    connection.receiver.request_ack(now)
 
 
 def _on_dropped(connection: Connection, packet: Packet, now: int) -> None:
@@ -164,7 +164,7 @@ _KNOWN_ABORTS = frozenset(int(reason) for reason in AbortReason)
 
 _Handler = Callable[[Connection, Packet, int], None]
 
-# From the peer, whose id must be the one that we know (3.8).
+# Packets from the peer, whose id must be the one that the connection knows (3.8).
 _FROM_PEER: dict[int, _Handler] = {
     PacketType.DATA: Connection.sequenced,
     PacketType.CLOSE: _on_end,
@@ -179,7 +179,8 @@ _FROM_PEER: dict[int, _Handler] = {
     PacketType.PROBE: _on_probe,
 }
 
-# These find the connection by our own id and are checked by the route key, or are the relay's own.
+# ACCEPTED and REJECTED, whose connection is found by its initiator's id and which the route key authenticates; and
+# packets from the relay.
 _FROM_OTHERS: dict[int, _Handler] = {
     PacketType.ACCEPTED: _on_accepted,
     PacketType.REJECTED: _on_rejected,

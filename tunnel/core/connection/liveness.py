@@ -1,16 +1,19 @@
-"""Whether the peer is still there: keepalive, PING and PONG, and the user timeout of a connection (4.15, 4.16)."""
+"""The liveness of the peer: keepalive, PING and PONG, and the user timeout of a connection (4.15, 4.16)."""
 
 from tunnel.core.constants import BACKOFF_MAX_US, NEVER_US
 from tunnel.core.timers import Timer, TimerTable
 
 __all__ = ["Liveness"]
 
-PONGS_MAX = 4  # answers that wait
+PONGS_MAX = 4  # largest number of PONGs that wait to leave
 
 
 class Liveness:
-    """Both timers are lazy: they check the state only when they fire. The user timeout runs from creation, so no wait
-    has to start it; it fires before any wait can expire, then is set again."""
+    """Keepalive and user timeout of one connection.
+
+    Both timers are lazy: they check the state only when they fire. The user timeout runs from the creation of the
+    connection, so no wait has to start it. It fires no later than any wait can expire, and is then set again.
+    """
 
     __slots__ = (
         "_keepalive_us",
@@ -27,8 +30,8 @@ class Liveness:
     def __init__(self, timers: TimerTable, keepalive_us: int, user_timeout_us: int, now: int) -> None:
         self.user_timeout_us = user_timeout_us
         self.heard_us = now
-        self.packet_due = False  # a PING, or a PONG
-        self.pinging_since_us = NEVER_US  # the first unanswered PING
+        self.packet_due = False  # a PING or a PONG must leave
+        self.pinging_since_us = NEVER_US  # time of the first unanswered PING
         self._ping_due = False
         self._pongs: list[bytes] = []
         self._keepalive_us = keepalive_us
@@ -37,7 +40,7 @@ class Liveness:
         timers.set(Timer.USER_TIMEOUT, now + user_timeout_us)
 
     def heard(self, now: int) -> None:
-        """A valid packet of the peer came."""
+        """Record that a valid packet of the peer came."""
         self.heard_us = now
         if self._pings:
             self._pings = 0
@@ -46,14 +49,13 @@ class Liveness:
             self.packet_due = bool(self._pongs)
 
     def begin(self, now: int) -> None:
-        """The connection is open: from now on silence means something."""
+        """Start the keepalive: the connection is open."""
         self.heard_us = now
         if self._keepalive_us:
             self._timers.set(Timer.KEEPALIVE, now + self._keepalive_us)
 
     def handle_keepalive(self, rto_us: int, now: int) -> None:
-        """KEEPALIVE fired: send a PING if the connection has been silent; repeat it after RTO, with exponential
-        backoff."""
+        """Handle KEEPALIVE: send a PING if the peer has been silent. Repeat it after RTO, with exponential backoff."""
         deadline = self.heard_us + self._keepalive_us
         if deadline > now:
             self._timers.set(Timer.KEEPALIVE, deadline)
@@ -65,28 +67,31 @@ class Liveness:
         self._ping_due = self.packet_due = True
         self._timers.set(Timer.KEEPALIVE, now + interval_us)
 
-    def owe_pong(self, payload: bytes) -> None:
-        """A PING came: queue its answer, unless PONGS_MAX answers wait already."""
+    def queue_pong(self, payload: bytes) -> None:
+        """Queue the answer to a PING, unless PONGS_MAX answers wait already."""
         if len(self._pongs) < PONGS_MAX:
             self._pongs.append(payload)
             self.packet_due = True
 
     def take(self) -> tuple[list[bytes], bool]:
-        """The payloads of the PONGs that leave now, and whether a PING does; nothing is due afterwards."""
+        """Return the payloads of the PONGs that leave now, and whether a PING leaves. Nothing is due afterwards."""
         pongs, ping_due = self._pongs, self._ping_due
         self._pongs = []
         self._ping_due = self.packet_due = False
         return pongs, ping_due
 
     def limit(self, user_timeout_us: int) -> None:
-        """The smaller value of both sides (4.15), from now on and for what waits already."""
+        """Set the user timeout to the smaller value of both sides (4.15). It holds for waits that run already, too."""
         shorter_us = self.user_timeout_us - user_timeout_us
         self.user_timeout_us = user_timeout_us
         if shorter_us > 0:
             self._timers.set(Timer.USER_TIMEOUT, self._timers.get(Timer.USER_TIMEOUT) - shorter_us)
 
     def expired(self, since_us: int, now: int) -> bool:
-        """USER_TIMEOUT fired and the oldest unanswered thing is `since_us` old (NEVER_US: nothing): is it over?"""
+        """Handle USER_TIMEOUT. Return whether the wait that began at `since_us` has expired; else set the timer again.
+
+        `since_us` is NEVER_US if nothing waits.
+        """
         deadline = min(since_us, now) + self.user_timeout_us
         if deadline <= now:
             return True

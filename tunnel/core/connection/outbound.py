@@ -1,4 +1,4 @@
-"""What leaves a connection: its control packets, and its segments as packets."""
+"""The outgoing packets of a connection: its control packets, and its segments as packets."""
 
 from tunnel.core.connection.base import ConnectionBase, Owner
 from tunnel.core.connection.handshake import Handshake, accepted_packet
@@ -13,7 +13,7 @@ _ACCEPTED = int(PacketType.ACCEPTED)
 
 
 class Outbound:
-    """`take_control` and `take_segment` are called while a batch is filled."""
+    """Builds the packets that leave. The scheduler calls `take_control` and `take_segment` while it fills a batch."""
 
     __slots__ = ("_connection", "_handshake", "_owner")
 
@@ -23,7 +23,7 @@ class Outbound:
         self._owner = owner
 
     def wants_control(self) -> bool:
-        """Whether a control packet is due now; a delayed ACK is not."""
+        """Return whether a control packet must leave now. A delayed ACK does not count."""
         connection, handshake = self._connection, self._handshake
         if handshake.open_due or handshake.answer_due:
             return True
@@ -32,7 +32,7 @@ class Outbound:
         return connection.receiver.ack_due or connection.liveness.packet_due or connection.sender.probe_due
 
     def take_control(self, now: int) -> list[Packet]:
-        """The control packets that are due, with any ACK that is pending; none is due afterwards."""
+        """Return the control packets that are due, and a pending ACK if it may leave. None is due afterwards."""
         connection, handshake = self._connection, self._handshake
         if connection.state is State.CLOSED:
             return []
@@ -52,17 +52,17 @@ class Outbound:
         return packets
 
     def take_probe(self) -> Packet:
-        """The PROBE that is due."""
+        """Return the PROBE that is due."""
         self._connection.sender.probe_due = False
         return self._packet(PacketType.PROBE, b"")
 
     def take_segment(self, payload_max: int, now: int) -> tuple[Segment, Packet] | None:
-        """The next sequenced packet; a new one has at most `payload_max` bytes of payload."""
+        """Return the next sequenced packet, or None. A new packet has at most `payload_max` bytes of payload."""
         identity = self._connection.identity
         limit = min(payload_max, PACKET_PAYLOAD_MAX, self._handshake.peer_packet_bytes_max - HEADER_SIZE)
         limit = min(limit, self._owner.carrier.packet_bytes_max - HEADER_SIZE)
         if not identity.peer_id:
-            limit = min(limit, PACKET_PAYLOAD_MIN)  # early: what the peer takes is not known yet (4.13)
+            limit = min(limit, PACKET_PAYLOAD_MIN)  # early data: the peer's largest packet is not known yet (4.13)
         segment = self._connection.sender.take(limit, now)
         if segment is None:
             return None

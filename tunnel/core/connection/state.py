@@ -1,8 +1,9 @@
-"""The life of a connection, as data. Nothing else in the core decides which state follows which.
+"""The states of a connection and their transitions, as data. No other code in the core chooses the next state.
 
-Two tables. OPENING is how a connection comes to be; CLOSING holds the four events of the close protocol (close()
-called, the ACK of our CLOSE, the peer's CLOSE, the reader reaching it), each row with the actions that `Connection`
-carries out, in order. An input without a row changes nothing. Both sides use the same tables.
+There are two tables. OPENING describes how a connection opens, or is closed before it is open. CLOSING describes how it
+ends: close() is called, our CLOSE is acknowledged, the peer's CLOSE comes, the reader reaches it, and the drain ends.
+TRANSITIONS joins both, and adds the failure of a connection in each live state. Each row lists the
+actions that `Connection` carries out, in order. An input without a row changes nothing. Both sides use the same tables.
 """
 
 import enum
@@ -11,30 +12,30 @@ __all__ = ["CLOSING", "LIVE", "OPENING", "TRANSITIONS", "Action", "Input", "Stat
 
 
 class State(enum.Enum):
-    """Where a connection is."""
+    """The states of a connection."""
 
     CONNECTING = "connecting"
     """CONNECT was sent and is not answered."""
     CLOSED_EARLY = "closed before the answer"
-    """close() was called while CONNECT was not answered: what was written still wants to be delivered."""
+    """close() was called before CONNECT was answered. The bytes written before that must still be delivered."""
     REQUESTED = "requested"
     """CONNECT came; the application has not decided."""
     ACCEPTED = "accepted"
-    """ACCEPTED was sent; the initiator has not been heard since."""
+    """ACCEPTED was sent; no packet of the initiator has come since."""
     OPEN = "open"
     """Both sides know each other."""
     CLOSING = "closing"
-    """close() was called; our CLOSE is not acknowledged, theirs has not come."""
+    """close() was called; our CLOSE is not acknowledged, and the peer's has not come."""
     PEER_CLOSED = "peer closed"
-    """Their CLOSE has come; our reader has not reached it."""
+    """The peer's CLOSE has come; the reader has not reached it."""
     DRAIN = "drain"
     """Both halves have ended; repeats are still acknowledged."""
     CLOSED = "closed"
-    """Nothing is left but the memory of the id."""
+    """The connection is forgotten except for its tombstone."""
 
 
 class Input(enum.Enum):
-    """What can happen to a connection."""
+    """The inputs of the state table: events that can change the state of a connection."""
 
     ANSWERED = "ACCEPTED came"
     REJECTED = "REJECTED came"
@@ -43,27 +44,27 @@ class Input(enum.Enum):
     PEER_HEARD = "a packet of the initiator came"
     CLOSE_CALLED = "close() called"
     CLOSE_ACKED = "our CLOSE was acknowledged"
-    PEER_CLOSE = "their CLOSE came"
-    READER_AT_CLOSE = "the reader reached their CLOSE"
+    PEER_CLOSE = "the peer's CLOSE came"
+    READER_AT_CLOSE = "the reader reached the peer's CLOSE"
     SHUTDOWN = "SHUTDOWN came"
     DRAINED = "the drain time is over"
-    LOST = "aborted, timed out, gone or broken"
+    LOST = "the connection failed"
 
 
 class Action(enum.Enum):
-    """What `Connection` does on a transition."""
+    """The actions that `Connection` carries out on a transition."""
 
-    SEND_ACCEPTED = "put ACCEPTED at the head of the stream"
-    SEND_REJECTED = "answer REJECTED"
-    BEGIN = "the stream may flow"
+    SEND_ACCEPTED = "send ACCEPTED at the head of the stream"
+    SEND_REJECTED = "send REJECTED"
+    BEGIN = "let the stream flow"
     SURFACE = "show the connection to the application"
-    DISCARD_RECEIVED = "junk the receive queue and discard what comes"
-    QUEUE_CLOSE = "CLOSE after everything written"
-    JUNK_SEND = "junk the send queue, end timers; unacknowledged bytes are a reset"
-    REPORT_CLOSED = "tell the application how it ended"
+    DISCARD_RECEIVED = "drop the receive queue, and discard later data"
+    QUEUE_CLOSE = "queue CLOSE after everything written"
+    JUNK_SEND = "drop the send queue and stop its timers; unacknowledged bytes cause a reset"
+    REPORT_CLOSED = "report the end to the application"
     SEND_SHUTDOWN = "release the route"
-    START_DRAIN = "re-acknowledge for a while"
-    FORGET = "free everything but the id"
+    START_DRAIN = "acknowledge repeats until the drain ends"
+    FORGET = "free everything except the tombstone"
 
 
 Row = tuple[State, tuple[Action, ...]]
@@ -85,23 +86,23 @@ OPENING: dict[tuple[State, Input], Row] = {
 CLOSING: dict[tuple[State, Input], Row] = {
     # 5.2
     (State.OPEN, Input.CLOSE_CALLED): (State.CLOSING, (Action.DISCARD_RECEIVED, Action.QUEUE_CLOSE)),
-    # 5.3: nothing of ours is missing there and nothing of theirs is wanted here
+    # 5.3: the peer has everything of ours, and our application wants nothing more from the peer
     (State.CLOSING, Input.CLOSE_ACKED): (
         State.DRAIN,
         (Action.JUNK_SEND, Action.REPORT_CLOSED, Action.SEND_SHUTDOWN, Action.START_DRAIN),
     ),
     # 5.4
     (State.OPEN, Input.PEER_CLOSE): (State.PEER_CLOSED, (Action.JUNK_SEND,)),
-    # 5.4 and 5.6: both closed at once; each acknowledges the other's CLOSE and waits for nothing
+    # 5.4 and 5.6: both closed at once; each acknowledges the other's CLOSE and does not wait for the ACK of its own
     (State.CLOSING, Input.PEER_CLOSE): (State.DRAIN, (Action.JUNK_SEND, Action.REPORT_CLOSED, Action.START_DRAIN)),
     # 5.5
     (State.PEER_CLOSED, Input.READER_AT_CLOSE): (State.DRAIN, (Action.REPORT_CLOSED, Action.START_DRAIN)),
-    # the application does not want the rest
+    # 5.2: the application does not read the rest of the peer's stream
     (State.PEER_CLOSED, Input.CLOSE_CALLED): (
         State.DRAIN,
         (Action.DISCARD_RECEIVED, Action.REPORT_CLOSED, Action.START_DRAIN),
     ),
-    # 5.7: an ACK of a CLOSE that crossed theirs
+    # 5.7: the ACK of a CLOSE that crossed the peer's
     (State.DRAIN, Input.CLOSE_ACKED): (State.DRAIN, (Action.SEND_SHUTDOWN,)),
     (State.DRAIN, Input.SHUTDOWN): (State.CLOSED, (Action.SEND_SHUTDOWN, Action.FORGET)),
     (State.DRAIN, Input.DRAINED): (State.CLOSED, (Action.SEND_SHUTDOWN, Action.FORGET)),

@@ -1,3 +1,3 @@
-"""The receiving half of a stream: window, and when an acknowledgement leaves."""
+"""The receiving half of a stream: the receive window, and the decision when an ACK leaves."""
 
 __all__: list[str] = []

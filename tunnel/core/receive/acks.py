@@ -1,4 +1,6 @@
-"""The receiving half of a connection: takes sequenced packets in and decides when an ACK leaves."""
+"""The receiving half of a connection: it accepts sequenced packets and decides when an ACK leaves."""
+
+from collections.abc import Callable
 
 from tunnel.core.constants import ACK_DELAY_US, ACK_SPACING_BYTES, ACK_SPACING_US, ACK_SPACING_US_MAX, SECOND_US
 from tunnel.core.receive.window import Arrival, ReceiveWindow
@@ -9,12 +11,20 @@ from tunnel.wire import Ack, Buffer, End, PacketType, wrap
 __all__ = ["Receiver"]
 
 _DATA = int(PacketType.DATA)
-_EPOCH_US = 2 * SECOND_US  # a window that fills up sooner may be too small for the round trip
+# If a window's worth of bytes comes sooner than this, the window may be too small for the round trip. On a long path
+# a window cannot come sooner than in one round trip, so the time grows with it.
+_EPOCH_US_MIN = 2 * SECOND_US
+_EPOCH_US_MAX = 60 * SECOND_US
+_EPOCH_TRIPS = 4
 
 
 class Receiver:
-    """Call `insert` for each sequenced packet and `take_ack` when a batch leaves. `ack_due` asks for a batch now;
-    `ack_pending` only wants to travel with the next one (4.3)."""
+    """The receive window and the ACKs of a connection.
+
+    The caller must call `insert` for each sequenced packet, and `take_ack` when an ACK leaves with a batch. If
+    `ack_due`, an ACK must leave at once; if only `ack_pending`, it may wait for a batch that leaves anyway (4.3).
+    `round_trip` returns an estimate of the time to the peer and back, in microseconds; 0: unknown.
+    """
 
     __slots__ = (
         "_acknowledged_offset",
@@ -23,6 +33,7 @@ class Receiver:
         "_epoch_us",
         "_last_ack_us",
         "_newest_us",
+        "_round_trip",
         "_stats",
         "_timers",
         "_waiting_since_us",
@@ -31,30 +42,33 @@ class Receiver:
         "window",
     )
 
-    def __init__(self, window: ReceiveWindow, timers: TimerTable, stats: ConnectionStats) -> None:
+    def __init__(
+        self, window: ReceiveWindow, timers: TimerTable, stats: ConnectionStats, round_trip: Callable[[], int]
+    ) -> None:
         self.window = window
         self.ack_due = False
         self.ack_pending = False
+        self._round_trip = round_trip
         self._timers = timers
         self._stats = stats
-        self._cause = (0, 0)  # sequence and attempt of the newest packet
+        self._cause = (0, 0)  # sequence and attempt of the packet that arrived last
         self._waiting_since_us = 0
-        self._newest_us = 0  # when what the next ACK is for came: the delay that it reports is exact (4.5)
+        self._newest_us = 0  # arrival of the packet that caused the next ACK, so that its reported delay is exact (4.5)
         self._last_ack_us = -ACK_SPACING_US_MAX
-        self._acknowledged_offset = 0  # what the last ACK said
-        self._epoch_us = 0  # since then a window's worth of bytes comes, up to the offset
-        self._epoch_offset = 0
+        self._acknowledged_offset = 0  # bytes in order at the last ACK
+        self._epoch_us = 0  # start of the present epoch, in which one window's worth of bytes comes
+        self._epoch_offset = 0  # offset at which the epoch ends
 
     def insert(
         self, sequence: int, attempt: int, packet_type: int, payload: Buffer, end: End | None, now: int
     ) -> Arrival:
-        """Take a sequenced packet in, and note what is owed for it."""
+        """Insert a sequenced packet into the window, and note whether an ACK is due or pending."""
         window = self.window
         had_gaps = window.gaps
         arrival = window.insert(sequence, packet_type, payload, end)
         if arrival is Arrival.REFUSED or arrival is Arrival.MISMATCH:
             self._stats.packets_discarded += 1
-            self.ack_due = True  # the sender should learn where our window ends
+            self.ack_due = True  # the ACK tells the sender where the window ends
             return arrival
         self._cause = (sequence, attempt)
         self._newest_us = now
@@ -73,38 +87,41 @@ class Receiver:
         return arrival
 
     def _next_epoch(self, now: int) -> None:
-        """A window's worth of bytes has come. The window holds what comes within an epoch, if the budget allows."""
-        if now - self._epoch_us < _EPOCH_US and self._epoch_offset:
+        """End the epoch, after a window's worth of bytes has come. If it was short, let the window grow."""
+        epoch_us = min(max(_EPOCH_US_MIN, _EPOCH_TRIPS * self._round_trip()), _EPOCH_US_MAX)
+        if now - self._epoch_us < epoch_us and self._epoch_offset:
             self.window.use_up()
         self._epoch_us = now
         self._epoch_offset = self.window.received_offset + self.window.size_bytes
 
     def opened_by(self, sequence: int, attempt: int) -> None:
-        """CONNECT came: the stream begins behind it, and until then it is the newest packet."""
+        """Start the stream after CONNECT, which counts as the packet that arrived last."""
         self.window.next_sequence = sequence + 1
         self._cause = (sequence, attempt)
 
-    def owe_ack(self, now: int) -> None:
-        """An ACK leaves with the next batch, and one is asked for now."""
+    def request_ack(self, now: int) -> None:
+        """Make an ACK due now."""
         if not self.ack_pending:
             self.ack_pending = True
             self._waiting_since_us = self._newest_us = now
         self.ack_due = True
 
     def handle_timers(self, now: int) -> None:
-        """The delayed ACK has waited long enough."""
+        """Make the delayed ACK due when its timer has expired."""
         if self._timers.due(Timer.ACK_DELAY, now) and self.ack_pending:
             self.ack_due = True
 
     def opened(self, now: int) -> None:
-        """The reader took bytes: tell the peer if that is worth a packet (4.12)."""
+        """React to bytes that the reader took: make an ACK due if the window has opened far enough (4.12)."""
         if self.window.advance():
-            self.owe_ack(now)
+            self.request_ack(now)
 
     def may_ack(self, now: int) -> bool:
-        """Whether an ACK should travel with the batch that leaves now: what is owed, unless one has just left and
-        nothing asks for it. At thousands of small packets a second that saves the most of their acknowledgements, each
-        of which would cost as much as a packet."""
+        """Return whether an ACK may travel with the batch that leaves now.
+
+        A pending ACK that is not due waits while the last one has just left. At thousands of small packets a second,
+        this saves most of the ACKs, each of which would cost as much as a packet.
+        """
         if self.ack_due or not self.ack_pending:
             return self.ack_due
         since_us = now - self._last_ack_us
@@ -114,7 +131,7 @@ class Receiver:
         return since_us >= ACK_SPACING_US_MAX or fresh_bytes >= ACK_SPACING_BYTES
 
     def take_ack(self, now: int) -> Ack:
-        """The ACK that leaves now; nothing is owed afterwards."""
+        """Return the ACK that leaves now. None is due or pending afterwards."""
         window = self.window
         window.advance()
         delay_us = now - self._newest_us if self.ack_pending else 0

@@ -1,6 +1,6 @@
-"""The receiving half of a stream: puts packets in order, keeps what the reader has not taken, says what has come.
+"""The receive window: it puts packets in order, keeps bytes until they are read, and reports which packets came.
 
-Sequence numbers here are unbounded. The window never forgets what it has taken in (4.2), unless told to discard.
+Sequence numbers here are unbounded. The window never drops what it has accepted (4.2), unless `discard` is called.
 """
 
 import enum
@@ -18,15 +18,15 @@ from tunnel.wire import RANGES_MAX, Buffer, End, PacketType
 __all__ = ["Arrival", "ReceiveWindow"]
 
 COPY_BYTES = 64 * 1024  # slices below this are copied out of their body, so that they do not pin it
-PINNED_SHARE = 4  # and so is the first slice that is less than this part of its body, unless there is room for the body
+PINNED_SHARE = 4  # so is the first kept slice of a body if it is below a quarter of it, unless the whole body fits
 JOIN_BYTES = 4 * 1024  # in-order slices below this are gathered into one chunk
-CHUNK_BYTES = 64 * 1024  # which grows no further than this
-UPDATE_SHARE = 4  # 4.12: a window update when this part of it has opened
-RECENT_MAX = 64  # newest arrivals out of order that are remembered for SACK
+CHUNK_BYTES = 64 * 1024  # largest size of such a chunk
+UPDATE_SHARE = 4  # 4.12: a window update leaves when a quarter of the window has opened
+RECENT_MAX = 64  # number of out-of-order arrivals that are remembered for SACK, newest first
 
 
 class _Pin:
-    """A body of which slices are kept: it stays in memory, whole, until the last of them is read."""
+    """A body of which slices are kept. The whole body stays in memory until its last slice is read."""
 
     __slots__ = ("body", "size", "slices")
 
@@ -37,7 +37,7 @@ class _Pin:
 
 
 class Arrival(enum.Enum):
-    """What became of a sequenced packet."""
+    """The result of inserting a sequenced packet."""
 
     IN_ORDER = "in order"
     OUT_OF_ORDER = "kept beyond a gap"
@@ -47,8 +47,11 @@ class Arrival(enum.Enum):
 
 
 class ReceiveWindow:
-    """Fed with sequenced packets after the peer's first. `read` gives the stream; `at_finish` and `at_close` say when
-    the reader has come to an end."""
+    """The receive window of one stream.
+
+    The caller inserts the sequenced packets after the peer's first one. `read` returns the stream, and `at_end` tells
+    when the reader has reached its end.
+    """
 
     def __init__(self, config: EndpointConfig, budget: WindowBudget, first_sequence: int) -> None:
         self._config = config
@@ -56,10 +59,10 @@ class ReceiveWindow:
         self.next_sequence = first_sequence
         self.received_offset = 0  # bytes in order
         self.delivered_offset = 0  # bytes read
-        self.buffered_bytes = 0  # in order and not read
-        self.pinned_bytes = 0  # what the kept slices pin beyond their own size
-        self.finished = False  # FINISH or CLOSE is in order: no byte follows
-        self.closed = False  # CLOSE is in order
+        self.buffered_bytes = 0  # bytes in order that are not read
+        self.pinned_bytes = 0  # bytes that the kept slices pin beyond their own size
+        self.finished = False  # FINISH or CLOSE has come in order: no byte follows
+        self.closed = False  # CLOSE has come in order, or was dropped by `discard`
         self.discarding = False
         granted = budget.grant(config.window_bytes_start - config.window_bytes_min)
         self._granted = granted
@@ -78,28 +81,28 @@ class ReceiveWindow:
 
     @property
     def window_bytes(self) -> int:
-        """What to announce: room beyond the bytes in order. Who discards has always room."""
+        """The window to announce: the room beyond the bytes in order. A discarding receiver always has room."""
         if self.discarding:
             return self.size_bytes
         return max(0, self.right_edge - self.received_offset)
 
     @property
     def gaps(self) -> bool:
-        """Something is missing before what has come."""
+        """Whether a packet is missing before one that has come."""
         return bool(self._ahead)
 
     @property
     def readable(self) -> bool:
-        """`read` would give bytes."""
+        """Whether `read` would return bytes."""
         return bool(self._chunks)
 
     @property
     def at_end(self) -> bool:
-        """The reader has taken every byte, and no more will come."""
+        """Whether the reader has taken every byte and no more will come."""
         return self.finished and not self._chunks
 
     def ranges(self) -> list[tuple[int, int]]:
-        """What lies beyond the first gap, newest first (4.4)."""
+        """Return the ranges beyond the first gap, newest first (4.4)."""
         if not self._ahead:
             return []
         found: dict[int, tuple[int, int]] = {}
@@ -114,7 +117,7 @@ class ReceiveWindow:
     # the network's side
 
     def insert(self, sequence: int, packet_type: int, payload: Buffer, end: End | None) -> Arrival:
-        """Take a sequenced packet in; `end` is the decoded payload of FINISH and CLOSE."""
+        """Insert a sequenced packet. `end` is the decoded payload of FINISH and CLOSE."""
         if sequence < self.next_sequence:
             return Arrival.DUPLICATE
         if self.discarding:
@@ -135,7 +138,7 @@ class ReceiveWindow:
 
     def _keep_ahead(self, sequence: int, packet_type: int, payload: Buffer, end: End | None) -> Arrival:
         if packet_type != PacketType.DATA:
-            payload = b""  # what it says was decoded; only the stream is kept
+            payload = b""  # the payload was decoded already; only bytes of the stream are kept
         size = len(payload)
         limit = self._config.out_of_order_packets_max
         if len(self._ahead) >= limit or sequence - self.next_sequence > 4 * limit:
@@ -158,7 +161,10 @@ class ReceiveWindow:
         return True
 
     def _append(self, packet_type: int, payload: Buffer, pin: _Pin | None, end: End | None) -> bool:
-        """The next packet in order; False when the end of the stream does not match what came before it."""
+        """Append the next packet in order. Return False if length or digest of the stream do not match.
+
+        Bytes after the end of the stream count as a mismatch too.
+        """
         if end is not None:
             if end.length != self.received_offset or end.digest != self._digest.digest():
                 return False
@@ -174,7 +180,7 @@ class ReceiveWindow:
     def _store(self, payload: Buffer, pin: _Pin | None) -> None:
         size = len(payload)
         if not size:
-            return  # nobody honest sends it (1.5); an empty chunk would stand before the end of the stream
+            return  # a conforming peer never sends this (1.5); an empty chunk would hide the end of the stream
         self._digest.update(payload)
         self.received_offset += size
         self.buffered_bytes += size
@@ -190,7 +196,7 @@ class ReceiveWindow:
         chunks.append((bytearray(payload), None))
 
     def _own(self, payload: Buffer) -> tuple[Buffer, _Pin | None]:
-        """A buffer that may be kept: a copy, or the slice itself with the body that it pins accounted for."""
+        """Return a buffer that may be kept: a copy, or the slice itself and the account of the body that it pins."""
         if not isinstance(payload, memoryview):
             return payload, None
         size = len(payload)
@@ -208,7 +214,7 @@ class ReceiveWindow:
         return payload, pin
 
     def _unpin(self, pin: _Pin, taken: int, *, last: bool) -> None:
-        """Bytes of a slice were taken; with its `last` ones the slice is gone."""
+        """Account for bytes that were read from a slice. `last` means that the whole slice has been read."""
         self.pinned_bytes += taken
         if last:
             pin.slices -= 1
@@ -218,7 +224,7 @@ class ReceiveWindow:
                     self._last_pin = None
 
     def _skip_to(self, sequence: int, packet_type: int) -> Arrival:
-        """Who has closed keeps nothing and misses nothing (5.6)."""
+        """Skip to the packet after this one: a receiver that has closed keeps nothing and waits for no gap (5.6)."""
         self.next_sequence = sequence + 1
         if packet_type == PacketType.CLOSE:
             self.closed = self.finished = True
@@ -227,7 +233,7 @@ class ReceiveWindow:
     # the reader's side
 
     def read(self, size_max: int) -> Buffer:
-        """The next bytes of the stream, at most `size_max`; b"" when there are none now."""
+        """Return the next bytes of the stream, at most `size_max`; b"" if there are none now."""
         if not self._chunks or size_max <= 0:
             return b""
         head, pin = self._chunks[0]
@@ -249,7 +255,7 @@ class ReceiveWindow:
         return data
 
     def advance(self) -> bool:
-        """Move the right edge as far as the reader allows; whether the peer should be told now (4.12)."""
+        """Move the right edge as far as the bytes read allow. Return whether a window update is due (4.12)."""
         self._grow()
         edge = self.delivered_offset + self.size_bytes - self.pinned_bytes
         if edge <= self.right_edge:
@@ -269,20 +275,20 @@ class ReceiveWindow:
             self.size_bytes += granted
 
     def use_up(self) -> None:
-        """As much as the window came so fast that it may be what limits the sender, however fast the reader is."""
+        """Mark the window as used up: a whole window came so fast that it may be what limits the sender."""
         self._used_up = True
 
     def admit(self, early_bytes: int) -> None:
-        """Take at least so much: the initiator need not know our window before it sends (3.6)."""
+        """Accept at least `early_bytes`, which the initiator may send before it knows the window (3.6)."""
         self.right_edge = self._announced_edge = max(self.right_edge, early_bytes)
 
     def announced(self) -> int:
-        """The window that leaves in an ACK now; remembered, for the next update is measured from it."""
+        """Return the window for an ACK that leaves now, and remember its edge: the next update is measured from it."""
         self._announced_edge = self.right_edge
         return self.window_bytes
 
     def discard(self) -> None:
-        """Junk what was kept and keep nothing from now on (5.2)."""
+        """Drop everything kept, and keep nothing from now on (5.2)."""
         self.discarding = True
         self._chunks.clear()
         self._last_pin = None

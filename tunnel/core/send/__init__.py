@@ -1,3 +1,3 @@
-"""The sending half of a stream: window, round-trip time, loss, retransmission."""
+"""The sending half of a stream: send window, round-trip time, loss detection and retransmission."""
 
 __all__: list[str] = []

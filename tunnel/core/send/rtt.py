@@ -1,4 +1,4 @@
-"""Round-trip time and retransmission timeout (RFC 6298), in integers."""
+"""Round-trip time and retransmission timeout (RFC 6298), in integer microseconds."""
 
 from tunnel.core.constants import (
     ACK_DELAY_US,
@@ -14,8 +14,10 @@ __all__ = ["RttEstimator"]
 
 
 class RttEstimator:
-    """Smooths samples and derives every interval that depends on them. Call `backed_off` when RTO expires and
-    `progressed` when something new is acknowledged."""
+    """Smooths RTT samples and derives every interval that depends on them.
+
+    The caller must call `backed_off` when RTO expires, and `progressed` when something new is acknowledged.
+    """
 
     __slots__ = ("backoff", "latest_us", "minimum_us", "pull_interval_us", "srtt_us", "variance_us", "widened")
 
@@ -25,11 +27,11 @@ class RttEstimator:
         self.srtt_us = 0
         self.variance_us = 0
         self.backoff = 0
-        self.widened = 0  # proven spurious retransmissions, in quarters of SRTT (4.8)
-        self.pull_interval_us = 0  # of both sides together (4.6)
+        self.widened = 0  # proven spurious retransmissions; each widens the reordering window by SRTT/4 (4.8)
+        self.pull_interval_us = 0  # the sum of both sides' pull intervals (4.6)
 
     def sample(self, rtt_us: int) -> None:
-        """One exact measurement (4.5), at least 1 us."""
+        """Add an exact RTT sample (4.5) of at least 1 us."""
         self.latest_us = rtt_us
         if not self.srtt_us:  # RFC 6298 2.2
             self.minimum_us = self.srtt_us = rtt_us
@@ -41,35 +43,35 @@ class RttEstimator:
         self.srtt_us = max(1, self.srtt_us + (rtt_us - self.srtt_us) // 8)
 
     def base_rto_us(self) -> int:
-        """RTO before any doubling (4.6)."""
+        """Return RTO without backoff (4.6)."""
         if not self.srtt_us:
             return min(RTO_INITIAL_US + self.pull_interval_us, BACKOFF_MAX_US)
         rto_us = self.srtt_us + max(4 * self.variance_us, VARIANCE_MIN_US) + ACK_DELAY_US + self.pull_interval_us
         return min(max(rto_us, RTO_MIN_US), BACKOFF_MAX_US)
 
     def rto_us(self) -> int:
-        """RTO as it stands, doubled for every expiry since the last progress."""
+        """Return the present RTO: doubled for every expiry since the last progress, at most 60 s (4.6)."""
         return min(self.base_rto_us() << min(self.backoff, 16), BACKOFF_MAX_US)
 
     def tail_probe_us(self) -> int:
-        """Silence after which the tail is probed (4.7); 0 without a sample."""
+        """Return the silence after which a tail probe leaves (4.7); 0 before the first sample."""
         if not self.srtt_us:
             return 0
         return max(2 * self.srtt_us + ACK_DELAY_US + self.pull_interval_us, TAIL_PROBE_MIN_US)
 
     def reorder_window_us(self, lanes: int) -> int:
-        """How much later than RTT an acknowledgement may still come without loss (4.8)."""
+        """Return the reordering window: how long beyond the RTT an overtaken packet is still waited for (4.8)."""
         start_us = self.srtt_us if lanes > 1 else self.srtt_us // 4
         return max(min(start_us + self.widened * self.srtt_us // 4, 4 * self.srtt_us), REORDER_MIN_US)
 
     def backed_off(self) -> None:
-        """RTO expired: the next one is twice as long."""
+        """Double RTO, after it has expired."""
         self.backoff += 1
 
     def progressed(self) -> None:
-        """The first success after failures resets the backoff."""
+        """Reset the backoff, because something new was acknowledged."""
         self.backoff = 0
 
     def spurious(self) -> None:
-        """A retransmission was needless: wait longer for what was overtaken."""
+        """Widen the reordering window, after a retransmission was proven spurious (4.8)."""
         self.widened = min(self.widened + 1, 16)

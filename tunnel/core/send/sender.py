@@ -1,4 +1,4 @@
-"""The sending half of a connection: wires window, round-trip time, loss and their timers together."""
+"""The sending half of a connection: it wires window, round-trip time, loss detection and their timers together."""
 
 from tunnel.core.constants import ACK_DELAY_US, BACKOFF_MAX_US, NEVER_US
 from tunnel.core.ports import CarrierView
@@ -14,8 +14,12 @@ __all__ = ["Sender"]
 
 
 class Sender:
-    """Call `receipted` or `given_up` for each segment taken when its batch is done, `acknowledge` for each ACK, and
-    `handle_timers` when a timer of the table is due. Suspended, it sends nothing and no timer runs."""
+    """The sender of a connection.
+
+    The caller must call `receipted` or `given_up` for each segment taken, when its batch is done; `acknowledge` for
+    each ACK; and `handle_timers` when a timer of the table is due. While suspended, the sender sends nothing and no
+    timer runs.
+    """
 
     def __init__(self, window: SendWindow, timers: TimerTable, stats: ConnectionStats, carrier: CarrierView) -> None:
         self.window = window
@@ -23,8 +27,8 @@ class Sender:
         self.suspended = True
         self.stopped = False
         self.probe_due = False
-        self.flush_offset = NEVER_US  # of the stream: somebody waits for the acknowledgement of what is before it
-        self.probing_since_us = NEVER_US  # the first unanswered window probe
+        self.flush_offset = NEVER_US  # stream offset up to which the application waits for acknowledgement (4.17)
+        self.probing_since_us = NEVER_US  # time of the first unanswered window probe
         self.progress_us = 0  # the last time that something new was acknowledged, or began to wait
         self._timers = timers
         self._carrier = carrier
@@ -32,43 +36,44 @@ class Sender:
         self._loss = LossDetector()
         self._tail_probed = False
         self._probes = 0
-        self._held_back = False  # the relay had no room: wait for its edge, an ACK, or RTO
+        self._held_back = False  # the relay had no room: wait for EDGE, an ACK or RTO
 
     # getters
 
     def sendable(self) -> bool:
-        """Whether `take` has something to give, in a large enough batch."""
+        """Return whether `take` would return a segment for a large enough batch."""
         return not self.suspended and not self._held_back and self.window.sendable()
 
     @property
     def waiting_since_us(self) -> int:
-        """Since when nothing has become of what waits or is unacknowledged (4.15). NEVER_US: there is no such thing, or
-        the peer has no room, and window probes tell whether it is there."""
+        """Since when bytes have waited, or been unacknowledged, without progress (4.15).
+
+        NEVER_US if there are none, or if the peer has no room: then window probes show whether the peer is there.
+        """
         return NEVER_US if self.window.idle or self.window.blocked else self.progress_us
 
-    # what the connection tells
+    # calls from the connection
 
     def write(self, data: Buffer, now: int) -> int:
-        """Take bytes of the stream; how many."""
+        """Take bytes of the stream. Return how many were taken."""
         self._begin_wait(now)
         taken = self.window.write(data)
         if self.window.blocked:
-            self.arm(now)  # nothing is in flight whose acknowledgement would
+            self.arm(now)  # nothing is in flight, so no ACK will arm the window probe
         return taken
 
     def end(self, packet_type: int, now: int) -> None:
-        """FINISH or CLOSE after everything written."""
+        """Queue FINISH or CLOSE after everything written."""
         self._begin_wait(now)
         self.window.end(packet_type)
 
     def insert(self, packet_type: int, payload: bytes, now: int) -> None:
-        """A sequenced packet without bytes of the stream, before everything that has no number yet."""
+        """Queue a sequenced packet without bytes of the stream, before everything that has no number yet."""
         self._begin_wait(now)
         self.window.insert(packet_type, payload)
 
     def flush(self, offset: int) -> None:
-        """Somebody waits for the acknowledgement of the stream up to there: a PROBE asks for it, when all of it has
-        left (4.17)."""
+        """Ask for the acknowledgement of the stream up to `offset`, with a PROBE when all of it has left (4.17)."""
         self.flush_offset = offset
         if self.window.sent_offset >= offset:
             self._ask()
@@ -82,7 +87,7 @@ class Sender:
             self.progress_us = now
 
     def take(self, size_max: int, now: int) -> Segment | None:
-        """The next segment for a batch; it counts as carried."""
+        """Return the next segment for a batch, or None. The segment counts as carried from now on."""
         if self.suspended or self._held_back:
             return None
         window = self.window
@@ -103,13 +108,13 @@ class Sender:
         return segment
 
     def resume(self, edge_bytes: int, now: int) -> None:
-        """The route is there: what may have been lost with the old one leaves first (4.10)."""
+        """Start sending on a bound route. Segments that may have been lost with an old route leave first (4.10)."""
         self.suspended = False
         self.window.reset_edge(edge_bytes)
         self._held_back = self._tail_probed = False
         self._probes = 0
         self.progress_us = now
-        # The silence was the old route's: the new one is not to wait because of it (4.6).
+        # The silence came from the old route, so it must not delay the new one (4.6).
         self.rtt.progressed()
         self._loss.clear()
         self._void_receipts()
@@ -118,9 +123,9 @@ class Sender:
         self.arm(now)
 
     def suspend(self) -> None:
-        """The route is gone."""
+        """Stop sending: the route is lost."""
         self.suspended = True
-        self._void_receipts()  # now: an ACK may come before the ACCEPTED that resumes
+        self._void_receipts()  # at once, since an ACK may come before the ACCEPTED that resumes
         self._clear_timers()
 
     def _void_receipts(self) -> None:
@@ -128,7 +133,7 @@ class Sender:
             segment.void_receipts()
 
     def stop(self) -> int:
-        """Send nothing more, ever; how many bytes were junked."""
+        """Stop sending for good. Return how many unacknowledged bytes were dropped."""
         self.stopped = True
         self._loss.clear()
         junked = self.window.junk()
@@ -138,7 +143,7 @@ class Sender:
         return junked
 
     def receipted(self, segment: Segment, attempt: int, now: int) -> None:
-        """That attempt is queued at the relay."""
+        """Record that this attempt is queued at the relay."""
         self._stats.bytes_receipted += segment.size
         if segment.state is SegmentState.ACKNOWLEDGED or self.stopped:
             return
@@ -151,12 +156,12 @@ class Sender:
             self._loss.receipted(segment)
 
     def given_up(self, segment: Segment, attempt: int) -> None:
-        """The carrier knows that this attempt did not arrive, or cannot know any more."""
+        """Declare this attempt lost: the carrier has given up its batch."""
         if attempt == segment.attempt and segment.state is SegmentState.CARRIED and not self.stopped:
             self.window.lose(segment, TraceCause.BATCH_GIVEN_UP)
 
     def repeat_first(self) -> bool:
-        """ACCEPTED is wanted again; False when it is acknowledged, so that its number cannot be sent again."""
+        """Send ACCEPTED again. Return False if it is acknowledged already, so that its segment no longer exists."""
         first = self.window.outstanding.get(self.window.oldest)
         if first is None or first.type != PacketType.ACCEPTED:
             return False
@@ -165,7 +170,7 @@ class Sender:
         return True
 
     def dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
-        """The relay names what it dropped: lost for certain. It leaves when the relay has room (2.9, 4.10)."""
+        """Declare the packets lost that the relay has dropped. They are resent when the relay has room (2.9, 4.10)."""
         window = self.window
         first, last = unwrap(first, window.oldest), unwrap(last, window.oldest)
         for sequence in range(max(first, window.oldest), min(last, window.next_sequence - 1) + 1):
@@ -179,13 +184,16 @@ class Sender:
             self.arm(now)
 
     def edge(self, sequence: int, room_bytes: int, now: int) -> None:
-        """The relay announced what fits."""
+        """Process EDGE: the relay has announced how much fits."""
         self.window.announce_edge(unwrap(sequence, self.window.oldest), room_bytes)
         self._held_back = False
         self.arm(now)
 
     def acknowledge(self, ack: Ack, now: int) -> list[Segment] | None:
-        """What the ACK acknowledges for the first time; None when it is malformed and nothing was changed."""
+        """Process an ACK. Return the segments that it acknowledges for the first time.
+
+        Return None if the ACK is malformed; then nothing was changed.
+        """
         window = self.window
         near = window.oldest
         cumulative = unwrap(ack.cumulative, near)
@@ -199,7 +207,7 @@ class Sender:
         exact = self._learn_from_echo(echoed, ack, fresh_echo, now) if echoed is not None else None
         for segment in newly:
             if segment.attempt and segment is not exact:
-                self._loss.forget(segment)  # which attempt arrived is not known: it proves nothing about others
+                self._loss.forget(segment)  # it is not known which attempt arrived, so this says nothing about others
             else:
                 self._loss.acknowledged(segment)
         if newly:
@@ -219,7 +227,7 @@ class Sender:
         return newly
 
     def _learn_from_echo(self, segment: Segment, ack: Ack, fresh: bool, now: int) -> Segment | None:
-        """Take the sample of the attempt that the ACK names; the segment when that was its latest attempt."""
+        """Take the RTT sample of the attempt that the ACK names. Return the segment if that is its latest attempt."""
         attempt = segment.attempt - ((segment.attempt - ack.echo_attempt) & 0xFF)
         if attempt < 0:
             return None
@@ -236,7 +244,7 @@ class Sender:
     # timers
 
     def handle_timers(self, now: int) -> None:
-        """Whatever is due of REORDER, TAIL_PROBE, RETRANSMIT and WINDOW_PROBE."""
+        """Handle REORDER, TAIL_PROBE, RETRANSMIT and WINDOW_PROBE if they are due."""
         timers = self._timers
         if timers.due(Timer.REORDER, now):
             self._detect_losses(now)
@@ -255,7 +263,7 @@ class Sender:
         self.arm(now)
 
     def _expire(self, now: int) -> None:
-        """RTO: the oldest packet alone is resent (4.6)."""
+        """Handle RTO: resend the oldest packet alone (4.6)."""
         if self._held_back:
             self._held_back = False
             return
@@ -265,15 +273,18 @@ class Sender:
             self._lose(head, TraceCause.RETRANSMIT_TIMEOUT)
 
     def arm_after_receipts(self) -> None:
-        """As `arm`, where only receipts have come: they move no deadline forward, and one that they move back may fire
-        early, for it is checked again when it does."""
+        """Set the timers when only receipts have come; cheaper than `arm`.
+
+        A receipt makes no deadline earlier. A deadline that it makes later may fire early, since it is checked again
+        when it fires.
+        """
         if self._timers.get(Timer.RETRANSMIT) == NEVER_US and not self.suspended:
             head = self.window.outstanding.get(self.window.oldest)
             if head is not None:
                 self._arm_in_flight(head)
 
     def arm(self, now: int) -> None:
-        """Set every timer to what the state asks for."""
+        """Set every timer according to the state."""
         timers = self._timers
         if self.suspended:
             return
@@ -307,7 +318,7 @@ class Sender:
         self._timers.set(Timer.TAIL_PROBE, deadline if deadline < rto_deadline else NEVER_US)
 
     def _silent_until(self, newest: Segment) -> int:
-        """When the silence after the newest receipt has lasted long enough for a probe (4.7)."""
+        """Return when the silence after the newest receipt will be long enough for a tail probe (4.7)."""
         return max(newest.receipt_us, self.progress_us) + self.rtt.tail_probe_us()
 
     def _arm_window_probe(self, now: int) -> None:
@@ -321,7 +332,7 @@ class Sender:
 
     def _detect_losses(self, now: int) -> None:
         if self.suspended or not self.rtt.srtt_us:
-            return  # no RTT to wait for: RTO decides
+            return  # without an RTT sample only RTO detects losses
         patience_us = self.rtt.latest_us + self.rtt.reorder_window_us(self._carrier.lanes)
         lost, due = self._loss.lost(now, patience_us)
         for segment in lost:

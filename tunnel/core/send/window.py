@@ -1,7 +1,7 @@
-"""The sending half of a stream: what was written, cut into numbered segments, and which of them the peer has.
+"""The send window: it cuts written bytes into numbered segments and remembers which of them the peer has.
 
-Sequence numbers here are unbounded; the wire sees them mod 2**32. The window knows nothing of time: when something is
-lost is decided in `loss.py`, when it is sent by `sender.py`.
+Sequence numbers here are unbounded; the wire carries them mod 2**32. The window knows no time: `loss.py` decides when a
+segment is lost, and `sender.py` decides when it is sent.
 """
 
 import enum
@@ -15,13 +15,13 @@ from tunnel.wire import Buffer, End, PacketType, encode_end, unwrap, wrap
 
 __all__ = ["NO_EDGE", "Segment", "SegmentState", "SendWindow"]
 
-NO_EDGE = 1 << 62  # bytes: no relay has announced one
-JOIN_BYTES = 64 * 1024  # chunks below this are joined into one segment; a larger one is handed on without a copy
+NO_EDGE = 1 << 62  # bytes: the edge before any relay has announced one
+JOIN_BYTES = 64 * 1024  # chunks below this are joined into one segment; larger ones are passed on without a copy
 TRICKLE_BYTES = 1024  # RFC 9293 3.8.6.2.1 (silly windows): no smaller piece is cut while others are in flight
 
 
 class SegmentState(enum.IntEnum):
-    """Where the latest attempt of a segment is."""
+    """The state of a segment's latest attempt."""
 
     CARRIED = 0
     """In a batch whose exchange is not finished."""
@@ -34,7 +34,7 @@ class SegmentState(enum.IntEnum):
 
 
 class Segment:
-    """One sequenced packet. `offset` and `size` speak of the stream's bytes: an end has size 0."""
+    """One sequenced packet. `offset` and `size` count bytes of the stream: FINISH and CLOSE have size 0."""
 
     __slots__ = (
         "attempt",
@@ -62,11 +62,11 @@ class Segment:
         self.cause = ""  # of the loss, for statistics
         self.charged = False  # counts against the relay's edge
         self.order = -1  # place in the order of receipts (loss.py)
-        self.receipt_us = -1  # when the latest attempt was queued at the relay; -1: not yet
-        self.earlier: dict[int, int] | None = None  # the same of earlier attempts
+        self.receipt_us = -1  # when the latest attempt was receipted; -1: not yet
+        self.earlier: dict[int, int] | None = None  # attempt -> receipt time, for earlier attempts
 
     def next_attempt(self) -> None:
-        """It is carried once more."""
+        """Start the next attempt: the segment is carried once more."""
         if self.receipt_us >= 0:
             self.note_earlier(self.attempt, self.receipt_us)
             self.receipt_us = -1
@@ -74,30 +74,32 @@ class Segment:
         self.state = SegmentState.CARRIED
 
     def note_earlier(self, attempt: int, receipt_us: int) -> None:
-        """An attempt that is not the latest was queued at the relay."""
+        """Record the receipt of an attempt that is not the latest one."""
         if self.earlier is None:
             self.earlier = {}
         self.earlier[attempt] = receipt_us
 
     def void_receipts(self) -> None:
-        """Where the attempts were queued is gone: what comes of them now says nothing about the way (4.5)."""
+        """Forget all receipts: the relay has lost the attempts, so they give no RTT samples any more (4.5)."""
         self.receipt_us = -1
         self.earlier = None
 
     def receipt_of(self, attempt: int) -> int:
-        """When that attempt was queued at the relay; -1 if it is not known to be."""
+        """Return when that attempt was queued at the relay; -1 if it has no receipt."""
         if attempt == self.attempt:
             return self.receipt_us
         return self.earlier.get(attempt, -1) if self.earlier else -1
 
 
 class SendWindow:
-    """Written bytes, numbered segments and the two limits on what may be in flight: the peer's window and the relay's
-    edge. `take` gives what may leave now, oldest loss first."""
+    """Written bytes, numbered segments, and the two limits of bytes in flight: the peer's window and the relay's edge.
+
+    `take` returns the segment that may leave next; lost segments go first, oldest first.
+    """
 
     def __init__(self, first_sequence: int, buffer_bytes_max: int, peer_edge: int) -> None:
         self.buffer_bytes_max = buffer_bytes_max
-        self.oldest = first_sequence  # the first that is not acknowledged cumulatively
+        self.oldest = first_sequence  # the first number that is not acknowledged cumulatively
         self.next_sequence = first_sequence
         self.outstanding: dict[int, Segment] = {}
         self.peer_edge = peer_edge  # stream offset up to which the peer has room (4.1)
@@ -107,10 +109,10 @@ class SendWindow:
         self.edge_sequence = first_sequence - 1  # S of 2.10
         self.edge_bytes = NO_EDGE  # B of 2.10
         self.edge_used = 0
-        self.lost_bytes = 0  # to be sent again
-        self.ends_held = False  # before ACCEPTED only DATA may leave (3.6)
-        self.close_sequence = NO_EDGE  # of our CLOSE, once it has a number
-        self.close_received: int | None = None  # what we had received when close() was called (2.5)
+        self.lost_bytes = 0  # bytes to be sent again
+        self.ends_held = False  # FINISH and CLOSE must wait: before ACCEPTED only DATA may leave (3.6)
+        self.close_sequence = NO_EDGE  # number of our CLOSE, once it has one
+        self.close_received: int | None = None  # last number received in order when close() was called (2.5)
         self._pending: deque[Buffer] = deque()
         self._ends: deque[int] = deque()
         self._lost: list[int] = []
@@ -121,55 +123,58 @@ class SendWindow:
 
     @property
     def pending_bytes(self) -> int:
-        """Written and never sent."""
+        """The number of bytes written and never sent."""
         return self.written_bytes - self.sent_offset
 
     @property
     def waiting_bytes(self) -> int:
-        """To be sent for the first time, or again."""
+        """The number of bytes to be sent for the first time or again."""
         return self.written_bytes - self.sent_offset + self.lost_bytes
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Written and not acknowledged cumulatively."""
+        """The number of bytes written and not acknowledged cumulatively."""
         return self.written_bytes - self.acknowledged_offset
 
     @property
     def room(self) -> int:
-        """Bytes that `write` takes now."""
+        """The number of bytes that `write` would take now."""
         return max(0, self.buffer_bytes_max - self.unacknowledged_bytes)
 
     @property
     def idle(self) -> bool:
-        """Nothing is unacknowledged and nothing waits."""
+        """Whether nothing is unacknowledged and nothing waits."""
         return not self.outstanding and not self._ends and self.pending_bytes == 0
 
     @property
     def exhausted(self) -> bool:
-        """Nothing waits to be sent for the first time or again (some that does not may be counted)."""
+        """Whether nothing waits to be sent, for the first time or again.
+
+        It may be False although nothing waits, since `_lost` may hold entries that were acknowledged meanwhile.
+        """
         return self.written_bytes == self.sent_offset and not self._lost and not self._ends
 
     @property
     def blocked(self) -> bool:
-        """Bytes wait, nothing is in flight, and the peer's window has no room: probe it (4.12)."""
+        """Whether the peer's window must be probed: bytes wait, nothing is in flight, and it has no room (4.12)."""
         return not self.outstanding and self.pending_bytes > 0 and self.peer_edge <= self.sent_offset
 
     def find(self, wire_sequence: int) -> Segment | None:
-        """The unacknowledged segment with that number on the wire."""
+        """Return the outstanding segment with that number on the wire, or None."""
         return self.outstanding.get(unwrap(wire_sequence, self.oldest))
 
     def lost_size(self) -> int:
-        """Payload of what `take` would send again; 0 when nothing is lost."""
+        """Return the payload size of the lost segment that `take` would return next; 0 if none is lost."""
         return len(self.outstanding[self._lost[0]].payload) if self._prune_lost() else 0
 
     def digest(self) -> bytes:
-        """XXH3-128 of every byte that has a number so far."""
+        """Return the XXH3-128 digest of all bytes that have been put into segments so far."""
         return self._digest.digest()
 
     # the application's side
 
     def write(self, data: Buffer) -> int:
-        """Take what there is room for; the number of bytes taken. Immutable bytes are kept without a copy."""
+        """Take as many bytes as there is room for. Return how many. A `bytes` object is kept without a copy."""
         size = len(data)
         room = self.buffer_bytes_max - self.written_bytes + self.acknowledged_offset
         if size > room:
@@ -185,11 +190,11 @@ class SendWindow:
         return size
 
     def end(self, packet_type: int) -> None:
-        """FINISH or CLOSE after everything written; nothing may be written afterwards."""
+        """Queue FINISH or CLOSE after everything written. The caller must write nothing afterwards."""
         self._ends.append(packet_type)
 
     def insert(self, packet_type: int, payload: bytes) -> None:
-        """Number a packet that carries no bytes now, to be sent before what has no number yet (ACCEPTED, OPTION)."""
+        """Number a packet without bytes of the stream (ACCEPTED, OPTION), to be sent before what has no number yet."""
         segment = self._number(packet_type, payload, 0)
         segment.attempt = -1
         self.lose(segment, "")
@@ -197,7 +202,7 @@ class SendWindow:
     # transmission
 
     def sendable(self) -> bool:
-        """Whether `take` would give something for a large enough size."""
+        """Return whether `take` would return a segment for a large enough size."""
         if self._prune_lost():
             return self._may_resend(self.outstanding[self._lost[0]])
         if self.written_bytes > self.sent_offset:
@@ -205,8 +210,10 @@ class SendWindow:
         return bool(self._ends) and not self.ends_held
 
     def take(self, size_max: int) -> Segment | None:
-        """The next segment to carry: a lost one whole, else up to `size_max` new bytes, else an end. It is then in
-        flight until acknowledged or lost."""
+        """Return the next segment to carry: a whole lost one, else up to `size_max` new bytes, else FINISH or CLOSE.
+
+        The segment is then in flight until it is acknowledged or lost. Return None if nothing may leave.
+        """
         if self._prune_lost():
             segment = self.outstanding[self._lost[0]]
             if not self._may_resend(segment):
@@ -229,7 +236,10 @@ class SendWindow:
         return segment
 
     def lose(self, segment: Segment, cause: str) -> None:
-        """The latest attempt will not arrive: `take` gives the segment again. Harmless once acknowledged."""
+        """Declare the latest attempt lost, so that `take` returns the segment again.
+
+        It has no effect on a segment that is acknowledged or lost already.
+        """
         if segment.state >= SegmentState.LOST:
             return
         segment.state = SegmentState.LOST
@@ -241,7 +251,10 @@ class SendWindow:
     # feedback
 
     def acknowledge(self, cumulative: int, ranges: list[tuple[int, int]]) -> list[Segment] | None:
-        """What is acknowledged for the first time, oldest first; None if the peer cannot have received that (4.4)."""
+        """Apply an acknowledgement. Return the segments that it acknowledges for the first time.
+
+        Return None if it names packets that were never sent, or an invalid range (4.4); then nothing was changed.
+        """
         if cumulative >= self.next_sequence:
             return None
         for first, last in ranges:
@@ -264,7 +277,7 @@ class SendWindow:
     def _merge(self, ranges: list[tuple[int, int]], newly: list[Segment]) -> None:
         for first, last in ranges:
             if last < self.oldest:
-                continue  # an old ACK, overtaken by a cumulative one
+                continue  # the range is covered by a cumulative acknowledgement that came earlier
             for new_first, new_last in self._sacked.add(max(first, self.oldest), last):
                 for sequence in range(new_first, new_last + 1):
                     segment = self.outstanding[sequence]
@@ -279,9 +292,9 @@ class SendWindow:
         self._uncharge(segment)
 
     def open_peer_window(self, cumulative: int, window_bytes: int) -> bool:
-        """The peer has room up to here; whether that is further than before (it never moves left, 4.1)."""
+        """Apply the window of an ACK. Return whether the peer's edge moved to the right; it never moves left (4.1)."""
         if cumulative != self.oldest - 1:
-            return False  # an older ACK: its window is older too
+            return False  # the ACK is older than one that came before, and so is its window
         edge = self.acknowledged_offset + window_bytes
         if edge <= self.peer_edge:
             return False
@@ -289,7 +302,7 @@ class SendWindow:
         return True
 
     def announce_edge(self, sequence: int, room_bytes: int) -> None:
-        """The relay's word of what fits (2.10); an older one than known is ignored."""
+        """Apply an edge that the relay has announced (2.10). Ignore it if it is older than the present one."""
         if sequence < self.edge_sequence or sequence >= self.next_sequence:
             return
         for passed in range(max(self.edge_sequence + 1, self.oldest), sequence + 1):
@@ -298,12 +311,12 @@ class SendWindow:
         self.edge_bytes = room_bytes
 
     def reset_edge(self, room_bytes: int) -> None:
-        """Another relay, or the same with another memory: the initial edge counts from here (7.12)."""
+        """Restart the edge for a new route: the initial edge counts from the last acknowledged packet (6.6, 7.12)."""
         self.edge_sequence = self.oldest - 1
         self.edge_bytes = room_bytes
 
     def junk(self) -> int:
-        """Drop everything unsent and unacknowledged (5.3, 5.4); how many bytes of the stream that were."""
+        """Drop everything unsent and unacknowledged (5.3, 5.4). Return how many bytes of the stream were dropped."""
         junked = self.unacknowledged_bytes
         self.written_bytes = self.sent_offset = self.acknowledged_offset
         self._pending.clear()
@@ -318,7 +331,7 @@ class SendWindow:
     # helpers
 
     def _prune_lost(self) -> bool:
-        """Whether something is to be sent again; forgets entries that were acknowledged meanwhile."""
+        """Return whether a segment must be sent again. Entries that were acknowledged meanwhile are removed."""
         lost = self._lost
         while lost:
             segment = self.outstanding.get(lost[0])
@@ -328,11 +341,11 @@ class SendWindow:
         return False
 
     def _may_resend(self, segment: Segment) -> bool:
-        # The oldest passes whatever the edge says: the rest may be waiting for it, and no timer runs for the rest.
+        # The oldest segment passes whatever the edge is: the others may wait for it, and no timer runs for them.
         return self.edge_used + segment.size <= self.edge_bytes or segment.sequence == self.oldest
 
     def _cut_size(self, size_max: int) -> int:
-        """How many new bytes may leave in one segment now."""
+        """Return how many new bytes may leave in one segment now."""
         wanted = self.written_bytes - self.sent_offset
         if wanted > size_max:
             wanted = size_max
@@ -351,7 +364,7 @@ class SendWindow:
         return 0
 
     def _cut(self, size: int) -> Buffer:
-        """The next bytes of the stream, one buffer; small chunks are joined."""
+        """Remove the next `size` unsent bytes and return them as one buffer. Small chunks are joined."""
         pending = self._pending
         head = pending[0]
         if len(head) == size:

@@ -1,4 +1,4 @@
-"""What every Python reads first that `tunnel run` starts: it borrows the tunnel, then lets the next sitecustomize run.
+"""Every Python under `tunnel run` loads this module first. It borrows the tunnel, then runs the next sitecustomize.
 
 This folder is first in PYTHONPATH. The Python need not have tunnel installed: files are loaded by their paths.
 """
@@ -15,7 +15,7 @@ PARENT = os.path.dirname(HERE)
 
 
 def load(name: str) -> Any:
-    """A module of the folder above, under a name that nobody else has."""
+    """Load a module of the parent folder, under a name that no other module has."""
     spec = importlib.util.spec_from_file_location("_tunnel_" + name, os.path.join(PARENT, name + ".py"))
     assert spec is not None
     assert spec.loader is not None
@@ -26,7 +26,7 @@ def load(name: str) -> Any:
 
 
 def borrow(path: str, patterns: str) -> None:
-    """Lead matching hosts through the tunnel behind this Unix socket, from now until this process ends."""
+    """Reach matching hosts through the tunnel that is lent at this Unix socket, until this process ends."""
     hosts, pair, borrowing = load("hosts"), load("pair"), load("borrower")
     engine_module, late = load("engine"), load("import_hook").Late()
     borrowed = borrowing.Borrowed(path, pair)
@@ -35,11 +35,11 @@ def borrow(path: str, patterns: str) -> None:
     try:
         borrowed.hello()
     except OSError as error:
-        print("tunnel:", error, file=sys.stderr)  # connects will fail; they do not go past the tunnel
+        print("tunnel:", error, file=sys.stderr)  # connects will fail rather than bypass the tunnel
 
 
 def continue_with_next() -> None:
-    """As if this folder had not been in PYTHONPATH."""
+    """Import the next sitecustomize, as if this folder were not in PYTHONPATH."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != HERE]
     ours = sys.modules.pop("sitecustomize", None)
     try:

@@ -1,3 +1,3 @@
-"""The commands of `tunnel`, one module each: `add` gives it its arguments, and what runs is imported when it runs."""
+"""The commands of `tunnel`, one module each: `add` adds the command and its arguments to the parser."""
 
 __all__: list[str] = []

@@ -21,25 +21,33 @@ _READ_BYTES = 256 * 1024
 
 
 def add(commands: CommandAdder) -> None:
-    """The command's arguments."""
+    """Add the command and its arguments."""
     parser = commands.add(
         "connect",
-        "connect standard input and output with a target",
+        "connect standard input and output to a target through the tunnel",
         "ssh -o ProxyCommand='tunnel connect %h:%p' ann@db.internal",
     )
-    parser.add_argument("target", metavar="HOST:PORT", help="or the name of a service")
+    parser.add_argument("target", metavar="HOST:PORT", help="the target, or the name of a service")
     parser.add_argument(
-        "--timeout", type=positive_seconds, default=30.0, metavar="S", help="for the target to answer (30)"
+        "--timeout",
+        type=positive_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds for the target to answer (default: 30)",
     )
     parser.add_argument(
-        "--wait", type=positive_seconds, default=30.0, metavar="S", help="how long to try to reach the relay (30)"
+        "--wait",
+        type=positive_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds to try to reach the relay (default: 30)",
     )
     add_relay_options(parser)
     parser.set_defaults(run=run, logs=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Until both directions have ended."""
+    """Connect, and move bytes until both directions have ended."""
     from tunnel_client.cli import one_task
 
     target = parse_target(arguments.target)
@@ -63,8 +71,11 @@ async def _connect(settings: RelaySettings, target: Address, arguments: argparse
 
 
 async def join(reader: tunnel.StreamReader, writer: tunnel.StreamWriter, source: Input, sink: Output) -> None:
-    """Move bytes both ways until both have ended. An end on one side is passed on alone, but where a person types the
-    far end's is the end of all. Raises what ended the connection, if that was no clean end."""
+    """Move bytes both ways until both directions have ended.
+
+    The end of one direction leaves the other open. But if `source` is a terminal, the end of the far side ends both.
+    Raises the error that ended the connection, unless it ended cleanly.
+    """
     sending = asyncio.ensure_future(_send(source, writer))
     receiving = asyncio.ensure_future(_receive(reader, sink))
     closed = asyncio.ensure_future(writer.wait_closed())
@@ -76,7 +87,7 @@ async def join(reader: tunnel.StreamReader, writer: tunnel.StreamWriter, source:
                 receiving.result()
             if receiving.done() and (closed.done() or sending.done() or source.is_terminal):
                 break
-        # What was received before a sender's failure has been passed on.
+        # A failure to send is raised only here, after everything that was received has been passed on.
         for ended in (sending, closed):
             if ended.done():
                 ended.result()

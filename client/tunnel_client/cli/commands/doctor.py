@@ -1,4 +1,4 @@
-"""`tunnel doctor`: what the path to the relay does, and what to do about it."""
+"""`tunnel doctor`: examine the path to the relay, and say what to do about its faults."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ __all__ = ["add"]
 
 
 def add(commands: CommandAdder) -> None:
-    """The command's arguments."""
+    """Add the command and its arguments."""
     parser = commands.add(
         "doctor",
-        "find out what stands between here and the relay, and whether a target can be reached",
-        "tunnel doctor db.internal:5432 --relay https://relay.example --token-file token",
+        "find out what limits the path to the relay, say what to do about it, and try to reach a target",
+        "tunnel doctor db.internal:5432",
     )
     parser.add_argument(
-        "target", nargs="?", metavar="HOST:PORT", help="try to reach this, too; or the name of a service"
+        "target", nargs="?", metavar="HOST:PORT", help="a target to try to reach, or the name of a service"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, at the end")
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON at the end")
     parser.add_argument(
         "--watch",
         type=positive_seconds,
         default=5.0,
         metavar="S",
-        help="how long to watch a waiting request and an idle connection (5)",
+        help="seconds to leave a request waiting and a connection idle, to see whether the path cuts them (default: 5)",
     )
     add_relay_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Each finding is printed when it is made."""
+    """Examine the path and return the exit code of the report. Prints each finding as soon as there is one."""
     from tunnel_client.cli import one_task
     from tunnel_client.doctor.examination import examine
     from tunnel_client.doctor.findings import Finding, Report, render_finding, render_summary

@@ -1,4 +1,4 @@
-"""`tunnel expose`: local TCP services, published under names at the relay."""
+"""`tunnel expose`: publish local TCP services under names at the relay."""
 
 import argparse
 import asyncio
@@ -13,10 +13,10 @@ from tunnel.command_line import CommandAdder
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, relay_settings
-from tunnel_client.cli.serving import add_serving_options, run_serving
+from tunnel_client.cli.serving import Served, add_serving_options, run_serving
 from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
-from tunnel_client.places import Address, parse_address
+from tunnel_client.places import Address, parse_address, parse_service
 from tunnel_client.status import serve_status
 
 __all__ = ["Exposing", "add"]
@@ -26,54 +26,60 @@ _DIAL_S = 10.0
 
 
 def add(commands: CommandAdder) -> None:
-    """The command."""
+    """Add the command and its arguments."""
     parser = commands.add(
         "expose",
         "publish local TCP services under names at the relay",
-        "tunnel expose --relay https://relay.example --token-file token reports 127.0.0.1:8080",
+        "tunnel expose reports 127.0.0.1:8080",
     )
-    parser.add_argument("service", metavar="NAME", help="what `tunnel forward PORT:NAME` asks for")
-    parser.add_argument("address", metavar="HOST:PORT", help="where the service listens, as seen from here")
-    parser.add_argument("more", nargs="*", metavar="NAME HOST:PORT", help="further services")
+    parser.add_argument("service", metavar="NAME", help="name of the service; `tunnel forward PORT:NAME` reaches it")
+    parser.add_argument("address", metavar="HOST:PORT", help="address of the service, as seen from this machine")
+    parser.add_argument("more", nargs="*", metavar="NAME HOST:PORT", help="more services")
     add_serving_options(parser)
     add_relay_options(parser)
     parser.set_defaults(run=run, serves=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop."""
+    """Publish the services until a signal stops the process."""
     words = [arguments.service, arguments.address, *arguments.more]
     if len(words) % 2:
         raise UsageError(f"{words[-1]!r} has no address: write NAME HOST:PORT for each service")
-    services = {name: parse_address(text) for name, text in zip(words[::2], words[1::2], strict=True)}
-    if len(services) < len(words) // 2:
-        raise UsageError("a name stands for one address: expose each service once")
+    services: dict[str, Address] = {}
+    for name, text in zip(map(parse_service, words[::2]), words[1::2], strict=True):
+        if name in services:
+            raise UsageError(
+                f"the name {name} is given twice, for {services[name]} and for {text}, but can stand for one address "
+                f"only: give one of them another name, such as {name}-2"
+            )
+        services[name] = parse_address(text)
     serving = partial(_serving, services=services, stats_seconds=arguments.stats)
-    return run_serving(relay_settings(arguments), serving, attach_seconds=arguments.wait)
+    return run_serving(relay_settings(arguments), serving, arguments)
 
 
 @asynccontextmanager
 async def _serving(
     attachment: Attachment, *, services: dict[str, Address], stats_seconds: float
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Served]:
     traffic = Traffic(attachment)
     leads = ", ".join(f"{name} -> {address}" for name, address in services.items())
     async with traffic.reported(stats_seconds), serve_status(attachment, f"expose {leads}"), AsyncExitStack() as stack:
+        served = Served(traffic)
         for name, address in services.items():
-            await stack.enter_async_context(Exposing(attachment, name, address, traffic))
+            served.listening.append(await stack.enter_async_context(Exposing(attachment, name, address, traffic)))
             announce(f"{name} -> {address}", service=name, target=str(address))
-        yield
+        yield served
 
 
 class Exposing:
-    """A service whose connections lead to a local address. `async with` it."""
+    """Publishes a service, and leads its connections to a local address. Use it with `async with`."""
 
     def __init__(self, attachment: Attachment, name: str, target: Address, traffic: Traffic) -> None:
         self._attachment = attachment
         self._name = name
         self._target = target
         self._traffic = traffic
-        self._tasks: dict[Side, asyncio.Task[None]] = {}  # of the sides towards the tunnel
+        self._tasks: dict[Side, asyncio.Task[None]] = {}  # the dial of each tunnel side that is open
 
     async def __aenter__(self) -> "Exposing":
         self._server = await self._attachment.create_server(
@@ -81,8 +87,12 @@ class Exposing:
         )
         return self
 
+    async def stop_listening(self) -> None:
+        """Give up the name at the relay. Open connections go on."""
+        self._server.close()
+
     async def __aexit__(self, *exception: object) -> None:
-        """Take no more connections, and reset those that are open."""
+        """Stop accepting connections, and reset those that are open."""
         self._server.close()
         tasks = list(self._tasks.values())
         for side in list(self._tasks):
@@ -97,12 +107,12 @@ class Exposing:
         self._tasks[far] = asyncio.get_running_loop().create_task(self._dial(far))
 
     async def _dial(self, far: Side) -> None:
-        """Reach the local service, or reset who asked for it."""
+        """Connect to the local service. If that fails, reset the connection from the tunnel."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_DIAL_S):
-                _, near = await loop.create_connection(SocketSide, self._target.host, self._target.real_port)
-        except OSError as error:  # a TimeoutError is one, too
+                _, near = await loop.create_connection(SocketSide, self._target.host, self._target.tcp_port)
+        except OSError as error:  # a TimeoutError is an OSError, too
             self._traffic.failed += 1
             reason = f"{self._target} does not answer" if isinstance(error, TimeoutError) else str(error)
             text = f"{reason}: start the service, or check its address"

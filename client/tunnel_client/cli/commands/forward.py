@@ -1,4 +1,4 @@
-"""`tunnel forward`: local ports that lead to targets and services beyond the relay."""
+"""`tunnel forward`: forward local ports to targets and services beyond the relay."""
 
 import argparse
 import asyncio
@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import combinations
 
 import structlog
 
@@ -14,11 +15,12 @@ from tunnel import Attachment, TunnelError
 from tunnel.command_line import CommandAdder
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.options import add_relay_options, relay_settings
-from tunnel_client.cli.serving import add_serving_options, run_serving
+from tunnel_client.cli.serving import Served, add_serving_options, run_serving
+from tunnel_client.errors import UsageError
 from tunnel_client.forward.datagrams import DatagramForwarding
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
 from tunnel_client.forward.traffic import Traffic
-from tunnel_client.places import Address, ForwardSpec, parse_forward
+from tunnel_client.places import EVERYWHERE, Address, ForwardSpec, parse_forward
 from tunnel_client.status import serve_status
 
 __all__ = ["Forwarding", "add", "announce"]
@@ -28,18 +30,19 @@ _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 
 
 def add(commands: CommandAdder) -> None:
-    """The command."""
+    """Add the command and its arguments."""
     parser = commands.add(
         "forward",
-        "make local ports lead to targets and services beyond the relay",
-        "tunnel forward --relay https://relay.example --token-file token 5432:db.internal:5432 8080:reports",
+        "forward local ports to targets and services beyond the relay",
+        "tunnel forward 5432:db.internal:5432 8080:reports",
     )
     parser.add_argument(
         "specs",
         nargs="+",
-        metavar="[udp/][BIND:]PORT:HOST:PORT|[BIND:]PORT:SERVICE",
-        help="BIND is 127.0.0.1 unless given, * is any IPv4 address; PORT 0 is any that is free; IPv6 in brackets; "
-        "udp/ is for datagrams",
+        metavar="FORWARD",
+        help="a local port and where it leads: [BIND:]PORT:HOST:PORT for a target, [BIND:]PORT:SERVICE for a service, "
+        "udp/[BIND:]PORT:HOST:PORT for UDP. BIND is 127.0.0.1 unless given; * means all IPv4 addresses. A local PORT "
+        "of 0 means any free port. Write IPv6 addresses in brackets",
     )
     add_serving_options(parser)
     add_relay_options(parser)
@@ -47,37 +50,54 @@ def add(commands: CommandAdder) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Forward until told to stop."""
+    """Forward the ports until a signal stops the process."""
     specs = [parse_forward(text) for text in arguments.specs]
+    _require_distinct(specs)
     settings = relay_settings(arguments)
     bound: list[tuple[ForwardSpec, socket.socket]] = []
     try:
         for spec in specs:
             bound.append((spec, bind(spec.bind, _KINDS[spec.protocol])))
         serving = partial(_serving, bound=bound, stats_seconds=arguments.stats)
-        return run_serving(settings, serving, attach_seconds=arguments.wait)
+        return run_serving(settings, serving, arguments)
     finally:
         for _, sock in bound:
             sock.close()
 
 
+def _require_distinct(specs: list[ForwardSpec]) -> None:
+    """Raise UsageError if two forwards need the same local port.
+
+    Both can be bound: only the second one's listening would fail, after the relay has answered.
+    """
+    for one, other in combinations(specs, 2):
+        hosts = {one.bind.host, other.bind.host}
+        is_shared = len(hosts) == 1 or not hosts.isdisjoint(EVERYWHERE)
+        if is_shared and one.bind.port and (one.protocol, one.bind.port) == (other.protocol, other.bind.port):
+            raise UsageError(
+                f"{one} and {other} have the same local port, which can lead to one target only: "
+                f"write another port for one of them, such as {one.bind.port + 1}, or 0 for any free one"
+            )
+
+
 @asynccontextmanager
 async def _serving(
     attachment: Attachment, *, bound: list[tuple[ForwardSpec, socket.socket]], stats_seconds: float
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Served]:
     traffic = Traffic(attachment)
     leads = ", ".join(f"{address_of(sock)} -> {spec.target}" for spec, sock in bound)
     async with traffic.reported(stats_seconds), serve_status(attachment, f"forward {leads}"), AsyncExitStack() as stack:
+        served = Served(traffic)
         for spec, sock in bound:
-            forwarding = DatagramForwarding if spec.protocol == "udp" else Forwarding
-            await stack.enter_async_context(forwarding(attachment, spec.target, sock, traffic))
+            kind: type[DatagramForwarding | Forwarding] = DatagramForwarding if spec.protocol == "udp" else Forwarding
+            served.listening.append(await stack.enter_async_context(kind(attachment, spec.target, sock, traffic)))
             where = f"{'udp/' if spec.protocol == 'udp' else ''}{address_of(sock)}"
             announce(f"{where} -> {spec.target}", bind=where, target=str(spec.target))
-        yield
+        yield served
 
 
 def announce(line: str, **fields: str) -> None:
-    """It is ready: a line for a person, an event for a log."""
+    """Announce that a port or a service is ready: as a line on a terminal, otherwise as a log event."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
     else:
@@ -85,12 +105,13 @@ def announce(line: str, **fields: str) -> None:
 
 
 class Forwarding:
-    """A bound socket whose connections lead to one target. `async with` it."""
+    """Forwards the connections of a bound socket to one target. Use it with `async with`."""
 
     def __init__(self, attachment: Attachment, target: Address, sock: socket.socket, traffic: Traffic) -> None:
         self._attachment = attachment
         self._target = target
         self._socket = sock
+        self._address = address_of(sock)  # asked now: a failed listen closes the socket
         self._traffic = traffic
         self._server: asyncio.Server
         self._near: dict[Side, asyncio.Task[None]] = {}
@@ -102,11 +123,16 @@ class Forwarding:
                 lambda: SocketSide(self._accepted, self._near_ended), sock=self._socket, backlog=BACKLOG
             )
         except OSError as error:
-            raise cannot_listen(address_of(self._socket), error) from None
+            raise cannot_listen(self._address, error) from None
         return self
 
+    async def stop_listening(self) -> None:
+        """Free the local port. Open connections go on."""
+        self._server.close()
+        self._socket.close()
+
     async def __aexit__(self, *exception: object) -> None:
-        """Take no more connections, and reset those that are open: a cut must not look like an end."""
+        """Stop accepting connections, and reset those that are open: a cut must not look like a clean end."""
         self._server.close()
         tasks = list(self._near.values())
         for side in list(self._near):
@@ -124,7 +150,7 @@ class Forwarding:
             task.cancel()
 
     async def _connect(self, near: Side) -> None:
-        """Reach the target, or reset who asked for it."""
+        """Connect to the target. If that fails, reset the local connection."""
         try:
             _, far = await self._attachment.create_connection(
                 lambda: TunnelSide(ended=self._far_ended), self._target.host, self._target.port

@@ -1,4 +1,4 @@
-"""`tunnel login`: try a relay and a token, and keep them for the commands that follow."""
+"""`tunnel login`: try a relay and a token, and store them for the other commands."""
 
 import argparse
 import getpass
@@ -16,27 +16,44 @@ __all__ = ["add"]
 
 
 def add(commands: CommandAdder) -> None:
-    """The command's arguments."""
+    """Add the command and its arguments."""
     parser = commands.add(
         "login",
-        "store a relay and its token for the other commands",
+        "try a relay and its token, and store them for the other commands",
         "tunnel login https://relay.example --token-file token.txt",
     )
-    parser.add_argument("url", metavar="URL", help="the relay")
+    parser.add_argument("url", metavar="URL", help="URL of the relay")
     parser.add_argument(
-        "--token-file", default="", metavar="FILE", help="holds the token; - reads standard input (default: ask for it)"
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help="file that holds the token, or - for standard input (default: ask for the token)",
     )
-    parser.add_argument("--proxy", default="", metavar="URL", help="proxy to the relay, or none; stored as well")
-    parser.add_argument("--ca", default="", metavar="FILE", help="certificates to trust; stored as well")
     parser.add_argument(
-        "--wait", type=positive_seconds, default=15.0, metavar="S", help="how long to try to reach the relay (15)"
+        "--proxy",
+        default="",
+        metavar="URL",
+        help="URL of a proxy to the relay, or the word none for a direct connection; stored as well",
     )
-    parser.add_argument("--no-check", action="store_true", help="store it without trying it")
+    parser.add_argument(
+        "--ca",
+        default="",
+        metavar="FILE",
+        help="PEM file with the authorities to trust instead of the system's; its path is stored as well",
+    )
+    parser.add_argument(
+        "--wait",
+        type=positive_seconds,
+        default=15.0,
+        metavar="S",
+        help="seconds to try to reach the relay (default: 15)",
+    )
+    parser.add_argument("--no-check", action="store_true", help="store relay and token without trying them")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Nothing is stored that the relay does not accept."""
+    """Try the token at the relay, unless --no-check is given, and store both. A rejected token is not stored."""
     from tunnel_client.cli import one_task
     from tunnel_client.login_file import Login, write_login
 
@@ -44,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     login = Login(arguments.url, _token(arguments.token_file), arguments.proxy, ca)
     proxy = None if login.proxy == "none" else login.proxy or "env"
     settings = RelaySettings(login.relay, login.token, proxy, ca or None, "poll", USER_TIMEOUT_S)
-    attachment = settings.attach(attach_timeout=arguments.wait)  # what is no URL, and what is no token, is noticed here
+    attachment = settings.attach(attach_timeout=arguments.wait)  # UsageError: a malformed URL or token
     if not arguments.no_check:
 
         async def attached() -> int:
@@ -67,9 +84,11 @@ def _token(file: str) -> str:
         try:
             text = read_private(Path(file)).decode("ascii")
         except FileNotFoundError:
-            raise UsageError(f"--token-file {file}: there is no such file") from None
+            raise UsageError(f"--token-file {file}: there is no such file: check the path") from None
         except UnicodeDecodeError:
-            raise UsageError(f"--token-file {file} holds no token: those are plain letters and digits") from None
+            raise UsageError(
+                f"--token-file {file} does not hold a token, which is plain letters and digits: check the file"
+            ) from None
     else:
         if not sys.stdin.isatty():
             raise UsageError("no token: name a file with --token-file FILE, or - for standard input")
@@ -79,5 +98,5 @@ def _token(file: str) -> str:
             text = ""
     token = text.strip()
     if not token:
-        raise UsageError("the token is empty")
+        raise UsageError("the token is empty: enter it, or name the file that holds it with --token-file FILE")
     return token

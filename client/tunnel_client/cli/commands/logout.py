@@ -1,4 +1,4 @@
-"""`tunnel logout`: forget what `tunnel login` stored."""
+"""`tunnel logout`: remove what `tunnel login` stored."""
 
 import argparse
 import sys
@@ -10,13 +10,13 @@ __all__ = ["add"]
 
 
 def add(commands: CommandAdder) -> None:
-    """The command's arguments."""
-    parser = commands.add("logout", "forget the relay and the token that were stored", "tunnel logout")
+    """Add the command."""
+    parser = commands.add("logout", "remove the relay and the token that `tunnel login` stored", "tunnel logout")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Harmless when nothing was stored."""
+    """Remove the stored login. Has no effect if nothing is stored."""
     from tunnel_client.login_file import login_path, remove_login
 
     text = "removed" if remove_login() else "nothing was stored at"

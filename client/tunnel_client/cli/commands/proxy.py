@@ -1,4 +1,4 @@
-"""`tunnel proxy`: SOCKS and HTTP on one local port, for whatever knows how to use a proxy."""
+"""`tunnel proxy`: a SOCKS and HTTP proxy on one local port, for every program that can use a proxy."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ from tunnel.splice import Side, TunnelSide
 from tunnel.tasks import KeptTasks
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
-from tunnel_client.cli.serving import add_serving_options, run_serving
+from tunnel_client.cli.serving import Served, add_serving_options, run_serving
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import parse_bind
@@ -32,18 +32,26 @@ _log = structlog.get_logger("tunnel")
 
 
 def add(commands: CommandAdder) -> None:
-    """The command's arguments."""
+    """Add the command and its arguments."""
     parser = commands.add(
         "proxy",
-        "be a SOCKS and HTTP proxy whose connections leave at the relay",
-        "tunnel proxy 1080, then: curl --proxy socks5h://127.0.0.1:1080 http://intranet.example/",
+        "run a local SOCKS and HTTP proxy whose connections go through the tunnel",
+        "tunnel proxy 1080, then curl --proxy socks5h://127.0.0.1:1080 URL",
     )
-    parser.add_argument("address", metavar="[BIND:]PORT", help="where to listen; BIND is 127.0.0.1 unless given")
+    parser.add_argument("address", metavar="[BIND:]PORT", help="address to listen on; BIND is 127.0.0.1 unless given")
     parser.add_argument(
-        "--timeout", type=positive_seconds, default=30.0, metavar="S", help="for a target to answer (30)"
+        "--timeout",
+        type=positive_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds for a target to answer (default: 30)",
     )
     parser.add_argument(
-        "--connections", type=_count, default=CONNECTIONS_MAX, metavar="N", help=f"at once ({CONNECTIONS_MAX})"
+        "--connections",
+        type=_count,
+        default=CONNECTIONS_MAX,
+        metavar="N",
+        help=f"limit on simultaneous connections (default: {CONNECTIONS_MAX})",
     )
     add_serving_options(parser)
     add_relay_options(parser)
@@ -52,22 +60,22 @@ def add(commands: CommandAdder) -> None:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 20):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {(1 << 20) - 1}")
     return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop."""
+    """Serve the proxy until a signal stops the process."""
     settings = relay_settings(arguments)
     with bind(parse_bind(arguments.address)) as sock:
         serving = partial(_serving, sock=sock, arguments=arguments)
-        return run_serving(settings, serving, attach_seconds=arguments.wait)
+        return run_serving(settings, serving, arguments)
 
 
 @asynccontextmanager
 async def _serving(
     attachment: Attachment, *, sock: socket.socket, arguments: argparse.Namespace
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Served]:
     traffic = Traffic(attachment)
     proxying = Proxying(
         attachment, sock, traffic, dial_seconds=arguments.timeout, connections_max=arguments.connections
@@ -75,11 +83,11 @@ async def _serving(
     where = str(address_of(sock))
     async with traffic.reported(arguments.stats), proxying, serve_status(attachment, f"proxy {where}"):
         announce(f"socks5h://{where} and http://{where}", bind=where)
-        yield
+        yield Served(traffic, proxying)
 
 
 class Proxying:
-    """A bound socket whose connections say where they lead. `async with` it."""
+    """Serves the proxy on a bound socket: each connection names its own target. Use it with `async with`."""
 
     def __init__(
         self,
@@ -94,6 +102,7 @@ class Proxying:
         self.request_seconds = request_seconds
         self._attachment = attachment
         self._socket = sock
+        self._address = address_of(sock)  # asked now: a failed listen closes the socket
         self._traffic = traffic
         self._dial_seconds = dial_seconds
         self._connections_max = connections_max
@@ -107,22 +116,27 @@ class Proxying:
         try:
             self._server = await loop.create_server(lambda: ProxyFront(self), sock=self._socket, backlog=BACKLOG)
         except OSError as error:
-            raise cannot_listen(address_of(self._socket), error) from None
+            raise cannot_listen(self._address, error) from None
         return self
 
+    async def stop_listening(self) -> None:
+        """Free the local port. Open connections go on."""
+        self._server.close()
+        self._socket.close()
+
     async def __aexit__(self, *exception: object) -> None:
-        """Take no more connections, and reset those that are open: a cut must not look like an end."""
+        """Stop accepting connections, and reset those that are open: a cut must not look like a clean end."""
         self._server.close()
         for front in list(self._fronts):
             front.abort()
             self.left(front)
         await self._closing.done()
 
-    # what its connections ask for (Beyond)
+    # ProxyServices: called by the proxy connections
 
     def entered(self, front: ProxyFront) -> bool:
         if len(self._fronts) >= self._connections_max:
-            _log.warning("full", connections=len(self._fronts), text="--connections says how many there may be at once")
+            _log.warning("full", connections=len(self._fronts), text="connection reset: raise --connections for more")
             return False
         self._fronts[front] = None
         return True

@@ -1,4 +1,4 @@
-"""`tunnel run -- CMD`: a command, and every Python that it starts, whose sockets go through one tunnel."""
+"""`tunnel run -- CMD`: run a command, and lead the sockets of every Python that it starts through one tunnel."""
 
 import argparse
 import os
@@ -19,17 +19,17 @@ __all__ = ["add"]
 _SITE = Path(__file__).parents[2] / "borrowed" / "site"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _NO_PYTHON = (
-    "tunnel: {command} started no Python that could use the tunnel (it is no Python program, or Python ran with -I, "
-    "-E or -S): its connections went past the tunnel. Use tunnel forward or tunnel proxy for such programs."
+    "tunnel: {command} started no Python that could use the tunnel, so its connections bypassed it ({command} is not a "
+    "Python program, or Python ran with -I, -E or -S): use `tunnel forward` or `tunnel proxy` for such programs"
 )
 
 
 def add(commands: CommandAdder) -> None:
-    """Its arguments."""
+    """Add the command and its arguments."""
     parser = commands.add(
         "run",
-        "run a command; sockets of Python programs go through the tunnel",
-        "tunnel run --relay https://relay.example --hosts '*.internal' -- python fetch.py http://db.internal/",
+        "run a command; the sockets of its Python programs connect through the tunnel",
+        "tunnel run --hosts '*.internal' -- python app.py",
     )
     add_relay_options(parser)
     parser.add_argument(
@@ -37,9 +37,12 @@ def add(commands: CommandAdder) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="name, *.domain, address or network to lead through the tunnel; repeatable (default: all but this host)",
+        help="name, *.domain, address or network to reach through the tunnel; repeatable (default: every host but this "
+        "machine)",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="what to run")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run, with its arguments"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -50,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
-        raise UsageError("no command: tunnel run -- CMD ...")
+        raise UsageError("no command is given: write tunnel run -- CMD ...")
     hosts = Hosts(arguments.hosts or ["*"])
     runtime = Runtime(relay_settings(arguments))
     with Lender(runtime, os.path.basename(command[0])) as lender:
@@ -62,11 +65,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def environment(path: str, patterns: list[str]) -> dict[str, str]:
-    """For the command: where the tunnel is lent, and what reads it first."""
+    """Return the environment of the command: it names the lender's socket, and makes Python load our sitecustomize."""
     made = {**os.environ, "TUNNEL_RUN_SOCKET": path, "TUNNEL_RUN_HOSTS": ",".join(patterns)}
     made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SITE), os.environ.get("PYTHONPATH", "")]))
     if "*" in patterns:
-        # A proxy is a way out of this network, and the tunnel is another one: not one through the other.
+        # Proxy and tunnel are two ways out of this network. The command must not reach the proxy through the tunnel.
         return {name: value for name, value in made.items() if name.lower() not in _PROXIES}
     direct = [pattern.removeprefix("*") for pattern in patterns]
     for name in ("no_proxy", "NO_PROXY"):
@@ -87,7 +90,7 @@ def _wait_for(command: list[str], variables: dict[str, str]) -> int:
 
 @contextmanager
 def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """The command decides what a signal means; a terminal gives it SIGINT and SIGQUIT itself."""
+    """Leave signals to the command: pass SIGTERM and SIGHUP on. A terminal sends it SIGINT and SIGQUIT itself."""
     passed = {
         signal.SIGTERM: lambda *_: process.send_signal(signal.SIGTERM),
         signal.SIGHUP: lambda *_: process.send_signal(signal.SIGHUP),

@@ -1,4 +1,4 @@
-"""`tunnel status`: how the tunnel commands of this user fare."""
+"""`tunnel status`: show the running tunnel commands of this user and their connections."""
 
 import argparse
 import shutil
@@ -16,19 +16,21 @@ __all__ = ["add"]
 
 _INTERVAL_S = 1.0
 _CLEAR = "\x1b[H\x1b[J"  # ECMA-48: cursor home, erase below
-_LINES_AROUND = 8  # of a table, for everything but its connections
+_LINES_AROUND = 8  # lines of a table that do not show a connection
 
 
 def add(commands: CommandAdder) -> None:
-    """The command's arguments."""
-    parser = commands.add("status", "show how running tunnel commands fare", "tunnel status --once")
-    parser.add_argument("--once", action="store_true", help="print one table and end (default: unless on a terminal)")
-    parser.add_argument("--json", action="store_true", help="print one JSON array and end")
+    """Add the command and its arguments."""
+    parser = commands.add("status", "show your running tunnel commands and their connections", "tunnel status --once")
+    parser.add_argument(
+        "--once", action="store_true", help="print once and exit (default: refresh every second on a terminal)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON array and exit")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """On a terminal, until interrupted."""
+    """Print the reports once, or on a terminal every second until interrupted."""
     if arguments.json:
         print(msgspec.json.encode(running_clients()).decode())
     elif arguments.once or not sys.stdout.isatty():

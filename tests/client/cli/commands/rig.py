@@ -17,7 +17,7 @@ from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address
 from tunnel_servlet.web.running import RunningRelay
 
-__all__ = ["HERE", "Rig", "echo", "open_rig", "target"]
+__all__ = ["HERE", "Rig", "Waiting", "echo", "open_rig", "target"]
 
 HERE = "127.0.0.1"
 
@@ -29,8 +29,23 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.write_eof()
 
 
+class Waiting:
+    """A handler for `target()`: sends `greeting`, then reads to the end. `outcome`: the data it read, or the error."""
+
+    def __init__(self, greeting: bytes = b"half") -> None:
+        self.outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
+        self._greeting = greeting
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self._greeting)
+        try:
+            self.outcome.set_result(await reader.read())
+        except ConnectionError as error:
+            self.outcome.set_result(error)
+
+
 class Rig:
-    """A relay with an inline exit, and an attachment of ann, who may go anywhere on this machine."""
+    """A relay with an inline exit, and an attachment of ann, who may connect to anything on this machine."""
 
     def __init__(self, running: RunningRelay, attachment: Attachment, stack: AsyncExitStack) -> None:
         self.running = running
@@ -39,20 +54,20 @@ class Rig:
         self.stack = stack
 
     async def forward(self, host: str, port: int | None = None) -> int:
-        """The local port that leads there."""
+        """Forward a local port to this target; return the port."""
         sock = bind(Address(HERE, 0))
         self.stack.callback(sock.close)
         self.forwarding = Forwarding(self.attachment, Address(host, port), sock, self.traffic)
-        local = address_of(sock).real_port
+        local = address_of(sock).tcp_port
         await self.stack.enter_async_context(self.forwarding)
         return local
 
     async def expose(self, name: str, port: int) -> None:
-        """A service that is a port of this machine."""
+        """Expose a port of this machine as a service."""
         await self.stack.enter_async_context(Exposing(self.attachment, name, Address(HERE, port), self.traffic))
 
     async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A plain connection, reset at the end unless it was closed."""
+        """A plain connection to a local port, reset at the end of the rig unless it was closed."""
         reader, writer = await asyncio.open_connection(HERE, port)
         self.stack.callback(writer.transport.abort)
         return reader, writer
@@ -60,7 +75,7 @@ class Rig:
 
 @asynccontextmanager
 async def open_rig(**options: Any) -> AsyncIterator[Rig]:
-    running = relay(settings(exit="inline", switch={"settle_us": 1}))  # services need no time to come back
+    running = relay(settings(exit="inline", switch={"settle_us": 1}))  # do not wait for services to attach again
     async with running, AsyncExitStack() as outer:
         url = f"http://{running.addresses[0]}"
         chosen = {"token": TOKENS["ann"], "proxy": None, "linger": 0.1, **options}

@@ -1,4 +1,4 @@
-"""tunnel connect: as ssh calls it, with every kind of standard input, and its exit codes."""
+"""`tunnel connect`, called as ssh calls it, with every kind of standard input; its exit codes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def connect(rig: Rig, target: str, *options: str, **streams: int) -> Iterator[su
                     stream.close()
 
 
-def test_bytes_pass_both_ways_and_the_end_is_passed_on(rig: Rig, home: Path) -> None:
+def test_bytes_and_the_end_of_file_pass_both_ways(rig: Rig, home: Path) -> None:
     data = os.urandom(3 << 20)
     file = home / "data"
     file.write_bytes(data)
@@ -50,8 +50,8 @@ def test_bytes_pass_both_ways_and_the_end_is_passed_on(rig: Rig, home: Path) -> 
     assert (child.returncode, err) == (0, b"")
 
 
-def test_after_the_far_end_of_file_we_go_on(rig: Rig, home: Path) -> None:
-    """Half-close, the other way round: what we still say is heard."""
+def test_standard_input_is_still_sent_after_the_targets_end_of_file(rig: Rig, home: Path) -> None:
+    """Half-close by the target: data that we send later still arrives."""
     heard: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,7 +82,7 @@ def test_a_socket_as_standard_input_and_output(rig: Rig, home: Path) -> None:
         assert c.wait(_WAIT_S) == 0
 
 
-def test_where_a_person_types_the_far_end_is_the_end_of_all(rig: Rig, home: Path) -> None:
+def test_on_a_terminal_the_targets_end_of_file_ends_the_command(rig: Rig, home: Path) -> None:
     leader, follower = pty.openpty()
     with connect(rig, f"127.0.0.1:{rig.serve(greet)}", stdin=follower) as child:
         out, err = child.communicate(timeout=_WAIT_S)
@@ -108,7 +108,7 @@ def test_a_reset_is_an_error(rig: Rig, home: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_and_the_target_learns_it(rig: Rig, home: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_command_and_resets_the_target(rig: Rig, home: Path, number: signal.Signals) -> None:
     ended = rig.loop.create_future()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,7 +131,7 @@ def test_a_signal_ends_it_and_the_target_learns_it(rig: Rig, home: Path, number:
     assert isinstance(rig.call(outcome()), ConnectionResetError)
 
 
-def test_a_reader_that_goes_away_ends_it(rig: Rig, home: Path) -> None:
+def test_closing_standard_output_ends_the_command(rig: Rig, home: Path) -> None:
     async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while True:
@@ -150,7 +150,7 @@ def test_a_target_that_does_not_answer(known: Rig, capsys: pytest.CaptureFixture
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         host, port = full.getsockname()
         fillers = [socket.socket() for _ in range(3)]
-        for filler in fillers:  # Linux drops what the backlog has no room for
+        for filler in fillers:  # Linux drops connections for which the backlog has no room
             filler.setblocking(False)
             filler.connect_ex((host, port))
         assert main(["connect", f"{host}:{port}", "--timeout", "0.5"]) == 6
@@ -159,6 +159,6 @@ def test_a_target_that_does_not_answer(known: Rig, capsys: pytest.CaptureFixture
     assert f"no answer within 0.5 s: try again, or see what `tunnel doctor {host}:{port}`" in capsys.readouterr().err
 
 
-def test_what_is_no_target(known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_target_is_a_usage_error(known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["connect", "db:http"]) == 2
     assert "write HOST:PORT" in capsys.readouterr().err

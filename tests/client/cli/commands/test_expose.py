@@ -1,14 +1,12 @@
-"""`tunnel expose`: local services under names at the relay. In this process; the command is in test_serving.py."""
+"""`tunnel expose`: local services under names at the relay. Run in this process; test_serving.py tests the command."""
 
 from __future__ import annotations
-
-import asyncio
 
 import pytest
 from structlog.testing import capture_logs
 
 from loadtests.harness.ports import hold_port
-from tests.client.cli.commands.rig import echo, open_rig, target
+from tests.client.cli.commands.rig import Waiting, echo, open_rig, target
 from tests.servlet.rig import until
 from tests.support.loops import in_loop
 from tunnel import DeniedError, LostError
@@ -30,7 +28,7 @@ async def test_a_local_service_is_reached_by_its_name() -> None:
 
 
 @in_loop
-async def test_a_local_service_that_is_not_there_is_a_reset_and_the_log_says_so() -> None:
+async def test_a_closed_local_port_is_a_reset_and_is_logged() -> None:
     configure_log("info")
     async with open_rig() as rig:
         with hold_port() as port:
@@ -46,23 +44,15 @@ async def test_a_local_service_that_is_not_there_is_a_reset_and_the_log_says_so(
 
 
 @in_loop
-async def test_a_name_that_no_rule_allows() -> None:
+async def test_a_name_that_no_rule_allows_is_denied() -> None:
     async with target(echo) as port, open_rig() as rig:
         with pytest.raises(DeniedError, match="does not allow this user to listen"):
             await rig.expose("payroll", port)
 
 
 @in_loop
-async def test_who_stops_the_service_cuts_and_does_not_end() -> None:
-    outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
-
-    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"half")
-        try:
-            outcome.set_result(await reader.read())
-        except ConnectionError as error:
-            outcome.set_result(error)
-
+async def test_stopping_the_service_resets_its_connections() -> None:
+    wait = Waiting()
     async with target(wait) as port, open_rig() as rig:
         await rig.expose("reports", port)
         reader, writer = await rig.attachment.open_connection("reports")
@@ -70,35 +60,27 @@ async def test_who_stops_the_service_cuts_and_does_not_end() -> None:
         await rig.stack.aclose()
         with pytest.raises(LostError):
             await reader.read()
-        assert isinstance(await outcome, ConnectionResetError)
+        assert isinstance(await wait.outcome, ConnectionResetError)
         writer.close()
 
 
 @in_loop
-async def test_a_connection_that_is_lost_is_a_reset_for_the_local_service() -> None:
+async def test_a_lost_connection_is_a_reset_for_the_local_service() -> None:
     configure_log("info")
-    outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
-
-    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"x")
-        try:
-            outcome.set_result(await reader.read())
-        except ConnectionError as error:
-            outcome.set_result(error)
-
+    wait = Waiting()
     async with target(wait) as port, open_rig() as rig:
         await rig.expose("reports", port)
         reader, writer = await rig.attachment.open_connection("reports")
-        assert await reader.readexactly(1) == b"x"
+        assert await reader.readexactly(4) == b"half"
         with capture_logs() as logs:
             writer.transport.abort()
-            assert isinstance(await outcome, ConnectionResetError)
+            assert isinstance(await wait.outcome, ConnectionResetError)
             await until(lambda: rig.traffic.failed == 1)
         assert [log["service"] for log in logs if log["event"] == "lost"] == ["reports"]
 
 
 @in_loop
-async def test_who_leaves_before_the_local_service_answers_leaves_nothing_behind() -> None:
+async def test_a_client_that_aborts_before_the_local_service_answers() -> None:
     async with target(echo) as port, open_rig() as rig:
         await rig.expose("reports", port)
         _, writer = await rig.attachment.open_connection("reports")

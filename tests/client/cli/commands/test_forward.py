@@ -1,4 +1,4 @@
-"""`tunnel forward`: what local programs see of it. In this process; the command itself is in test_serving.py."""
+"""`tunnel forward` as local programs see it. Run in this process; test_serving.py tests the command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from tests.client.cli.commands.rig import HERE, echo, open_rig, target
+from tests.client.cli.commands.rig import HERE, Waiting, echo, open_rig, target
 from tests.servlet.rig import until
 from tests.support.loops import in_loop, run
 from tunnel.command_line import configure_log
@@ -27,7 +27,7 @@ def reset_at_close(writer: asyncio.StreamWriter) -> None:
 async def both_ways() -> None:
     async with target(echo) as port, open_rig() as rig:
         reader, writer = await rig.connect(await rig.forward(HERE, port))
-        writer.write(PAYLOAD)  # before the far end is reached
+        writer.write(PAYLOAD)  # before the target is reached
         writer.write_eof()
         assert await reader.read(-1) == PAYLOAD
         writer.close()
@@ -60,7 +60,7 @@ async def test_a_target_that_speaks_and_ends_first() -> None:
 
 
 @in_loop
-async def test_a_target_that_no_rule_allows_is_a_reset_and_the_log_says_what_to_do() -> None:
+async def test_a_denied_target_is_a_reset_and_the_log_says_what_to_do() -> None:
     configure_log("info")
     async with open_rig() as rig:
         reader, writer = await rig.connect(await rig.forward("10.0.0.1", 22))
@@ -69,7 +69,7 @@ async def test_a_target_that_no_rule_allows_is_a_reset_and_the_log_says_what_to_
         (entry,) = [log for log in logs if log["event"] == "not_connected"]
         assert entry["target"] == "10.0.0.1:22"
         assert "no rule allows 10.0.0.1:22" in entry["text"]
-        assert "ask its operator for a rule" in entry["text"]
+        assert "ask the operator of the relay for a rule" in entry["text"]
         assert rig.traffic.report().connections_failed == 1
         writer.close()
 
@@ -104,7 +104,7 @@ async def test_resets_are_passed_on_both_ways() -> None:
 
 
 @in_loop
-async def test_a_lost_tunnel_is_a_reset_and_no_end() -> None:
+async def test_a_lost_tunnel_is_a_reset_not_an_end_of_stream() -> None:
     async with target(echo) as port, open_rig() as rig:
         reader, writer = await rig.connect(await rig.forward(HERE, port))
         writer.write(b"x")
@@ -117,28 +117,20 @@ async def test_a_lost_tunnel_is_a_reset_and_no_end() -> None:
 
 
 @in_loop
-async def test_who_stops_the_forward_cuts_and_does_not_end() -> None:
-    outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()
-
-    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"half")
-        try:
-            outcome.set_result(await reader.read())
-        except ConnectionError as error:
-            outcome.set_result(error)
-
+async def test_stopping_the_forward_resets_its_connections() -> None:
+    wait = Waiting()
     async with target(wait) as port, open_rig() as rig:
         reader, writer = await rig.connect(await rig.forward(HERE, port))
         assert await reader.readexactly(4) == b"half"
         await rig.forwarding.__aexit__()
         with pytest.raises(ConnectionResetError):
             await reader.read()
-        assert isinstance(await outcome, ConnectionResetError)
+        assert isinstance(await wait.outcome, ConnectionResetError)
         writer.close()
 
 
 @in_loop
-async def test_one_that_stands_still_does_not_stop_the_others() -> None:
+async def test_a_stalled_connection_does_not_stall_the_others() -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:  # until the reset
             writer.write(bytes(1 << 16))
@@ -159,7 +151,7 @@ async def test_one_that_stands_still_does_not_stop_the_others() -> None:
 
 
 @in_loop
-async def test_many_at_once() -> None:
+async def test_many_connections_at_once() -> None:
     async def talk(port: int, number: int) -> bool:
         reader, writer = await asyncio.open_connection(HERE, port)
         words = number.to_bytes(4, "big") * 2500
@@ -175,7 +167,7 @@ async def test_many_at_once() -> None:
 
 
 @in_loop
-async def test_a_service_by_name_and_one_that_is_not_there() -> None:
+async def test_a_service_by_name_and_a_missing_service() -> None:
     async with target(echo) as port, open_rig() as rig:
         await rig.expose("reports", port)
         reader, writer = await rig.connect(await rig.forward("reports"))

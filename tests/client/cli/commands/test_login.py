@@ -1,4 +1,4 @@
-"""tunnel login and logout: what the relay accepts is kept, nothing else."""
+"""`tunnel login` and `tunnel logout`: a login is stored only if the relay accepts it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def file(home: Path) -> str:
     return str(path)
 
 
-def test_a_login_is_tried_kept_and_used(rig: Rig, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_login_is_tried_stored_and_used(rig: Rig, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["login", rig.url, "--token-file", file, "--proxy", "none", "--ca", "ca.pem"]) == 0
     login = read_login()
     assert login == Login(rig.url, TOKEN, "none", str(Path("ca.pem").absolute()))
     said = capsys.readouterr()
     assert "which accepts the token" in said.err
     assert TOKEN not in said.err + said.out
-    assert main(["connect", "127.0.0.1:1"]) == 6  # known, allowed, and nobody listens there
+    assert main(["connect", "127.0.0.1:1"]) == 6  # the user is known and may connect, but the port is closed
     assert "the target refused the connection" in capsys.readouterr().err
     assert main(["logout"]) == 0
     assert read_login() is None
@@ -37,14 +37,14 @@ def test_a_login_is_tried_kept_and_used(rig: Rig, file: str, capsys: pytest.Capt
     assert main(["connect", "127.0.0.1:1"]) == 2
 
 
-def test_a_wrong_token_is_not_kept(rig: Rig, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_token_is_not_stored(rig: Rig, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(file).write_text(TOKEN[:-1])
     assert main(["login", rig.url, "--token-file", file]) == 4
     assert read_login() is None
     assert "check the token" in capsys.readouterr().err
 
 
-def test_a_relay_that_is_not_there_can_be_stored_untried(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_relay_can_be_stored_untried(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     with hold_port() as port:
         assert main(["login", f"http://127.0.0.1:{port}", "--token-file", file, "--no-check"]) == 0
     assert read_login() == Login(f"http://127.0.0.1:{port}", TOKEN)
@@ -52,7 +52,7 @@ def test_a_relay_that_is_not_there_can_be_stored_untried(file: str, capsys: pyte
 
 
 @pytest.mark.usefixtures("home")
-def test_the_token_is_asked_for_without_echo(
+def test_the_prompt_for_the_token_does_not_echo(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Terminal(io.StringIO):
@@ -91,13 +91,13 @@ def test_token_files_that_are_refused(file: str, capsys: pytest.CaptureFixture[s
     assert f"run `chmod 600 {file}`" in login()
     Path(file).chmod(0o600)
     Path(file).write_bytes(b"\xff")
-    assert "holds no token" in login()
+    assert "does not hold a token" in login()
     Path(file).write_text("\n")
     assert "the token is empty" in login()
     Path(file).write_text("two words")
-    assert "the token holds characters that no token has" in login()
+    assert "the token is empty or has invalid characters" in login()
 
 
-def test_what_is_no_relay(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_not_a_relay(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["login", "relay.example", "--token-file", file]) == 2
-    assert "is no relay URL: write https://HOST" in capsys.readouterr().err
+    assert "is not a relay URL: write https://HOST" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""tunnel proxy: one port, four ways to ask for a target, refusals that say why, and its bounds."""
+"""`tunnel proxy`: four protocols on one port, refusals that say why, and its limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WAIT_S = 60.0
 
 
 class World:
-    """A relay, a proxy, and whoever connects to it."""
+    """A relay, a proxy, and the connections to it."""
 
     def __init__(self, proxying: Proxying, traffic: Traffic, port: int) -> None:
         self.proxying = proxying
@@ -50,7 +50,7 @@ class World:
         return reader, writer
 
     async def ask(self, data: bytes) -> bytes:
-        """All that is answered."""
+        """Send data; return all that the proxy answers until the end."""
         reader, writer = await self.open(data)
         found = await reader.read()
         writer.close()
@@ -131,7 +131,7 @@ async def test_every_protocol_leads_to_its_target_on_one_port() -> None:
 
 
 @in_loop
-async def test_requests_in_pieces_and_what_follows_them_at_once() -> None:
+async def test_requests_in_pieces_and_data_that_follows_at_once() -> None:
     async with world() as w:
         port = await w.serve(echo)
         request = socks5("127.0.0.1", port)
@@ -140,7 +140,7 @@ async def test_requests_in_pieces_and_what_follows_them_at_once() -> None:
         for byte in request:
             writer.write(bytes([byte]))
             await asyncio.sleep(0)
-        early = os.urandom(300_000)  # more than a front keeps
+        early = os.urandom(300_000)  # more than the proxy buffers before the target is reached
         writer.write(early)
         writer.write_eof()
         assert await reader.readexactly(12)
@@ -148,7 +148,7 @@ async def test_requests_in_pieces_and_what_follows_them_at_once() -> None:
 
 
 @in_loop
-async def test_a_whole_url_is_fetched_and_one_connection_is_one_request() -> None:
+async def test_an_absolute_url_is_fetched_with_one_request_per_connection() -> None:
     heard: list[bytes] = []
     ended = asyncio.Event()
 
@@ -208,13 +208,13 @@ async def test_a_target_that_does_not_answer_in_time() -> None:
             assert (await w.ask(socks5("127.0.0.1", port)))[2:4] == b"\x05\x06"
             streams = await w.open(socks5("127.0.0.1", port))
             assert await streams[0].readexactly(2) == b"\x05\x00"
-            streams[1].transport.abort()  # who gives up waiting is forgotten
+            streams[1].transport.abort()  # a client that gives up waiting is forgotten
         for filler in fillers:
             filler.close()
 
 
 @in_loop
-async def test_who_asks_for_nothing_is_sent_away() -> None:
+async def test_a_client_that_sends_no_request_is_disconnected() -> None:
     async with world(request_seconds=0.1) as w:
         for data in (b"", b"\x05", HELLO, b"GET http://127.0.0.1/ HTTP/1.1\r\n"):
             reader, _ = await w.open(data)
@@ -227,7 +227,7 @@ async def test_who_asks_for_nothing_is_sent_away() -> None:
 
 
 @in_loop
-async def test_there_is_room_for_so_many() -> None:
+async def test_connections_beyond_the_limit_are_closed() -> None:
     async with world(connections_max=1) as w:
         port = await w.serve(echo)
         first = await w.open(socks5("127.0.0.1", port))
@@ -239,7 +239,7 @@ async def test_there_is_room_for_so_many() -> None:
 
 
 @in_loop
-async def test_a_reset_stays_one_and_the_end_of_all_is_one() -> None:
+async def test_resets_are_passed_on_and_stopping_the_proxy_is_a_reset() -> None:
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         linger = struct.pack("ii", 1, 0)
@@ -260,7 +260,7 @@ async def test_a_reset_stays_one_and_the_end_of_all_is_one() -> None:
     last_writer.close()
 
 
-def test_an_address_that_is_none_or_taken(known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_or_busy_address_is_a_usage_error(known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["proxy", "x"]) == 2
     assert "write PORT, or HOST:PORT as in 127.0.0.1:1080" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -1,4 +1,4 @@
-"""`tunnel run`: programs in processes of their own, one tunnel for all of them."""
+"""`tunnel run`: programs and their child processes share one tunnel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tunnel_client.cli.commands.run import environment
 from tunnel_client.cli.main import main
 
 FETCH = str(ROOT / "examples" / "fetch.py")
-# An interpreter without our packages, and without those that they need.
+# An interpreter without our packages and their dependencies.
 BARE = getattr(sys, "_base_executable", sys.executable)
 
 
@@ -48,7 +48,7 @@ def port() -> Iterator[int]:
 def run(
     relay: RelayThread, *command: str, hosts: str = "*.internal", expected: int = OK, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """`tunnel run -- command`."""
+    """Run `tunnel run -- command`."""
     done = subprocess.run(
         [sys.executable, "-m", "tunnel_client", "run", "--hosts", hosts, "--", *command],
         capture_output=True,
@@ -62,7 +62,7 @@ def run(
     return done
 
 
-def test_a_program_that_knows_nothing_of_it(relay: RelayThread, port: int) -> None:
+def test_a_program_that_knows_nothing_of_the_tunnel(relay: RelayThread, port: int) -> None:
     done = run(relay, sys.executable, FETCH, f"http://db.internal:{port}/")
     assert done.stdout.startswith("status 200\n")
     assert done.stderr == ""
@@ -76,7 +76,7 @@ sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
 """
 
 
-def test_a_python_without_tunnel_and_its_subprocesses_borrow_it(relay: RelayThread, port: int) -> None:
+def test_a_python_without_our_packages_and_its_subprocesses_use_the_tunnel(relay: RelayThread, port: int) -> None:
     done = run(relay, BARE, "-c", WITHOUT, FETCH, f"http://db.internal:{port}/")
     assert done.stdout.startswith("[]\nstatus 200\n")
     assert done.stderr == ""
@@ -101,7 +101,7 @@ thread.join()
 """
 
 
-def test_it_shows_in_the_status_without_its_arguments(relay: RelayThread, tmp_path: Path) -> None:
+def test_the_status_shows_the_command_without_its_arguments(relay: RelayThread, tmp_path: Path) -> None:
     code = "import sys; from tunnel_client.status import running_clients; print([r.command for r in running_clients()])"
     done = run(relay, sys.executable, "-c", code, "secret", XDG_RUNTIME_DIR=str(tmp_path), PYTHONPATH=python_path())
     assert done.stdout == f"['run {Path(sys.executable).name}']\n"
@@ -167,18 +167,18 @@ def test_errors_say_what_to_do(relay: RelayThread) -> None:
     ]
     assert "check that it listens there" in lines[0]
     assert "cannot resolve the name" in lines[1]
-    assert "ask its operator for a rule" in lines[2]
+    assert "ask the operator of the relay for a rule" in lines[2]
     assert "never.internal:80: no answer within 0.2 s" in lines[3]
 
 
-def test_what_does_not_match_is_untouched(relay: RelayThread, port: int) -> None:
+def test_hosts_that_match_no_pattern_bypass_the_tunnel(relay: RelayThread, port: int) -> None:
     asked = len(relay.asked)
     done = run(relay, sys.executable, FETCH, f"http://127.0.0.1:{port}/")
     assert done.stdout.startswith("status 200\n")
     assert len(relay.asked) == asked
 
 
-def test_the_sitecustomize_that_was_there_still_runs(relay: RelayThread, port: int, tmp_path: Path) -> None:
+def test_an_existing_sitecustomize_still_runs(relay: RelayThread, port: int, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nprint('mine', any('borrowed' in p for p in sys.path))\n")
     done = run(relay, sys.executable, FETCH, f"http://db.internal:{port}/", PYTHONPATH=str(tmp_path))
     assert "mine False\nstatus 200\n" in done.stdout
@@ -195,22 +195,22 @@ def test_the_exit_code_is_that_of_the_command(relay: RelayThread, code: str, exp
 
 
 @pytest.mark.parametrize("command", [["sh", "-c", "exit 3"], [sys.executable, "-I", "-c", "raise SystemExit(3)"]])
-def test_what_cannot_use_the_tunnel_is_told_so(relay: RelayThread, command: list[str]) -> None:
-    assert "its connections went past the tunnel" in run(relay, *command, expected=3).stderr
+def test_a_warning_names_commands_that_bypassed_the_tunnel(relay: RelayThread, command: list[str]) -> None:
+    assert "its connections bypassed it" in run(relay, *command, expected=3).stderr
 
 
-def test_a_command_that_is_not_there(relay: RelayThread) -> None:
+def test_a_command_that_does_not_exist(relay: RelayThread) -> None:
     assert "no-such-program: No such file" in run(relay, "no-such-program", expected=USAGE).stderr
 
 
-def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     before = structlog.get_config()
     assert main(["run", "--relay", "http://relay.invalid", "--"]) == USAGE
     structlog.configure(**before)
-    assert "no command: tunnel run -- CMD" in capsys.readouterr().err
+    assert "no command is given: write tunnel run -- CMD" in capsys.readouterr().err
 
 
-def test_a_wrong_token_ends_it_before_the_command_begins(relay: RelayThread) -> None:
+def test_a_wrong_token_is_reported_before_the_command_starts(relay: RelayThread) -> None:
     done = run(relay, "echo", "begun", expected=NOT_AUTHENTICATED, TUNNEL_TOKEN="wrong")
     assert done.stdout == ""
     assert "check the token" in done.stderr
@@ -221,18 +221,18 @@ def test_a_wrong_token_ends_it_before_the_command_begins(relay: RelayThread) -> 
 BORROWED = sorted((ROOT / "client" / "tunnel_client" / "borrowed").rglob("*.py"))
 
 
-def test_there_is_something_to_borrow() -> None:
+def test_the_borrowed_modules_exist() -> None:
     assert {path.stem for path in BORROWED} > {"borrower", "engine", "pair", "sitecustomize"}
 
 
 @pytest.mark.parametrize("path", BORROWED, ids=lambda path: path.stem)
-def test_what_is_loaded_by_path_needs_only_the_standard_library(path: Path) -> None:
+def test_borrowed_modules_import_only_the_standard_library(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     imported = {source.partition(".")[0] for _, source, _ in imported_names(tree)}
     assert imported <= sys.stdlib_module_names
 
 
-def test_when_the_tunnel_is_gone_nothing_goes_past_it(tmp_path: Path) -> None:
+def test_connections_fail_when_the_tunnel_has_ended(tmp_path: Path) -> None:
     borrowed = Borrowed(str(tmp_path / "nobody"), pair)
     with socket.socket() as sock, pytest.raises(OSError, match="`tunnel run` of this program has ended"):
         borrowed.connect(sock, "db.internal", 80, None)

@@ -1,4 +1,4 @@
-"""The small broker and its protocol, used by the client library of NATS itself, and misused."""
+"""The small broker and its protocol, tested with the client library of NATS and with invalid input."""
 
 import asyncio
 
@@ -45,7 +45,7 @@ async def test_frames() -> None:
 
 
 @in_loop
-async def test_what_ends_early_is_no_frame() -> None:
+async def test_a_truncated_frame_is_not_read() -> None:
     for size in range(1, len(publish("a", 1, b"xyz"))):
         assert await read_frame(reader_of(publish("a", 1, b"xyz")[:size])) is None
 
@@ -61,7 +61,7 @@ async def test_what_ends_early_is_no_frame() -> None:
         b"x" * 200_000,
     ],
 )
-def test_what_is_no_frame_is_an_error(line: bytes) -> None:
+def test_malformed_frames_are_errors(line: bytes) -> None:
     @in_loop
     async def test() -> None:
         with pytest.raises(ProtocolError):
@@ -70,7 +70,7 @@ def test_what_is_no_frame_is_an_error(line: bytes) -> None:
     test()
 
 
-def test_a_group_shares_and_others_get_everything() -> None:
+def test_a_queue_group_shares_messages_and_plain_subscribers_get_all() -> None:
     writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
     first, second, third = (
         Subscription(writer, "a", "g", "1"),
@@ -85,7 +85,7 @@ def test_a_group_shares_and_others_get_everything() -> None:
 
 
 @in_loop
-async def test_the_client_of_nats_takes_it_for_a_server() -> None:
+async def test_the_nats_client_accepts_the_broker_as_a_server() -> None:
     broker = Broker()
 
     left = asyncio.Event()
@@ -115,7 +115,7 @@ async def test_the_client_of_nats_takes_it_for_a_server() -> None:
 
 
 @in_loop
-async def test_who_speaks_something_else_is_put_off_alone() -> None:
+async def test_a_connection_with_another_protocol_is_closed_and_unsubscribed() -> None:
     broker = Broker()
 
     left = asyncio.Event()

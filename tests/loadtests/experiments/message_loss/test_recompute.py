@@ -1,4 +1,4 @@
-"""Spark reads the records of a run and comes to the same report."""
+"""Spark computes the same report from the records of a run."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SIZE = 50
 
 
 def write_run(directory: Path) -> Report:
-    """A run without processes: five messages are lost in two gaps, and one comes twice."""
+    """Write the records of an imagined run: five messages are lost in two gaps, and one arrives twice."""
     statistics = PhaseStatistics()
     received: list[list[int]] = [[], []]
     with Recorder(directory, "sender", statistics) as sender:
@@ -50,6 +50,6 @@ def test_spark_agrees(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
         spark.stop()
 
 
-def test_without_records_it_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_records_are_an_error_that_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert recompute.main([str(tmp_path)]) == 2
     assert "run python -m loadtests.experiments.message_loss first" in capsys.readouterr().err

@@ -1,10 +1,10 @@
-"""The report's arithmetic, on the numbers of the document's own sample, and its form."""
+"""The report: its format, and its arithmetic, on the numbers of the sample in the seed document."""
 
 from loadtests.experiments.message_loss.report import Gap, Report, find_gaps, side_by_side
 from loadtests.experiments.message_loss.statistics import Count, Phase, PhaseStatistics
 
 
-def test_a_gap_is_what_was_received_less_what_was_expected() -> None:
+def test_a_gap_is_the_received_number_less_the_expected_one() -> None:
     assert Gap(expected=25_269, received=25_296).size == 27  # the document prints 17 for these two
     assert Gap(expected=25_269, received=25_286).size * 12_288 == 208_896  # and this product is of 17
 
@@ -17,7 +17,7 @@ def test_gaps_in_the_middle_at_the_beginning_and_at_the_end() -> None:
     assert find_gaps([3, 4, 8], 10) == [Gap(1, 3), Gap(5, 8), Gap(9, 11)]
 
 
-def test_statistics_know_what_the_socket_has_not_taken() -> None:
+def test_statistics_distinguish_buffered_and_written_bytes() -> None:
     statistics = PhaseStatistics()
     for _ in range(3):
         statistics.increment_out_bytes(10)
@@ -43,7 +43,7 @@ def sample() -> Report:
     return Report.of("raw", "builtin", 100, [[1, 2], [5, 5]], statistics)
 
 
-def test_every_line_is_computed_from_the_run() -> None:
+def test_every_line_of_the_report_comes_from_the_run() -> None:
     report = sample()
     assert (report.published, report.total, report.twice, report.lost) == (6, 4, 1, 3)
     assert report.lost == report.published - (report.total - report.twice)
@@ -80,13 +80,13 @@ def test_every_line_is_computed_from_the_run() -> None:
     ]
 
 
-def test_no_gap_is_said_too_and_the_outage_where_it_was_measured() -> None:
+def test_a_report_states_zero_gaps_and_a_measured_outage() -> None:
     report = Report.of("tunnel", "nats", 100, [[]], PhaseStatistics())
     report.outage_ms = 1234
     assert "  Gap: 0" in report.lines()
     assert report.lines()[-1] == "Disconnected for 1,234 ms"
 
 
-def test_two_reports_beside_each_other() -> None:
+def test_two_reports_side_by_side() -> None:
     assert side_by_side(["a", "bcd", "e"], ["x"]) == ["a      x", "bcd", "e"]
     assert side_by_side([], ["x"]) == ["    x"]

@@ -1,4 +1,4 @@
-"""The experiment itself, small: without the tunnel messages are lost, with it none, and Spark counts the same."""
+"""A small run of the experiment: without the tunnel messages are lost, with it none, and Spark counts the same."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,7 @@ from loadtests.experiments.message_loss.report import Report
 from loadtests.experiments.message_loss.run import Experiment, run
 from tests.support.loops import run as run_in_loop
 
-# Half a second of messages is on the path when it dies: some are lost, however busy the machine.
+# Half a second of messages is on the path when it dies, so that some are lost however busy the machine is.
 SMALL = Experiment(rate=200, size_bytes=2048, receivers=2, break_after_s=1.5, delay_ms=500.0)
 
 
@@ -38,7 +38,7 @@ def test_a_broken_path_loses_messages(broker: str, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("carrier", ["poll", "link"])
-def test_behind_the_tunnel_none_is_lost(carrier: str, tmp_path: Path) -> None:
+def test_through_the_tunnel_no_message_is_lost(carrier: str, tmp_path: Path) -> None:
     report = report_of(replace(SMALL, mode="tunnel", delay_ms=20.0, carrier=carrier, directory=tmp_path))
     assert (report.gaps, report.twice) == ([], 0)
     assert report.total == report.published > 0

@@ -1,0 +1,58 @@
+// The attachment of an endpoint at its relay: ATTACH, generations, epochs (section 6).
+
+import { KIND, encodeAttach } from '../wire/envelope.mjs';
+import { RepeatedRequest } from './repeat.mjs';
+import { RESULT } from './response.mjs';
+
+const MOST_OPEN = 8; // 7.8
+const LARGEST_BODY = 4 * 1024 * 1024;
+
+export class Attachment {
+  /** `attached(info, fresh)`, `fatal(why)` and `trouble(why)` are called as it goes. */
+  constructor({ client, identity, name, pullInterval, times, attached, fatal, trouble }) {
+    Object.assign(this, { client, identity, name, pullInterval, times, onAttached: attached, onFatal: fatal, trouble });
+    this.generation = 0;
+    this.info = null;
+    this.request = null;
+  }
+
+  /** Attach, or attach again. After STATUS(stale) the generation more than doubles (7.10). */
+  attach(stale = false) {
+    this.request?.stop();
+    this.generation = stale ? this.generation * 2 + 1 + Math.floor(Math.random() * 16) : this.generation + 1;
+    const body = encodeAttach({
+      secret: this.identity.secret,
+      generation: this.generation,
+      pullInterval: this.pullInterval,
+      largestBody: LARGEST_BODY,
+      name: this.name,
+    });
+    this.request = new RepeatedRequest({
+      client: this.client,
+      body,
+      maxOpen: MOST_OPEN,
+      deadline: this.times.deadline,
+      smoothed: () => this.times.srtt,
+      isAnswer: (result) => result.of === KIND.ATTACHED && result.value.generation === this.generation,
+      // 7.9: neither is final in answer to ATTACH
+      isFailure: (result) => result.kind === RESULT.UNKNOWN || result.kind === RESULT.TOO_LARGE,
+      done: (result, request) => this.answered(result, request),
+      failed: (why) => this.trouble(why),
+    });
+  }
+
+  answered(result, request) {
+    this.request = null;
+    if (result.kind === RESULT.STALE) return this.attach(true);
+    if (result.kind !== RESULT.ANSWER) return this.onFatal(result.why);
+    if (request.sent === 1) this.times.sample(performance.now() - request.startedAt);
+    const before = this.info;
+    this.info = result.value;
+    const fresh = this.info.fresh || (before !== null && !before.epoch.equals(this.info.epoch)); // 6.3
+    this.onAttached(this.info, fresh);
+  }
+
+  stop() {
+    this.request?.stop();
+  }
+}

@@ -1,0 +1,91 @@
+// The command line: what is meant, or a UsageError that says what is wrong.
+
+import { readFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+
+export class UsageError extends Error {}
+
+export const USAGE = `usage:
+  node main.mjs connect --relay URL [--token-file FILE] [--carrier poll|link] [--proxy http://HOST:PORT] TARGET
+      TARGET is HOST:PORT or service:NAME; standard input -> connection -> standard output
+  node main.mjs serve --relay URL [--token-file FILE] [--carrier poll|link] [--endpoint-name NAME] NAME [--to HOST:PORT]
+      offers the service NAME: connections are echoed, or joined with HOST:PORT`;
+
+const OPTIONS = {
+  relay: { type: 'string' },
+  'token-file': { type: 'string' },
+  carrier: { type: 'string', default: 'poll' },
+  proxy: { type: 'string' },
+  'endpoint-name': { type: 'string', default: '' },
+  to: { type: 'string' },
+};
+
+function hostAndPort(text, what) {
+  const match = /^(?:\[([^\]]+)\]|([^:]+)):(\d{1,5})$/.exec(text);
+  const port = match && Number(match[3]);
+  if (!match || port < 1 || port > 65_535)
+    throw new UsageError(`${what} ${text} is not HOST:PORT; write it like 127.0.0.1:8080`);
+  return { host: match[1] ?? match[2], port, text };
+}
+
+function httpUrl(text, what, schemes) {
+  let url;
+  try {
+    url = new URL(text);
+  } catch {
+    throw new UsageError(`${what} ${text} is not a URL; write it like http://127.0.0.1:8080`);
+  }
+  if (!schemes.includes(url.protocol))
+    throw new UsageError(`${what} ${text} has the scheme ${url.protocol}; choose one of ${schemes.join(' ')}`);
+  return text;
+}
+
+function tokenOf(file) {
+  if (!file) return process.env.TUNNEL_TOKEN;
+  try {
+    return readFileSync(file, 'utf8').trim();
+  } catch (error) {
+    throw new UsageError(`the token file ${file} cannot be read (${error.code}); give a file that you can read`);
+  }
+}
+
+export function parse(argv) {
+  const [command, ...rest] = argv;
+  if (command !== 'connect' && command !== 'serve')
+    throw new UsageError(`there is no command ${command ?? '(none)'}; choose connect or serve`);
+  let parsed;
+  try {
+    parsed = parseArgs({ args: rest, options: OPTIONS, allowPositionals: true });
+  } catch (error) {
+    throw new UsageError(error.message);
+  }
+  const { values, positionals } = parsed;
+  if (!values.relay) throw new UsageError('no relay is named; give --relay URL');
+  if (!['poll', 'link'].includes(values.carrier))
+    throw new UsageError(`there is no carrier ${values.carrier}; choose poll or link`);
+  if (positionals.length !== 1)
+    throw new UsageError(
+      `${command} takes one ${command === 'connect' ? 'TARGET' : 'NAME'}, not ${positionals.length}`,
+    );
+  const relay = httpUrl(values.relay, '--relay', ['http:', 'https:']);
+  if (values.proxy && relay.startsWith('https:'))
+    throw new UsageError('--proxy works with http:// relays only; leave it out or use an http:// relay');
+  const common = {
+    command,
+    relay,
+    carrier: values.carrier,
+    token: tokenOf(values['token-file']),
+    proxy: values.proxy && httpUrl(values.proxy, '--proxy', ['http:']),
+  };
+  if (command === 'serve')
+    return {
+      ...common,
+      endpointName: values['endpoint-name'],
+      service: positionals[0],
+      to: values.to && hostAndPort(values.to, '--to'),
+    };
+  const [text] = positionals;
+  const target = text.startsWith('service:') ? { service: text.slice(8), text } : hostAndPort(text, 'the target');
+  if (target.service === '') throw new UsageError('the service has no name; write service:NAME');
+  return { ...common, target };
+}

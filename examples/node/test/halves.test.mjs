@@ -1,0 +1,175 @@
+// Rules of the two halves of a connection, without a network.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { IntegrityError, Receiver } from '../lib/connection/receiver.mjs';
+import { Sender } from '../lib/connection/sender.mjs';
+import { StreamDigest } from '../lib/digest.mjs';
+import { TYPE } from '../lib/wire/packet.mjs';
+import { decodeAck, encodeEnd } from '../lib/wire/payloads.mjs';
+
+const FIRST = 0xfffffffe; // so that numbers wrap
+
+function opened(window, edge = 1 << 20) {
+  const sender = new Sender(FIRST, edge);
+  sender.opened(window, 0);
+  return sender;
+}
+
+function send(sender, limit, now = 0) {
+  const sent = [];
+  for (;;) {
+    const again = sender.again();
+    const flight = again ?? sender.nextNew(limit);
+    if (!flight) return sent;
+    sent.push({ flight, attempt: sender.attempted(flight, now) });
+  }
+}
+
+const ack = (cumulative, more = {}) => ({
+  cumulative: cumulative >>> 0,
+  window: 1 << 20,
+  delay: 0,
+  cause: cumulative >>> 0,
+  attempt: 0,
+  ranges: [],
+  ...more,
+});
+const payload = (bytes) => bytes.reduce((sum, { flight }) => sum + flight.length, 0);
+
+test('3.6: before ACCEPTED at most 64 KiB leave, in packets of at most 1 KiB, and no FINISH', () => {
+  const sender = new Sender(FIRST, 1 << 20);
+  sender.write(Buffer.alloc(100_000));
+  sender.wantFinish = true;
+  const sent = send(sender, 8192);
+  assert.equal(payload(sent), 65_536);
+  assert.ok(sent.every(({ flight }) => flight.length <= 1024 && flight.type === TYPE.DATA));
+});
+
+test('4.1: the window limits what is in flight, and its right edge never moves left', () => {
+  const sender = opened(10_000);
+  sender.write(Buffer.alloc(50_000));
+  assert.equal(payload(send(sender, 4096)), 10_000);
+  sender.acknowledge(ack(FIRST + 1, { window: 1000 }), 10);
+  assert.equal(sender.windowEnd, 10_000);
+  sender.acknowledge(ack(FIRST + 1, { window: 8192 }), 10);
+  assert.equal(payload(send(sender, 4096)), 2288);
+});
+
+test('4.4: an ACK of packets that were never sent is malformed', () => {
+  const sender = opened(10_000);
+  sender.write(Buffer.alloc(10));
+  send(sender, 4096);
+  assert.ok(sender.acknowledge(ack(FIRST + 5), 1).malformed);
+  assert.ok(sender.acknowledge(ack(FIRST, { ranges: [[0, 9]] }), 1).malformed);
+  assert.equal(sender.acknowledge(ack(FIRST + 1), 1).fresh.length, 1);
+});
+
+test('4.11: the edge limits the load on the relay; with none, one packet of 1 KiB may leave', () => {
+  const sender = opened(1 << 20, 8192);
+  sender.write(Buffer.alloc(50_000));
+  assert.equal(payload(send(sender, 4096)), 8192);
+  sender.setEdge({ sequence: (FIRST + 1) >>> 0, bytes: 6000 });
+  assert.equal(sender.load(), 4096); // the packet up to S left before the EDGE came
+  assert.equal(payload(send(sender, 4096)), 1904);
+  sender.acknowledge(ack(FIRST + 3), 1);
+  sender.setEdge({ sequence: (FIRST + 3) >>> 0, bytes: 0 });
+  assert.deepEqual(
+    send(sender, 4096).map(({ flight }) => flight.length),
+    [1024],
+  );
+});
+
+test('4.10: after DROPPED(full) with limit 0 nothing leaves until an EDGE', () => {
+  const sender = opened(1 << 20);
+  sender.write(Buffer.alloc(9000));
+  assert.equal(send(sender, 4096).length, 3);
+  sender.dropped((FIRST + 2) >>> 0, (FIRST + 3) >>> 0, 0);
+  sender.write(Buffer.alloc(100));
+  assert.equal(send(sender, 4096).length, 0);
+  sender.setEdge({ sequence: (FIRST + 1) >>> 0, bytes: 20_000 });
+  assert.deepEqual(
+    send(sender, 4096).map(({ attempt }) => attempt.number),
+    [1, 1, 0],
+  );
+});
+
+test('4.6: the timer runs from the receipt, resends the oldest packet alone, and doubles', () => {
+  const sender = opened(1 << 20);
+  sender.write(Buffer.alloc(9000));
+  const sent = send(sender, 4096);
+  assert.equal(sender.recovery.rtoAt(), Infinity);
+  for (const { flight, attempt } of sent) sender.recovery.receipted(flight, attempt, 100);
+  assert.equal(sender.recovery.rtoAt(), 1100);
+  sender.recovery.handleTimeout(1100);
+  const again = send(sender, 4096, 1100);
+  assert.deepEqual(
+    again.map(({ flight }) => flight.sequence),
+    [FIRST + 1],
+  );
+  sender.recovery.receipted(again[0].flight, again[0].attempt, 1200);
+  assert.equal(sender.recovery.rtoAt(), 3200);
+});
+
+const data = (sequence, text, attempt = 0) => ({
+  type: TYPE.DATA,
+  sequence: sequence >>> 0,
+  attempt,
+  payload: Buffer.from(text),
+});
+
+test('4.3, 4.4: what is missing is named in ranges, newest first; what is refused is no cause', () => {
+  const receiver = new Receiver(100, 50);
+  receiver.start(FIRST, 0, 0);
+  for (const [number, text] of [
+    [2, 'b'],
+    [3, 'c'],
+    [6, 'f'],
+  ])
+    receiver.handle(data(FIRST + number, text), 5);
+  assert.ok(receiver.ackAt() <= 5);
+  const made = decodeAck(receiver.makeAck(5));
+  assert.equal(made.cumulative, FIRST);
+  assert.deepEqual(made.ranges, [
+    [4, 4],
+    [0, 1],
+  ]);
+  receiver.handle(data(FIRST + 7, 'x'.repeat(200)), 6);
+  assert.equal(decodeAck(receiver.makeAck(7)).cause, 4);
+});
+
+test('4.12: a window update leaves unasked when enough of the window has opened', () => {
+  const receiver = new Receiver(1000, 1 << 20);
+  receiver.start(FIRST, 0, 0);
+  for (let i = 1; i <= 10; i += 1) receiver.handle(data(FIRST + i, 'x'.repeat(100)), 0);
+  assert.equal(decodeAck(receiver.makeAck(0)).window, 0);
+  receiver.read();
+  receiver.read();
+  assert.equal(receiver.ackAt(), Infinity);
+  receiver.read();
+  assert.equal(receiver.ackAt(), -Infinity);
+  assert.equal(decodeAck(receiver.makeAck(0)).window, 300);
+});
+
+test('5.1: a wrong digest or length is an integrity error, and FINISH is not acknowledged before', () => {
+  const digest = new StreamDigest();
+  digest.update(Buffer.from('ab'));
+  const end = (length, hash) => ({
+    type: TYPE.FINISH,
+    sequence: (FIRST + 2) >>> 0,
+    attempt: 0,
+    payload: encodeEnd({ length, digest: hash }),
+  });
+  for (const wrong of [end(3, digest.digest()), end(2, Buffer.alloc(16))]) {
+    const receiver = new Receiver(100, 50);
+    receiver.start(FIRST, 0, 0);
+    receiver.handle(wrong, 0); // ahead of the data: kept, but in no range
+    assert.deepEqual(decodeAck(receiver.makeAck(0)).ranges, []);
+    assert.throws(() => receiver.handle(data(FIRST + 1, 'ab'), 0), IntegrityError);
+  }
+  const receiver = new Receiver(100, 50);
+  receiver.start(FIRST, 0, 0);
+  receiver.handle(data(FIRST + 1, 'ab'), 0);
+  receiver.handle(end(2, digest.digest()), 0);
+  assert.ok(receiver.finished);
+});

@@ -1,0 +1,78 @@
+"""Single POST requests: which connection each uses, and how much of an answer is read."""
+
+import asyncio
+from random import Random
+
+import msgspec
+
+from tests.carriers.origin import Origin, answer
+from tests.support.loops import in_loop
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.http_exchanger import HttpExchanger
+from tunnel.exchange import LaneConfig, Lanes
+from tunnel.wire import Buffer
+
+MIB = 1 << 20
+
+
+class Recorded:
+    """The outcomes of requests, in order: the body of the answer, or the text of the failure."""
+
+    def __init__(self) -> None:
+        self.outcomes: asyncio.Queue[bytes | str] = asyncio.Queue()
+
+    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
+        self.outcomes.put_nowait(bytes(body))
+
+    def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
+        self.outcomes.put_nowait(text)
+
+    def sent(self, size_bytes: int) -> None:
+        """Do nothing: these tests do not count bytes."""
+
+
+@in_loop
+async def test_7_5_a_repeat_and_all_later_requests_leave_the_old_connections() -> None:
+    request = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
+    assert request is not None
+    told = Recorded()
+    async with Origin(answer("200 OK", b"ok")) as relay:
+        exchanger = HttpExchanger(Dialing(relay.url, proxy=None), MIB)
+        exchanger.start(told)
+        for number, repeat in enumerate((0, 0, 1, 0, 2)):
+            exchanger.send(msgspec.structs.replace(request, id=number, repeat=repeat))
+            assert await told.outcomes.get() == b"ok"
+        first, second, repeated, later, again = relay.ports
+        assert first == second
+        assert repeated == later
+        assert len({first, repeated, again}) == 3
+        async with asyncio.timeout(10):  # no request will use them any more
+            assert [await relay.ended.get(), await relay.ended.get()] == [first, repeated]
+        await exchanger.close()
+
+
+class Endless(Origin):
+    """Answers with more than a relay ever sends, and never ends its answer."""
+
+    async def respond(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n")
+        for _ in range(64):
+            writer.write(bytes(MIB))
+            await writer.drain()
+
+
+@in_loop
+async def test_an_answer_without_end_is_read_to_the_limit_and_its_connection_closed() -> None:
+    request = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
+    assert request is not None
+    told = Recorded()
+    async with Endless(b"") as stranger:
+        exchanger = HttpExchanger(Dialing(stranger.url, proxy=None), MIB)
+        exchanger.start(told)
+        exchanger.send(request)
+        async with asyncio.timeout(10):
+            body = await told.outcomes.get()
+            assert isinstance(body, bytes)
+            assert MIB < len(body) < 4 * MIB
+            assert await stranger.ended.get() == stranger.ports[0]
+        await exchanger.close()

@@ -1,0 +1,41 @@
+"""The request that turns an HTTP connection into a raw one: what it takes over, and where it must not go."""
+
+import asyncio
+
+import pytest
+
+from tests.carriers.origin import Origin, answer
+from tests.support.loops import in_loop
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.upgrade import UpgradeRefusedError, upgrade
+
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tunnel-link/1\r\n\r\n"
+
+
+@in_loop
+async def test_bytes_that_arrive_with_the_101_are_kept() -> None:
+    async with Origin(SWITCHING + b"the first message") as relay:
+        upgraded = await upgrade(Dialing(relay.url, proxy=None))
+        assert upgraded.early == b"the first message"
+        upgraded.transport.abort()
+        upgraded.lost(None)
+        await upgraded.close()
+
+
+@in_loop
+async def test_the_token_follows_no_redirect_of_a_link() -> None:
+    async with Origin(answer("200 OK")) as other, Origin(b"") as relay:
+        relay.response = answer("307 Temporary Redirect", Location=f"{other.url}/link")
+        with pytest.raises(UpgradeRefusedError, match="HTTP 307"):
+            await upgrade(Dialing(relay.url, token="tnl_x", proxy=None))
+        assert other.heads == []
+        assert "Authorization: Bearer tnl_x" in relay.heads[0]
+
+
+@in_loop
+async def test_a_refused_upgrade_leaves_no_connection_open() -> None:
+    async with Origin(answer("404 Not Found", b"no link here")) as relay:
+        with pytest.raises(UpgradeRefusedError, match="HTTP 404 instead of an upgrade: no link here"):
+            await upgrade(Dialing(relay.url, proxy=None))
+        async with asyncio.timeout(10):
+            assert await relay.ended.get() == relay.ports[0]

@@ -1,0 +1,74 @@
+"""Commands with odd arguments: each ends with one line that names the argument, never with a traceback."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.rig import Rig
+from tunnel_client.cli.main import main
+
+NO_UTF8 = "a\udcff"  # as a byte that is no UTF-8 arrives in sys.argv
+LONG = "a" * 300
+
+CASES = [
+    (["forward", "9000:a:1", "9000:b:1"], "127.0.0.1:9000 -> a:1 and 127.0.0.1:9000 -> b:1 have the same local port"),
+    (["forward", "*:9000:a:1", "9000:b:1"], "have the same local port"),
+    (["forward", "udp/9000:a:1", "udp/9000:b:1"], "have the same local port"),
+    (["forward", f"9000:{NO_UTF8}:1"], r"'a\udcff' is not a host"),
+    (["forward", f"9000:{NO_UTF8}"], r"'a\udcff' is not a host"),
+    (["forward", f"9000:{LONG}:1"], "aaa...' is not a host"),
+    (["connect", f"{NO_UTF8}:1"], r"'a\udcff' is not a host: write HOST:PORT"),
+    (["connect", f"{LONG}:1"], "aaa...' is not a host"),
+    (["connect", LONG], "aaa...' is not a host"),
+    (["connect", "a b:1"], "'a b' is not a host"),
+    (["connect", ""], "'' is not a target"),
+    (["doctor", f"{NO_UTF8}:1"], "is not a host"),
+    (["expose", "", "127.0.0.1:1"], "'' is not the name of a service: write a name"),
+    (["expose", LONG, "127.0.0.1:1"], "aaa...' is not the name of a service"),
+    (["expose", NO_UTF8, "127.0.0.1:1"], "is not the name of a service"),
+    (["expose", "a", f"{NO_UTF8}:1"], "is not a host: write HOST:PORT"),
+    (["expose", "a", "127.0.0.1:1", "a", "127.0.0.1:2"], "the name a is given twice, for 127.0.0.1:1 and for 127.0.0"),
+    (["proxy", f"{NO_UTF8}:1"], "is not a host: write PORT"),
+]
+
+
+@pytest.fixture
+def said(known: Rig, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main(list(arguments))
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(("arguments", "text"), CASES)
+def test_an_odd_argument_is_explained(arguments: list[str], text: str, said: Any) -> None:
+    code, printed = said(*arguments)
+    assert code == 2
+    assert text in printed
+    assert printed.count("\n") == 1
+    assert "internal error" not in printed
+
+
+@pytest.mark.parametrize("seconds", ["0.1", "1e12", "nan", "-1", "x"])
+def test_a_user_timeout_that_fits_nowhere_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["connect", "a:1", f"--user-timeout={seconds}"])
+    assert stopped.value.code == 2
+    assert f"argument --user-timeout: '{seconds}' is not" in capsys.readouterr().err
+
+
+def test_ports_that_differ_in_address_or_protocol_can_be_forwarded_together(said: Any) -> None:
+    code, printed = said("forward", "127.0.0.1:9001:a:1", "127.0.0.2:9001:a:1", "udp/9001:a:1", "0:b:1", "0:b:1", "x")
+    assert code == 2
+    assert "'x' is not a forward specification" in printed
+
+
+def test_a_status_directory_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "file"))
+    assert main(["status", "--once"]) == 2
+    assert "file/tunnel cannot be read: Not a directory: set XDG_RUNTIME_DIR" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""Refusals and redirects of another party: final before the first attach, failures of one body after it (7.9)."""
+
+import pytest
+
+from tests.exchange.loop import Fate, Loop, data_frame, data_packet
+from tests.exchange.test_lanes import KIB, MS, SECOND, STEADY, attached_loop, pushes, received
+from tunnel.exchange import AttachedEvent, AttachRefused, BatchDone, Detached, Recovered, Request, Troubled
+from tunnel.wire import Exchange, decode_envelope, mask_of, parse_packets
+
+FOREIGN = [301, 302, 303, 307, 308, 401, 403, 415]
+
+
+def names(request: Request) -> list[int]:
+    """The sequence numbers of the packets in a request."""
+    message = decode_envelope(b"".join(request.body))
+    return [packet.sequence for packet in parse_packets(message.data)[0]] if isinstance(message, Exchange) else []
+
+
+def masks(loop: Loop) -> list[int]:
+    """The masks of the pushes that left, in order."""
+    pushed = (request for _, request in loop.requests if request.lane >= 0 and not request.pull)
+    return [mask_of(b"".join(request.body)) for request in pushed]
+
+
+@pytest.mark.parametrize("status", FOREIGN)
+def test_before_the_first_attach_it_is_final(status: int) -> None:
+    loop = Loop(STEADY, lambda request, now: Fate(status=status))
+    loop.run(60 * SECOND)
+    (refused,) = loop.told(AttachRefused)
+    assert isinstance(refused, AttachRefused)
+    assert (refused.status, refused.code, len(loop.requests)) == (status, 0, 1)
+
+
+@pytest.mark.parametrize("status", FOREIGN)
+def test_after_it_the_body_is_repeated_with_a_mask(status: int) -> None:
+    loop = attached_loop(packets=1)
+    loop.lanes.set_pulling(False)
+    loop.fate = pushes(Fate(status=status), Fate(status=status))
+    loop.run(10 * SECOND)
+    assert received(loop) == [1]
+    assert loop.told(AttachRefused) == loop.told(Detached) == []
+    assert loop.told(BatchDone) == [BatchDone(1, ok=True)]
+    first, second, third = masks(loop)
+    assert first == 0
+    assert 0 not in (second, third)
+
+
+def test_407_is_final_at_any_time() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes(Fate(status=407))
+    loop.run(60 * SECOND)
+    assert len(loop.told(AttachRefused)) == len(loop.told(Detached)) == 1
+
+
+def test_a_body_that_is_always_refused_is_given_up_and_others_go_on() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = lambda request, now: Fate(status=403) if 1 in names(request) else Fate()
+    loop.run(40 * MS)
+    loop.queue.extend(data_packet(name) for name in range(2, 50))
+    loop.run(20 * SECOND)
+    assert received(loop) == list(range(2, 50))
+    first, *others = loop.told(BatchDone)
+    assert first == BatchDone(1, ok=False)
+    assert all(isinstance(event, BatchDone) and event.ok for event in others)
+    assert len([request for _, request in loop.requests if 1 in names(request)]) == 8
+    assert loop.told(AttachRefused) == []
+
+
+@pytest.mark.parametrize("status", FOREIGN)
+def test_a_refused_pull_is_repeated_until_it_works(status: int) -> None:
+    loop = attached_loop()
+    loop.fate = lambda request, now: Fate(status=status) if now < 5 * SECOND else Fate()
+    loop.run(4 * SECOND)
+    (troubled,) = loop.told(Troubled)
+    assert isinstance(troubled, Troubled)
+    assert str(status) in troubled.last
+    loop.run(10 * SECOND)
+    assert len(loop.told(Recovered)) == 1
+    assert loop.told(AttachRefused) == loop.told(BatchDone) == []
+
+
+def test_an_attach_after_the_first_is_repeated() -> None:
+    loop = attached_loop()
+    loop.relay.restart()
+    loop.fate = lambda request, now: Fate(status=302) if request.lane < 0 and now < 5 * SECOND else Fate()
+    loop.run(40 * SECOND)
+    assert loop.told(AttachRefused) == []
+    assert len(loop.told(AttachedEvent)) == 2
+
+
+def answer_limits(loop: Loop) -> list[int]:
+    """The answer limits of the requests that left, in order, without those of ATTACH."""
+    messages = [decode_envelope(b"".join(request.body)) for _, request in loop.requests]
+    return [message.answer_bytes_max for message in messages if isinstance(message, Exchange)]
+
+
+@pytest.mark.parametrize("status", FOREIGN)
+def test_an_exchange_that_is_refused_with_masks_asks_for_smaller_answers(status: int) -> None:
+    """A proxy that limits answers refuses the same answer for ever; the relay repeats as much of it as fits."""
+    loop = attached_loop()
+    loop.relay.give([data_frame(name, 1000) for name in range(60)])
+    loop.fate = lambda request, now: Fate(status=status) if answer_limits(loop)[-1] > 20 * KIB else Fate()
+    loop.run(5 * SECOND)
+    assert loop.delivered == list(range(60))
+    assert loop.lanes.answer_bytes == 16 * KIB
+    limits = answer_limits(loop)
+    assert limits[:2] == [64 * KIB, 64 * KIB]
+    assert {32 * KIB, 16 * KIB} <= set(limits)
+    assert loop.told(AttachRefused) == []
+
+
+def test_refused_answers_are_asked_for_with_4_kib_at_least() -> None:
+    loop = attached_loop()
+    loop.fate = lambda request, now: Fate(status=403)
+    loop.run(20 * SECOND)
+    assert loop.lanes.answer_bytes == min(answer_limits(loop)) == 4 * KIB

@@ -1,0 +1,169 @@
+"""Explains the failures of connections to a relay, for commands and doctor: what happened, and what to do about it.
+
+The kinds of a failure of TLS are those that need different advice. All of them are final: a repeat would end in the
+same way.
+"""
+
+import ssl
+from collections.abc import Iterator
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+__all__ = ["Failure", "describe_failure", "explain", "is_final"]
+
+_EXPIRED, _NOT_YET = 10, 9  # the numbers of OpenSSL's X509_V_ERR_...
+_WRONG_NAMES = frozenset({62, 63, 64})
+_UNKNOWN_ISSUERS = frozenset({2, 18, 19, 20, 21})
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+_VERSIONS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE"})
+_NO_CERTIFICATE = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED"})
+_BAD_CERTIFICATE = frozenset(
+    {"TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_UNKNOWN"}
+)
+_CERTIFICATES = frozenset({"expired", "not-yet-valid", "wrong-name", "unknown-issuer", "certificate"})
+_FINAL = _CERTIFICATES | {"plain-http", "tls-version", "no-own-certificate", "own-certificate", "url"}
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A failure: its kind, what happened, and what to do; `advice` is empty where it depends on the caller."""
+
+    kind: str
+    text: str
+    advice: str = ""
+
+    @property
+    def is_about_certificate(self) -> bool:
+        """Whether the certificate of the relay was refused here."""
+        return self.kind in _CERTIFICATES
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.advice}" if self.advice else self.text
+
+
+def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failure:
+    """Return the explanation of an error that a request to the relay at `base` raised.
+
+    `is_first` means that nothing has ever answered there. Then the scheme of the URL may be wrong.
+    """
+    where = f"{base.host}:{base.port}"
+    # Some of aiohttp's errors are SSL errors by their class, but without the attributes of those.
+    tls = next(
+        (one for one in _chain(error) if isinstance(one, ssl.SSLError) and not isinstance(one, aiohttp.ClientError)),
+        None,
+    )
+    if tls is not None:
+        where = _speaker(error, base)
+        return _of_certificate(tls, where) if isinstance(tls, ssl.SSLCertVerificationError) else _of_tls(tls, where)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    match error:
+        case aiohttp.ClientHttpProxyError(status=407):
+            return Failure("proxy-password", error.message)
+        case aiohttp.ClientHttpProxyError():
+            return Failure("proxy", f"the proxy answers HTTP {error.status} {error.message}")
+        case aiohttp.ClientConnectorCertificateError():
+            return Failure("certificate", f"the certificate of {where} is not accepted ({error.certificate_error})")
+        case aiohttp.InvalidURL():
+            return Failure("url", f"{error} is not a URL", "write https://HOST or http://HOST:PORT")
+        case aiohttp.ClientProxyConnectionError():
+            return Failure("proxy", f"the proxy cannot be reached ({_reason(error.os_error)})")
+        case aiohttp.ClientConnectorDNSError():
+            return Failure("name", f"the name {error.host} cannot be resolved ({_reason(error.os_error)})")
+        case aiohttp.ClientConnectorError():
+            kind = "refused" if isinstance(error.os_error, ConnectionRefusedError) else "other"
+            return Failure(kind, _reason(error.os_error))
+        case TimeoutError():
+            return Failure("timeout", "no answer in time")
+        case aiohttp.ServerDisconnectedError():
+            hint = " (if TLS is spoken there, the URL must begin with https://)"
+            said = "the connection was closed before an answer came"
+            return Failure("cut", said + (hint if is_first and base.scheme == "http" else ""))
+        case aiohttp.ClientResponseError() if is_first and base.scheme == "http":
+            return Failure("no-http", f"{where} does not answer in HTTP", "write https:// if TLS is spoken there")
+        case aiohttp.ClientPayloadError() | ConnectionError():
+            return Failure("cut", text)
+    return Failure("other", text)
+
+
+def describe_failure(error: BaseException, base: URL, *, is_first: bool = False) -> str:
+    """Return the explanation on one line, for people."""
+    return " ".join(str(explain(error, base, is_first=is_first)).split())
+
+
+def is_final(error: BaseException, base: URL) -> bool:
+    """Whether trying again is of no use until the user changes something: a wrong certificate, URL or version."""
+    return explain(error, base).kind in _FINAL
+
+
+def _of_certificate(error: ssl.SSLCertVerificationError, where: str) -> Failure:
+    code = error.verify_code
+    if code == _EXPIRED:
+        text = f"the certificate of {where} has expired"
+        return Failure(
+            "expired", text, "check this machine's clock; if it is right, ask the relay's operator to renew it"
+        )
+    if code == _NOT_YET:
+        text = f"the certificate of {where} is not valid yet"
+        return Failure("not-yet-valid", text, "check this machine's clock; if it is right, ask the relay's operator")
+    if code in _WRONG_NAMES:
+        text = f"the certificate that {where} shows is for another name"
+        return Failure(
+            "wrong-name", text, "write in the URL the name that the certificate is for, or ask the relay's operator"
+        )
+    if code in _UNKNOWN_ISSUERS:
+        return Failure(
+            "unknown-issuer",
+            f"this machine does not trust the issuer of the certificate of {where} ({error.verify_message})",
+            "if your company inspects TLS and issued it, or if it is the relay's own, name the issuer's certificate "
+            "with --ca FILE; otherwise do not go on",
+        )
+    reason = error.verify_message or str(error)
+    return Failure("certificate", f"the certificate of {where} is not accepted ({reason})", "ask the relay's operator")
+
+
+def _speaker(error: BaseException, base: URL) -> str:
+    """Return with whom TLS was spoken: over plain HTTP only a proxy can speak it."""
+    if base.scheme == "http":
+        return "the proxy"
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError):
+        return f"{error.host}:{error.port}"
+    return f"{base.host}:{base.port}"
+
+
+def _of_tls(error: ssl.SSLError, where: str) -> Failure:
+    reason = error.reason or ""
+    if reason in _NO_TLS:
+        text = f"{where} answers, but not in TLS"
+        return Failure("plain-http", text, "write http:// instead of https://, or the port on which it speaks TLS")
+    if reason in _VERSIONS:
+        text = f"{where} speaks no version of TLS that this machine accepts ({reason.lower().replace('_', ' ')})"
+        return Failure("tls-version", text, "ask the relay's operator to allow TLS 1.2 or 1.3")
+    if reason in _NO_CERTIFICATE:
+        text = f"{where} asks for a certificate of yours"
+        return Failure("no-own-certificate", text, "name the file with it and its key with --cert FILE")
+    if reason in _BAD_CERTIFICATE:
+        text = f"{where} does not accept the certificate that --cert names ({reason.lower().replace('_', ' ')})"
+        return Failure("own-certificate", text, "ask the relay's operator for another one")
+    text = f"the TLS handshake with {where} failed ({' '.join(str(error).split())})"
+    return Failure("tls", text)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and its causes, the nearest first."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        nested = (getattr(one, "certificate_error", None), getattr(one, "os_error", None), one.__cause__)
+        waiting += [each for each in nested if isinstance(each, BaseException)]
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused"
+    return error.strerror or str(error) or type(error).__name__
