@@ -310,7 +310,7 @@ def test_pulls_from_before_a_silence_are_repeated_after_it() -> None:
 def test_retry_after_is_obeyed() -> None:
     loop = attached_loop(packets=1)
     loop.fate = pushes(
-        Fate(status=503, retry_after_us=3 * SECOND), Fate(status=503, body=status(StatusCode.BUSY, 2000))
+        Fate(status=429, retry_after_us=3 * SECOND), Fate(status=503, body=status(StatusCode.BUSY, 2000))
     )
     start_us = loop.now
     loop.run(10 * SECOND)

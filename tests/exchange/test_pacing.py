@@ -1,5 +1,8 @@
 """Sizes, lanes and holds: how they grow, how they shrink, and that they grow again."""
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 
 from tunnel.exchange.pacing import BodyLimit, HoldLimit, LaneCount
@@ -33,6 +36,68 @@ def test_between_the_two_time_bounds_only_lanes_may_grow() -> None:
     limit = body()
     assert limit.answered(0, 100 * MS, 1)
     assert limit.answered(0, 500 * MS, 1)
+    assert limit.limit_bytes == 64 * KIB
+
+
+def exchanges(limit: BodyLimit, extra_us: Callable[[int], int], now: int, seconds: int) -> int:
+    """Let full bodies follow each other, of which each takes `extra_us(its size)`; return the time of the last."""
+    end_us = now + seconds * SECOND
+    while now < end_us:
+        took_us = extra_us(limit.limit_bytes)
+        limit.answered(now, took_us, now + took_us)
+        now += took_us + MS
+    return now
+
+
+@pytest.mark.parametrize("turn_ms", [99, 150, 400, 900, 3000])
+def test_bodies_grow_if_their_time_does_not_depend_on_their_size(turn_ms: int) -> None:
+    """They wait for a turn, so larger bodies carry more in the same number of turns."""
+    limit = body()
+    exchanges(limit, lambda size: turn_ms * MS + size // 1000, 0, 60)
+    assert limit.limit_bytes == 1024 * KIB
+    assert limit.queue_us == pytest.approx(turn_ms * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("turn_ms", [150, 400])
+def test_bodies_grow_until_their_size_takes_long(turn_ms: int) -> None:
+    limit = body()
+    now = exchanges(limit, lambda size: turn_ms * MS + size * 60_000 // (64 * KIB), 0, 60)
+    sizes = []
+    for _ in range(50):
+        now = exchanges(limit, lambda size: turn_ms * MS + size * 60_000 // (64 * KIB), now, 1)
+        sizes.append(limit.limit_bytes)
+    assert set(sizes) <= {64 * KIB, 128 * KIB, 256 * KIB}
+
+
+def test_a_trial_of_a_larger_body_that_takes_longer_is_undone_and_repeated_seldom() -> None:
+    limit = body()
+    now, changes, size = 0, [], limit.limit_bytes
+    while now < 400 * SECOND:
+        now = exchanges(limit, lambda size: size * 200_000 // (64 * KIB), now, 1)
+        if limit.limit_bytes != size:
+            size = limit.limit_bytes
+            changes.append((now // SECOND, size // KIB))
+    begun = [second for second, kib in changes if kib == 128]
+    assert {kib for _, kib in changes} == {64, 128}
+    assert [later - earlier > 30 * 2**i for i, (earlier, later) in enumerate(pairwise(begun))] == [True] * 3
+
+
+def test_a_turn_that_becomes_short_is_forgotten_at_once() -> None:
+    limit = body()
+    now = exchanges(limit, lambda size: 400 * MS, 0, 20)
+    assert limit.queue_us == 400 * MS
+    limit.answered(now, 3 * MS, now + 3 * MS)
+    assert limit.queue_us == 3 * MS
+
+
+def test_a_refusal_ends_a_trial() -> None:
+    limit = body()
+    now = 0
+    while limit.limit_bytes == 64 * KIB:
+        now = exchanges(limit, lambda size: size * 200_000 // (64 * KIB), now, 1)
+    assert limit.refused(128 * KIB, now)
+    assert limit.limit_bytes == 64 * KIB
+    exchanges(limit, lambda size: size * 200_000 // (64 * KIB), now + MS, 1)
     assert limit.limit_bytes == 64 * KIB
 
 

@@ -62,10 +62,24 @@ def test_everything_else_without_our_magic_is_repeated(status: int) -> None:
     assert outcome.retry_after_us == 7
 
 
-def test_a_429_without_a_retry_after_waits_a_second() -> None:
-    assert judge(429, b"slow down", 0).retry_after_us == 1_000_000
-    assert judge(503, b"slow down", 0).retry_after_us == 0
+def test_a_429_of_the_relay_without_a_retry_after_waits_a_second() -> None:
     assert judge(429, encoded(Status(StatusCode.BUSY)), 0).retry_after_us == 1_000_000
+    assert judge(429, encoded(Status(StatusCode.BUSY)), 5).retry_after_us == 5
+    assert judge(503, encoded(Status(StatusCode.BUSY)), 0).retry_after_us == 0
+    assert judge(429, b"slow down", 0).retry_after_us == 0
+
+
+@pytest.mark.parametrize(("status", "longest_s"), [(200, 2), (403, 2), (429, 20), (502, 2), (503, 2), (504, 2)])
+def test_a_proxy_that_cannot_reach_the_relay_asks_for_no_long_wait(status: int, longest_s: int) -> None:
+    """Varnish asks for 5 s when the relay is away for one, and a page of a proxy may ask for minutes."""
+    assert judge(status, b"away", 20_000_000).retry_after_us == longest_s * 1_000_000
+    assert judge(status, encoded(Status(StatusCode.BUSY)), 20_000_000).retry_after_us == 20_000_000
+
+
+@pytest.mark.parametrize(("status", "too_many"), [(200, None), (403, None), (429, True), (502, None), (503, False)])
+def test_a_refusal_may_be_one_of_the_number_of_requests(status: int, too_many: bool | None) -> None:
+    assert judge(status, b"no", 0).too_many is too_many
+    assert judge(status, encoded(Status(StatusCode.BUSY)), 0).too_many is None
 
 
 @pytest.mark.parametrize(("status", "size"), [(406, 120), (407, 500), (408, 120), (502, 120)])

@@ -47,6 +47,58 @@ def test_nginx_that_refuses_large_bodies(tmp_path: Path, body: str) -> None:
 
 
 @nginx
+@pytest.mark.parametrize(("status", "burst"), [(503, ""), (429, "burst=20 nodelay"), (503, "burst=20")])
+def test_nginx_that_limits_the_rate_of_requests(tmp_path: Path, status: int, burst: str) -> None:
+    """The rate is learned, so that few requests are refused, and bodies grow although requests wait for their turn."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url) as attachment:
+            await move(attachment, 4 * MIB)
+            learned.append(len(statuses(tmp_path)))
+            await move(attachment, 4 * MIB)
+
+    learned: list[int] = []
+    with (
+        hold_port() as relay,
+        start_nginx(tmp_path, "nginx-request-rate.conf", relay=relay, rate=10, status=status, burst=burst) as server,
+    ):
+        run(main())
+    answers = statuses(tmp_path)[learned[0] :]
+    assert answers.count(status) < answers.count(200)  # without learning, several are refused for each that passes
+    assert answers.count(200) < 16 * MIB / (64 << 10)  # bodies of 64 KiB would need more
+
+
+@haproxy
+def test_haproxy_that_limits_the_rate_of_requests_and_their_size(tmp_path: Path) -> None:
+    """haproxy counts refused requests, too, so an endpoint that does not slow down gets nothing through."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url) as attachment:
+            await move(attachment, MIB)
+
+    with hold_port() as relay, start_haproxy(tmp_path, "haproxy-request-rate.cfg", relay=relay) as server:
+        run(main())
+
+
+@haproxy
+@pytest.mark.parametrize("slots", [1, 2])
+def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) -> None:
+    """After a transfer on many lanes, echoes do not wait for held pulls. Waiting for them takes a second each."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url) as attachment:
+            await move(attachment, 4 * MIB)
+            for _ in range(40):
+                await move(attachment, 10, connections=1)
+
+    with (
+        hold_port() as relay,
+        start_haproxy(tmp_path, "haproxy-few-slots.cfg", relay=relay, slots=slots) as server,
+    ):
+        run(main())
+
+
+@nginx
 def test_nginx_that_repeats_requests(tmp_path: Path) -> None:
     """With proxy_next_upstream non_idempotent the relay gets requests twice, and applies them once."""
 

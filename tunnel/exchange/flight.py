@@ -162,6 +162,10 @@ class Flight:
         """Return whether `answer` is the answer to this body (7.5)."""
         return answer.lane == self.lane and answer.number == self.number
 
+    def sent_at_us(self, request_id: int) -> int:
+        """Return when the open attempt with this id left."""
+        return next(attempt.sent_us for attempt in self.attempts if attempt.request_id == request_id)
+
     def take(self, request_id: int) -> Attempt:
         """Remove the open attempt with this id and return it."""
         for index, attempt in enumerate(self.attempts):

@@ -115,8 +115,10 @@ class Lanes:
         return self._path.round_trip.srtt_us
 
     def room(self, now: int) -> int:
-        """Return how many bytes of packets a push may carry now; 0 if not attached or no lane is free."""
-        return self._path.room_bytes if self._push_lane() is not None else 0
+        """Return how many bytes of packets a push may carry now; 0 if not attached or no request may leave now."""
+        if self._push_lane() is None or not self._path.pace.allows(now):
+            return 0
+        return self._path.room_bytes
 
     # commands
 
@@ -206,12 +208,12 @@ class Lanes:
         if attached is None and self._attach is None and self._attach_at_us <= now:
             self._attach = self._path.flight(self._registration.request(), now)
             self._attach_at_us = now + repeat_delay(SECOND_US, self._random)
-        if attached is not None:
+        if attached is not None and now >= self._path.pace.next_us:
             self._start_what_is_due(attached, now)
-        for flight in self._flights():
-            if flight.next_us <= now:
-                return self._send(flight, now)
-        self._nothing_due_until_us = self._due_us()
+        due = min(self._flights(), key=lambda flight: flight.next_us, default=None)
+        if due is not None and due.next_us <= now and self._path.pace.allows(now):
+            return self._send(due, now)
+        self._nothing_due_until_us = self._due_us(now)
         return None
 
     def poll_event(self) -> LaneEvent | None:
@@ -220,17 +222,21 @@ class Lanes:
 
     def next_timeout(self) -> int | None:
         """Return the time at which the caller must call `handle_timeout` and `poll_request`; None: not needed."""
-        due_us = NEVER_US if self._refused else self._nothing_due_until_us or self._due_us()
+        due_us = NEVER_US if self._refused else self._nothing_due_until_us or self._due_us(0)
         return due_us if due_us < NEVER_US else None
 
-    def _due_us(self) -> int:
+    def _due_us(self, now: int) -> int:
+        pace_us = self._path.pace.next_us
         if not self.attached and self._attach is None:
-            return self._attach_at_us
+            return max(pace_us, self._attach_at_us)
         due_us = min((flight.next_us for flight in self._flights()), default=NEVER_US)
         if not self.attached:
-            return due_us
+            return max(pace_us, due_us)
         idle_us = self._idle_until_us()
-        return min(due_us, self._pull_due_us(), NEVER_US if idle_us is None else idle_us)
+        due_us = max(pace_us, min(due_us, self._pull_due_us()))
+        if now < pace_us:
+            due_us = pace_us  # there may be room for a push
+        return min(due_us, NEVER_US if idle_us is None else idle_us)
 
     # starting exchanges
 
@@ -274,6 +280,7 @@ class Lanes:
         self._next_id += 1
         request, evicted = flight.send(self._next_id, now, self._random)
         self._open[request.id] = flight
+        self._path.pace.sent(now)
         if evicted is not None:
             del self._open[evicted]
             self._events.append(Abandoned(evicted))
@@ -301,6 +308,8 @@ class Lanes:
     def _refused_once(self, flight: Flight, request_id: int, status: int, outcome: Outcome, now: int) -> None:
         """Process a response that is neither ANSWER nor ATTACHED."""
         verdict = outcome.verdict
+        if outcome.too_many is not None and self._registration.was_attached:
+            self._path.pace.refused(flight.sent_at_us(request_id), now, surely=outcome.too_many)
         if verdict is Verdict.FOREIGN:
             verdict = self._judge_foreign(flight, now)
         if verdict is Verdict.FATAL:

@@ -15,8 +15,51 @@ _REFUSED_US_MAX = 600 * SECOND_US
 _REFUSED_BYTES_MIN = (
     4 * KIB
 )  # 7.16: refusals can lower the limit as far as this; slowness only to the configured minimum
+_TRIAL_DELAY_US = 2 * SECOND_US  # between the two bounds for this long, a larger body is tried
+_TRIAL_ANSWERS = 3  # number of full bodies whose mean time is compared
+_TRIAL_US_MIN = 30 * SECOND_US  # wait after a trial that failed; doubles up to _REFUSED_US_MAX
 _IDLE_US = 5 * SECOND_US  # a lane that was unused for this long is given back
 _HOLD_SUCCESSES = 4  # number of full holds that must succeed before a longer one is tried; doubles after each growth
+
+
+class _Cost:
+    """The extra time of full bodies, split into a part that grows with their size and a part that does not.
+
+    On a path that limits the number of requests, an exchange waits for its turn and takes long whatever its size.
+    Smaller bodies would only need more turns. Comparing two sizes gives the two parts.
+    """
+
+    def __init__(self) -> None:
+        self.queue_us = 0  # the part that does not grow with the size
+        self.count = 0  # exchanges measured at the present size
+        self._sum_us = 0
+        self._from_us = 0  # exchanges sent before this may have waited for bodies of another size
+        self._before: tuple[int, int] | None = None  # another size, and its mean extra time
+
+    def measure(self, sent_us: int, extra_us: int, size_bytes: int) -> None:
+        """Learn from a full body of the present size."""
+        extra_us = max(0, extra_us)
+        if sent_us >= self._from_us:
+            self.count += 1
+            self._sum_us += extra_us
+            if self._before is not None:
+                before_bytes, before_us = self._before
+                mean_us = self._sum_us // self.count
+                growing_us = (mean_us - before_us) * size_bytes // (size_bytes - before_bytes)
+                self.queue_us = max(0, mean_us - max(0, growing_us))
+        self.queue_us = min(self.queue_us, extra_us)  # no turn takes longer than the whole exchange
+
+    def change(self, size_bytes: int, extra_us: int, now: int) -> None:
+        """Begin another size. So far it was `size_bytes`, which at last took `extra_us`."""
+        self._before = (size_bytes, self._sum_us // self.count if self.count else max(0, extra_us))
+        self._from_us = now + max(0, extra_us)
+        self.count = self._sum_us = 0
+
+    def forget(self, now: int) -> None:
+        """Begin another size without a comparison, because another reason than time changed it."""
+        self._before = None
+        self._from_us = now
+        self.count = self._sum_us = 0
 
 
 class BodyLimit:
@@ -30,6 +73,15 @@ class BodyLimit:
         self._refused_bytes = 0  # size of the last body that was refused; 0: none was
         self._refused_until_us = 0
         self._refused_us = _REFUSED_US_MIN
+        self._cost = _Cost()
+        self._trial_bytes = 0  # the limit before a trial that is under way; 0: none is
+        self._trial_from_us = 0  # the next trial begins no earlier
+        self._trial_us = _TRIAL_US_MIN
+
+    @property
+    def queue_us(self) -> int:
+        """The part of the extra time of exchanges that does not depend on their size."""
+        return self._cost.queue_us
 
     def bound(self, bytes_max: int) -> None:
         """Keep the limit within the relay's largest body."""
@@ -51,15 +103,40 @@ class BodyLimit:
         """
         if sent_us < self._changed_us:
             return False
-        if extra_us > _SHRINK_EXTRA_US:
-            self._set(min(self.limit_bytes, max(self._bytes_min, self.limit_bytes // 2)), now)
+        self._cost.measure(sent_us, extra_us, self.limit_bytes)
+        own_us = extra_us - self._cost.queue_us
+        if own_us > _SHRINK_EXTRA_US:
+            smaller = min(self.limit_bytes, max(self._bytes_min, self.limit_bytes // 2))
+            if smaller < self.limit_bytes:
+                self._resize(smaller, extra_us, now)
             return False
         grown = min(self._bytes_max, self.limit_bytes * 2)
         if grown >= self._refused_bytes > 0 and now < self._refused_until_us:
             grown = self.limit_bytes
-        if extra_us < _GROW_EXTRA_US and grown > self.limit_bytes:
-            self._set(grown, now)
+        if own_us < _GROW_EXTRA_US:
+            if grown == self.limit_bytes:
+                return True
+            self._resize(grown, extra_us, now)
             return False
+        return not self._try(grown, extra_us, now)
+
+    def _try(self, grown: int, extra_us: int, now: int) -> bool:
+        """Begin or end a trial of a larger body, to learn whether the time depends on the size. Return whether the
+        limit changed."""
+        if self._trial_bytes:
+            if self._cost.count < _TRIAL_ANSWERS:
+                return False
+            self._trial_from_us = now + self._trial_us
+            self._trial_us = min(_REFUSED_US_MAX, 2 * self._trial_us)
+            self._resize(min(self.limit_bytes, self._trial_bytes), extra_us, now)
+            return True
+        if self._trial_from_us == 0:
+            self._trial_from_us = now + _TRIAL_DELAY_US
+        if now < self._trial_from_us or self._cost.count < _TRIAL_ANSWERS or grown == self.limit_bytes:
+            return False
+        before_bytes = self.limit_bytes
+        self._resize(grown, extra_us, now)
+        self._trial_bytes = before_bytes
         return True
 
     def refused(self, body_bytes: int, now: int) -> bool:
@@ -72,12 +149,17 @@ class BodyLimit:
         self._refused_bytes = body_bytes
         self._refused_until_us = now + self._refused_us
         # Halve the size itself and not the limit, since several lanes may be refused at the same time.
-        self._set(min(self.limit_bytes, max(floor_bytes, body_bytes // 2)), now)
+        self.limit_bytes = min(self.limit_bytes, max(floor_bytes, body_bytes // 2))
+        self._changed_us = now
+        self._trial_bytes = 0
+        self._cost.forget(now)
         return True
 
-    def _set(self, limit_bytes: int, now: int) -> None:
+    def _resize(self, limit_bytes: int, extra_us: int, now: int) -> None:
+        self._cost.change(self.limit_bytes, extra_us, now)
         self.limit_bytes = limit_bytes
         self._changed_us = now
+        self._trial_bytes = 0
 
 
 class LaneCount:

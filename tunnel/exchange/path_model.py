@@ -4,8 +4,10 @@ import msgspec
 
 from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
+from tunnel.exchange.held_pulls import HeldPulls
 from tunnel.exchange.pacing import BodyLimit, HoldLimit, LaneCount
 from tunnel.exchange.pulls import Pulled, PullMode, PullPolicy
+from tunnel.exchange.request_pace import RequestPace
 from tunnel.exchange.roundtrip import RoundTrip
 from tunnel.wire import EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, Exchange
 
@@ -34,11 +36,13 @@ class PathModel:
         most = 1 if config.one_connection else config.lanes_max
         self._one_connection = config.one_connection
         self.round_trip = RoundTrip()
+        self.pace = RequestPace()
         self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
         self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
         answer_bytes = min(config.body_bytes_start, config.answer_bytes_max)
         self.down = BodyLimit(answer_bytes, config.body_bytes_min, config.answer_bytes_max)
         self.hold = HoldLimit(config.hold_us, config.hold_us_min)
+        self.held = HeldPulls()
         self.pulls = PullPolicy(min(config.hold_us_min, _HOLD_US_SHORT))
 
     @property
@@ -61,7 +65,8 @@ class PathModel:
     def settle_interval(self, interval_us: int) -> None:
         """Set the interval of pulls (0: no interval) and reset the pull policy."""
         # With one lane, a held pull would keep every push waiting.
-        self.pulls.configure(interval_us, can_hold=self.lanes.count > 1 and self.hold.hold_us > 0)
+        can_hold = self.lanes.count > 1 and self.hold.hold_us > 0 and self.held.most > 0
+        self.pulls.configure(interval_us, can_hold=can_hold, held_max=self.held.most)
 
     def flight(self, message: Attach | Exchange, now: int) -> Flight:
         """Create the flight of a message, with a deadline and repeats that suit the path (7.8)."""
@@ -81,13 +86,18 @@ class PathModel:
     def answered(self, flight: Flight, arrived: AnswerSeen, now: int) -> bool:
         """Learn from the answer to a flight. Return whether a lane was added."""
         took_us = now - arrived.attempt.sent_us
+        self.pace.answered(arrived.attempt.sent_us, now)
         first = flight.sent == 1
         full = arrived.more or arrived.body_bytes * 4 >= flight.answer_bytes_max * 3
         self.pulls.answered(Pulled(flight.pull, arrived.empty, full, flight.hold_us, took_us, not first), now)
         if flight.hold_us:
             self._learn_hold(flight, took_us, first=first)
+            if arrived.empty:
+                self.held.expired(now)
             return False
         self.round_trip.sample(took_us, now)
+        if self.held.answered(arrived.attempt.sent_us, self.round_trip.least_us, self.lanes.count, now):
+            self.settle_interval(self.pulls.interval_us)
         return first and self._learn_sizes(flight, arrived, took_us, now)
 
     def _learn_hold(self, flight: Flight, took_us: int, *, first: bool) -> None:

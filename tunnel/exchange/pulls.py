@@ -56,13 +56,15 @@ class PullPolicy:
         self.more_waits = False
         self.interval_us = 0
         self._active = False  # the last pull brought packets
+        self._held_max = 2
         self._hold_us_short = hold_us_short
         self._hold_us = hold_us_short
         self._next_us = 0  # the next pull leaves no earlier, unless `more_waits`
         self._backoff_us = _BACKOFF_US_MIN
 
-    def configure(self, interval_us: int, *, can_hold: bool) -> None:
-        """Set what the relay and the path allow, and reset the policy."""
+    def configure(self, interval_us: int, *, can_hold: bool, held_max: int = 2) -> None:
+        """Set what the relay and the path allow, and reset the policy. At most `held_max` pulls are held at once."""
+        self._held_max = held_max
         self.mode = PullMode.INTERVAL if interval_us else PullMode.HOLDING if can_hold else PullMode.POLLING
         self.interval_us = interval_us
         self.more_waits = self._active = False
@@ -98,7 +100,7 @@ class PullPolicy:
     def _target(self, lanes: int) -> int:
         if self.more_waits:
             return max(1, lanes - 1)
-        return 2 if self._active and self.mode is PullMode.HOLDING and lanes > 2 else 1
+        return 2 if self._active and self.mode is PullMode.HOLDING and min(lanes - 1, self._held_max) > 1 else 1
 
     def _answered_holding(self, pulled: Pulled, now: int) -> None:
         if not pulled.empty:

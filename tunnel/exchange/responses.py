@@ -10,7 +10,9 @@ from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusC
 __all__ = ["Outcome", "Verdict", "judge"]
 
 _TOO_MANY_REQUESTS = 429
-_TOO_MANY_US = SECOND_US  # wait after a 429 without Retry-After
+_UNAVAILABLE = 503  # also what nginx answers, by default, to too many requests
+_TOO_MANY_US = SECOND_US  # wait after a 429 of the relay without Retry-After
+_AWAY_US_MAX = 2 * SECOND_US  # 7.9: longest wait that another party's answer asks for, unless it is a 429
 _QUOTE_BYTES = 120  # length of a foreign body's quotation in an error text
 _ADVICE_BYTES = 500  # the same for a 407, whose body is the carrier's advice about proxy authentication
 
@@ -79,13 +81,12 @@ class Outcome(msgspec.Struct):
     code: int = 0
     text: str = ""
     retry_after_us: int = 0
+    too_many: bool | None = None  # another party refused because of the number of requests; False: perhaps
 
 
 def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
     """Return the meaning of a complete response. `retry_after_us` is its Retry-After header; 0 if it has none."""
     message = decode_envelope(body)
-    if status == _TOO_MANY_REQUESTS:
-        retry_after_us = retry_after_us or _TOO_MANY_US
     match message:
         case Answer():
             return Outcome(Verdict.ANSWER, message)
@@ -96,6 +97,8 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
             if verdict is Verdict.FOREIGN:
                 verdict = Verdict.FATAL  # a code of a later version, but the relay's own answer
             text = f"HTTP {status} from the relay: {message.text}"
+            if status == _TOO_MANY_REQUESTS:
+                retry_after_us = retry_after_us or _TOO_MANY_US
             return Outcome(verdict, None, message.code, text, max(retry_after_us, message.retry_after_ms * 1000))
         case EnvelopeError.VERSION:
             return Outcome(
@@ -110,7 +113,10 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
         text = f"HTTP {status}, but the answer arrived damaged ({message.value})"
     else:
         text = f"HTTP {status}, but the answer is our own request, which something on the way sent back"
-    return Outcome(verdict, text=text, retry_after_us=retry_after_us)
+    if status != _TOO_MANY_REQUESTS:
+        retry_after_us = min(retry_after_us, _AWAY_US_MAX)  # the relay may be back sooner than a proxy believes
+    too_many = {_TOO_MANY_REQUESTS: True, _UNAVAILABLE: False}.get(status)
+    return Outcome(verdict, text=text, retry_after_us=retry_after_us, too_many=too_many)
 
 
 def _explained(status: int, quoted: str) -> str:

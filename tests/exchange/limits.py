@@ -1,0 +1,67 @@
+"""Paths that limit requests: their rate, or how many are under way at once."""
+
+from collections.abc import Callable
+from random import Random
+
+from tests.exchange.loop import Fate, Loop, abandoned
+from tunnel.exchange import Request
+
+__all__ = ["Bucket", "Passes", "SlotLoop", "refused_at_random"]
+
+Passes = Callable[[int], bool]
+
+
+class Bucket:
+    """A limit of requests, as proxies have it: `burst` requests at once, and one more after each interval.
+
+    With `counts_all`, refused requests use the limit up, too.
+    """
+
+    def __init__(self, interval_us: int, burst: int = 1, *, counts_all: bool = False) -> None:
+        self._interval_us = interval_us
+        self._burst = burst
+        self._counts_all = counts_all
+        self._level = 0.0
+        self._at_us = 0
+
+    def __call__(self, now: int) -> bool:
+        self._level = max(0.0, self._level - (now - self._at_us) / self._interval_us)
+        self._at_us = now
+        passes = self._level + 1 <= self._burst
+        if passes or self._counts_all:
+            self._level = min(self._level + 1, 2 * self._burst)
+        return passes
+
+
+def refused_at_random(share: float) -> Passes:
+    random = Random(1)
+    return lambda now: random.random() >= share
+
+
+class SlotLoop(Loop):
+    """A path that carries `slots` requests at once; the others wait for their turn. A repeat waits like any other."""
+
+    slots = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._line: list[tuple[Request, Fate]] = []
+        self._busy: set[int] = set()
+
+    def _travel(self, request: Request, fate: Fate) -> None:
+        self._line.append((request, fate))
+        self._admit()
+
+    def _answer(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
+        self._busy.discard(request_id)
+        super()._answer(request_id, status, body, retry_after_us)
+        self._admit()
+
+    def _admit(self) -> None:
+        over = set(abandoned(self))
+        self._busy -= over
+        self._line = [(request, fate) for request, fate in self._line if request.id not in over]
+        while self._line and len(self._busy) < self.slots:
+            request, fate = self._line.pop(0)
+            self._busy.add(request.id)
+            super()._travel(request, fate)

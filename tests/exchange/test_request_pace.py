@@ -1,0 +1,135 @@
+"""The rate of requests: found where the path limits it, and left alone where refusals have another cause."""
+
+import pytest
+
+from tests.exchange.limits import Bucket, Passes, refused_at_random
+from tunnel.exchange.request_pace import RequestPace
+
+MS = 1_000
+SECOND = 1_000_000
+ROUND_TRIP_US = 2 * MS
+LANES = 4
+
+
+class Traffic:
+    """Lanes that always have something to send, on a path that lets some requests pass."""
+
+    def __init__(self, passes: Passes, *, surely: bool = False) -> None:
+        self.pace = RequestPace()
+        self.now = 0
+        self.passed = self.refused = 0
+        self._passes = passes
+        self._surely = surely
+        self._flights: list[tuple[int, int, bool]] = []  # answered at, sent at, passed; in this order
+
+    def run(self, seconds: float) -> None:
+        self.passed = self.refused = 0
+        end_us = self.now + int(seconds * SECOND)
+        while self.now < end_us:
+            while self._flights and self._flights[0][0] <= self.now:
+                self._end(*self._flights.pop(0)[1:])
+            while len(self._flights) < LANES and self.pace.allows(self.now):
+                self.pace.sent(self.now)
+                self._flights.append((self.now + ROUND_TRIP_US, self.now, self._passes(self.now)))
+            self.now += MS
+
+    def _end(self, sent_us: int, passed: bool) -> None:
+        if passed:
+            self.passed += 1
+            self.pace.answered(sent_us, self.now)
+        else:
+            self.refused += 1
+            self.pace.refused(sent_us, self.now, surely=self._surely)
+
+
+def test_without_refusals_requests_leave_at_once() -> None:
+    traffic = Traffic(lambda now: True)
+    traffic.run(10)
+    assert (traffic.pace.gap_us, traffic.pace.next_us, traffic.refused) == (0, 0, 0)
+    assert traffic.passed > 10_000
+
+
+@pytest.mark.parametrize("burst", [1, 5, 20])
+@pytest.mark.parametrize("interval_ms", [20, 50, 100, 500])
+def test_a_limit_is_found_and_used(interval_ms: int, burst: int) -> None:
+    traffic = Traffic(Bucket(interval_ms * MS, burst))
+    traffic.run(60)
+    traffic.run(60)
+    possible = 60_000 / interval_ms
+    assert traffic.passed > 0.75 * possible
+    assert traffic.refused < 0.15 * possible
+
+
+def test_a_limit_that_counts_refused_requests_is_found_if_the_refusals_say_so() -> None:
+    traffic = Traffic(Bucket(50 * MS, 20, counts_all=True), surely=True)
+    traffic.run(20)
+    traffic.run(60)
+    assert traffic.passed > 0.6 * 60 * 20
+    assert traffic.refused < 0.1 * 60 * 20
+
+
+def test_a_limit_that_ends_is_forgotten() -> None:
+    limit: list[Passes] = [Bucket(50 * MS)]
+    traffic = Traffic(lambda now: limit[0](now))
+    traffic.run(20)
+    assert traffic.pace.gap_us > 40 * MS
+    limit[0] = lambda now: True
+    traffic.run(120)
+    assert traffic.pace.gap_us == 0
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.1, 0.15, 0.3])
+def test_refusals_at_random_do_not_slow_requests_down_for_long(share: float) -> None:
+    traffic = Traffic(refused_at_random(share))
+    traffic.run(20)
+    traffic.run(100)
+    unlimited = Traffic(lambda now: True)
+    unlimited.run(100)
+    assert traffic.passed > 0.9 * (1 - share) * unlimited.passed
+
+
+@pytest.mark.parametrize("away_s", [0.5, 3.0, 60.0])
+def test_a_relay_that_was_away_is_no_limit(away_s: float) -> None:
+    """The proxy in front of it answers 503 to every request meanwhile."""
+    traffic = Traffic(lambda now: not 5 * SECOND <= now < (5 + away_s) * SECOND)
+    traffic.run(5 + away_s + 0.2)
+    assert traffic.pace.gap_us <= 5 * MS
+    traffic.run(5)
+    assert traffic.pace.gap_us == 0
+
+
+def test_a_gap_that_no_request_waits_for_does_not_shrink() -> None:
+    traffic = Traffic(Bucket(100 * MS))
+    traffic.run(20)
+    gaps_us = []
+    for _ in range(200):
+        traffic.now += SECOND
+        assert traffic.pace.allows(traffic.now)
+        traffic.pace.sent(traffic.now)
+        traffic.pace.answered(traffic.now, traffic.now + ROUND_TRIP_US)
+        gaps_us.append(traffic.pace.gap_us)
+    assert len(set(gaps_us[20:])) == 1  # what waited before may have changed it once
+    assert gaps_us[-1] > 80 * MS
+
+
+def test_refusals_of_requests_that_left_before_the_gap_changed_do_not_count_again() -> None:
+    pace = RequestPace()
+    for sent_us in range(1, 10):
+        pace.refused(sent_us, 3 * MS, surely=True)
+    pace.answered(10, 3 * MS)
+    assert pace.gap_us == 5 * MS
+    for sent_us in range(11, 100):
+        pace.refused(sent_us, 4 * MS, surely=True)
+    assert pace.gap_us == 5 * MS
+    pace.sent(7 * MS)
+    assert not pace.allows(12 * MS - 1)
+    assert pace.allows(12 * MS)
+
+
+def test_the_gap_has_a_maximum() -> None:
+    pace = RequestPace()
+    now = 0
+    for _ in range(1000):
+        now += 20 * SECOND
+        pace.refused(now, now, surely=True)
+    assert pace.gap_us == 10 * SECOND

@@ -1,0 +1,106 @@
+"""The rate of requests that the path lets pass, learned from refusals of requests for their number (429, 503; 7.9).
+
+Requests are judged in blocks. While a part of a block is refused, the gap between requests grows. When nothing is
+refused although requests wait for the gap, it shrinks by an eighth. If that is refused, the gap before is used for a
+while that doubles each time. Refusals that stay, however large the gap is, have another cause: then there is no gap.
+"""
+
+from tunnel.exchange.config import MILLISECOND_US, SECOND_US
+
+__all__ = ["RequestPace"]
+
+_GAP_US_MIN = 5 * MILLISECOND_US  # 200 requests per second; few paths limit that, and few tunnels send that many
+_GAP_US_MAX = 10 * SECOND_US
+_BLOCK = 10  # number of requests that are judged together
+_NEAR_BLOCKS_MAX = 4  # blocks in succession of which less than half was refused, whatever the gap: no limit of a rate
+_AWAY_US = 1_500 * MILLISECOND_US  # without an answer for this long the relay may have been away, which says nothing
+_SETTLE_US = SECOND_US  # the least time for which a gap is used; a limit that allows bursts refuses late
+_LONG_US_MIN = 30 * SECOND_US  # time for which a result is relied on; doubles each time, up to the maximum
+_LONG_US_MAX = 600 * SECOND_US
+
+
+class RequestPace:
+    """The least time between two requests. Without refusals it is 0."""
+
+    def __init__(self) -> None:
+        self.gap_us = 0
+        self.next_us = 0
+        """When the next request may leave."""
+        self._has_waited = False  # a request waited for the present gap, so the gap was tested
+        self._changed_us = 0  # requests sent before this say nothing about the present gap
+        self._settled_us = 0  # from then on the gap may shrink
+        self._gap_us_before = 0  # the gap before it last shrank; 0 if the last change was not that
+        self._found_us = _LONG_US_MIN
+        self._near_blocks = 0
+        self._ignored_us = _LONG_US_MIN
+        self._ignored_until_us = 0  # refusals are known to have another cause
+        self._answered_us = 0  # when the newest request that was answered was sent
+        self._passed = 0  # requests of the present block that were answered
+        self._refused = 0  # requests of the present block that were refused
+
+    def allows(self, now: int) -> bool:
+        """Return whether a request may leave now. If not, note that one waits."""
+        if now >= self.next_us:
+            return True
+        self._has_waited = True
+        return False
+
+    def sent(self, now: int) -> None:
+        """Record that a request leaves."""
+        self.next_us = now + self.gap_us if self.gap_us else 0
+
+    def refused(self, sent_us: int, now: int, *, surely: bool) -> None:
+        """Record that another party refused a request that was sent at `sent_us`: `surely`, or perhaps, because of
+        the number of requests."""
+        if sent_us < max(self._changed_us, self._ignored_until_us):
+            return
+        self._refused += 1
+        # Some limits count refused requests, too, so that no answer comes until there are fewer requests.
+        if surely and self._refused >= _BLOCK:
+            self._slow_down(now)
+
+    def answered(self, sent_us: int, now: int) -> None:
+        """Learn from the relay's answer to a request that was sent at `sent_us`."""
+        if sent_us - self._answered_us > max(_AWAY_US, 3 * self.gap_us):
+            self._passed = self._refused = 0
+        self._answered_us = max(self._answered_us, sent_us)
+        if sent_us < self._changed_us or not (self._refused or self.gap_us):
+            return
+        self._passed += 1
+        if self._passed + self._refused >= _BLOCK:
+            if self._refused:
+                self._slow_down(now)
+            elif self._has_waited and now >= self._settled_us:
+                self._speed_up(now)
+            else:
+                self._passed = 0
+
+    def _slow_down(self, now: int) -> None:
+        """Use a larger gap, because a part of a block was refused."""
+        share = self._refused / (self._passed + self._refused)
+        self._near_blocks = self._near_blocks + 1 if share < 0.5 else 0
+        gap_us, settle_us = int(self.gap_us * min(2.0, 1.1 / max(0.1, 1 - share))), _SETTLE_US
+        if self._near_blocks > _NEAR_BLOCKS_MAX:
+            gap_us = self._near_blocks = 0
+            self._ignored_until_us = now + self._ignored_us
+            self._ignored_us = min(_LONG_US_MAX, 2 * self._ignored_us)
+        elif self._gap_us_before:
+            gap_us, settle_us = self._gap_us_before, self._found_us
+            self._found_us = min(_LONG_US_MAX, 2 * self._found_us)
+        else:
+            gap_us = min(_GAP_US_MAX, max(_GAP_US_MIN, gap_us))
+        self._use(gap_us, settle_us, now)
+
+    def _speed_up(self, now: int) -> None:
+        self._near_blocks = 0
+        before_us = self.gap_us
+        smaller_us = before_us - before_us // 8
+        self._use(smaller_us if smaller_us >= _GAP_US_MIN else 0, _SETTLE_US, now)
+        self._gap_us_before = before_us
+
+    def _use(self, gap_us: int, settle_us: int, now: int) -> None:
+        self.gap_us = gap_us
+        self.next_us = min(self.next_us, now) + gap_us if gap_us else 0
+        self._changed_us, self._settled_us = now, now + settle_us
+        self._gap_us_before = self._passed = self._refused = 0
+        self._has_waited = False
