@@ -1,6 +1,7 @@
 """Single POST requests: which connection each uses, and how much of an answer is read."""
 
 import asyncio
+import contextlib
 from random import Random
 
 import msgspec
@@ -76,3 +77,41 @@ async def test_an_answer_without_end_is_read_to_the_limit_and_its_connection_clo
             assert MIB < len(body) < 4 * MIB
             assert await stranger.ended.get() == stranger.ports[0]
         await exchanger.close()
+
+
+class Hasty(Origin):
+    """Keeps a connection open after its first answer, and closes it when the next request comes."""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                await self._answer_one(reader, writer)
+                await reader.readuntil(b"\r\n\r\n")
+        finally:
+            writer.transport.abort()
+
+    async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.ports.append(writer.get_extra_info("peername")[1])
+        await reader.readexactly(int(head.lower().split("content-length: ")[1].split()[0]))
+        await self.respond(writer)
+        await writer.drain()
+
+
+@in_loop
+async def test_connections_that_die_when_they_are_used_again_are_used_once() -> None:
+    request = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
+    assert request is not None
+    told = Recorded()
+    outcomes: list[bytes | str] = []
+    async with Hasty(answer("200 OK", b"ok")) as proxy:
+        exchanger = HttpExchanger(Dialing(proxy.url, proxy=None), MIB)
+        exchanger.start(told)
+        repeat = 0
+        for number in range(20):
+            exchanger.send(msgspec.structs.replace(request, id=number, repeat=repeat))
+            outcomes.append(await told.outcomes.get())
+            repeat = int(isinstance(outcomes[-1], str))
+        await exchanger.close()
+    assert [outcome == b"ok" for outcome in outcomes] == [True, False] * 3 + [True] * 14
+    assert len(set(proxy.ports)) == len(proxy.ports)

@@ -71,20 +71,22 @@ class Dialing:
         """Return the URL of one of the relay's two resources, exchange and link."""
         return self.base / name
 
-    def session(self) -> aiohttp.ClientSession:
+    def session(self, *, reuse: bool = True) -> aiohttp.ClientSession:
         """Return a new session, without connections. It ignores netrc and the environment, and decompresses nothing.
 
-        It has no headers of its own: aiohttp would send them, and thus the token, to the proxy as well.
+        Without `reuse` each request gets a connection of its own. The session has no headers of its own: aiohttp would send them, and thus the token, to the proxy as well.
         """
         connector: aiohttp.BaseConnector
         middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = ()
         if self._proxy is None or self._introduction is None or self.tls is None:
             tls = self.tls or self._proxy_tls
-            connector = aiohttp.TCPConnector(limit=0, ssl=tls if tls is not None else True)
+            connector = aiohttp.TCPConnector(limit=0, force_close=not reuse, ssl=tls if tls is not None else True)
             if self._introduction is not None:
                 middlewares = (introduce(self._introduction),)
         else:
-            connector = ConnectConnector(self._proxy, self._introduction, self.tls, self._proxy_tls)
+            connector = ConnectConnector(
+                self._proxy, self._introduction, self.tls, self._proxy_tls, reuse=reuse
+            )
         return aiohttp.ClientSession(
             connector=connector,
             middlewares=middlewares,

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-__all__ = ["Failure", "describe_failure", "explain", "is_final"]
+__all__ = ["Failure", "describe_failure", "explain", "is_cut", "is_final"]
 
 _EXPIRED, _NOT_YET = 10, 9  # the numbers of OpenSSL's X509_V_ERR_...
 _WRONG_NAMES = frozenset({62, 63, 64})
@@ -81,6 +81,8 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
             return Failure("cut", said + (hint if is_first and base.scheme == "http" else ""))
         case aiohttp.ClientResponseError() if is_first and base.scheme == "http":
             return Failure("no-http", f"{where} does not answer in HTTP", "write https:// if TLS is spoken there")
+        case aiohttp.ClientOSError():
+            return Failure("cut", f"the connection was cut while a request was sent ({_reason(error)})")
         case aiohttp.ClientPayloadError() | ConnectionError():
             return Failure("cut", text)
     return Failure("other", text)
@@ -94,6 +96,13 @@ def describe_failure(error: BaseException, base: URL, *, is_first: bool = False)
 def is_final(error: BaseException, base: URL) -> bool:
     """Whether trying again is of no use until the user changes something: a wrong certificate, URL or version."""
     return explain(error, base).kind in _FINAL
+
+
+def is_cut(error: BaseException) -> bool:
+    """Whether a connection that had been open died before an answer began."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return False
+    return isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError)
 
 
 def _of_certificate(error: ssl.SSLCertVerificationError, where: str) -> Failure:

@@ -7,7 +7,8 @@ from aiohttp.abc import AbstractStreamWriter
 
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
-from tunnel.carriers.failures import describe_failure, is_final
+from tunnel.carriers.failures import describe_failure, is_cut, is_final
+from tunnel.carriers.reuse import Reuse
 from tunnel.exchange import Request
 from tunnel.tasks import KeptTasks
 from tunnel.wire import Buffer
@@ -26,6 +27,7 @@ class HttpExchanger:
         self._url = dialing.url("exchange")
         self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
         self._has_answer = False
+        self._reuse = Reuse()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._closing = KeptTasks()
         self._pool: _Pool
@@ -33,16 +35,18 @@ class HttpExchanger:
 
     def start(self, outcomes: Outcomes) -> None:
         self._outcomes = outcomes
-        self._pool = _Pool(self._dialing)
+        self._pool = _Pool(self._dialing, reuse=True)
 
     def send(self, request: Request) -> None:
-        if request.repeat:
+        loop = asyncio.get_running_loop()
+        reuse = self._reuse.is_wise(loop.time())
+        if request.repeat or reuse is not self._pool.reuse:
             # The old connections may be broken, so this request and all later ones get new ones.
             self._leave(self._pool, retire=True)
-            self._pool = _Pool(self._dialing)
+            self._pool = _Pool(self._dialing, reuse=reuse)
         pool = self._pool
         pool.users += 1
-        task = asyncio.get_running_loop().create_task(self._exchange(request, pool.session))
+        task = loop.create_task(self._exchange(request, pool))
         task.add_done_callback(lambda done: self._leave(pool))  # also for a task cancelled before it starts
         self._tasks[request.id] = task
 
@@ -60,11 +64,13 @@ class HttpExchanger:
 
     # one exchange
 
-    async def _exchange(self, request: Request, session: aiohttp.ClientSession) -> None:
+    async def _exchange(self, request: Request, pool: "_Pool") -> None:
         body: Buffer
         failure, final = "", False
+        # A pool that has brought an answer nearly always has a connection that is free.
+        reused = pool.reuse and pool.has_answer
         try:
-            status, body, wait_us = await self._post(request, session)
+            status, body, wait_us = await self._post(request, pool.session)
         except aiohttp.ClientHttpProxyError as error:
             # A proxy's answer to CONNECT counts as an answer like any other (7.9).
             status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
@@ -72,8 +78,10 @@ class HttpExchanger:
             status, body, wait_us = 0, b"", 0
             base = self._dialing.base
             failure, final = describe_failure(error, base, is_first=not self._has_answer), is_final(error, base)
+            if is_cut(error):
+                self._reuse.died(asyncio.get_running_loop().time(), reused=reused)
         else:
-            self._has_answer = True
+            self._has_answer = pool.has_answer = True
         if self._tasks.pop(request.id, None) is None:
             return
         if failure:
@@ -125,10 +133,12 @@ class HttpExchanger:
 
 
 class _Pool:
-    """Connections that are reused until a repeat retires them all."""
+    """Connections that are reused until a repeat retires them all, or that are used once each."""
 
-    def __init__(self, dialing: Dialing) -> None:
-        self.session = dialing.session()
+    def __init__(self, dialing: Dialing, *, reuse: bool) -> None:
+        self.session = dialing.session(reuse=reuse)
+        self.reuse = reuse
+        self.has_answer = False
         self.users = 0
         self.is_retired = False
 

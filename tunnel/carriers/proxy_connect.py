@@ -51,9 +51,15 @@ class ConnectConnector(aiohttp.BaseConnector):
     """Opens connections to a relay with TLS, each through its own CONNECT. The proxy sees only host and port."""
 
     def __init__(
-        self, proxy: Proxy, introduction: Introduction, tls: ssl.SSLContext, proxy_tls: ssl.SSLContext | None
+        self,
+        proxy: Proxy,
+        introduction: Introduction,
+        tls: ssl.SSLContext,
+        proxy_tls: ssl.SSLContext | None,
+        *,
+        reuse: bool = True,
     ) -> None:
-        super().__init__(limit=0)
+        super().__init__(limit=0, force_close=not reuse)
         self._proxy = proxy
         self._introduction = introduction
         self._tls = tls

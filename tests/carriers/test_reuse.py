@@ -1,0 +1,45 @@
+"""Whether connections are reused: not where they die for it, and again where that was not the reason."""
+
+from tunnel.carriers.reuse import Reuse
+
+
+def died(reuse: Reuse, *times_s: float, reused: bool = True) -> None:
+    for now_s in times_s:
+        reuse.died(now_s, reused=reused)
+
+
+def test_three_deaths_within_a_minute_end_reuse_for_ten_minutes() -> None:
+    reuse = Reuse()
+    died(reuse, 100, 130)
+    assert reuse.is_wise(130)
+    died(reuse, 160)
+    assert not reuse.is_wise(160)
+    assert not reuse.is_wise(759.9)
+    assert reuse.is_wise(760)
+    died(reuse, 761, 762)
+    assert reuse.is_wise(762)
+
+
+def test_deaths_that_are_far_apart_do_not() -> None:
+    reuse = Reuse()
+    died(reuse, 100, 130, 161, 192)
+    assert reuse.is_wise(192)
+
+
+def test_deaths_of_new_connections_do_not() -> None:
+    reuse = Reuse()
+    died(reuse, *range(100, 120), reused=False)
+    assert reuse.is_wise(120)
+
+
+def test_where_new_connections_die_too_they_are_reused_again_for_ten_minutes() -> None:
+    reuse = Reuse()
+    died(reuse, 100, 101, 102)
+    died(reuse, 103)  # it was sent before
+    assert not reuse.is_wise(104)
+    died(reuse, 105, reused=False)
+    assert reuse.is_wise(105)
+    died(reuse, *range(106, 700))
+    assert reuse.is_wise(704)
+    died(reuse, 705, 706, 707)
+    assert not reuse.is_wise(707)
