@@ -1,11 +1,13 @@
 """Refusals and redirects of another party: final before the first attach, failures of one body after it (7.9)."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.exchange.loop import Fate, Loop, data_frame, data_packet
 from tests.exchange.test_lanes import KIB, MS, SECOND, STEADY, attached_loop, pushes, received
 from tunnel.exchange import AttachedEvent, AttachRefused, BatchDone, Detached, Recovered, Request, Troubled
-from tunnel.wire import Exchange, decode_envelope, mask_of, parse_packets
+from tunnel.wire import EXCHANGE_BYTES, Exchange, decode_envelope, mask_of, parse_packets
 
 FOREIGN = [301, 302, 303, 307, 308, 401, 403, 415]
 
@@ -23,12 +25,64 @@ def masks(loop: Loop) -> list[int]:
 
 
 @pytest.mark.parametrize("status", FOREIGN)
-def test_before_the_first_attach_it_is_final(status: int) -> None:
+def test_before_the_first_attach_it_is_final_in_both_forms(status: int) -> None:
     loop = Loop(STEADY, lambda request, now: Fate(status=status))
     loop.run(60 * SECOND)
     (refused,) = loop.told(AttachRefused)
     assert isinstance(refused, AttachRefused)
-    assert (refused.status, refused.code, len(loop.requests)) == (status, 0, 1)
+    assert (refused.status, refused.code) == (status, 0)
+    assert [request.as_form for _, request in loop.requests] == [False, True]
+
+
+@pytest.mark.parametrize("status", [200, 400, 403, 404, 406, 415, 501])
+def test_where_bodies_pass_only_as_forms_all_are_sent_so(status: int) -> None:
+    loop = Loop(STEADY, lambda request, now: Fate() if request.as_form else Fate(status=status))
+    loop.queue.extend(data_packet(name) for name in range(5))
+    loop.run(10 * SECOND)
+    assert received(loop) == list(range(5))
+    assert [request.as_form for _, request in loop.requests].count(False) == 1
+    assert loop.lanes.room(loop.now) == 64 * KIB - EXCHANGE_BYTES - 256
+
+
+@pytest.mark.parametrize("status", [407, 413, 429, 500, 502, 503, 504])
+def test_answers_that_concern_no_form_do_not_change_it(status: int) -> None:
+    loop = Loop(STEADY, lambda request, now: Fate(status=status))
+    loop.run(10 * SECOND)
+    assert not any(request.as_form for _, request in loop.requests)
+
+
+def test_after_the_first_attach_a_form_is_tried_when_masks_do_not_help() -> None:
+    loop = attached_loop()
+    loop.fate = pushes_as(lambda request: Fate() if request.as_form else Fate(status=403))
+    loop.queue.append(data_packet(7))
+    loop.run(10 * SECOND)
+    assert received(loop) == [7]
+    pushed = [request for _, request in loop.requests if request.lane >= 0 and not request.pull]
+    assert [(request.as_form, mask_of(b"".join(request.body)) > 0) for request in pushed] == [
+        (False, False),
+        (False, True),
+        (True, True),
+    ]
+    loop.queue.append(data_packet(8))
+    loop.run(11 * SECOND)
+    assert received(loop) == [7, 8]
+    assert loop.requests[-1][1].as_form
+
+
+def test_the_first_form_is_used_again_where_forms_are_refused() -> None:
+    passes = [True]
+    loop = Loop(STEADY, lambda request, now: Fate() if request.as_form is passes[0] else Fate(status=403))
+    loop.run(SECOND)
+    passes[0] = False
+    loop.queue.append(data_packet(1))
+    loop.run(20 * SECOND)
+    assert received(loop) == [1]
+    assert not loop.requests[-1][1].as_form
+
+
+def pushes_as(fate: Callable[[Request], Fate]) -> Callable[[Request, int], Fate]:
+    """Give the pushes this fate; all else passes."""
+    return lambda request, now: fate(request) if request.lane >= 0 and not request.pull else Fate()
 
 
 @pytest.mark.parametrize("status", FOREIGN)

@@ -6,7 +6,7 @@ import pytest
 
 from loadtests.harness.ports import hold_port
 from tests.real.servers import Server, start_haproxy
-from tests.real.transfers import client, noise
+from tests.real.transfers import MIB, a_relay, client, move, noise
 from tests.servlet.rig import settings
 from tests.support.loops import run
 from tunnel import StreamReader, StreamWriter
@@ -31,6 +31,20 @@ async def echoed(reader: StreamReader, writer: StreamWriter, payload: bytes) -> 
     writer.close()
     await writer.wait_closed()
     return received
+
+
+@pytest.mark.real("haproxy")
+@pytest.mark.parametrize("status", [200, 403, 404])
+def test_a_firewall_that_refuses_binary_bodies_passes_files_of_forms(tmp_path: Path, status: int) -> None:
+    async def main() -> None:
+        async with a_relay(relay), client(server.url) as attachment:
+            await move(attachment, 4 * MIB)
+
+    with (
+        hold_port() as relay,
+        start_haproxy(tmp_path, "haproxy-forms-only.cfg", relay=relay, status=status) as server,
+    ):
+        run(main())
 
 
 @pytest.mark.real("haproxy")

@@ -74,7 +74,8 @@ class Dialing:
     def session(self, *, reuse: bool = True) -> aiohttp.ClientSession:
         """Return a new session, without connections. It ignores netrc and the environment, and decompresses nothing.
 
-        Without `reuse` each request gets a connection of its own. The session has no headers of its own: aiohttp would send them, and thus the token, to the proxy as well.
+        Without `reuse` each request gets a connection of its own. The session has no headers of its own: aiohttp would
+        send them, and thus the token, to the proxy as well.
         """
         connector: aiohttp.BaseConnector
         middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = ()
@@ -84,9 +85,7 @@ class Dialing:
             if self._introduction is not None:
                 middlewares = (introduce(self._introduction),)
         else:
-            connector = ConnectConnector(
-                self._proxy, self._introduction, self.tls, self._proxy_tls, reuse=reuse
-            )
+            connector = ConnectConnector(self._proxy, self._introduction, self.tls, self._proxy_tls, reuse=reuse)
         return aiohttp.ClientSession(
             connector=connector,
             middlewares=middlewares,

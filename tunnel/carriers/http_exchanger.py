@@ -1,6 +1,7 @@
 """Sends numbered exchanges as POST requests (section 7), which pass through anything that lets HTTP pass."""
 
 import asyncio
+from secrets import token_hex
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -8,6 +9,7 @@ from aiohttp.abc import AbstractStreamWriter
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.failures import describe_failure, is_cut, is_final
+from tunnel.carriers.form_data import wrap_form
 from tunnel.carriers.reuse import Reuse
 from tunnel.exchange import Request
 from tunnel.tasks import KeptTasks
@@ -93,7 +95,7 @@ class HttpExchanger:
         response = await session.post(
             self._url,
             headers=self._dialing.headers,
-            data=_Body(b"".join(request.body), self._outcomes),
+            data=_Body(request, self._outcomes),
             allow_redirects=False,
             proxy=self._dialing.proxy,
             proxy_headers=self._dialing.proxy_headers or None,
@@ -146,8 +148,12 @@ class _Pool:
 class _Body(aiohttp.BytesPayload):
     """A request body that reports its size once it has been handed to the connection."""
 
-    def __init__(self, data: bytes, outcomes: Outcomes) -> None:
-        super().__init__(data, content_type="application/octet-stream")
+    def __init__(self, request: Request, outcomes: Outcomes) -> None:
+        if request.as_form:
+            kind, data = wrap_form(request.body, token_hex)
+        else:
+            kind, data = "application/octet-stream", b"".join(request.body)
+        super().__init__(data, content_type=kind)
         self._outcomes = outcomes
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:

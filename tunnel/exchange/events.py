@@ -34,6 +34,8 @@ class Request(msgspec.Struct, frozen=True):
     pull: bool
     repeat: int
     """0 for the first attempt. For any other attempt the carrier must open a new TCP connection (7.5)."""
+    as_form: bool
+    """Send the body as the file of a form (7.19) instead of as it is."""
     deadline_us: int
     """When the lanes will act if no answer has come. The carrier itself needs no timeout."""
 

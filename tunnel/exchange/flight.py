@@ -32,6 +32,7 @@ class Attempt(msgspec.Struct):
     request_id: int
     sent_us: int
     repeat: int
+    as_form: bool
     overdue: bool = False  # its missing answer was counted as a failure
 
 
@@ -61,6 +62,7 @@ class Flight:
         repeat_us: int,
         attempts_max: int,
         repeat_us_max: int = 0,
+        as_form: bool = False,
     ) -> None:
         self.lane = message.lane if isinstance(message, Exchange) else ATTACH_LANE
         self.number = message.number if isinstance(message, Exchange) else message.generation
@@ -74,6 +76,7 @@ class Flight:
         self.last = ""  # the latest failure, in words
         self.proven = False  # the first repeat leaves before the deadline
         self.silent = False  # an attempt got no answer in time
+        self.as_form = as_form  # the form of the next attempt's body
         self.foreign = 0  # attempts that another party refused
         self.first_failure_us = 0  # age of the first attempt when it failed
         self.attempts: list[Attempt] = []  # open attempts, oldest first
@@ -98,10 +101,12 @@ class Flight:
         if self.sent > 1 and not self._is_reported:
             self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
         self._is_reported = False
-        self.attempts.append(Attempt(request_id, now, self.sent))
+        self.attempts.append(Attempt(request_id, now, self.sent, self.as_form))
         self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
         self._spread = random.getrandbits(16)
-        request = Request(request_id, self._body, self.lane, self.number, self.pull, self.sent, self.next_us)
+        request = Request(
+            request_id, self._body, self.lane, self.number, self.pull, self.sent, self.as_form, self.next_us
+        )
         self.sent += 1
         return request, evicted
 

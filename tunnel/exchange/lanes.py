@@ -310,6 +310,7 @@ class Lanes:
         verdict = outcome.verdict
         if outcome.too_many is not None and self._registration.was_attached:
             self._path.pace.refused(flight.sent_at_us(request_id), now, surely=outcome.too_many)
+        self._try_other_form(flight, outcome)
         if verdict is Verdict.FOREIGN:
             verdict = self._judge_foreign(flight, now)
         if verdict is Verdict.FATAL:
@@ -324,6 +325,16 @@ class Lanes:
         else:
             self._fail(flight, request_id, outcome.text, outcome.retry_after_us, now)
 
+    def _try_other_form(self, flight: Flight, outcome: Outcome) -> None:
+        """Choose the form of the next attempt's body, if another party may have refused this one for its form (7.19).
+
+        After the first attach its content is the more likely reason, so that a masked body is tried before.
+        """
+        flight.foreign += outcome.verdict is Verdict.FOREIGN
+        attached = self._registration.was_attached
+        if (outcome.verdict is Verdict.FOREIGN and flight.foreign % 2 == 0) if attached else outcome.may_be_form:
+            flight.as_form = not flight.as_form
+
     def _judge_foreign(self, flight: Flight, now: int) -> Verdict:
         """Return what a refusal by another party means: FATAL, REPEAT, or FOREIGN if the batch is to be given up.
 
@@ -332,8 +343,7 @@ class Lanes:
         (7.9, 7.16). If they are refused, too, the packets go into new batches, and the lane is free for other packets.
         """
         if not self._registration.was_attached:
-            return Verdict.FATAL
-        flight.foreign += 1
+            return Verdict.FATAL if flight.foreign > 1 else Verdict.REPEAT
         if flight is not self._attach and flight.may_shrink and self._path.down.refused(flight.answer_bytes_max, now):
             flight.limit_answer(self._path.down.limit_bytes)
         is_push = flight is not self._attach and not flight.pull
@@ -366,6 +376,7 @@ class Lanes:
 
     def _accept(self, flight: Flight, attempt: Attempt, answer: Answer, body_bytes: int, now: int) -> None:
         self._heard()
+        self._path.passed(attempt)
         lane = self._set.lanes[flight.lane]
         arrived = AnswerSeen(attempt, body_bytes, not len(answer.data), answer.more)
         if self._path.answered(flight, arrived, now):
@@ -437,6 +448,7 @@ class Lanes:
             return
         self._attach = None
         self._heard()
+        self._path.passed(attempt)
         self._path.round_trip.sample(now - attempt.sent_us, now)
         self._path.bound(message)
         self._set = LaneSet(self._path.lanes.most, self._config.packet_bytes_max, now)

@@ -15,6 +15,7 @@ __all__ = ["AnswerSeen", "PathModel"]
 
 _HOLD_US_SHORT = SECOND_US  # first hold after packets: a stream whose pull is lost silently stalls for about that long
 
+_FORM_BYTES = 256  # of a form around a body
 _ATTEMPTS_MAX = 3  # attempts that may be open at once per lane: the newest two, and the oldest for slow paths
 _ATTACH_ATTEMPTS_MAX = 8  # the same for ATTACH, which is small: the round trip may be unknown, and long
 _BLIND_REPEAT_US_MAX = 8 * SECOND_US  # with one connection each attempt ends the previous one, so intervals must grow
@@ -37,6 +38,7 @@ class PathModel:
         self._one_connection = config.one_connection
         self.round_trip = RoundTrip()
         self.pace = RequestPace()
+        self.as_form = False  # bodies pass as the files of forms
         self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
         self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
         answer_bytes = min(config.body_bytes_start, config.answer_bytes_max)
@@ -48,7 +50,7 @@ class PathModel:
     @property
     def room_bytes(self) -> int:
         """The number of bytes of packets that fit a request body."""
-        return max(HEADER_SIZE, self.up.limit_bytes - EXCHANGE_BYTES)
+        return max(HEADER_SIZE, self.up.limit_bytes - EXCHANGE_BYTES - (_FORM_BYTES if self.as_form else 0))
 
     @property
     def holding(self) -> bool:
@@ -81,7 +83,12 @@ class PathModel:
             repeat_us=self.round_trip.repeat_us(attempts_max),
             repeat_us_max=_BLIND_REPEAT_US_MAX if attempts_max == 1 and not self.round_trip.srtt_us else 0,
             attempts_max=attempts_max,
+            as_form=self.as_form,
         )
+
+    def passed(self, attempt: Attempt) -> None:
+        """Use the form of an attempt that was answered for the next bodies (7.19)."""
+        self.as_form = attempt.as_form
 
     def answered(self, flight: Flight, arrived: AnswerSeen, now: int) -> bool:
         """Learn from the answer to a flight. Return whether a lane was added."""

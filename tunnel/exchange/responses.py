@@ -58,6 +58,8 @@ _BY_STATUS: dict[int, Verdict] = {
 }
 
 
+_NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these concern no form of a body
+
 _LOGIN = "it may be a login or block page: open the relay's URL in a browser"
 _BEHIND = "a proxy cannot reach the relay"
 _REASONS = {
@@ -81,6 +83,7 @@ class Outcome(msgspec.Struct):
     code: int = 0
     text: str = ""
     retry_after_us: int = 0
+    may_be_form: bool = False  # another party refused, perhaps because of the form of the body
     too_many: bool | None = None  # another party refused because of the number of requests; False: perhaps
 
 
@@ -116,7 +119,8 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
     if status != _TOO_MANY_REQUESTS:
         retry_after_us = min(retry_after_us, _AWAY_US_MAX)  # the relay may be back sooner than a proxy believes
     too_many = {_TOO_MANY_REQUESTS: True, _UNAVAILABLE: False}.get(status)
-    return Outcome(verdict, text=text, retry_after_us=retry_after_us, too_many=too_many)
+    may_be_form = message is EnvelopeError.NOT_OURS and status not in _NOT_FORM
+    return Outcome(verdict, text=text, retry_after_us=retry_after_us, may_be_form=may_be_form, too_many=too_many)
 
 
 def _explained(status: int, quoted: str) -> str:

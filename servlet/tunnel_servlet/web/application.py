@@ -11,9 +11,10 @@ from ipaddress import ip_address
 import structlog
 from aiohttp import web
 
+from tunnel.carriers.form_data import FORM_TYPE, unwrap_form
 from tunnel.carriers.link_protocol import LINK_PROTOCOL
 from tunnel.traces.record import TraceSink
-from tunnel.wire import Status, StatusCode, encode_envelope
+from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
@@ -109,9 +110,16 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
     headers = request.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         raise _Refusal(415, StatusCode.MALFORMED, "the body must not be encoded: send no Content-Encoding but identity")
-    if request.content_type != _CONTENT_TYPE:
-        raise _Refusal(415, StatusCode.MALFORMED, f"the Content-Type of a body must be {_CONTENT_TYPE}")
-    body = await _read_body(request, relay.config)
+    if request.content_type not in (_CONTENT_TYPE, FORM_TYPE):
+        text = f"the Content-Type of a body must be {_CONTENT_TYPE} or {FORM_TYPE}"
+        raise _Refusal(415, StatusCode.MALFORMED, text)
+    whole = await _read_body(request, relay.config)
+    body: Buffer = whole
+    if request.content_type == FORM_TYPE:
+        try:
+            body = unwrap_form(headers["Content-Type"], whole)
+        except ValueError as error:
+            raise _Refusal(400, StatusCode.CORRUPT, f"{error}") from None
     is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
     response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
     if not relay.is_live(identity):

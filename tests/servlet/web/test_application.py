@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import AsyncIterator
+from secrets import token_hex
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import FormData, web
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.support import connect, kinds, listen_state
 from tests.support.loops import in_loop
+from tunnel.carriers.form_data import wrap_form
 from tunnel.wire import Answer, Attached, EnvelopeError, Frame, Status, StatusCode, parse_packets
 from tunnel_servlet.config import ListenAddress
 from tunnel_servlet.web.application import RELAY, create_app
@@ -138,7 +140,7 @@ async def test_no_token_is_logged() -> None:
         ({"Content_Encoding": "deflate"}, 415),
         ({"Content_Encoding": "identity"}, 200),
         ({"Content_Type": "text/plain"}, 415),
-        ({"Content_Type": "multipart/form-data; boundary=x"}, 415),
+        ({"Content_Type": "multipart/mixed; boundary=x"}, 415),
     ],
 )
 @in_loop
@@ -149,6 +151,28 @@ async def test_compressed_bodies_and_other_content_types_are_refused(headers: di
         assert reply.status == status
         if status == 415:
             assert reply.message.code is StatusCode.MALFORMED
+
+
+@in_loop
+async def test_a_body_may_come_as_the_file_of_a_form() -> None:
+    async with relay() as running, Client(running) as client:
+        kind, form = wrap_form([attach_body()], token_hex)
+        assert isinstance((await client.post(form, Content_Type=kind)).message, Attached)
+        form_of_aiohttp = FormData()
+        form_of_aiohttp.add_field("any", exchange_body(client.epoch, 1), filename="x", content_type="image/png")
+        payload = form_of_aiohttp()
+        reply = await client.post(payload, Content_Type=payload.headers["Content-Type"])
+        assert isinstance(reply.message, Answer)
+
+
+@in_loop
+async def test_a_damaged_form_is_a_damaged_body() -> None:
+    async with relay() as running, Client(running) as client:
+        kind, form = wrap_form([attach_body()], token_hex)
+        reply = await client.post(form[:-9], Content_Type=kind)
+        assert (reply.status, reply.message.code) == (400, StatusCode.CORRUPT)
+        assert "does not end with its boundary" in reply.message.text
+        assert isinstance((await client.post(form, Content_Type=kind)).message, Attached)
 
 
 async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
