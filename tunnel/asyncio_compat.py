@@ -1,11 +1,20 @@
-"""Two operations that asyncio does not export: filling a BufferedProtocol, and TLS over any transport."""
+"""What asyncio needs from a transport or does for one, and does not export: filling, TLS, and the sending of files."""
 
 import asyncio
-from asyncio import base_events
+from asyncio import base_events, constants, transports
 from ssl import SSLContext
 from typing import cast
 
-__all__ = ["fill", "start_tls"]
+__all__ = ["SENDFILE_BY_COPYING", "FlowControlled", "fill", "sends_file", "start_tls"]
+
+FlowControlled = transports._FlowControlMixin  # noqa: SLF001 - loop.sendfile takes only transports of this base class
+SENDFILE_BY_COPYING = constants._SendfileMode.FALLBACK  # noqa: SLF001
+"""The `_sendfile_compatible` of a transport for which `loop.sendfile` reads the file and calls `write`."""
+
+
+def sends_file(protocol: asyncio.BaseProtocol | None) -> bool:
+    """Return whether this is the protocol that `loop.sendfile` puts in the place of the application's."""
+    return isinstance(protocol, base_events._SendfileFallbackProtocol)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def fill(protocol: asyncio.BufferedProtocol, data: memoryview) -> None:

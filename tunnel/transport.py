@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from tunnel.asyncio_compat import fill
+from tunnel.asyncio_compat import SENDFILE_BY_COPYING, FlowControlled, fill, sends_file
 from tunnel.core import (
     Closed,
     Connected,
@@ -36,10 +36,11 @@ _HIGH_BYTES = 64 * 1024  # asyncio's default; the endpoint has a buffer of its o
 _END = "closed"
 
 
-class Transport(asyncio.Transport):
+class Transport(FlowControlled):
     """A connection as an asyncio transport, created by `Attachment`. It owns the connection's events until the end."""
 
     _start_tls_compatible = True  # asyncio's start_tls requires it
+    _sendfile_compatible = SENDFILE_BY_COPYING  # and its sendfile this one
 
     def __init__(
         self,
@@ -49,13 +50,13 @@ class Transport(asyncio.Transport):
         extra: dict[str, Any],
         ended: Callable[["Transport"], None],
     ) -> None:
-        super().__init__({**extra, "tunnel_connection": connection})
+        self._loop = asyncio.get_running_loop()
+        super().__init__({**extra, "tunnel_connection": connection}, self._loop)
         self.write_error: ConnectionError | None = None  # set when bytes were written that the peer will never read
         self._driver = driver
         self._connection = connection
         self._target = target
         self._ended = ended
-        self._loop = asyncio.get_running_loop()
         self._protocol: asyncio.BaseProtocol | None = None
         self._opened: asyncio.Future[None] | None = None
         self._backlog: deque[Buffer] = deque()
@@ -66,7 +67,8 @@ class Transport(asyncio.Transport):
         self._reading = True
         self._eof_written = False
         self._peer_closed = False
-        self._peer_finished = False  # also set while there is no protocol to call
+        self._peer_finished = False  # also set while there is no protocol to call, or while reading is paused
+        self._eof_shown = False
         self._closing = False
         self._over: BaseException | str | None = None
         self._shown_error: BaseException | None = None  # the argument of connection_lost
@@ -106,10 +108,8 @@ class Transport(asyncio.Transport):
         """
         self._protocol = protocol
         protocol.connection_made(self)
-        self._loop.call_soon(self._read)
         # These events may have arrived before there was a protocol.
-        if self._peer_finished:
-            self._loop.call_soon(self._end_reading)
+        self._loop.call_soon(self._read)
         if self._over is not None:
             self._loop.call_soon(self._guard, protocol.connection_lost, self._shown_error)
 
@@ -155,6 +155,9 @@ class Transport(asyncio.Transport):
             self.write_error = ResetError(
                 f"{self._target}: the peer has closed and will not read further data", LostReason.PEER_CLOSED
             )
+        if sends_file(self._protocol):
+            # A file may be long, and only the end of the transport stops `loop.sendfile`.
+            self._loop.call_soon(self.abort)
         self._drop_backlog()
 
     def _drop_backlog(self) -> None:
@@ -274,6 +277,8 @@ class Transport(asyncio.Transport):
             if not len(data):
                 break
             self._deliver(data)
+        if self._peer_finished:
+            self._end_reading()
         self._driver.wake()
 
     def _deliver(self, data: Buffer) -> None:
@@ -368,9 +373,11 @@ class Transport(asyncio.Transport):
                 self._finish(refused_error(event, self._target))
 
     def _end_reading(self) -> None:
+        """Tell the protocol of the peer's end of file once; a protocol that paused reading, when it resumes."""
         self._peer_finished = True
-        if self._closing or self._protocol is None:
+        if self._closing or self._protocol is None or self._eof_shown or not self._reading:
             return
+        self._eof_shown = True
         if not self._guard(cast(asyncio.Protocol, self._protocol).eof_received):
             self.close()
 
