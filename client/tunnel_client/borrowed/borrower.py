@@ -21,6 +21,7 @@ from typing import Any
 
 __all__ = ["Borrowed", "errno_of"]
 
+GRACE_S = 1.0  # by which `tunnel run` is late with a timeout of its own before it counts as stuck
 _KINDS = {"gaierror": socket.gaierror, "timeout": socket.timeout}
 
 
@@ -38,10 +39,16 @@ class Borrowed:
 
     def connect(self, sock: socket.socket, host: str, port: int, timeout: float | None) -> None:
         """Connect this socket, and wait until it is connected."""
-        error = self._begin(sock, host, port, timeout).exception()
-        if error is not None:
+        try:
+            error = self._begin(sock, host, port, timeout).exception()
+            if error is not None:
+                raise error
+        except BaseException as error:
             self._pair.renew(sock)
-            raise error
+            if isinstance(error, _Stuck):
+                text = "%s:%d: no answer within %s s: the `tunnel run` of this program is stuck; start both again"
+                raise socket.timeout(text % (host, port, timeout)) from None  # noqa: UP041 - Python 3.8
+            raise
         self._pair.unpark(sock)
 
     def connect_soon(self, sock: socket.socket, host: str, port: int) -> _Pending:
@@ -49,7 +56,7 @@ class Borrowed:
         return self._begin(sock, host, port, None)
 
     def _begin(self, sock: socket.socket, host: str, port: int, timeout: float | None) -> _Pending:
-        lines = self._ask({"open": [host, port], "timeout": timeout})
+        lines = self._ask({"open": [host, port], "timeout": timeout}, timeout)
         try:
             near = lines.read()["port"]
             self._pair.park(sock)
@@ -60,18 +67,22 @@ class Borrowed:
             raise
         return _Pending(lines)
 
-    def _ask(self, question: dict[str, Any]) -> _Lines:
-        lines = _Lines(self._path)
+    def _ask(self, question: dict[str, Any], timeout: float | None = None) -> _Lines:
+        lines = _Lines(self._path, timeout)
         lines.write(question)
         return lines
+
+
+class _Stuck(OSError):
+    """`tunnel run` does not answer in time, not even that the time is over."""
 
 
 class _Lines:
     """Sends and receives lines of JSON over a connection to a Unix socket."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, timeout: float | None) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._sock.settimeout(None)
+        self._sock.settimeout(None if timeout is None else timeout + GRACE_S)
         try:
             self._sock.connect(path)
         except OSError as error:
@@ -94,6 +105,8 @@ class _Lines:
     def read(self) -> dict[str, Any]:
         try:
             line = self._file.readline()
+        except socket.timeout as error:  # noqa: UP041 - Python 3.8
+            raise _Stuck from error
         except OSError as error:
             raise self._over() from error
         if not line:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
+import sys
 import threading
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ __all__ = ["Engine", "Route"]
 _MISSING = object()
 _OF_ADDRESSES = ("family", "proto", "flags", "local_addr", "happy_eyeballs_delay", "interleave", "all_errors")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+_CONNECTING, _ASKING = ("connect", "connect_ex", "sendto"), ("getpeername", "getsockopt")  # methods of sockets
 
 
 class Route:
@@ -86,6 +87,7 @@ class Engine:
     def _install(self) -> None:
         self._replace_all(socket.socket, socket)
         self._late.watch("gevent.socket", self._follow_gevent)
+        self._late.watch("eventlet.green.socket", self._follow_eventlet)
         self._late.watch(
             "asyncio.selector_events", lambda module: self._replace(module.BaseSelectorEventLoop, "sock_connect")
         )
@@ -99,9 +101,23 @@ class Engine:
         else:
             self._replace(module, "getaddrinfo")  # gevent's own create_connection uses this one
 
+    def _follow_eventlet(self, module: Any) -> None:
+        """Replace what eventlet is about to put into the standard library.
+
+        Its sockets wrap sockets of a copy of the `socket` module, and leave it to them to answer questions.
+        """
+        for name in _CONNECTING:
+            self._replace(module.socket, name)
+        for name in _ASKING:
+            self._replace(sys.modules["eventlet.patcher"].original("socket").socket, name)
+        self._replace_functions(module)
+
     def _replace_all(self, sockets: Any, module: Any) -> None:
-        for name in ("connect", "connect_ex", "getpeername", "getsockopt", "sendto"):
+        for name in (*_CONNECTING, *_ASKING):
             self._replace(sockets, name)
+        self._replace_functions(module)
+
+    def _replace_functions(self, module: Any) -> None:
         for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo"):
             self._replace(module, name)
 
@@ -186,7 +202,8 @@ class Engine:
 
     def _connect(self, sock: socket.socket, route: Route, host: str, port: int) -> None:
         sock.getsockname()  # raises EBADF if the socket is closed
-        known = self._connects.get(sock)
+        inner = self._pair.wrapped(sock)
+        known = self._connects.get(inner)
         if known is not None and known.error is None:
             self._ask_again(sock, known)
             return
@@ -195,10 +212,10 @@ class Engine:
         connect = _Connect((host, port))
         if sock.gettimeout() == 0:
             connect.pending = route.backend.connect_soon(sock, host, port)
-            self._connects[sock] = connect
+            self._connects[inner] = connect
             raise BlockingIOError(errno.EINPROGRESS, os.strerror(errno.EINPROGRESS))
         route.backend.connect(sock, host, port, sock.gettimeout())
-        self._connects[sock] = connect
+        self._connects[inner] = connect
 
     def _ask_again(self, sock: socket.socket, known: _Connect) -> None:
         if known.pending is None:
@@ -214,7 +231,7 @@ class Engine:
 
         Also return None while the socket still polls as connecting; the connect then remains pending.
         """
-        if known.pending is None or not _is_writable(sock):
+        if known.pending is None or not self._pair.is_writable(sock, 0):
             return None
         pending, known.pending = known.pending, None
         error = pending.exception()
@@ -350,9 +367,3 @@ class Engine:
                 raise
 
         return create_connection
-
-
-def _is_writable(sock: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLOUT)
-    return bool(poll.poll(0))

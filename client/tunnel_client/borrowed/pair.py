@@ -19,6 +19,7 @@ __all__ = [
     "connect_near",
     "fill",
     "forget_error",
+    "is_writable",
     "listen_near",
     "name_of",
     "native",
@@ -27,6 +28,7 @@ __all__ = [
     "renew",
     "unpark",
     "widen",
+    "wrapped",
 ]
 
 PAIR_TIMEOUT_S = 30.0
@@ -35,11 +37,17 @@ _TINY_BYTES = 1  # the kernel raises it to its minimum
 _USUAL_BYTES = 1 << 20  # the kernel lowers it to its maximum
 _WINDOW_BYTES = 65535  # the largest without window scaling, which was settled at the handshake
 _FILL = bytes(16 * 1024)
+_poll, _select = getattr(select, "poll", None), select.select  # those of the kernel, as this module is loaded first
 
 
 def native(sock: socket.socket) -> Any:
-    """Return the C socket, which gevent wraps. Its methods are never replaced."""
-    return getattr(sock, "_sock", sock)
+    """Return the C socket, which gevent and eventlet wrap. Its methods are never replaced."""
+    return wrapped(getattr(sock, "_sock", sock))
+
+
+def wrapped(sock: Any) -> Any:
+    """Return the socket that a socket of eventlet wraps; any other socket is returned as it is."""
+    return sock if isinstance(sock, _socket.socket) else getattr(sock, "fd", sock)
 
 
 def parked_pair(sock: socket.socket) -> tuple[socket.socket, int]:
@@ -82,7 +90,7 @@ def connect_near(sock: socket.socket, port: int) -> str:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     code = _socket.socket.connect_ex(raw, address)
     if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
-        if not _writable(sock, PAIR_TIMEOUT_S):
+        if not is_writable(sock, PAIR_TIMEOUT_S):
             code = errno.ETIMEDOUT
         else:
             code = _socket.socket.getsockopt(raw, socket.SOL_SOCKET, socket.SO_ERROR)
@@ -127,7 +135,7 @@ def fill(sock: socket.socket) -> int:
             try:
                 filled += _socket.socket.send(raw, _FILL)
             except BlockingIOError:
-                if not _writable(sock, 0):
+                if not is_writable(sock, 0):
                     return filled
     finally:
         _socket.socket.settimeout(raw, timeout)
@@ -160,9 +168,13 @@ def renew(sock: socket.socket) -> None:
         os.dup2(fresh.fileno(), sock.fileno(), inheritable=os.get_inheritable(sock.fileno()))
 
 
-def _writable(sock: socket.socket, seconds: float) -> bool:
-    if hasattr(select, "poll"):
-        poll = select.poll()
+def is_writable(sock: socket.socket, seconds: float) -> bool:
+    """Return whether the socket polls as writable, now or within this time.
+
+    This asks the kernel. gevent and eventlet replace `select`, and then even a question without a wait lets others run.
+    """
+    if _poll is not None:
+        poll = _poll()
         poll.register(sock.fileno(), select.POLLOUT)
         return bool(poll.poll(seconds * 1000))
-    return bool(select.select([], [sock.fileno()], [], seconds)[1])
+    return bool(_select([], [sock.fileno()], [], seconds)[1])

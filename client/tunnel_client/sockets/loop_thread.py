@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import errno
 import importlib
 import os
 import sys
@@ -10,7 +11,16 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-__all__ = ["LoopThread", "is_inside", "loop_thread", "make_immortal", "new_loop", "on_fork", "under_gevent"]
+__all__ = [
+    "LoopThread",
+    "is_inside",
+    "loop_thread",
+    "make_immortal",
+    "new_loop",
+    "on_fork",
+    "refuse_eventlet",
+    "under_gevent",
+]
 
 _T = TypeVar("_T")
 
@@ -33,6 +43,21 @@ def under_gevent() -> bool:
     """Return whether gevent has replaced sockets or threads in this process."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and any(monkey.is_module_patched(name) for name in ("threading", "socket"))
+
+
+def refuse_eventlet() -> None:
+    """Raise OSError if eventlet has replaced threads or sockets in this process.
+
+    The loop would run in a green thread and never let another one run, so every connect would outlive its timeout. A
+    real thread is no way out: eventlet's locks do not work between threads.
+    """
+    patcher = sys.modules.get("eventlet.patcher")
+    if patcher is not None and any(patcher.is_monkey_patched(name) for name in ("thread", "socket", "select")):
+        raise OSError(
+            errno.EOPNOTSUPP,
+            "eventlet has replaced threads and sockets in this process, so it cannot carry a tunnel itself: start the "
+            "program with `tunnel run`, or use `tunnel forward`",
+        )
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

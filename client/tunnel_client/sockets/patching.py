@@ -12,7 +12,7 @@ from tunnel_client.borrowed.engine import Engine, Route
 from tunnel_client.borrowed.hosts import Hosts, Placeholders, is_literal
 from tunnel_client.borrowed.import_hook import Late
 from tunnel_client.sockets.connector import errno_of
-from tunnel_client.sockets.loop_thread import is_inside
+from tunnel_client.sockets.loop_thread import is_inside, refuse_eventlet
 from tunnel_client.sockets.runtime import Runtime, connecting, default_runtime
 
 __all__ = ["patch"]
@@ -49,6 +49,7 @@ class patch:
     def __enter__(self) -> patch:
         if self._route is not None:
             raise RuntimeError("this patch is active: create another one")
+        refuse_eventlet()
         self._route = Route(self._hosts, Backend(self._runtime or default_runtime()))
         _engine.add(self._route)
         return self

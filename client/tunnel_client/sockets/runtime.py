@@ -15,11 +15,12 @@ from tunnel_client.borrowed.pair import parked_pair, renew, unpark
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import UNSET, USER_TIMEOUT_S, RelaySettings, Unset, find_settings
 from tunnel_client.sockets.connector import Connector
-from tunnel_client.sockets.loop_thread import LoopThread, loop_thread, make_immortal, on_fork
+from tunnel_client.sockets.loop_thread import LoopThread, loop_thread, make_immortal, on_fork, refuse_eventlet
 
 __all__ = ["Connecting", "Runtime", "configure", "connecting", "default_runtime"]
 
 LINGER_S = 10.0  # how long the end of the process waits for written bytes to arrive
+GRACE_S = 1.0  # by which the loop is late with a timeout of its own before it counts as stuck
 
 
 class Runtime:
@@ -65,10 +66,14 @@ class Connecting:
         """Connect this same socket to a target, or to a service if `port` is None. Wait until it is connected."""
         future = self.connect_soon(sock, host, port, timeout)
         try:
-            future.result()
-        except BaseException:
+            future.result(None if timeout is None else timeout + GRACE_S)
+        except BaseException as error:
             future.cancel()
             renew(sock)
+            if isinstance(error, TimeoutError) and not error.args:  # not from the loop, which would have said more
+                raise TimeoutError(
+                    f"{host if port is None else f'{host}:{port}'}: no answer within {timeout} s"
+                ) from None
             raise
         unpark(sock)
 
@@ -84,7 +89,11 @@ class Connecting:
         return thread.submit(connector.open_and_join(host, port, timeout, near, skip))
 
     def use(self) -> tuple[Connector, LoopThread]:
-        """Return the connector and its loop thread, for callers that do more than connect a socket."""
+        """Return the connector and its loop thread, for callers that do more than connect a socket.
+
+        Raise OSError in a process of eventlet.
+        """
+        refuse_eventlet()
         with self._lock:
             if self._connector is None or self._thread is None:
                 settings = self._settings()

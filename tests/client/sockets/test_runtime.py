@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread, run_python
 from tunnel_client import Runtime, create_connection
 from tunnel_client.sockets.loop_thread import LoopThread, loop_thread
+from tunnel_client.sockets.runtime import connecting
 
 
 @pytest.fixture(scope="module")
@@ -304,3 +306,58 @@ def test_greenlets_of_gevent_share_the_loop_thread(relay: RelayThread) -> None:
     pytest.importorskip("gevent")
     done = run_python(relay, QUIET + GEVENT)
     assert done.stdout == "190 asyncio.unix_events True\n"
+
+
+EVENTLET = """
+import eventlet
+eventlet.monkey_patch()
+import tunnel_client
+def attempts():
+    yield lambda: tunnel_client.create_connection("reports", timeout=5)
+    yield lambda: tunnel_client.create_connection(("db.internal", 80))
+    yield lambda: tunnel_client.TunnelSocket().connect(("db.internal", 80))
+    yield lambda: tunnel_client.patch(["*.internal"]).__enter__()
+for attempt in attempts():
+    try:
+        attempt()
+    except OSError as error:
+        print(error)
+print(tunnel_client.TunnelSocket().connect_ex(("db.internal", 80)))
+"""
+
+
+def test_eventlet_is_refused_at_once_because_it_leaves_no_thread_to_the_loop(relay: RelayThread) -> None:
+    done = run_python(relay, "import warnings; warnings.simplefilter('ignore')" + EVENTLET)
+    refusal = (
+        f"[Errno {errno.EOPNOTSUPP}] eventlet has replaced threads and sockets in this process, so it cannot carry a "
+        "tunnel itself: start the program with `tunnel run`, or use `tunnel forward`\n"
+    )
+    assert done.stdout == 4 * refusal + f"{errno.EOPNOTSUPP}\n"
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")  # by the connect that never began
+def test_a_connect_ends_at_its_timeout_even_if_the_loop_is_stuck(
+    relay: RelayThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunnel_client.sockets.runtime.GRACE_S", 0.0)
+    runtime = Runtime(relay.settings)
+    _, thread = connecting(runtime).use()
+    stuck, release = threading.Event(), threading.Event()
+
+    def block() -> None:
+        stuck.set()
+        release.wait(DEADLINE_S)
+
+    thread.loop.call_soon_threadsafe(block)
+    try:
+        assert stuck.wait(DEADLINE_S)
+        with pytest.raises(TimeoutError, match=r"^db.internal:80: no answer within 0.01 s$"):
+            create_connection(("db.internal", 80), timeout=0.01, runtime=runtime)
+        with pytest.raises(TimeoutError, match=r"^reports: no answer within 0.01 s$"):
+            create_connection("reports", timeout=0.01, runtime=runtime)
+    finally:
+        release.set()
+    with create_connection("reports", timeout=DEADLINE_S, runtime=runtime) as sock:
+        sock.sendall(b"x")
+        assert sock.recv(1) == b"x"
+    runtime.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import http.server
+import json
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ import structlog
 
 from loadtests.harness.tree import python_path
 from tests.client.sockets.test_patching import Hello
-from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, relay_thread
+from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, beside, relay_thread
 from tests.support.imports import imported_names
 from tunnel.exit_codes import NOT_AUTHENTICATED, OK, USAGE
 from tunnel_client.borrowed import pair
@@ -24,6 +26,7 @@ from tunnel_client.borrowed.borrower import Borrowed
 from tunnel_client.cli.commands.run import environment
 from tunnel_client.cli.main import main
 
+TLS = ROOT / "tests" / "support" / "tls"
 FETCH = str(ROOT / "examples" / "fetch.py")
 # An interpreter without our packages and their dependencies.
 BARE = getattr(sys, "_base_executable", sys.executable)
@@ -128,6 +131,112 @@ print([job.value for job in jobs])
 def test_gevent(relay: RelayThread, port: int) -> None:
     pytest.importorskip("gevent")
     assert run(relay, sys.executable, "-W", "ignore", "-c", GEVENT, str(port)).stdout == "[200, 200, 200, 200, 200]\n"
+
+
+EVENTLET = """
+import eventlet
+eventlet.monkey_patch()
+import select, socket, sys, time, urllib.request
+port = int(sys.argv[1])
+def fetch(host):
+    return urllib.request.urlopen("http://%s:%s/" % (host, port), timeout=60).status
+print([job.wait() for job in [eventlet.spawn(fetch, host) for host in ("db.internal", "DB.internal", "127.0.0.1")]])
+
+ticks = []
+def tick():
+    while True:
+        ticks.append(1)
+        eventlet.sleep(0.001)
+ticker = eventlet.spawn(tick)
+begun = time.monotonic()
+try:
+    socket.create_connection(("never.internal", 80), timeout=0.2)
+except TimeoutError as error:
+    print("timed out", len(ticks) > 5)
+ticker.kill()
+
+for address in (("nosuch.internal", 80), ("10.9.9.9", 80)):
+    try:
+        socket.create_connection(address, timeout=60)
+    except OSError as error:
+        print(type(error).__name__)
+
+waiting = socket.socket()
+waiting.setblocking(False)
+print(waiting.connect_ex(("db.internal", port)))
+print(select.select([], [waiting], [], 60)[1] == [waiting], waiting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+print(waiting.getpeername() == ("db.internal", port), waiting.connect_ex(("db.internal", port)))
+waiting.close()
+
+sock = socket.socket()
+try:
+    sock.connect(("nosuch.internal", 80))
+except OSError:
+    sock.connect(("db.internal", port))  # a socket whose connect failed can try again
+    print(sock.getpeername()[0])
+sock.close()
+print(socket.gethostbyname("db.internal")[:4], socket.getnameinfo(("db.internal", 80), 0))
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+    try:
+        datagrams.sendto(b"x", ("db.internal", 80))
+    except OSError as error:
+        print(error.strerror)
+"""
+OVER_EVENTLET = """[200, 200, 200]
+timed out True
+gaierror
+PermissionError
+115
+True 0
+True 106
+db.internal
+240. ('db.internal', '80')
+only TCP goes through the tunnel, not UDP to db.internal
+"""
+
+
+@pytest.mark.parametrize("dns", ["no", "yes"])
+def test_eventlet(relay: RelayThread, port: int, dns: str) -> None:
+    """With its own resolver, and with the one of the standard library."""
+    command = [sys.executable, "-W", "ignore", "-c", EVENTLET, str(port)]
+    done = run(relay, *command, hosts="*.internal,10.0.0.0/8", EVENTLET_NO_GREENDNS=dns)
+    assert done.stdout == OVER_EVENTLET
+    assert done.stderr == ""
+
+
+EVENTLET_TLS = """
+import eventlet
+eventlet.monkey_patch()
+import socket, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[2])
+for connected_first in (True, False):
+    for timeout in (60, None):
+        sock = socket.socket()
+        sock.settimeout(timeout)
+        if connected_first:
+            sock.connect(("db.internal", int(sys.argv[1])))
+        with context.wrap_socket(sock, server_hostname="localhost") as secured:
+            if not connected_first:
+                secured.connect(("db.internal", int(sys.argv[1])))
+            print(secured.recv(100))
+"""
+
+
+def test_tls_under_eventlet(relay: RelayThread) -> None:
+    """A socket may be wrapped before it connects: eventlet then connects it by another way."""
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(TLS / "server.pem")
+
+    def greet() -> None:
+        for _ in range(4):
+            near, _ = listener.accept()
+            with server.wrap_socket(near, server_side=True) as secured:
+                secured.sendall(b"hello")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, beside(greet):
+        port = str(listener.getsockname()[1])
+        done = run(relay, sys.executable, "-W", "ignore", "-c", EVENTLET_TLS, port, str(TLS / "ca.pem"))
+    assert done.stdout == "b'hello'\n" * 4
 
 
 ERRORS = """
@@ -236,6 +345,31 @@ def test_connections_fail_when_the_tunnel_has_ended(tmp_path: Path) -> None:
     borrowed = Borrowed(str(tmp_path / "nobody"), pair)
     with socket.socket() as sock, pytest.raises(OSError, match="`tunnel run` of this program has ended"):
         borrowed.connect(sock, "db.internal", 80, None)
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_connect_ends_at_its_timeout_even_if_tunnel_run_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    """It takes the request, or even answers the first question, and then says no more."""
+    monkeypatch.setattr("tunnel_client.borrowed.borrower.GRACE_S", 0.0)
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as lender, pair.listen_near() as near, socket.socket() as sock:
+        lender.bind(path)
+        lender.listen()
+        held: list[socket.socket] = []
+
+        def serve() -> None:
+            asking, _ = lender.accept()
+            held.append(asking)
+            if answers:
+                asking.sendall(json.dumps({"port": near.getsockname()[1]}).encode() + b"\n")
+
+        with beside(serve), pytest.raises(TimeoutError, match=r"^db.internal:80: no answer within 0.2 s: .*is stuck"):
+            Borrowed(path, pair).connect(sock, "db.internal", 80, 0.2)
+        held[0].close()
+        with socket.create_server(("127.0.0.1", 0)) as target:
+            sock.connect(target.getsockname())  # the same socket is as new
 
 
 def test_the_environment_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
