@@ -24,6 +24,8 @@ _STATUS = {
     Why.BUSY: b"503 Service Unavailable",
 }
 _BAD_GATEWAY = b"502 Bad Gateway"
+_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f]+")  # a line break would let the text add header fields
+_PHRASE_BYTES_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,12 @@ def _bad(text: str) -> MalformedError:
 
 
 def _answer(status: bytes, text: str) -> bytes:
+    """Return an answer that ends the connection. The reason phrase has the text, too: many clients show only that."""
+    phrase = _UNPRINTABLE.sub(" ", text).strip().encode("ascii", "replace")
+    if len(phrase) > _PHRASE_BYTES_MAX:
+        phrase = phrase[: _PHRASE_BYTES_MAX - 3] + b"..."
+    if phrase:
+        status += b": " + phrase
     body = f"{text}\n".encode()
     return (
         b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n"

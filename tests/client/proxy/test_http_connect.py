@@ -90,7 +90,7 @@ def test_the_length_of_a_body_is_parsed() -> None:
 def test_invalid_requests_are_refused(text: str, answer: str) -> None:
     with pytest.raises(MalformedError) as caught:
         parsed(text)
-    assert caught.value.answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert caught.value.answer.startswith(b"HTTP/1.1 400 Bad Request: ")
     assert answer in caught.value.answer.decode()
 
 
@@ -117,6 +117,29 @@ def test_refusals_name_the_reason() -> None:
     }
     assert request.refused(Why.DENIED, "no rule for ü").endswith("\r\n\r\nno rule for ü\n".encode())
     assert b"Content-Length: 15\r\n" in request.refused(Why.DENIED, "no rule for ü")
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("no rule allows db:5432: ask its operator", "no rule allows db:5432: ask its operator"),
+        ("two\r\nSet-Cookie: lines\n\tand a tab", "two Set-Cookie: lines and a tab"),
+        ("no rule for ü\x00\x7f €", "no rule for ? ?"),
+        ("x" * 2000, "x" * 397 + "..."),
+        (" \r\n ", ""),
+    ],
+)
+def test_the_reason_phrase_says_why_because_clients_show_no_body_of_a_refused_connect(text: str, phrase: str) -> None:
+    """It is one line of visible ASCII, whatever the relay or the target said."""
+    head, _, body = HttpRequest("a", 1).refused(Why.DENIED, text).partition(b"\r\n\r\n")
+    assert head.split(b"\r\n")[0].decode("ascii") == f"HTTP/1.1 403 Forbidden{': ' + phrase if phrase else ''}"
+    assert [line.partition(b":")[0] for line in head.split(b"\r\n")[1:]] == [
+        b"Content-Type",
+        b"Content-Length",
+        b"Connection",
+        b"Cache-Control",
+    ]
+    assert body == f"{text}\n".encode()
 
 
 @pytest.mark.parametrize(
