@@ -26,6 +26,7 @@ class Hosts:
             raise TypeError("hosts is a list of patterns, not one string")
         self.patterns = [_plain(pattern) for pattern in patterns]
         self._networks = [network for network in map(_network, self.patterns) if network is not None]
+        self.has_names = any(_network(pattern) is None and pattern != _EVERYTHING for pattern in self.patterns)
 
     def __contains__(self, host: str) -> bool:
         host = _plain(host)

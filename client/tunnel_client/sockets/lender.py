@@ -25,7 +25,7 @@ class Lender:
     """Serves borrowers on a Unix socket, in a folder that only this user may enter. Use it as a context manager."""
 
     def __init__(self, runtime: Runtime, command: str = "") -> None:
-        self.greeted = 0  # processes that have announced themselves as borrowers
+        self.greeted: set[int] = set()  # ids of processes that have announced themselves as borrowers
         self._connector, self._thread = connecting(runtime).use()
         self._folder = tempfile.mkdtemp(prefix="tunnel-run-")
         self._server: asyncio.Server | None = None
@@ -65,12 +65,13 @@ class Lender:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.keep(task)
-        with closing(writer), suppress(OSError, ValueError, KeyError):  # the borrower has ended, or sends nonsense
+        # The borrower may have ended, or send nonsense.
+        with closing(writer), suppress(OSError, ValueError, KeyError, TypeError):
             question = await _read(reader)
             if "open" in question:
                 await self._lend(reader, writer, question)
             else:
-                self.greeted += 1
+                self.greeted.add(int(question["hello"]))
 
     async def _lend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: dict[str, Any]) -> None:
         host, port = question["open"]

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tunnel.command_line import CommandAdder
 from tunnel.exit_codes import USAGE
+from tunnel_client.cli.bypasses import Bypasses, Noticing
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.errors import UsageError
 
@@ -20,7 +21,8 @@ _SITE = Path(__file__).parents[2] / "borrowed" / "site"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _NO_PYTHON = (
     "tunnel: {command} started no Python that could use the tunnel, so its connections bypassed it ({command} is not a "
-    "Python program, or Python ran with -I, -E or -S): use `tunnel forward` or `tunnel proxy` for such programs"
+    "Python program, or Python ran with -I, -E or -S): for such programs use `tunnel forward`, or `tunnel proxy 1080` "
+    "and HTTPS_PROXY=http://127.0.0.1:1080"
 )
 
 
@@ -57,8 +59,10 @@ def _run(arguments: argparse.Namespace) -> int:
     hosts = Hosts(arguments.hosts or ["*"])
     runtime = Runtime(relay_settings(arguments))
     with Lender(runtime, os.path.basename(command[0])) as lender:
-        code = _wait_for(command, environment(lender.path, hosts.patterns))
-        if not lender.greeted and code != USAGE:
+        code, has_noticed = _wait_for(
+            command, environment(lender.path, hosts.patterns), lambda pid: Bypasses(pid, lambda: lender.greeted, hosts)
+        )
+        if not lender.greeted and not has_noticed and code != USAGE:
             print(_NO_PYTHON.format(command=command[0]), file=sys.stderr)
     runtime.close()
     return code
@@ -77,15 +81,18 @@ def environment(path: str, patterns: list[str]) -> dict[str, str]:
     return made
 
 
-def _wait_for(command: list[str], variables: dict[str, str]) -> int:
+def _wait_for(
+    command: list[str], variables: dict[str, str], make_bypasses: Callable[[int], Bypasses]
+) -> tuple[int, bool]:
+    """Run the command to its end. Return its exit code, and whether a connection past the tunnel was noticed."""
     try:
         process = subprocess.Popen(command, env=variables)
     except OSError as error:
         print(f"tunnel: {command[0]}: {error.strerror}: check the command", file=sys.stderr)
-        return USAGE
-    with _signals_for(process):
+        return USAGE, False
+    with _signals_for(process), Noticing(make_bypasses(process.pid)) as noticing:
         code = process.wait()
-    return 128 - code if code < 0 else code
+    return 128 - code if code < 0 else code, noticing.has_noticed
 
 
 @contextmanager

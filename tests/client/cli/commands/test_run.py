@@ -239,6 +239,46 @@ def test_tls_under_eventlet(relay: RelayThread) -> None:
     assert done.stdout == "b'hello'\n" * 4
 
 
+PLAIN = "from socket import create_connection as connect"
+INNER = """
+import _socket
+def connect(address):
+    sock = _socket.socket()
+    sock.connect(address)
+    return sock"""
+STAY = """
+import sys
+while connect(("127.0.0.1", int(sys.argv[1]))).recv(1): pass"""
+PARENT = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-I', '-c', sys.argv[2], sys.argv[1]]))"
+PAST = {
+    "a program without the hook": ["-I", "-c", PLAIN + STAY],
+    "a C extension": ["-W", "ignore", "-c", INNER + STAY],
+    "a child of a program that the hook sees": ["-c", PARENT],
+}
+
+
+@pytest.mark.parametrize("words", PAST.values(), ids=PAST)
+def test_a_connection_past_the_tunnel_is_noticed_once(relay: RelayThread, words: list[str]) -> None:
+    """The program connects until the notice has come, and hangs in between."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        program = [sys.executable, *words, port, PLAIN + STAY]  # the last word is for a child
+        command = [sys.executable, "-m", "tunnel_client", "run", "--hosts", "127.0.0.1", "--", *program]
+        environment = {**relay.environment, "PYTHONPATH": ""}
+        with subprocess.Popen(command, env=environment, cwd=ROOT.parent, stderr=subprocess.PIPE, text=True) as running:
+            first, _ = listener.accept()
+            assert running.stderr is not None
+            notice = running.stderr.readline()
+            first.sendall(b"x")  # go on: another connection
+            second, _ = listener.accept()
+            second.close()
+            rest = running.stderr.read()
+        first.close()
+    assert f"connects to 127.0.0.1:{port} past the tunnel: `tunnel run` leads only" in notice
+    assert "HTTPS_PROXY=http://127.0.0.1:1080" in notice
+    assert (rest, running.returncode) == ("", OK)
+
+
 ERRORS = """
 import socket, sys
 for address in (("db.internal", int(sys.argv[1])), ("nosuch.internal", 80), ("10.9.9.9", 80)):
