@@ -15,7 +15,7 @@ from tunnel.core import Connection, ConnectRequested, EndpointConfig, Incoming
 from tunnel.driver import Driver, StatusEvent
 from tunnel.errors import DeniedError, NotAuthenticatedError, TunnelError, UnreachableError
 from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, Troubled
-from tunnel.listener import ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
+from tunnel.listener import BACKLOG, ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
 from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
 from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
 from tunnel.tasks import KeptTasks
@@ -220,9 +220,12 @@ class Attachment:
     # services
 
     async def start_server(
-        self, handler: Handler, name: str, *, backlog: int = 128, limit: int = LIMIT_BYTES
+        self, handler: Handler, name: str, *, backlog: int = BACKLOG, limit: int = LIMIT_BYTES
     ) -> Server:
         """Offer a service: call `handler(reader, writer)` for each connection.
+
+        Of a burst of connections, at most `backlog` are opened at once. The others wait at the relay, where users take
+        turns; one that has waited for 75 s is refused.
 
         Raise DeniedError if the relay does not allow the name. Without an answer from the relay, return after 2 s; the
         service is announced again until the relay answers.
@@ -230,7 +233,7 @@ class Attachment:
         return await self._serve(serve_streams(handler, limit, self._tasks.keep), name, backlog)
 
     async def create_server(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], name: str, *, backlog: int = 128
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], name: str, *, backlog: int = BACKLOG
     ) -> Server:
         """Offer a service as `start_server` does, with an asyncio protocol for each connection."""
         return await self._serve(lambda transport: transport.begin(protocol_factory()), name, backlog)

@@ -12,7 +12,9 @@ from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
 from tunnel.transport import Transport
 from tunnel.wire import RejectReason, Target
 
-__all__ = ["ExitHandler", "ExitRequest", "Handler", "Server", "Sink", "dial_failure", "serve_streams"]
+__all__ = ["BACKLOG", "ExitHandler", "ExitRequest", "Handler", "Server", "Sink", "dial_failure", "serve_streams"]
+
+BACKLOG = 1024  # the CONNECTs to a service that may be unanswered at once; others wait at the relay
 
 Handler: TypeAlias = Callable[[StreamReader, StreamWriter], Awaitable[None] | None]
 Sink: TypeAlias = Callable[[Transport], None]  # called with each new connection, which it then owns

@@ -97,7 +97,5 @@ def _check_endpoint(world: World) -> None:
     assert budget.granted_bytes == granted <= budget.total_bytes
     assert len(endpoint._scheduler._carried) == len(world.batches)
     assert len(endpoint._admission._routes) <= connections
-    for service in endpoint.services._services.values():
-        assert service.waiting >= 0
     wake_up = endpoint.next_timeout()
     assert wake_up is None or wake_up <= world.now + HORIZON_US, f"a timer in {wake_up - world.now} us"

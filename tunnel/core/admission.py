@@ -98,8 +98,6 @@ class Admission:
             reason = None if config.exit else RejectReason.DENIED
         elif not services.is_up(name):
             reason = RejectReason.NO_SUCH_SERVICE
-        elif not services.has_room(name):
-            reason = RejectReason.BUSY
         if reason is None:
             return None
         return encode_rejected(Rejected(connect.route_key, reason, "", options))
@@ -123,7 +121,6 @@ class Admission:
         connection.sender.window.peer_edge = connect.window
         connection.handshake.learn(connect.options)
         if connect.target.kind == TargetKind.SERVICE:
-            self._services.took(connect.target.host)
             connection.accept(now)
         else:
             owner.emit(ConnectRequested(connection.id, connect.target, route[0]))
@@ -133,5 +130,3 @@ class Admission:
         """Forget a connection that has ended."""
         identity = connection.identity
         self._routes.pop((identity.user, identity.route_key), None)
-        if connection.handshake.unseen and identity.target.kind == TargetKind.SERVICE:
-            self._services.connection_seen(identity.target.host)

@@ -19,7 +19,7 @@ from tunnel.core.connection.inbound import receive
 from tunnel.core.connection.state import State
 from tunnel.core.constants import NEVER_US
 from tunnel.core.errors import LocalProtocolError
-from tunnel.core.events import Event, Incoming
+from tunnel.core.events import Event
 from tunnel.core.ports import CarrierView
 from tunnel.core.scheduler import Batch, Scheduler
 from tunnel.core.send.window import Segment
@@ -114,12 +114,7 @@ class Endpoint(AdmittingOwner):
 
     def poll_event(self) -> Event | None:
         """Return the next event, in the order in which they happened; None if there is none."""
-        if not self._events:
-            return None
-        event = self._events.popleft()
-        if isinstance(event, Incoming):
-            self.services.connection_seen(event.service)
-        return event
+        return self._events.popleft() if self._events else None
 
     # commands
 
@@ -139,7 +134,7 @@ class Endpoint(AdmittingOwner):
         return connection
 
     def listen(self, name: str, backlog: int, now: int) -> None:
-        """Accept connections to a service. At most `backlog` of them wait until the application has polled them."""
+        """Accept connections to a service. The relay hands on at most `backlog` CONNECTs that wait for an answer."""
         self.services.listen(name, backlog, now)
 
     def unlisten(self, name: str, now: int) -> None:

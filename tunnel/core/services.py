@@ -87,12 +87,11 @@ class Announcements:
 class _Service(msgspec.Struct):
     backlog: int
     version: int
-    waiting: int = 0  # connections that were accepted and that the application has not seen yet
     refused: bool = False  # the relay's rules do not allow the name
 
 
 class Services:
-    """The services that are up, and the number of connections to each that the application has not seen yet."""
+    """The services that are up. The relay keeps to their backlogs."""
 
     def __init__(self, send: Callable[[Packet], None]) -> None:
         self._services: dict[str, _Service] = {}
@@ -103,10 +102,8 @@ class Services:
 
         Raise ValueError if the name or the backlog cannot be announced (2.8).
         """
-        known = self._services.get(name)
-        waiting = known.waiting if known is not None else 0
         version = self.announcements.announce(name, ListenStatus.UP, backlog, now)
-        self._services[name] = _Service(backlog, version, waiting)
+        self._services[name] = _Service(backlog, version)
 
     def unlisten(self, name: str, now: int) -> None:
         """Stop offering a service."""
@@ -134,23 +131,6 @@ class Services:
             service.refused = state.state == ListenStatus.REFUSED
         return True
 
-    # the backlog
-
     def is_up(self, name: str) -> bool:
         """Return whether this endpoint accepts connections to that service."""
         return name in self._services
-
-    def has_room(self, name: str) -> bool:
-        """Return whether the backlog of the service has room for another connection."""
-        service = self._services[name]
-        return service.waiting < service.backlog
-
-    def took(self, name: str) -> None:
-        """Count a connection that was accepted and that the application has not seen yet."""
-        self._services[name].waiting += 1
-
-    def connection_seen(self, name: str) -> None:
-        """Free a place in the backlog: the application has seen a connection, or will never see it."""
-        service = self._services.get(name)
-        if service is not None:
-            service.waiting = max(0, service.waiting - 1)

@@ -59,6 +59,10 @@ class Budget:
         self.unreserve(-size)
         return True
 
+    def unreserved(self) -> int:
+        """Return the bytes that can still be promised."""
+        return min(level.pool_bytes - level.reserved for level in self.levels())
+
     def unreserve(self, size: int) -> None:
         """Withdraw a promise of `size` bytes."""
         for level in self.levels():

@@ -75,7 +75,7 @@ class SwitchConfig:
     """The most that packets other than DATA and ACK may use, for each route and direction."""
     initial_edge_bytes: int = 256 * KIB
     """The bytes that a sender may have in flight before the first EDGE (7.12)."""
-    mailbox_bytes_max: int = 32 * MIB
+    mailbox_bytes_max: int = 64 * MIB
     exit_mailbox_bytes_max: int = 256 * MIB
     user_bytes_max: int = 128 * MIB
     """For all mailboxes of a user, except those of exits."""

@@ -28,6 +28,7 @@ _DATA, _OPTION = int(PacketType.DATA), int(PacketType.OPTION)
 _ENDING = frozenset(map(int, (PacketType.SHUTDOWN, PacketType.ABORT)))
 # The relay does not answer these when they have no route: they end something, are answers, or ask for nothing (3.9).
 _UNANSWERED = _ENDING | frozenset(map(int, (PacketType.PONG, PacketType.NOOP)))
+_UNHANDED = (RouteState.PARKED, RouteState.WAITING)
 
 
 class Forwarder:
@@ -84,6 +85,7 @@ class Forwarder:
                 continue
             self._forward(leg, frame, now)
         counters.bytes_received += size
+        self._openings.serve_waiting(now)
 
     def _forward(self, leg: Leg, frame: Frame, now: int) -> None:
         """Put the packet into the queue of the route's other side."""
@@ -104,7 +106,9 @@ class Forwarder:
             self._option(attachment, frame, now)
         elif leg is None:
             self._without_route(attachment, frame, now)
-        elif leg.route.state is RouteState.PARKED or leg is not leg.route.initiator or frame.destination:
+        elif leg.route.state is RouteState.WAITING and frame.type in _ENDING:
+            self._routes.release(leg.route, now)  # the initiator has given up
+        elif leg.route.state in _UNHANDED or leg is not leg.route.initiator or frame.destination:
             self._drop_misaddressed(leg, frame, now)
         elif frame.size > self._context.config.packet_bytes_max:
             self._too_large(leg, frame, now)
@@ -127,7 +131,7 @@ class Forwarder:
             self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
 
     def _drop_misaddressed(self, leg: Leg, frame: Frame, now: int) -> None:
-        """Drop a packet whose destination is not the one that is bound, or that comes during a resume (6.6).
+        """Drop a packet whose destination is not the one that is bound, or for which there is no acceptor yet (6.6).
 
         With the right destination, the packet came here because it is too large.
         """

@@ -4,6 +4,7 @@ Only tests and the simulator check them: a check visits every object and recount
 count incrementally.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from tunnel.wire import HEADER_SIZE, Frame, PacketType
@@ -139,6 +140,8 @@ def _check_routes(registry: Registry, routes: RouteTable) -> None:
                 "an attachment lists a route under a wrong key, or one that was handed to another attachment",
             )
             _ensure(route in found or route.initiator.own_id in route.initiator.attachment.legs, "a route is lost")
+        owners = Counter(route.user for route in attachment.handed.values())
+        _ensure(attachment.accepted == owners, "a user's routes to an acceptor were miscounted")
         for listener in attachment.listeners.values():
             pending = [route for route in attachment.handed.values() if route.listener is listener]
             _ensure(listener.pending == len(pending), "a listener's pending CONNECTs were miscounted")
@@ -148,13 +151,25 @@ def _check_routes(registry: Registry, routes: RouteTable) -> None:
         _ensure(
             account.routes == sum(attachment.routes_opened for attachment in owned), "a user's routes were miscounted"
         )
-    for state in (RouteState.PARKED, RouteState.HANDED, RouteState.BOUND):
+    for state in (RouteState.PARKED, RouteState.WAITING, RouteState.HANDED, RouteState.BOUND):
         _ensure(routes.counts[state] == sum(route.state is state for route in found), f"miscounted: {state.value}")
     parked = [route for waiting in routes.parked.values() for route in waiting]
     _ensure(
         all(route.state is RouteState.PARKED for route in parked), "a route that is listed as parked has another state"
     )
     _ensure(len(parked) == routes.counts[RouteState.PARKED], "a parked resume is lost")
+    _check_waiting([route for route in found if route.state is RouteState.WAITING], registry, routes)
+
+
+def _check_waiting(waiting: list[Route], registry: Registry, routes: RouteTable) -> None:
+    _ensure(len(waiting) == len(routes.waiting), "a waiting route is lost")
+    _ensure(routes.waiting.poll_changed() is None, "a queue was not looked at")
+    for attachment in registry.by_id.values():
+        for listener in attachment.listeners.values():
+            _ensure(
+                not (listener.has_room and any(route.waits_for == listener.name for route in waiting)),
+                "a route waits although a listener has room",
+            )
 
 
 def _check_leg(attachment: ServedAttachment, own_id: int, leg: Leg) -> None:

@@ -39,6 +39,7 @@ class RouteState(enum.Enum):
     """The state of a route."""
 
     PARKED = "parked"  # not handed on yet; a resume stays here while its endpoint is not attached (6.5)
+    WAITING = "waiting"  # for a listener with room (2.8)
     HANDED = "handed"  # CONNECT was handed to an acceptor (3.2)
     BOUND = "bound"
     RELEASED = "released"
@@ -61,7 +62,7 @@ class Leg:
 
 
 class Route:
-    """A connection as the relay sees it. While the route is parked, `acceptor` is the initiator's leg."""
+    """A connection as the relay sees it. While the route is parked or waits, `acceptor` is the initiator's leg."""
 
     __slots__ = (
         "acceptor",
@@ -75,9 +76,11 @@ class Route:
         "route_key",
         "state",
         "target",
+        "user",
+        "waits_for",
     )
 
-    def __init__(self, connect: Connect, frame: Frame) -> None:
+    def __init__(self, connect: Connect, frame: Frame, user: str) -> None:
         self.route_key = connect.route_key  # drawn by the initiator (3.1)
         self.target = connect.target  # the authorised target
         self.resume = connect.resume
@@ -89,6 +92,8 @@ class Route:
         self.deadline: Deadline
         self.listener: Listener | None = None
         self.is_lingering = False
+        self.user = user  # of the initiator
+        self.waits_for = ""  # the name of the service, while the route waits
 
 
 class Listener:
@@ -144,6 +149,7 @@ class ServedAttachment:
         self.handed: dict[bytes, Route] = {}  # by route key
         self.lingering: OrderedDict[Route, None] = OrderedDict()  # routes that it opened, the oldest first
         self.routes_opened = 0
+        self.accepted: dict[str, int] = {}  # by user: how many of the routes in `handed` are theirs
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}
         self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # lanes with a held pull, by its handle, oldest first

@@ -28,6 +28,9 @@ from tunnel_servlet.switch.services import Services
 __all__ = ["Openings"]
 
 Refusal = tuple[int, str]  # reason and text of REJECTED
+Acceptor = tuple[ServedAttachment, Listener | None]
+_NO_SERVICE: Refusal = (RejectReason.NO_SUCH_SERVICE, "no endpoint listens under this name")
+_NO_EXIT: Refusal = (RejectReason.UNREACHABLE, "no exit is attached")
 
 _CONNECT_BYTES_MAX = 4096  # far more than 2.1 needs; limited because a route keeps its CONNECT until it is bound
 
@@ -132,7 +135,9 @@ class Openings:
         if route.resume and not connect.resume:
             return None  # handing it on would open a connection at an endpoint that was not chosen for it (6.5)
         stamped = _stamp(frame, connect, leg.attachment.account.user)
-        if route.state is not RouteState.PARKED:
+        if route.state is RouteState.WAITING:
+            route.frame = stamped
+        elif route.state is not RouteState.PARKED:
             self._routes.hand_again(route, stamped)
         elif connect.resume and connect.options.endpoint_id == route.endpoint_id:
             route.frame = stamped
@@ -174,19 +179,38 @@ class Openings:
         return None
 
     def _hand(self, route: Route, decision: Hand, target: Target, now: int) -> Refusal | None:
-        """Hand the route to the first acceptor with room, and move that acceptor to the end of the rotation."""
-        candidates: list[tuple[ServedAttachment, Listener | None]]
+        """Choose an acceptor: the first one with room, which then moves to the end of the rotation."""
         if decision.to is HandTo.SERVICE:
-            listeners = self._services.candidates(decision.name or target.host)
-            candidates = [(listener.attachment, listener) for listener in listeners]
-            refusal: Refusal = RejectReason.NO_SUCH_SERVICE, "no endpoint listens under this name"
-        else:
-            exits = [found for found in self._registry.exits if decision.name in ("", found.name)]
-            candidates = [(found, None) for found in exits]
-            refusal = RejectReason.UNREACHABLE, "no exit is attached"
+            return self._hand_to_listener(route, decision.name or target.host, now)
+        exits = [found for found in self._registry.exits if decision.name in ("", found.name)]
+        return self._hand_to(route, [(found, None) for found in exits], _NO_EXIT, now)
+
+    def _hand_to_listener(self, route: Route, name: str, now: int) -> Refusal | None:
+        """Hand the route to a listener of this name. If they all have no room, or others wait, it waits (2.8)."""
+        listeners = self._services.candidates(name)
+        if name in self._routes.waiting or (listeners and not any(listener.has_room for listener in listeners)):
+            self._routes.wait(route, name, now)
+            self._routes.waiting.look_at(name)
+            return None
+        return self._hand_to(route, _acceptors(listeners), _NO_SERVICE, now)
+
+    def serve_waiting(self, now: int) -> None:
+        """Hand waiting routes to the listeners that have room now; refuse them if their service is down."""
+        waiting = self._routes.waiting
+        while (name := waiting.poll_changed()) is not None:
+            while (route := waiting.first(name)) is not None:
+                listeners = self._services.candidates(name)
+                if listeners and not any(listener.has_room for listener in listeners):
+                    break
+                refusal = self._hand_to(route, _acceptors(listeners), _NO_SERVICE, now)
+                if refusal is not None:
+                    self._context.counters.connects_refused += 1
+                    self._routes.tell_rejected(route, *refusal)
+
+    def _hand_to(self, route: Route, candidates: list[Acceptor], refusal: Refusal, now: int) -> Refusal | None:
+        """Hand the route to the first of the candidates that takes it. Otherwise release it, and return the refusal."""
         for acceptor, listener in candidates:
             if listener is not None and not listener.has_room:
-                refusal = RejectReason.BUSY, "no listener has room"
                 continue
             reason = self._routes.hand(route, acceptor, listener, now)
             if reason is None:
@@ -196,7 +220,7 @@ class Openings:
                 reason,
                 "another connection has this route key"
                 if reason is RejectReason.ID_IN_USE
-                else "the acceptor's mailbox is full",
+                else "the acceptor's mailbox has no room left for this user",
             )
         self._routes.release(route, now)
         if not candidates and (self._settled_us is None or now < self._settled_us):
@@ -214,6 +238,10 @@ class Openings:
         """Hand a resume to the endpoint that it names, which knows the connection or answers REJECTED(gone) (6.5)."""
         if self._routes.hand(route, endpoint, None, now) is not None:
             self._routes.release(route, now)  # the initiator repeats CONNECT after a second
+
+
+def _acceptors(listeners: list[Listener]) -> list[Acceptor]:
+    return [(listener.attachment, listener) for listener in listeners]
 
 
 def _stamp(frame: Frame, connect: Connect, user: str) -> Frame:

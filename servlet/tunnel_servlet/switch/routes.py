@@ -4,12 +4,15 @@ from functools import partial
 
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import Accepted, Connect, DropReason, Frame, RejectReason
+from tunnel_servlet.switch.accept_queues import AcceptQueues
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
 
 __all__ = ["RouteTable"]
+
+_SHARE = 8  # a user may have this many times as many routes to an acceptor as there is room for
 
 
 class RouteTable:
@@ -18,6 +21,7 @@ class RouteTable:
     def __init__(self, context: SwitchContext) -> None:
         self._context = context
         self.parked: dict[bytes, dict[Route, None]] = {}  # resumes by the endpoint that they name, oldest first
+        self.waiting = AcceptQueues()
         self.counts = dict.fromkeys(RouteState, 0)
 
     def __len__(self) -> int:
@@ -40,7 +44,7 @@ class RouteTable:
         queue = attachment.mailbox.open(frame.source)
         if queue is None:
             return None
-        route = Route(connect, frame)
+        route = Route(connect, frame, account.user)
         route.initiator = route.acceptor = Leg(attachment, frame.source, queue, route)
         route.deadline = Deadline(partial(self._timed_out, route))
         attachment.legs[frame.source] = route.initiator
@@ -56,6 +60,8 @@ class RouteTable:
         """Hand the route's CONNECT to `acceptor`. Return None, or the reason if that is not possible."""
         if route.route_key in acceptor.handed:
             return RejectReason.ID_IN_USE
+        if not route.resume and not self._has_share(route.user, acceptor):
+            return RejectReason.BUSY
         queue = acceptor.mailbox.open(0)
         if queue is None:
             return RejectReason.BUSY
@@ -69,13 +75,22 @@ class RouteTable:
             queue.ledger.start_at(route.frame.sequence)
         route.acceptor = Leg(acceptor, 0, queue, route)
         acceptor.handed[route.route_key] = route
+        acceptor.accepted[route.user] = acceptor.accepted.get(route.user, 0) + 1
         acceptor.awaits(initiator.own_id)
         if listener is not None:
             listener.pending += 1
             route.listener = listener
+        if route.state is RouteState.WAITING:
+            self.waiting.turn_taken(route)
         self._become(route, RouteState.HANDED)
         self._context.deadlines.set(route.deadline, now + self._context.config.pending_timeout_us)
         return None
+
+    def wait(self, route: Route, name: str, now: int) -> None:
+        """Let a route wait until a listener of this name has room (2.8)."""
+        self.waiting.add(name, route)
+        self._become(route, RouteState.WAITING)
+        self._context.deadlines.set(route.deadline, now + self._context.config.pending_timeout_us)
 
     def hand_again(self, route: Route, frame: Frame) -> None:
         """Hand a repeated CONNECT to the same acceptor, which is idempotent (3.3)."""
@@ -141,12 +156,14 @@ class RouteTable:
         self._forget_pending(route)
         if state is RouteState.PARKED:
             self._unpark(route)
+        elif state is RouteState.WAITING:
+            self.waiting.remove(route)
         self._become(route, RouteState.RELEASED)
         self._uncount(route)
         initiator.attachment.lingering.pop(route, None)
         if acceptor is not initiator:
             acceptor.mailbox.withdraw_connect(route.route_key)
-            del acceptor.attachment.handed[route.route_key]
+            self._forget_handed(route)
             acceptor.mailbox.close(acceptor.queue)
             acceptor.attachment.legs.pop(acceptor.own_id, None)
         initiator.mailbox.close(initiator.queue)
@@ -182,7 +199,7 @@ class RouteTable:
         """Queue DROPPED for an id that has no route; at most one waits for each id (6.7)."""
         attachment.mailbox.notice(own_id, reason)
 
-    def tell_rejected(self, route: Route, reason: RejectReason, text: str) -> None:
+    def tell_rejected(self, route: Route, reason: int, text: str) -> None:
         """Queue a REJECTED from the relay for a route that was just released."""
         initiator = route.initiator
         frame = rejected_frame(initiator.own_id, route.route_key, reason, text)
@@ -193,6 +210,8 @@ class RouteTable:
     def _timed_out(self, route: Route, now: int) -> None:
         state = route.state
         self.release(route, now)
+        if state is RouteState.WAITING:
+            self.tell_rejected(route, RejectReason.BUSY, "no listener had room for the connection in time")
         # An unanswered resume is not refused, because that would end a stream that can wait.
         if state is RouteState.HANDED and not route.resume:
             self.tell_rejected(route, RejectReason.TIMED_OUT, "the accepting endpoint did not answer the request")
@@ -223,9 +242,25 @@ class RouteTable:
         """Undo the counts of a CONNECT that was handed on and is no longer pending."""
         if route.listener is not None:
             route.listener.pending -= 1
+            self.waiting.look_at(route.listener.name)
             route.listener = None
         if route.state is RouteState.HANDED:
             route.acceptor.attachment.unawait(route.initiator.own_id)
+
+    def _has_share(self, user: str, acceptor: ServedAttachment) -> bool:
+        """Whether the user may have another route to this acceptor.
+
+        However many routes a user has there, a ninth of the room is left to others.
+        """
+        free = acceptor.mailbox.budget.unreserved() // self._context.config.reserved_bytes
+        return acceptor.accepted.get(user, 0) < _SHARE * max(1, free)
+
+    def _forget_handed(self, route: Route) -> None:
+        acceptor = route.acceptor.attachment
+        del acceptor.handed[route.route_key]
+        acceptor.accepted[route.user] -= 1
+        if not acceptor.accepted[route.user]:
+            del acceptor.accepted[route.user]
 
     def _unpark(self, route: Route) -> None:
         parked = self.parked.get(route.endpoint_id, {})

@@ -1,5 +1,7 @@
 """The table of services: which attachments listen under which name, in rotation (2.8, 3.2)."""
 
+from collections.abc import Callable
+
 from tunnel.wire import ListenState, ListenStatus
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import MayListen
@@ -9,11 +11,12 @@ __all__ = ["Services"]
 
 
 class Services:
-    """All listeners. Those of one name take turns."""
+    """All listeners. Those of one name take turns. `changed` is called with a name whose listeners have changed."""
 
-    def __init__(self, config: SwitchConfig, may_listen: MayListen) -> None:
+    def __init__(self, config: SwitchConfig, may_listen: MayListen, changed: Callable[[str], None]) -> None:
         self._config = config
         self._may_listen = may_listen
+        self._changed = changed
         self._up: dict[str, list[Listener]] = {}  # in rotation: the first one gets the next CONNECT
 
     def __len__(self) -> int:
@@ -43,6 +46,7 @@ class Services:
         if not listener.is_up:
             listener.is_up = True
             self._up.setdefault(state.name, []).append(listener)
+        self._changed(state.name)
         return _answer(state, ListenStatus.UP)
 
     def candidates(self, name: str) -> list[Listener]:
@@ -69,6 +73,7 @@ class Services:
         turns.remove(listener)
         if not turns:
             del self._up[listener.name]
+        self._changed(listener.name)
 
     def _make_room(self, attachment: ServedAttachment) -> bool:
         """Make room for another name, by forgetting the oldest one that is down if necessary.

@@ -48,7 +48,8 @@ class SwitchStats(msgspec.Struct, frozen=True):
     exits: int
     links: int
     parked_pulls: int
-    routes: int  # the sum of the three below
+    routes: int  # the sum of the four below
+    routes_waiting: int  # for a listener with room
     routes_pending: int
     routes_parked: int
     routes_bound: int

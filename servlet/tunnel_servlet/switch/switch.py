@@ -93,7 +93,7 @@ class Switch:
         self._attention = Attention()
         self._registry = Registry(self._context, self._attention)
         self._routes = RouteTable(self._context)
-        self._services = Services(config, may_listen)
+        self._services = Services(config, may_listen, self._routes.waiting.look_at)
         self._openings = Openings(self.epoch, self._context, self._registry, self._routes, self._services, authorise)
         self._forwarder = Forwarder(self._context, self._routes, self._openings, self._services, packet_filter)
         self._lifecycle = Lifecycle(
@@ -118,6 +118,7 @@ class Switch:
             links=len(self._links),
             parked_pulls=len(self._held),
             routes=len(self._routes),
+            routes_waiting=counts[RouteState.WAITING],
             routes_pending=counts[RouteState.HANDED],
             routes_parked=counts[RouteState.PARKED],
             routes_bound=counts[RouteState.BOUND],
@@ -370,6 +371,7 @@ class Switch:
 
     def _serve_awake(self, now: int) -> None:
         """Send waiting packets of each attachment on its oldest held pull, or else signal a link (7.4, 8)."""
+        self._openings.serve_waiting(now)
         awake = self._attention.awake
         while awake:
             attachment = awake.popleft()

@@ -343,13 +343,6 @@ def test_refusals_for_a_missing_service_or_exit_give_the_reason() -> None:
     assert refusal(client.push(connect(2))) == (RejectReason.UNREACHABLE, "no exit is attached")
 
 
-def test_a_refusal_when_no_listener_has_room_gives_the_reason() -> None:
-    client, exit_ = client_and_exit(Relay())
-    exit_.listen(backlog=1)
-    client.push(connect(1, target=REPORTS))
-    assert refusal(client.push(connect(2, target=REPORTS))) == (RejectReason.BUSY, "no listener has room")
-
-
 def test_a_listener_without_room_is_passed_over() -> None:
     relay = Relay()
     client = Peer(relay).attached()
@@ -381,7 +374,7 @@ def test_a_refusal_when_the_exits_mailbox_is_full_gives_the_reason() -> None:
     relay = Relay(exit_mailbox_bytes_max=64 << 10, routes_per_attachment_max=100)
     client, _exit = client_and_exit(relay)
     refusals = [refusal(found) for source in range(1, 10) if (found := client.push(connect(source)))]
-    assert set(refusals) == {(RejectReason.BUSY, "the acceptor's mailbox is full")}
+    assert set(refusals) == {(RejectReason.BUSY, "the acceptor's mailbox has no room left for this user")}
 
 
 def test_a_resume_must_name_its_acceptor_and_is_refused_if_that_was_replaced() -> None:  # 6.5, 6.4

@@ -183,17 +183,6 @@ def test_3_3_a_repeated_connect_is_discarded_when_the_route_ends() -> None:
     assert exit_.push() == []
 
 
-def test_2_8_a_listener_has_room_again_after_a_connect_is_answered_or_times_out() -> None:
-    relay = Relay()
-    client, exit_ = client_and_exit(relay)
-    exit_.listen(backlog=1)
-    client.push(connect(11, target=REPORTS))
-    assert reasons(client.push(connect(12, target=REPORTS))) == [RejectReason.BUSY]
-    relay.advance(76 * SECOND)
-    assert reasons(client.push(connect(12, target=REPORTS))) == [RejectReason.TIMED_OUT]
-    assert [packet.source for packet in exit_.push()] == [12]
-
-
 def resume(initiator: int, endpoint: Peer) -> Packet:
     return connect(initiator, resume=True, destination=22, endpoint_id=endpoint.identity)
 

@@ -10,6 +10,7 @@ import structlog
 
 from tunnel import Attachment
 from tunnel.command_line import CommandAdder
+from tunnel.listener import BACKLOG
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, relay_settings
@@ -23,6 +24,7 @@ __all__ = ["Exposing", "add"]
 
 _log = structlog.get_logger("tunnel")
 _DIAL_S = 10.0
+_BACKLOG_MOST = 65535  # LISTEN_STATE has two bytes for it
 
 
 def add(commands: CommandAdder) -> None:
@@ -35,9 +37,23 @@ def add(commands: CommandAdder) -> None:
     parser.add_argument("service", metavar="NAME", help="name of the service; `tunnel forward PORT:NAME` reaches it")
     parser.add_argument("address", metavar="HOST:PORT", help="address of the service, as seen from this machine")
     parser.add_argument("more", nargs="*", metavar="NAME HOST:PORT", help="more services")
+    parser.add_argument(
+        "--backlog",
+        type=_backlog,
+        default=BACKLOG,
+        metavar="N",
+        help="connections that are opened at once; of a larger burst, the others wait at the relay (default: "
+        f"{BACKLOG})",
+    )
     add_serving_options(parser)
     add_relay_options(parser)
     parser.set_defaults(run=run, serves=True)
+
+
+def _backlog(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= _BACKLOG_MOST):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_BACKLOG_MOST}")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,20 +69,21 @@ def run(arguments: argparse.Namespace) -> int:
                 f"only: give one of them another name, such as {name}-2"
             )
         services[name] = parse_address(text)
-    serving = partial(_serving, services=services, stats_seconds=arguments.stats)
+    serving = partial(_serving, services=services, backlog=arguments.backlog, stats_seconds=arguments.stats)
     return run_serving(relay_settings(arguments), serving, arguments)
 
 
 @asynccontextmanager
 async def _serving(
-    attachment: Attachment, *, services: dict[str, Address], stats_seconds: float
+    attachment: Attachment, *, services: dict[str, Address], backlog: int, stats_seconds: float
 ) -> AsyncIterator[Served]:
     traffic = Traffic(attachment)
     leads = ", ".join(f"{name} -> {address}" for name, address in services.items())
     async with traffic.reported(stats_seconds), serve_status(attachment, f"expose {leads}"), AsyncExitStack() as stack:
         served = Served(traffic)
         for name, address in services.items():
-            served.listening.append(await stack.enter_async_context(Exposing(attachment, name, address, traffic)))
+            exposing = Exposing(attachment, name, address, traffic, backlog)
+            served.listening.append(await stack.enter_async_context(exposing))
             announce(f"{name} -> {address}", service=name, target=str(address))
         yield served
 
@@ -74,16 +91,19 @@ async def _serving(
 class Exposing:
     """Publishes a service, and leads its connections to a local address. Use it with `async with`."""
 
-    def __init__(self, attachment: Attachment, name: str, target: Address, traffic: Traffic) -> None:
+    def __init__(
+        self, attachment: Attachment, name: str, target: Address, traffic: Traffic, backlog: int = BACKLOG
+    ) -> None:
         self._attachment = attachment
         self._name = name
         self._target = target
         self._traffic = traffic
+        self._backlog = backlog
         self._tasks: dict[Side, asyncio.Task[None]] = {}  # the dial of each tunnel side that is open
 
     async def __aenter__(self) -> "Exposing":
         self._server = await self._attachment.create_server(
-            lambda: TunnelSide(self._accepted, self._far_ended), self._name
+            lambda: TunnelSide(self._accepted, self._far_ended), self._name, backlog=self._backlog
         )
         return self
 

@@ -44,12 +44,10 @@ export class Accepting {
     if (connect.kind === TARGET.TCP) return { reason: REJECT.DENIED, text: 'this endpoint is not an exit' }; // 3.10
     const service = this.endpoint.services.get(connect.host);
     if (!service || service.state !== UP) return { reason: REJECT.NO_SERVICE };
-    if (service.unshown >= service.backlog) return { reason: REJECT.BUSY }; // 2.8
     return null;
   }
 
   accept(packet, connect, key, now) {
-    const service = this.endpoint.services.get(connect.host);
     const connection = new Connection(
       this.endpoint.settings,
       {
@@ -66,24 +64,13 @@ export class Accepting {
       },
       now,
     );
-    connection.service = service;
     connection.tombKey = key;
-    service.unshown = (service.unshown ?? 0) + 1;
-    connection.unshown = true;
     this.live.set(key, connection);
     this.endpoint.add(connection);
   }
 
-  /** The connection counts no longer as "accepted and not yet shown" (2.8). */
-  shown(connection) {
-    if (!connection.unshown) return;
-    connection.unshown = false;
-    connection.service.unshown -= 1;
-  }
-
   /** The connection is forgotten: 3.3 says how a late CONNECT is answered from now on. */
   forget(connection, now) {
-    this.shown(connection);
     if (!connection.tombKey) return;
     this.live.delete(connection.tombKey);
     this.ended.set(connection.tombKey, {

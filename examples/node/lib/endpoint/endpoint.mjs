@@ -192,7 +192,6 @@ export class Endpoint {
 
   /** Forget a connection that is over, and send its ABORT once. */
   sweep(connection, now) {
-    if (connection.service && connection.opening.shown) this.accepting.shown(connection);
     if (!connection.dead || !this.connections.has(connection.id)) return;
     if (connection.farewell) this.post(connection.packet(TYPE.ABORT, encodeAbort(connection.farewell)));
     this.connections.delete(connection.id);

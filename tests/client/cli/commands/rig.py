@@ -10,6 +10,7 @@ from typing import Any
 from tests.servlet.rig import TOKENS, relay, settings
 from tests.support.targets import target
 from tunnel import Attachment, attach
+from tunnel.listener import BACKLOG
 from tunnel_client.cli.commands.expose import Exposing
 from tunnel_client.cli.commands.forward import Forwarding
 from tunnel_client.forward.listening import address_of, bind
@@ -62,9 +63,10 @@ class Rig:
         await self.stack.enter_async_context(self.forwarding)
         return local
 
-    async def expose(self, name: str, port: int) -> None:
+    async def expose(self, name: str, port: int, backlog: int = BACKLOG) -> None:
         """Expose a port of this machine as a service."""
-        await self.stack.enter_async_context(Exposing(self.attachment, name, Address(HERE, port), self.traffic))
+        exposing = Exposing(self.attachment, name, Address(HERE, port), self.traffic, backlog)
+        await self.stack.enter_async_context(exposing)
 
     async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A plain connection to a local port, reset at the end of the rig unless it was closed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -11,6 +13,7 @@ from tests.servlet.rig import until
 from tests.support.loops import in_loop
 from tunnel import DeniedError, LostError
 from tunnel.command_line import configure_log
+from tunnel_client.cli.main import main
 
 
 @in_loop
@@ -90,3 +93,26 @@ async def test_a_client_that_aborts_before_the_local_service_answers() -> None:
         writer.write_eof()
         assert await reader.read(-1) == b"hello"
         writer.close()
+
+
+@in_loop
+async def test_a_burst_waits_for_a_short_backlog_and_none_of_it_is_refused() -> None:
+    async def talk(number: int) -> None:
+        reader, writer = await rig.attachment.open_connection("reports", timeout=60)
+        writer.write(b"%d" % number)
+        writer.write_eof()
+        assert await reader.read(-1) == b"%d" % number
+        writer.close()
+        await writer.wait_closed()
+
+    async with target(echo) as port, open_rig() as rig:
+        await rig.expose("reports", port, backlog=2)
+        await asyncio.gather(*(talk(number) for number in range(60)))
+        assert rig.traffic.failed == 0
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "65536", "many", "1.5", "٣"])
+def test_a_backlog_that_cannot_be_announced_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["expose", f"--backlog={text}", "reports", "127.0.0.1:1"])
+    assert f"argument --backlog: '{text}' is not a number from 1 to 65535" in capsys.readouterr().err
