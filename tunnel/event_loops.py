@@ -2,14 +2,16 @@
 
 import asyncio
 
+from tunnel.descriptors import raise_descriptor_limit
 from tunnel.malloc import keep_freed_memory
 
 __all__ = ["new_event_loop"]
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new uvloop event loop, or asyncio's where uvloop is missing, and tune malloc for moving bytes."""
+    """Return a new uvloop event loop, or asyncio's where uvloop is missing, and tune the process for moving bytes."""
     keep_freed_memory()
+    raise_descriptor_limit()
     try:
         import uvloop
     except ImportError:

@@ -255,3 +255,17 @@ def test_queues_are_forgotten_when_they_are_empty() -> None:
     assert queues.first("reports") is None
     queues.look_at("reports")
     assert queues.poll_changed() is None
+
+
+def test_services_are_looked_at_in_the_order_in_which_they_changed() -> None:
+    relay, listener, (ann, bob) = scene("ann", "bob")
+    listener.listen("other", backlog=1)
+    burst(ann, 1, 2)
+    others = [
+        connect(source, target=Target(TargetKind.SERVICE, "other"), route_key=key(source)) for source in (101, 102)
+    ]
+    bob.push(*others)
+    assert handed(listener) == [1, 101]
+    packets = listener.push(*(accepted(source, 1000 + source, route_key=key(source)) for source in (101, 1)))
+    assert [packet.source for packet in packets if packet.type == CONNECT] == [102, 2]
+    assert waiting(relay) == 0
