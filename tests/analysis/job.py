@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.analysis.damage import damaged_directory
+from tests.analysis.exactly_once import Attempts, attempt
 from tests.analysis.proxied import talk_through_faults
 from tests.analysis.stalls import write_silences
 from tests.analysis.truth import simulate
 from tunnel.analysis import counts, flow, network, tables, timing
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.ingest import compact, read_events
+from tunnel.analysis.ledger import Intake, Ledger, open_ledger
 from tunnel.analysis.report import render
 from tunnel.analysis.session import make_session
 
@@ -59,6 +61,7 @@ class Found(msgspec.Struct):
     """The faults that the fault proxy reports."""
     proxied_faults: list[dict[str, Any]]
     proxied_exchanges: list[dict[str, Any]]
+    attempts: Attempts
 
 
 def stalls_in(events: DataFrame) -> list[tuple[int, str]]:
@@ -68,6 +71,13 @@ def stalls_in(events: DataFrame) -> list[tuple[int, str]]:
     return [(row["stream"], row["why"]) for row in found.select("stream", "why").collect()]
 
 
+def ingest(session: SparkSession, directory: Path, work: Path) -> tuple[Intake, DataFrame]:
+    """Add what is new; return the findings and the events."""
+    with open_ledger(work) as ledger:
+        intake = compact(session, directory, ledger)
+    return intake, read_events(session, Ledger(work))
+
+
 def main(directory: Path) -> None:
     """Run the whole job."""
     run = simulate(directory / "truth", streams=12, bytes_each=600_000)
@@ -75,29 +85,25 @@ def main(directory: Path) -> None:
     proxied = talk_through_faults(directory / "proxied")
     write_silences(directory / "proxied")
     session = make_session("local[1]", memory="1g", settings=SETTINGS)
-    intake = compact(session, directory / "truth", directory / "truth" / "_tables")
-    events = read_events(session, directory / "truth" / "_tables")
+    intake, events = ingest(session, directory / "truth", directory / "truth" / "_tables")
     truth = analyse(session, events, intake)
     ordered = network.in_order(flow.packets_of(flow.flow_of(events))).cache()
     lost = ordered.where("lost_first = 1").select("stream", "sequence").collect()
     streams = [row.asDict() for row in network.stream_table(ordered).collect()]
     work = directory / "damaged_tables"
-    intake = compact(session, directory / "damaged", work)
-    damaged_events = read_events(session, work)
+    intake, damaged_events = ingest(session, directory / "damaged", work)
     rows_first = damaged_events.count()
     damaged = analyse(session, damaged_events, intake)
-    compact(session, directory / "damaged", work)
-    rows_again = read_events(session, work).count()
+    rows_again = ingest(session, directory / "damaged", work)[1].count()
     more = directory / "damaged" / "more.jsonl"
     more.write_text('{"version":1,"time_us":1,"node":"a","event":"loop_lag","writer":"more","number":1}\n')
-    compact(session, directory / "damaged", work)
-    rows_more = read_events(session, work).count()
-    compact(session, directory / "proxied", directory / "proxied" / "_tables")
-    events = read_events(session, directory / "proxied" / "_tables")
+    rows_more = ingest(session, directory / "damaged", work)[1].count()
+    _, events = ingest(session, directory / "proxied", directory / "proxied" / "_tables")
     proxied_faults = tables.faults([row.asDict() for row in counts.sums_of(events, None, 0).collect()])
     of_client = counts.details_of(events.where("node like 'faulty-%'"))
     stalls = stalls_in(events.where("node like 'sender-%' or node like 'receiver-%'"))
     proxied_exchanges = tables.exchanges([row.asDict() for row in of_client.collect()])
+    attempts = attempt(session, directory / "attempts")
     session.stop()
     (directory / "report.html").write_text(render(truth, "truth"))
     (directory / "damaged.html").write_text(render(damaged, "damaged"))
@@ -117,6 +123,7 @@ def main(directory: Path) -> None:
         proxied=proxied,
         proxied_faults=proxied_faults,
         proxied_exchanges=proxied_exchanges,
+        attempts=attempts,
     )
     (directory / "found.json").write_bytes(msgspec.json.encode(found))
 

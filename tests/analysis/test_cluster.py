@@ -47,7 +47,7 @@ def check(master: str, traces: Path) -> None:
     worked = executors_that_worked(log)
     assert len(worked) == WORKERS, worked
     assert all(worked.values())
-    assert list((traces / "_tables" / "events").glob("*.parquet"))
+    assert list((traces / "_tables" / "events").glob("*/*.parquet"))
 
 
 def test_two_executors_of_a_standalone_master_share_the_work(traces: Path) -> None:

@@ -3,93 +3,173 @@
 from pathlib import Path
 
 import pytest
+import zstandard
 
-from tests.analysis.damage import damaged_directory
-from tunnel.analysis.intake import compressed_bytes, take_in
-from tunnel.traces import TraceEvent, TraceRecord
-from tunnel.traces.jsonl import JsonLinesWriter
-from tunnel.traces.salvage import SUFFIX, examine
-
-
-def plain(directory: Path, name: str, count: int = 3) -> Path:
-    with JsonLinesWriter(directory / name) as trace:
-        for number in range(count):
-            trace(TraceRecord(time_us=number, node="a", event=TraceEvent.ATTACHED))
-    return directory / name
+from tests.analysis.damage import FRAME_RECORDS, damaged_directory
+from tests.analysis.plain import append_lines, compressed, plain, take_in
+from tunnel.analysis.intake import Staged, add_new, compressed_bytes
+from tunnel.analysis.ledger import LedgerError, open_ledger
+from tunnel.traces.salvage import SUFFIX, examine, salvage_directory
 
 
-def test_damage_is_found_and_whole_frames_are_staged(tmp_path: Path) -> None:
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    return tmp_path / "_tables"
+
+
+def lines_of(*paths: Path) -> list[bytes]:
+    return sorted(line for path in paths for part in examine(path)[1] for line in part.splitlines())
+
+
+def test_damage_is_found_and_whole_frames_are_added(tmp_path: Path, work: Path) -> None:
     expected = damaged_directory(tmp_path)
-    intake, staged = take_in(tmp_path, tmp_path / "_tables")
+    intake, rows = take_in(tmp_path, work)
     problems = {file.name: file.problem for file in intake.problems}
     assert problems == {name: problem for name, problem in expected.items() if problem != "version"}
-    assert staged is not None
-    assert len(list(staged.iterdir())) == 4
-    assert all(examine(path)[0].is_whole for path in staged.iterdir())
+    whole = 2 * FRAME_RECORDS + 100
+    assert len(rows) == whole + 2 * FRAME_RECORDS + (FRAME_RECORDS + 100) + (whole + 2)
 
 
-def test_a_second_intake_without_new_files_stages_nothing(tmp_path: Path) -> None:
-    plain(tmp_path, "a.jsonl")
-    first, staged = take_in(tmp_path, tmp_path / "_tables")
-    assert staged is not None
-    again, staged = take_in(tmp_path, tmp_path / "_tables")
-    assert staged is None
-    assert again == first
+def test_a_second_intake_without_new_files_adds_nothing(tmp_path: Path, work: Path) -> None:
+    path = plain(tmp_path, "a.jsonl")
+    first, rows = take_in(tmp_path, work)
+    assert rows == lines_of(path)
+    assert take_in(tmp_path, work) == (first, rows)
+    assert len(list((work / "commits").iterdir())) == 1
 
 
-def test_a_later_copy_is_the_duplicate(tmp_path: Path) -> None:
+def test_a_later_copy_is_the_duplicate(tmp_path: Path, work: Path) -> None:
     path = plain(tmp_path, "b.jsonl")
-    take_in(tmp_path, tmp_path / "_tables")
+    take_in(tmp_path, work)
     (tmp_path / "a.jsonl").write_bytes(path.read_bytes())
-    intake, staged = take_in(tmp_path, tmp_path / "_tables")
+    intake, rows = take_in(tmp_path, work)
     assert [(file.name, file.problem, file.same_as) for file in intake.files] == [
         ("b.jsonl", "", ""),
         ("a.jsonl", "duplicate", "b.jsonl"),
     ]
-    assert staged is None
+    assert rows == lines_of(path)
 
 
-def test_files_of_the_same_name_in_two_folders_are_both_read(tmp_path: Path) -> None:
-    for folder, count in (("x", 1), ("y", 2)):
-        (tmp_path / folder).mkdir()
-        plain(tmp_path / folder, "a.jsonl", count)
-    intake, staged = take_in(tmp_path, tmp_path / "_tables")
+def test_a_copy_in_the_same_intake_is_a_duplicate_too(tmp_path: Path, work: Path) -> None:
+    path = compressed(tmp_path, "a")
+    (tmp_path / f"copy{SUFFIX}").write_bytes(path.read_bytes())
+    intake, rows = take_in(tmp_path, work)
+    assert [file.problem for file in intake.files] == ["", "duplicate"]
+    assert rows == lines_of(path)
+
+
+def test_files_of_the_same_name_in_two_folders_are_both_read(tmp_path: Path, work: Path) -> None:
+    paths = [plain(tmp_path / folder, "a.jsonl", count) for folder, count in (("x", 1), ("y", 2))]
+    intake, rows = take_in(tmp_path, work)
     assert [file.name for file in intake.files] == ["x/a.jsonl", "y/a.jsonl"]
-    assert staged is not None
-    assert len(list(staged.iterdir())) == 2
+    assert rows == lines_of(*paths)
 
 
-def test_an_open_file_is_named_until_it_is_finished(tmp_path: Path) -> None:
+def test_a_truncated_copy_that_is_completed_later_adds_only_its_rest(tmp_path: Path, work: Path) -> None:
+    path = compressed(tmp_path, "a", 3 * FRAME_RECORDS)
+    whole, content = path.read_bytes(), lines_of(path)
+    path.write_bytes(whole[: len(whole) - 10])
+    intake, rows = take_in(tmp_path, work)
+    assert [file.problem for file in intake.files] == ["truncated"]
+    assert 0 < len(rows) < len(content)
+    path.write_bytes(whole)
+    intake, rows = take_in(tmp_path, work)
+    assert [file.problem for file in intake.files] == [""]
+    assert rows == content
+
+
+def test_a_plain_file_that_grows_adds_only_its_new_lines(tmp_path: Path, work: Path) -> None:
+    path = plain(tmp_path, "a.jsonl", 2)
+    take_in(tmp_path, work)
+    for number in (1, 2):
+        with path.open("a") as file:
+            file.write(f'{{"version":1,"later":{number}}}\n')
+        assert take_in(tmp_path, work)[1] == lines_of(path)
+    path.write_text('{"version":1,"other":1}\n')  # a new file of the same name
+    assert len(take_in(tmp_path, work)[1]) == 5
+
+
+@pytest.mark.parametrize("cut", [0, 7])
+def test_an_unfinished_file_is_read_and_what_comes_later_is_added_once(tmp_path: Path, work: Path, cut: int) -> None:
+    lines = [b'{"number":%d}' % number for number in range(3)]
+    frames = [zstandard.ZstdCompressor().compress(line + b"\n") for line in lines]
+    left = tmp_path / f"_left-{2**30}-aa-00001{SUFFIX}"
+    left.write_bytes(frames[0] + frames[1][:9])
+    intake, rows = take_in(tmp_path, work)
+    assert [(file.name, file.problem, file.frames) for file in intake.files] == [(left.name, "open", 1)]
+    assert rows == lines[:1]
+    whole = b"".join(frames)
+    left.write_bytes(whole[: len(whole) - cut])
+    assert salvage_directory(tmp_path) == [tmp_path / left.name[1:]]  # with `cut`, it compresses the file again
+    intake, rows = take_in(tmp_path, work)
+    assert [(file.name, file.problem) for file in intake.files] == [(left.name[1:], "")]
+    assert rows == (lines[:2] if cut else lines)
+    assert set(intake.sources.values()) == {left.name[1:]}
+
+
+def test_a_file_without_a_whole_frame_is_named_until_it_is_gone(tmp_path: Path, work: Path) -> None:
     path = tmp_path / f"_w-1-1-1{SUFFIX}"
     path.write_bytes(b"x")
-    intake, staged = take_in(tmp_path, tmp_path / "_tables")
-    assert staged is None
+    intake, rows = take_in(tmp_path, work)
     assert [file.problem for file in intake.files] == ["open"]
+    assert rows == []
     path.unlink()
-    assert take_in(tmp_path, tmp_path / "_tables")[0].files == []
+    assert take_in(tmp_path, work)[0].files == []
 
 
-def test_other_files_are_ignored(tmp_path: Path) -> None:
+def test_other_files_are_ignored(tmp_path: Path, work: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / ".hidden.jsonl").write_text("x")
-    assert take_in(tmp_path, tmp_path / "_tables")[0].files == []
+    assert take_in(tmp_path, work)[0].files == []
 
 
-def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_lines_are_left_out_since_spark_leaves_them_out(tmp_path: Path, work: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'\n{"a":1}\n \t\n\r\n{"a":2}\n\n')
+    whole = zstandard.ZstdCompressor().compress(b'{"a":3}\n\n{"a":4}\n')
+    (tmp_path / f"b{SUFFIX}").write_bytes(whole)
+    assert take_in(tmp_path, work)[1] == [b'{"a":%d}' % number for number in (1, 2, 3, 4)]
+    assert take_in(tmp_path, work)[0].problems == []
+
+
+def test_a_file_system_without_links_gets_copies(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, target: Path) -> None:
         raise OSError("no links here")
 
-    path = plain(tmp_path, "a.jsonl")
+    path = compressed(tmp_path, "a")
     monkeypatch.setattr(Path, "symlink_to", refuse)
-    _, staged = take_in(tmp_path, tmp_path / "_tables")
-    assert staged is not None
-    assert [copy.read_bytes() for copy in staged.iterdir()] == [path.read_bytes()]
+    assert take_in(tmp_path, work)[1] == lines_of(path)
 
 
-def test_the_amount_to_read_is_known_in_advance(tmp_path: Path) -> None:
-    (tmp_path / "_tables").mkdir()
-    (tmp_path / "_tables" / "x.parquet").write_bytes(b"x" * 1000)
+def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_added(tmp_path: Path, work: Path) -> None:
+    path = compressed(tmp_path, "a")
+    content = lines_of(path)
+
+    def append(staged: Staged, data: Path) -> None:
+        append_lines(staged, data)
+        path.write_bytes(path.read_bytes() + zstandard.ZstdCompressor().compress(b'{"later":1}\n'))
+
+    with open_ledger(work) as ledger, pytest.raises(LedgerError, match="changed while it was read"):
+        add_new(tmp_path, ledger, append)
+    assert take_in(tmp_path, work)[1] == sorted([*content, b'{"later":1}'])
+
+
+def test_a_file_that_was_deleted_after_it_had_been_read_counts(tmp_path: Path, work: Path) -> None:
+    path = compressed(tmp_path, "a")
+
+    def append(staged: Staged, data: Path) -> None:
+        append_lines(staged, data)
+        path.unlink()
+
+    with open_ledger(work) as ledger:
+        assert [file.problem for file in add_new(tmp_path, ledger, append).files] == [""]
+    assert len(take_in(tmp_path, work)[1]) == 3
+
+
+def test_the_amount_to_read_is_known_in_advance(tmp_path: Path, work: Path) -> None:
+    work.mkdir()
+    (work / "x.parquet").write_bytes(b"x" * 1000)
     assert compressed_bytes(tmp_path) == 0
     (tmp_path / f"a{SUFFIX}").write_bytes(b"x" * 300)
+    (tmp_path / f"_c{SUFFIX}").write_bytes(b"x" * 100)
     (tmp_path / "b.jsonl").write_bytes(b"x" * 300)
-    assert compressed_bytes(tmp_path) == 330
+    assert compressed_bytes(tmp_path) == 430

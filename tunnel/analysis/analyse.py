@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tunnel.analysis import counts, flow, network, tables, timing
-from tunnel.analysis.intake import Intake
+from tunnel.analysis.ledger import Intake
 
 __all__ = ["Analysis", "analyse"]
 
@@ -100,9 +100,8 @@ def _health(result: Analysis, events: DataFrame, intake: Intake) -> bool:
     """Fill in the tables about the trace itself. Return whether it has packets that a relay dropped."""
     result.files = _rows(counts.file_health(events))
     dropped = sum(int(row.pop("dropped_packets")) for row in result.files)
-    names = {file.digest: file.name for file in intake.files if file.digest and not file.same_as}
     for row in result.files:
-        row["file"] = names.get(row["source"], row["source"])
+        row["file"] = intake.sources.get(row["source"], row["source"])
     known = [row for row in result.files if row["begin_us"] is not None]
     result.begin_us = min((row["begin_us"] for row in known), default=0)
     result.end_us = max((row["end_us"] for row in known), default=0)

@@ -5,6 +5,9 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,8 +15,10 @@ from typing import Any
 
 import msgspec
 
+from tunnel.analysis.failures import JobError, NoTracesError, SetupError, failure_of
+from tunnel.analysis.ledger import LedgerError, open_ledger
 from tunnel.command_line import LOG_LEVELS, CommandAdder, configure_log, exit_code_of
-from tunnel.exit_codes import EXIT_CODES, OK
+from tunnel.exit_codes import EXIT_CODES, INTERNAL, OK
 
 __all__ = ["main"]
 
@@ -29,7 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command, and return its exit code."""
     options = _parser().parse_args(arguments)
     configure_log(options.log)
-    return exit_code_of("tunnel-traces", lambda: _run(options), (UsageError,), has_details=options.log == "debug")
+    known = (UsageError, LedgerError, NoTracesError, SetupError)
+    return exit_code_of("tunnel-traces", lambda: _run(options), known, has_details=options.log == "debug")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,11 +93,31 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     if not options.directory.is_dir():
         raise UsageError(f"{options.directory} is not a directory: name the one that a command wrote to with --trace")
-    return int(options.run(options))
+    try:
+        return int(options.run(options))
+    except JobError as error:
+        if options.log == "debug":
+            traceback.print_exc()
+        print(f"tunnel-traces: {error}", file=sys.stderr)
+        return INTERNAL
+
+
+def _tables(options: argparse.Namespace) -> Path:
+    return Path(options.tables or options.directory / _WORK)
+
+
+@contextmanager
+def _started(options: argparse.Namespace) -> Iterator[Any]:
+    """Yield a SparkSession, and stop it in the end. Spark is imported only by the commands that need it."""
+    session = _session(options)
+    try:
+        yield session
+    finally:
+        _progress("")
+        session.stop()
 
 
 def _session(options: argparse.Namespace) -> Any:
-    """Start and return a SparkSession. Spark is imported only by the commands that need it."""
     if find_spec("pyspark") is None:
         raise UsageError("Spark is not installed: pip install 'tunnel-transport[analysis]', and Java 17 or later")
     from tunnel.analysis.intake import compressed_bytes
@@ -133,21 +159,20 @@ def _require_executable(directory: Path) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    session = _session(options)
-    from tunnel.analysis.analyse import analyse
-    from tunnel.analysis.ingest import NoTracesError, compact, read_events
+    lock = ExitStack()
+    ledger = lock.enter_context(open_ledger(_tables(options)))
+    with lock, _started(options) as session:
+        from tunnel.analysis.analyse import analyse
+        from tunnel.analysis.ingest import compact, read_events
+
+        intake = compact(session, options.directory, ledger, _progress)
+        lock.close()  # what the ledger names now is never changed
+        try:
+            result = analyse(session, read_events(session, ledger), intake, _progress)
+        except Exception as error:  # the classes differ between versions of Spark, and some are of Java
+            raise failure_of(error, "no report was written") from error
     from tunnel.analysis.report import render
 
-    tables = options.tables or options.directory / _WORK
-    try:
-        _progress("reading the traces")
-        try:
-            intake = compact(session, options.directory, tables)
-        except NoTracesError as error:
-            raise UsageError(str(error)) from error
-        result = analyse(session, read_events(session, tables), intake, _progress)
-    finally:
-        session.stop()
     output = Path(options.output)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(render(result, f"Traces of {options.directory.resolve().name}"), encoding="utf-8")
@@ -162,19 +187,13 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _compact(options: argparse.Namespace) -> int:
-    session = _session(options)
-    from tunnel.analysis.ingest import NoTracesError, compact
+    with open_ledger(_tables(options)) as ledger, _started(options) as session:
+        from tunnel.analysis.ingest import compact
 
-    try:
-        _progress("reading the traces")
-        intake = compact(session, options.directory, options.tables or options.directory / _WORK)
-    except NoTracesError as error:
-        raise UsageError(str(error)) from error
-    finally:
-        session.stop()
+        intake = compact(session, options.directory, ledger, _progress)
     _progress("")
     if options.json:
-        print(msgspec.json.encode(intake).decode())
+        print(msgspec.json.encode({"files": intake.files}).decode())
     else:
         for file in intake.problems:
             print(f"{file.name}: {file.problem}{f' of {file.same_as}' if file.same_as else ''}")

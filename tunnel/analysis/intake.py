@@ -1,51 +1,49 @@
-"""The intake of trace files: it finds new files, checks them, and stages the parts that Spark is to read.
+"""The intake of trace files: it finds new files, checks them, and stages the parts that are to be added to the tables.
 
-Each file is checked once, when it is new. Whole files are staged as they are, and damaged files as a copy of their
-whole parts; empty files and copies of other files are not staged. The findings are stored beside the tables, for the
-report.
+Every part of a file, that is, every frame or all plain lines, is known by the digest of its content. A part that the
+tables contain is never added again, whatever the file is called that brings it: a copy, a file that has grown since,
+or the repaired remains of a process that died.
 """
 
 import os
 import shutil
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import zstandard
 from xxhash import xxh3_64_hexdigest
 
-from tunnel.traces.salvage import PLAIN_SUFFIX, SUFFIX, examine
+from tunnel.analysis.ledger import Entry, Intake, Ledger, LedgerError, TraceFile, key_of
+from tunnel.traces.salvage import PLAIN_SUFFIX, SUFFIX, Findings, examine
 
-__all__ = ["Intake", "TraceFile", "compressed_bytes", "take_in", "trace_files"]
+__all__ = ["Staged", "add_new", "compressed_bytes", "trace_files", "unfinished_files"]
 
-_MANIFEST = "intake.json"
-_STAGED = "staged"
 _PLAIN_RATIO = 10  # the size of plain lines, relative to the same lines compressed with zstd
+_BLANK = (b"\n\n", b"\n ", b"\n\t", b"\n\r")
 
 
-class TraceFile(msgspec.Struct):
-    """A trace file, and what was found in it."""
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What is to be added: compressed files of JSON lines in a folder, each named by the value of `source`."""
 
-    name: str
-    size_bytes: int
-    changed_ns: int
-    digest: str = ""
-    frames: int = 0
-    corrupt_frames: int = 0
-    problem: str = ""
-    """One of empty, truncated, corrupt, duplicate and open; an empty text if the file is whole."""
-    same_as: str = ""
+    folder: Path
+    files: int
+    rows: int
+    """The number of lines in them."""
 
 
-class Intake(msgspec.Struct):
-    """The findings about all files so far."""
+@dataclass(slots=True)
+class _Look:
+    """A file that was looked at."""
 
-    files: list[TraceFile] = []
-
-    @property
-    def problems(self) -> list[TraceFile]:
-        """The files with problems."""
-        return [file for file in self.files if file.problem]
+    path: Path
+    entry: Entry
+    rows: list[int]
+    """The number of lines in each part."""
+    contents: list[bytes] | None
+    """The parts; None for a finished file without damage, which Spark can read where it is."""
 
 
 def trace_files(directory: Path) -> list[Path]:
@@ -56,79 +54,164 @@ def trace_files(directory: Path) -> list[Path]:
     return [
         path
         for path in sorted(directory.rglob("*"))
-        if path.name.endswith((SUFFIX, PLAIN_SUFFIX))
-        and not any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
+        if path.name.endswith((SUFFIX, PLAIN_SUFFIX)) and not _is_hidden(path.relative_to(directory).parts)
     ]
 
 
-def take_in(directory: Path, work: Path) -> tuple[Intake, Path | None]:
-    """Check the new files of `directory`.
+def unfinished_files(directory: Path) -> list[Path]:
+    """Return the files called `_NAME`, which are being written, or were left behind by a process that died."""
+    return [
+        path
+        for path in sorted(directory.rglob(f"_*{SUFFIX}"))
+        if not _is_hidden(path.relative_to(directory).parts[:-1])
+    ]
 
-    Return the findings, and the folder from which Spark is to read the new files, or None if there are none. The caller
-    must remove that folder after reading it.
-    """
-    work.mkdir(parents=True, exist_ok=True)
-    manifest = work / _MANIFEST
-    intake = msgspec.json.decode(manifest.read_bytes(), type=Intake) if manifest.exists() else Intake()
-    known = {(file.name, file.size_bytes, file.changed_ns) for file in intake.files}
-    new = [path for path in trace_files(directory) if _key(path, directory) not in known]
-    staged = work / _STAGED
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir()
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:  # decompression releases the GIL
-        found = list(pool.map(lambda path: _look(path, directory), new))
-    first = {file.digest: file.name for file in intake.files if file.digest}
-    for path, (file, parts) in zip(new, found, strict=True):
-        if file.digest in first:
-            file.problem, file.same_as = "duplicate", first[file.digest]
-        elif file.digest:
-            first[file.digest] = file.name
-            _stage(path, file, parts, staged)
-        intake.files.append(file)
-    opened = {file.name for file in intake.files if file.problem == "open"}
-    for path in sorted(directory.rglob(f"_*{SUFFIX}")):
-        name = str(path.relative_to(directory))
-        if not path.is_relative_to(work) and name not in opened:
-            intake.files.append(TraceFile(name, path.stat().st_size, 0, problem="open"))
-    intake.files = [file for file in intake.files if file.problem != "open" or (directory / file.name).exists()]
-    manifest.write_bytes(msgspec.json.format(msgspec.json.encode(intake)))
-    return intake, staged if any(staged.iterdir()) else None
+
+def _is_hidden(parts: Iterable[str]) -> bool:
+    return any(part.startswith(("_", ".")) for part in parts)
 
 
 def compressed_bytes(directory: Path) -> int:
     """Return the total size of the trace files below `directory`. Plain files count as if they were compressed."""
-    sizes = ((path.stat().st_size, path.name.endswith(SUFFIX)) for path in trace_files(directory))
+    paths = trace_files(directory) + unfinished_files(directory)
+    sizes = ((path.stat().st_size, path.name.endswith(SUFFIX)) for path in paths if path.exists())
     return sum(size if is_compressed else size // _PLAIN_RATIO for size, is_compressed in sizes)
 
 
-def _key(path: Path, directory: Path) -> tuple[str, int, int]:
-    status = path.stat()
-    return str(path.relative_to(directory)), status.st_size, status.st_mtime_ns
+def add_new(directory: Path, ledger: Ledger, append: Callable[[Staged, Path], None]) -> Intake:
+    """Check the new files of `directory`, and add to the tables what they do not contain. Return all findings.
+
+    `append` writes the staged rows into a new folder; it returns when all of them are written, and raises an error
+    otherwise. Nothing is added then, and the next call begins again.
+    """
+    seen = {(entry.file.name, entry.file.size_bytes, entry.file.changed_ns) for entry in ledger.entries}
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:  # decompression releases the GIL
+        paths = trace_files(directory) + unfinished_files(directory)
+        found = list(pool.map(lambda path: _look(path, directory, seen), paths))
+    looks = [look for look in found if look is not None]
+    if looks:
+        _add(looks, ledger, append)
+    intake = ledger.intake
+    intake.files = [file for file in intake.files if not _has_vanished(file, directory)]
+    return intake
 
 
-def _look(path: Path, directory: Path) -> tuple[TraceFile, list[bytes]]:
-    """Check a file. Return the findings, and for a damaged file its whole parts."""
-    file = TraceFile(*_key(path, directory))
-    if not file.size_bytes:
-        file.problem = "empty"
-        return file, []
-    file.digest = xxh3_64_hexdigest(path.read_bytes())
-    findings, parts = examine(path)
+def _has_vanished(file: TraceFile, directory: Path) -> bool:
+    """Whether nothing of a file was ever counted, and it no longer exists."""
+    return file.problem == "open" and not file.frames and not (directory / file.name).exists()
+
+
+def _look(path: Path, directory: Path, seen: set[tuple[str, int, int]]) -> _Look | None:
+    """Check a file. Return None if it is known, or has just been renamed."""
+    try:
+        status = path.stat()
+        file = TraceFile(str(path.relative_to(directory)), status.st_size, status.st_mtime_ns)
+        if (file.name, file.size_bytes, file.changed_ns) in seen:
+            return None
+        findings, parts = examine(path)
+    except FileNotFoundError:
+        return None
+    entry = Entry(file, parts=[xxh3_64_hexdigest(part) for part in parts])
+    file.digest = xxh3_64_hexdigest("".join(entry.parts).encode()) if parts else ""
     file.frames, file.corrupt_frames = findings.frames, findings.corrupt_frames
-    if findings.is_whole:
-        return file, []
-    file.problem = "corrupt" if findings.corrupt_frames else "truncated"
-    return file, parts
+    file.problem = _problem(path, findings)
+    if path.name.endswith(PLAIN_SUFFIX):
+        entry.plain_bytes = sum(map(len, parts))
+    is_finished = not file.problem and not entry.plain_bytes and not _has_blank_lines(parts)
+    return _Look(path, entry, [part.count(b"\n") for part in parts], None if is_finished else parts)
 
 
-def _stage(path: Path, file: TraceFile, parts: list[bytes], staged: Path) -> None:
-    """Put a file into the folder that Spark reads, with its digest as its name."""
-    if file.problem:
-        compressor = zstandard.ZstdCompressor(level=1)
-        (staged / f"{file.digest}{SUFFIX}").write_bytes(b"".join(compressor.compress(part) for part in parts))
-        return
-    target = staged / f"{file.digest}{SUFFIX if path.name.endswith(SUFFIX) else PLAIN_SUFFIX}"
+def _has_blank_lines(parts: list[bytes]) -> bool:
+    """Whether there may be lines without content, which Spark does not count."""
+    return any(part[:1].isspace() or any(blank in part for blank in _BLANK) for part in parts)
+
+
+def _problem(path: Path, findings: Findings) -> str:
+    if path.name.startswith("_"):
+        return "open"
+    if not findings.size_bytes:
+        return "empty"
+    if findings.corrupt_frames:
+        return "corrupt"
+    return "truncated" if findings.is_truncated else ""
+
+
+def _add(looks: list[_Look], ledger: Ledger, append: Callable[[Staged, Path], None]) -> None:
+    owners = {part: entry.file.name for entry in ledger.entries for part in entry.parts}
+    plain = {entry.file.name: entry for entry in ledger.entries if entry.plain_bytes}
+    folder, data = ledger.begin()
+    files, rows, linked = 0, 0, []
+    for look in looks:
+        file, entry = look.entry.file, look.entry
+        new = [index for index, part in enumerate(entry.parts) if part not in owners]
+        owner = next((owners[part] for part in entry.parts if part in owners), "")
+        if entry.parts and not new and key_of(owner) != key_of(file.name):
+            file.problem, file.same_as = "duplicate", owner
+        owners |= {entry.parts[index]: file.name for index in new}
+        if not any(look.rows[index] for index in new):
+            continue
+        entry.source = xxh3_64_hexdigest("".join(entry.parts[index] for index in new).encode())
+        target = folder / f"{entry.source}{SUFFIX}"
+        if look.contents is None and len(new) == len(entry.parts) and _link(look.path, target):
+            linked.append(look)
+            rows += sum(look.rows)
+        else:
+            rows += _copy(_contents(look, new, plain.get(file.name)), target)
+        files += 1
+    if rows:
+        append(Staged(folder, files, rows), data)
+        for look in linked:
+            _require_unchanged(look)
+    ledger.commit([look.entry for look in looks], data if rows else None, rows)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link(path: Path, target: Path) -> bool:
+    """Stage a finished file as a link. Return False if the file system has none."""
     try:
         target.symlink_to(path.resolve())
     except OSError:
-        shutil.copyfile(path, target)
+        return False
+    return True
+
+
+def _contents(look: _Look, new: list[int], before: Entry | None) -> list[bytes]:
+    """Return the content that is to be added: the new parts of a file, without empty lines."""
+    contents = look.contents
+    if contents is None:
+        contents = examine(look.path)[1]
+        if [xxh3_64_hexdigest(part) for part in contents] != look.entry.parts:
+            raise _changed(look)
+    if look.entry.plain_bytes and before is not None:
+        (lines,) = contents  # the lines of a plain file are one part: add those that it has gained since
+        had = before.plain_bytes
+        contents = [lines[had:] if xxh3_64_hexdigest(lines[:had]) == before.parts[0] else lines]
+    chosen = [contents[index] for index in new]
+    if not _has_blank_lines(chosen):
+        return chosen
+    return [b"".join(line + b"\n" for part in chosen for line in part.split(b"\n") if line.strip())]
+
+
+def _copy(parts: list[bytes], target: Path) -> int:
+    """Stage parts of a file, which may change meanwhile. Return the number of lines."""
+    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
+    target.write_bytes(b"".join(compressor.compress(part) for part in parts))
+    return sum(part.count(b"\n") for part in parts)
+
+
+def _require_unchanged(look: _Look) -> None:
+    """Raise LedgerError if a file changed while it was read: the tables might not contain what the record says."""
+    try:
+        status = look.path.stat()
+        is_same = (status.st_size, status.st_mtime_ns) == (look.entry.file.size_bytes, look.entry.file.changed_ns)
+    except FileNotFoundError:
+        is_same = True  # it was deleted after it had been read: the number of rows is right
+    if not is_same:
+        raise _changed(look)
+
+
+def _changed(look: _Look) -> LedgerError:
+    return LedgerError(
+        f"{look.path} changed while it was read, so nothing was added to the tables: run the command again when no "
+        "program writes to it"
+    )

@@ -1,0 +1,38 @@
+"""Kills an intake at every single step, and completes it: run in a process of its own, because it forks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from tests.analysis.killed import survives
+from tests.analysis.plain import compressed, plain, rows_of, take_in
+
+__all__ = ["main"]
+
+
+def main(base: Path) -> None:
+    """Print the number of steps at which an intake was killed."""
+    traces = base / "traces"
+    plain(traces, "first.jsonl", 5)
+    take_in(traces, base / "earlier")
+    compressed(traces, "second", 7)
+    plain(traces, "third.jsonl", 2)
+    step, ended = 0, False
+    while not ended:
+        step += 1
+        work = base / f"tables{step}"
+        shutil.copytree(base / "earlier", work)
+        ended = survives(lambda work=work: take_in(traces, work), step, work)  # type: ignore[misc]
+        seen = len(rows_of(work))  # what a reader sees now: all of it, or nothing
+        assert seen in ((14,) if ended else (5, 14)), (step, seen)
+        rows = take_in(traces, work)[1]
+        assert len(rows) == len(set(rows)) == 14, (step, rows)
+        assert len(list((work / "events").iterdir())) == 2
+        assert not list((work / "staged").glob("*"))
+    print(step - 1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,54 @@
+"""Small trace files, and an intake into tables that needs no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tunnel.analysis.intake import Staged, add_new
+from tunnel.analysis.ledger import Intake, Ledger, open_ledger
+from tunnel.traces import TraceEvent, TraceRecord
+from tunnel.traces.jsonl import JsonLinesWriter
+from tunnel.traces.salvage import examine
+from tunnel.traces.writer import TraceWriter
+
+__all__ = ["append_lines", "compressed", "plain", "rows_of", "take_in"]
+
+
+def plain(directory: Path, name: str, count: int = 3) -> Path:
+    """Write a file of plain lines."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with JsonLinesWriter(directory / name) as trace:
+        for number in range(count):
+            trace(TraceRecord(time_us=number, node="a", event=TraceEvent.ATTACHED))
+    return directory / name
+
+
+def compressed(directory: Path, name: str, count: int = 3) -> Path:
+    """Write a compressed file, as the commands do."""
+    before = set(directory.glob("*"))
+    with TraceWriter(directory, name=name) as trace:
+        for number in range(count):
+            trace(TraceRecord(time_us=number, node=name, event=TraceEvent.ATTACHED))
+    (path,) = set(directory.glob("*")) - before
+    return path
+
+
+def append_lines(staged: Staged, data: Path) -> None:
+    """Do the work of Spark: write the staged lines to a new folder, one file for each."""
+    data.mkdir()
+    for path in sorted(staged.folder.iterdir()):
+        with (data / path.name).open("wb") as file:
+            file.write(b"".join(examine(path)[1]))
+
+
+def take_in(directory: Path, work: Path) -> tuple[Intake, list[bytes]]:
+    """Add what is new; return the findings, and all lines in the tables."""
+    with open_ledger(work) as ledger:
+        intake = add_new(directory, ledger, append_lines)
+    return intake, rows_of(work)
+
+
+def rows_of(work: Path) -> list[bytes]:
+    """Return all lines in the tables, sorted."""
+    paths = [path for folder in Ledger(work).data() for path in folder.iterdir()]
+    return sorted(line for path in paths for line in path.read_bytes().splitlines())
