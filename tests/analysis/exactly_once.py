@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -19,13 +21,14 @@ from tunnel.analysis.ledger import Ledger, open_ledger
 __all__ = ["EVENTS", "Attempts", "attempt"]
 
 EVENTS = 10_003
-MOMENTS = ("while Spark writes", "before the record", "after the record", "at a random time")
+MOMENTS = ("while Spark writes", "before the record", "at a random time")
 TIME_S = (4.0, 12.0)  # the random time lies between them: Spark starts, reads and writes
 WAIT_S = 300.0
+MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 class Attempts(msgspec.Struct):
-    """What became of the attempts."""
+    """The results of all attempts."""
 
     killed: dict[str, tuple[int, int]]
     """For each moment: the number of events in the tables after the kill, and after the next attempt."""
@@ -35,10 +38,15 @@ class Attempts(msgspec.Struct):
 
 def attempt(session: SparkSession, base: Path) -> Attempts:
     """Make all attempts."""
-    killed = {moment: _killed(session, base / moment.replace(" ", "-"), moment) for moment in MOMENTS}
+    folders = {moment: base / moment.replace(" ", "-") for moment in MOMENTS}
+    with ThreadPoolExecutor(len(MOMENTS)) as pool:
+        groups = list(pool.map(lambda moment: _killed(folders[moment], moment), MOMENTS))
+    killed = {moment: _completed(session, folder) for moment, folder in folders.items()}
+    for group in groups:
+        _end_java(group)
     failed = {
-        "a file is not there": _failed(session, base / "missing", "*.zst"),
-        "a worker writes elsewhere": _failed(session, base / "elsewhere", "_tables/staged/*/*"),
+        "a worker lacks a file": _failed(session, base / "missing", lambda path: path.resolve().rename(base / "moved")),
+        "a task fails": _failed(session, base / "task", lambda path: path.write_bytes(MAGIC + b"not a frame")),
     }
     return Attempts(killed, failed)
 
@@ -59,11 +67,11 @@ def _again(session: SparkSession, traces: Path, work: Path) -> int:
     return _count(session, work)
 
 
-def _killed(session: SparkSession, folder: Path, moment: str) -> tuple[int, int]:
+def _killed(folder: Path, moment: str) -> int:
+    """Kill the command at this moment. Return its process group, in which its Java may still be at work."""
     traces, work = _traces(folder), folder / "_tables"
-    # the record is written to a hidden file (1), which gets its name (2) and is removed (3)
-    step = {"before the record": "2", "after the record": "3"}.get(moment, "0")
-    hidden = f"{work / 'commits'}/."
+    # the record is written to a hidden file (1), which gets its name (2)
+    hidden, step = f"{work / 'commits'}/.", "2" if moment == "before the record" else "0"
     command = [sys.executable, "-m", "tests.analysis.killed", str(traces), str(work), hidden, step]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     if moment == "while Spark writes":
@@ -76,10 +84,14 @@ def _killed(session: SparkSession, folder: Path, moment: str) -> tuple[int, int]
         except subprocess.TimeoutExpired:
             process.kill()
     process.wait(WAIT_S)
+    return process.pid
+
+
+def _completed(session: SparkSession, traces: Path) -> tuple[int, int]:
+    """Return the number of events after a kill, and after the next attempt."""
+    work = traces / "_tables"
     seen = _count(session, work) if work.exists() else 0
-    after = _again(session, traces, work)
-    _end_java(process.pid)
-    return seen, after
+    return seen, _again(session, traces, work)
 
 
 def _end_java(group: int) -> None:
@@ -90,15 +102,16 @@ def _end_java(group: int) -> None:
         return
 
 
-def _failed(session: SparkSession, folder: Path, pattern: str) -> tuple[str, int, int]:
-    """A file disappears after it was looked at."""
+def _failed(session: SparkSession, folder: Path, change: Callable[[Path], object]) -> tuple[str, int, int]:
+    """A staged file is changed before Spark reads it; the next attempt finds the trace files as they were."""
     traces, work = _traces(folder), folder / "_tables"
-    moved: list[Path] = []
+    (original,) = traces.glob("*.zst")
+    content = original.read_bytes()
 
     def progress(text: str) -> None:
         if text.startswith("adding"):
-            moved.extend(sorted(folder.glob(pattern))[:1])
-            moved[0].rename(moved[0].with_name("_moved"))
+            (staged,) = [path for path in work.glob("staged/*/*") if path.resolve() == original]
+            change(staged)
 
     error = ""
     with open_ledger(work) as ledger:
@@ -107,7 +120,5 @@ def _failed(session: SparkSession, folder: Path, pattern: str) -> tuple[str, int
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
     seen = _count(session, work)
-    if moved[0].is_relative_to(work):
-        return error, seen, _again(session, traces, work)
-    moved[0].with_name("_moved").rename(moved[0])
+    original.write_bytes(content)
     return error, seen, _again(session, traces, work)

@@ -8,7 +8,7 @@ import zstandard
 from tests.analysis.damage import FRAME_RECORDS, damaged_directory
 from tests.analysis.plain import append_lines, compressed, plain, take_in
 from tunnel.analysis.intake import Staged, add_new, compressed_bytes
-from tunnel.analysis.ledger import LedgerError, open_ledger
+from tunnel.analysis.ledger import Ledger, LedgerError, open_ledger
 from tunnel.traces.salvage import SUFFIX, examine, salvage_directory
 
 
@@ -105,6 +105,27 @@ def test_an_unfinished_file_is_read_and_what_comes_later_is_added_once(tmp_path:
     assert [(file.name, file.problem) for file in intake.files] == [(left.name[1:], "")]
     assert rows == (lines[:2] if cut else lines)
     assert set(intake.sources.values()) == {left.name[1:]}
+
+
+def test_a_file_that_is_finished_or_grows_between_two_looks_is_read_as_it_was(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = zstandard.ZstdCompressor().compress(b'{"a":1}\n')
+    unfinished, growing = tmp_path / f"_a{SUFFIX}", tmp_path / "b.jsonl"
+    unfinished.write_bytes(frame)
+    growing.write_bytes(b'{"b":1}\n')
+    begin = Ledger.begin
+
+    def meanwhile(ledger: Ledger) -> tuple[Path, Path]:
+        unfinished.rename(tmp_path / f"a{SUFFIX}")
+        with growing.open("ab") as file:
+            file.write(b'{"b":2}\n')
+        return begin(ledger)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "begin", meanwhile)
+        assert take_in(tmp_path, work)[1] == [b'{"a":1}', b'{"b":1}']
+    assert take_in(tmp_path, work)[1] == [b'{"a":1}', b'{"b":1}', b'{"b":2}']
 
 
 def test_a_file_without_a_whole_frame_is_named_until_it_is_gone(tmp_path: Path, work: Path) -> None:

@@ -46,3 +46,13 @@ def test_every_node_gets_a_file(tmp_path: Path) -> None:
     texts = [msgspec.json.decode(text) for text in (tmp_path / "out" / "client.sqlog").read_bytes().split(b"\x1e")[1:]]
     assert texts[0]["file_schema"] == "urn:ietf:params:qlog:file:sequential"
     assert [text["name"] for text in texts[1:]] == ["tunnel:detached", "tunnel:attached", "tunnel:attached"]
+
+
+def test_the_remains_of_a_dead_process_are_exported_up_to_the_last_whole_frame(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "in") as trace:
+        trace(TraceRecord(time_us=1, node="client", event=TraceEvent.ATTACHED))
+    (path,) = (tmp_path / "in").iterdir()
+    (tmp_path / "in" / f"_{path.name}").write_bytes(path.read_bytes() + b"\x28\xb5\x2f\xfdcut")
+    path.unlink()
+    (file,) = export(tmp_path / "in", tmp_path / "out")
+    assert b"tunnel:attached" in file.read_bytes()

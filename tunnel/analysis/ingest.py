@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tunnel.analysis.failures import JobError, NoTracesError, failure_of
+from tunnel.analysis.failures import NoTracesError, SetupError, failure_of
 from tunnel.analysis.intake import Staged, add_new
 from tunnel.analysis.ledger import Intake, Ledger
 from tunnel.analysis.schema import CORRUPT, events_schema
@@ -21,7 +21,7 @@ def compact(
     """Add the new files of `directory` to the tables of the ledger.
 
     It may be interrupted and called again. NoTracesError if `directory` has no traces and the tables have none from
-    before; JobError if Spark could not add them: nothing is added then.
+    before; SetupError or JobError if Spark could not add them: nothing is added then.
     """
     if not directory.is_dir():
         raise NoTracesError(f"{directory} is not a directory: name the one that --trace wrote to")
@@ -53,7 +53,7 @@ def _write(session: SparkSession, staged: Staged, data: Path) -> None:
     except Exception as error:  # the classes differ between versions of Spark, and some are of Java
         raise failure_of(error, f"nothing was added to the tables in {data.parent.parent}") from error
     if rows != staged.rows:
-        raise JobError(
+        raise SetupError(
             f"Spark wrote {rows} of {staged.rows} events, so nothing was added to the tables in {data.parent.parent}: "
             "check that the driver and all workers have the traces and the tables under the same path, and run the "
             "command again"

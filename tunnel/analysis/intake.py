@@ -42,8 +42,8 @@ class _Look:
     entry: Entry
     rows: list[int]
     """The number of lines in each part."""
-    contents: list[bytes] | None
-    """The parts; None for a finished file without damage, which Spark can read where it is."""
+    is_finished: bool
+    """It is a compressed file without damage: Spark can read it where it is."""
 
 
 def trace_files(directory: Path) -> list[Path]:
@@ -118,7 +118,7 @@ def _look(path: Path, directory: Path, seen: set[tuple[str, int, int]]) -> _Look
     if path.name.endswith(PLAIN_SUFFIX):
         entry.plain_bytes = sum(map(len, parts))
     is_finished = not file.problem and not entry.plain_bytes and not _has_blank_lines(parts)
-    return _Look(path, entry, [part.count(b"\n") for part in parts], None if is_finished else parts)
+    return _Look(path, entry, [part.count(b"\n") for part in parts], is_finished)
 
 
 def _has_blank_lines(parts: list[bytes]) -> bool:
@@ -152,7 +152,7 @@ def _add(looks: list[_Look], ledger: Ledger, append: Callable[[Staged, Path], No
             continue
         entry.source = xxh3_64_hexdigest("".join(entry.parts[index] for index in new).encode())
         target = folder / f"{entry.source}{SUFFIX}"
-        if look.contents is None and len(new) == len(entry.parts) and _link(look.path, target):
+        if look.is_finished and len(new) == len(entry.parts) and _link(look.path, target):
             linked.append(look)
             rows += sum(look.rows)
         else:
@@ -177,11 +177,7 @@ def _link(path: Path, target: Path) -> bool:
 
 def _contents(look: _Look, new: list[int], before: Entry | None) -> list[bytes]:
     """Return the content that is to be added: the new parts of a file, without empty lines."""
-    contents = look.contents
-    if contents is None:
-        contents = examine(look.path)[1]
-        if [xxh3_64_hexdigest(part) for part in contents] != look.entry.parts:
-            raise _changed(look)
+    contents = _as_looked_at(look)
     if look.entry.plain_bytes and before is not None:
         (lines,) = contents  # the lines of a plain file are one part: add those that it has gained since
         had = before.plain_bytes
@@ -190,6 +186,17 @@ def _contents(look: _Look, new: list[int], before: Entry | None) -> list[bytes]:
     if not _has_blank_lines(chosen):
         return chosen
     return [b"".join(line + b"\n" for part in chosen for line in part.split(b"\n") if line.strip())]
+
+
+def _as_looked_at(look: _Look) -> list[bytes]:
+    """Return the parts that a file had when it was looked at. It may have grown since, or have lost its `_`."""
+    path, parts = look.path, look.entry.parts
+    if path.name.startswith("_") and not path.exists():
+        path = path.with_name(path.name[1:])
+    contents = [path.read_bytes()[: look.entry.plain_bytes]] if look.entry.plain_bytes else examine(path)[1]
+    if [xxh3_64_hexdigest(part) for part in contents[: len(parts)]] != parts:
+        raise _changed(look)
+    return contents[: len(parts)]
 
 
 def _copy(parts: list[bytes], target: Path) -> int:

@@ -1,8 +1,8 @@
 """The ledger of the tables: which trace files they contain, and which data belongs to them.
 
 The ledger consists of commit records. A record is put in place in one step, after the data that it names is complete,
-and is never changed. Data that no record names does not exist for readers, and the next process removes it. What is
-known of a file is derived from the records alone. A process may therefore be killed at any moment.
+and is never changed. Data that no record names does not exist for readers, and the next process removes it. All
+knowledge of a file is derived from the records. A process may therefore be killed at any moment.
 
 One process at a time may add to the tables. It holds a lock of the operating system, which ends with the process.
 """

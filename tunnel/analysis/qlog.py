@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from tunnel.analysis.intake import trace_files
+from tunnel.analysis.intake import trace_files, unfinished_files
 from tunnel.traces.record import TraceRecord
 from tunnel.traces.salvage import examine
 
@@ -33,11 +33,14 @@ _SKIPPED = frozenset({"time_us", "node", "event", "writer", "number", "connectio
 
 
 def export(directory: Path, output: Path) -> list[Path]:
-    """Write each node's events to a file of its own, in the order in which the node recorded them; return the files."""
+    """Write each node's events to a file of its own, in the order in which the node recorded them; return the files.
+
+    Files that are still being written, or were left behind, count up to their last whole frame.
+    """
     files: dict[str, BinaryIO] = {}
     decoder = msgspec.json.Decoder(TraceRecord)
     try:
-        for path in trace_files(directory):
+        for path in trace_files(directory) + unfinished_files(directory):
             for part in examine(path)[1]:
                 for line in part.splitlines():
                     try:
