@@ -8,7 +8,8 @@ from tests.carriers.origin import Origin, answer
 from tests.carriers.test_poll import server_tls
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.probe import ProbeError, Prober, issuer_of
+from tunnel.carriers.probe import ProbeError, Prober
+from tunnel.carriers.probe_certificate import issuer_of
 
 
 @in_loop

@@ -1,34 +1,36 @@
 """Single exchanges with a relay, with which `tunnel doctor` finds out how the path treats them.
 
-A prober attaches as an endpoint does, then sends exchanges that carry only padding. The relay checks the padding and
-drops it.
+A prober attaches as an endpoint does, then sends exchanges that carry only padding, or questions that every relay
+answers without effect.
 """
 
 import asyncio
 import os
 import re
 import secrets
-import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 
 import aiohttp
 import msgspec
 
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.failures import Failure, describe_failure, explain
-from tunnel.carriers.upgrade import UpgradeRefusedError, upgrade
+from tunnel.carriers.dialing import Dialing, retry_after_us
+from tunnel.carriers.failures import Failure, explain
+from tunnel.carriers.probe_link import ask_link
 from tunnel.wire import (
+    ENVELOPE_BYTES,
     EXCHANGE_BYTES,
     HEADER_SIZE,
+    MAGIC,
     SECRET_SIZE,
     Answer,
     Attach,
     Attached,
     EnvelopeError,
     Exchange,
+    ListenState,
+    ListenStatus,
     Message,
     Packet,
     PacketType,
@@ -36,15 +38,23 @@ from tunnel.wire import (
     attachment_id,
     decode_envelope,
     encode_envelope,
+    encode_listen_state,
     encode_packets,
 )
 
-__all__ = ["CountedSession", "ProbeError", "Prober", "Reply", "issuer_of"]
+__all__ = ["MULTIPART", "OCTETS", "CountedSession", "ProbeError", "Prober", "Reply"]
 
-_CONTENT_TYPE = "application/octet-stream"
+OCTETS = "application/octet-stream"
+MULTIPART = "multipart/form-data"
+_BOUNDARY = "tunnel-a5f1c0"
 _READ_BYTES_MAX = 2 << 20
 _QUOTE_LETTERS = 100
+_PAGE_BYTES = 4096  # of a foreign answer that are kept: enough for every error page that products are known by
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
+_ONE_ANSWER_BYTES = 512  # room for one answer to a question, whole: a packet in pieces would need further requests
+_NAME_BYTES = 200  # of the service names in questions
+_QUESTION_BYTES = HEADER_SIZE + 8 + _NAME_BYTES  # type, version, state and backlog of LISTEN_STATE, and the name
+_BIG_HEAD_BYTES = 100_000  # more than nginx, Apache, haproxy, lighttpd and Squid accept, but for all headers together
 
 
 class ProbeError(Exception):
@@ -56,7 +66,12 @@ class ProbeError(Exception):
 
 
 class Reply(msgspec.Struct):
-    """An answer. `kind`: attached, answer or status, from a relay; damaged; or foreign, from something else."""
+    """An answer. `kind`: attached, answer or status, from a relay; damaged; foreign, from something else; or lost, if
+    none came.
+
+    The names in `headers` are in lower case. `page` is the beginning of a foreign body. `epoch` is that of the relay,
+    in an ATTACHED; `bytes` is the size of the body.
+    """
 
     kind: str
     status: int
@@ -65,6 +80,10 @@ class Reply(msgspec.Struct):
     headers: dict[str, str]
     serial: int = 0
     wait_ms: int = 0
+    page: str = ""
+    http: str = "1.1"
+    epoch: int = 0
+    bytes: int = 0
 
 
 class CountedSession:
@@ -92,6 +111,8 @@ class Prober:
     def __init__(self, dialing: Dialing) -> None:
         self.dialing = dialing
         self.attached: Attached | None = None
+        self.answer_bytes = 64 << 10  # the answer limit of exchanges that ask for nothing
+        self.is_fresh = False  # open a new connection for each request, where the path reuses none
         self._secret = secrets.token_bytes(SECRET_SIZE)
         self._numbers: dict[int, int] = {}
         self._serials: dict[int, int] = {}
@@ -104,15 +125,39 @@ class Prober:
     async def __aexit__(self, *exception: object) -> None:
         await self._session.close()
 
-    # exchanges
+    async def reconnect(self) -> None:
+        """Close all connections that no request uses, so that none of them counts at a hop."""
+        before, self._session = self._session, self.dialing.session()
+        await before.close()
+
+    # attaching
 
     async def attach(self) -> Reply:
         """Attach, and return what answered. If a relay accepted the attachment, exchanges are possible afterwards."""
-        message = Attach(self._secret, generation=1, pull_interval_ms=0, body_bytes_max=1 << 20)
-        reply, found = await self._post(b"".join(encode_envelope(message)), self._session)
+        reply, found = await self._post(self._greeting(), self._session)
         if isinstance(found, Attached):
             self.attached = found
         return reply
+
+    async def attach_elsewhere(self) -> Reply:
+        """Attach again on a new connection, and forget it: only the epoch of the relay that answers matters."""
+        async with self.own_connection() as own:
+            reply, _ = await self._post(self._greeting(), own.session)
+            return reply
+
+    async def attach_as(self, content_type: str) -> Reply:
+        """Send ATTACH in a body of this type. Any relay answers; whether it understands the form does not matter."""
+        body, kind = self._greeting(), content_type
+        if content_type == MULTIPART:
+            body, kind = _as_part(body), f"{MULTIPART}; boundary={_BOUNDARY}"
+        reply, _ = await self._post(body, self._session, {"Content-Type": kind})
+        return reply
+
+    def _greeting(self) -> bytes:
+        message = Attach(self._secret, generation=1, pull_interval_ms=0, body_bytes_max=1 << 20)
+        return b"".join(encode_envelope(message))
+
+    # exchanges
 
     async def exchange(
         self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: CountedSession | None = None
@@ -125,6 +170,40 @@ class Prober:
         self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: CountedSession | None = None
     ) -> Reply:
         """Repeat the newest exchange of the lane. A relay answers with another serial, a cache with the same one."""
+        return await self._send(_padding(size), lane, own.session if own else self._session, hold_s=hold_s)
+
+    async def ask(self, size: int, *, lane: int = 0) -> Reply:
+        """Send a body of about `size` bytes full of questions. The answers wait at the relay, which sends few of them.
+
+        A question takes down a service that this endpoint has never had, so it changes nothing. It works at all
+        relays.
+        """
+        self._numbers[lane] = self._numbers.get(lane, 0) + 1
+        questions = [_question() for _ in range(max(1, (size - EXCHANGE_BYTES) // _QUESTION_BYTES))]
+        payload = b"".join(encode_packets(questions))
+        return await self._send(payload, lane, self._session, answer_bytes=_ONE_ANSWER_BYTES)
+
+    async def fetch(self, answer_bytes: int, *, lane: int = 0, is_repeat: bool = False) -> Reply:
+        """Ask for what waits at the relay, in an answer of at most `answer_bytes`. A repeat may ask for less."""
+        if not is_repeat:
+            self._numbers[lane] = self._numbers.get(lane, 0) + 1
+        return await self._send(b"", lane, self._session, answer_bytes=answer_bytes)
+
+    async def claim_exit(self) -> Reply:
+        """Send an exchange whose header claims that this is an exit. A relay refuses that if the header arrives."""
+        self._numbers[0] = self._numbers.get(0, 0) + 1
+        return await self._send(b"", 0, self._session, headers={"Tunnel-Role": "exit"})
+
+    async def _send(
+        self,
+        payload: bytes,
+        lane: int,
+        session: aiohttp.ClientSession,
+        *,
+        hold_s: float = 0,
+        answer_bytes: int = 0,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
         assert self.attached is not None, "attach first"
         exchange = Exchange(
             attachment_id(self._secret),
@@ -134,11 +213,11 @@ class Prober:
             self._numbers[lane],
             self._serials.get(lane, 0),
             round(hold_s * 1000),
-            64 << 10,
+            answer_bytes or self.answer_bytes,
             pull=hold_s > 0,
-            payload=_padding(size),
+            payload=payload,
         )
-        reply, found = await self._post(b"".join(encode_envelope(exchange)), own.session if own else self._session)
+        reply, found = await self._post(b"".join(encode_envelope(exchange)), session, headers)
         if isinstance(found, Answer):
             reply.serial = found.serial
             self._serials[lane] = found.serial
@@ -174,18 +253,26 @@ class Prober:
             session.trace_configs.append(own.watch())
             yield own
 
-    async def upgrade(self) -> str:
-        """Try to open a link. Return the reason why it failed; empty if it worked."""
-        try:
-            upgraded = await upgrade(self.dialing)
-        except UpgradeRefusedError as error:
-            return str(error)
-        except Exception as error:
-            return describe_failure(error, self.dialing.base)
-        upgraded.transport.abort()
-        upgraded.lost(None)
-        await upgraded.close()
-        return ""
+    async def link(self, seconds: float) -> str:
+        """Open a link and move a batch each way. Return the reason why that failed; empty if it worked."""
+        assert self.attached is not None, "attach first"
+        packets = [Packet(PacketType.NOOP, 0, 0, 0, os.urandom(32 << 10)), _question()]
+        identity = (attachment_id(self._secret), self.attached.epoch, self.attached.generation)
+        return await ask_link(self.dialing, identity, list(encode_packets(packets)), seconds)
+
+    # requests that hops answer themselves
+
+    async def big_head(self) -> Reply:
+        """Send a header that is too large for most servers, without the token. The first hop that minds answers."""
+        return await self._get({"X-Padding": "x" * _BIG_HEAD_BYTES})
+
+    async def odd_expectation(self) -> Reply:
+        """Send an `Expect` that no server can meet, without the token. Some hops answer it themselves."""
+        return await self._get({"Expect": "tunnel-doctor"})
+
+    async def _get(self, headers: Mapping[str, str]) -> Reply:
+        reply, _ = await self._ask("GET", None, self._session, {"Accept-Encoding": "identity", **headers})
+        return reply
 
     async def _post(
         self,
@@ -193,11 +280,26 @@ class Prober:
         session: aiohttp.ClientSession,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[Reply, Message | EnvelopeError]:
+        return await self._ask(
+            "POST", body, session, {**self.dialing.headers, "Content-Type": OCTETS, **(headers or {})}
+        )
+
+    async def _ask(
+        self,
+        method: str,
+        body: bytes | AsyncIterator[bytes] | None,
+        session: aiohttp.ClientSession,
+        headers: Mapping[str, str],
+    ) -> tuple[Reply, Message | EnvelopeError]:
+        if self.is_fresh and session is self._session:
+            async with self.dialing.session() as fresh:
+                return await self._ask(method, body, fresh, headers)
         began = time.monotonic()
         try:
-            async with session.post(
+            async with session.request(
+                method,
                 self.dialing.url("exchange"),
-                headers={**self.dialing.headers, "Content-Type": _CONTENT_TYPE, **(headers or {})},
+                headers=headers,
                 data=body,
                 allow_redirects=False,
                 proxy=self.dialing.proxy,
@@ -206,12 +308,33 @@ class Prober:
                 data = await response.content.read(_READ_BYTES_MAX)
                 while len(data) < _READ_BYTES_MAX and (more := await response.content.readany()):
                     data += more
-        except (aiohttp.ClientError, OSError) as error:
-            raise ProbeError(explain(error, self.dialing.base)) from error
+        except (aiohttp.ClientError, OSError, EOFError, ValueError) as error:
+            raise ProbeError(_failure(error, self.dialing)) from error
         found = decode_envelope(data)
-        reply = Reply("", response.status, "", time.monotonic() - began, dict(response.headers))
+        reply = Reply("", response.status, "", time.monotonic() - began, _headers(response), bytes=len(data))
+        reply.wait_ms = retry_after_us(response.headers) // 1000
+        if response.version is not None:
+            reply.http = f"{response.version.major}.{response.version.minor}"
         _explain(reply, found, data)
         return reply, found
+
+
+def _failure(error: Exception, dialing: Dialing) -> Failure:
+    """Return the explanation of an error; a connection that ended is one kind, wherever aiohttp noticed it."""
+    is_cut = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError)
+    failure = explain(error, dialing.base)
+    if is_cut and failure.kind in ("cut", "other") and not isinstance(error, aiohttp.ClientConnectorError):
+        return Failure("cut", "the connection was closed before the answer was complete")
+    return failure
+
+
+def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
+    """Return the headers by their names in lower case; a header that came several times has all its values."""
+    found: dict[str, str] = {}
+    for name, value in response.headers.items():
+        key = name.lower()
+        found[key] = f"{found[key]}, {value}" if key in found else value
+    return found
 
 
 def _padding(size: int) -> bytes:
@@ -222,20 +345,45 @@ def _padding(size: int) -> bytes:
     return b"".join(encode_packets([Packet(PacketType.NOOP, 0, 0, 0, os.urandom(room))]))
 
 
+def _question() -> Packet:
+    """Return a packet that the relay answers with one of the same size: a service of ours, not yet up, goes down."""
+    name = secrets.token_hex(_NAME_BYTES // 2)
+    return Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(ListenState(1, ListenStatus.DOWN, 0, name)))
+
+
+def _as_part(body: bytes) -> bytes:
+    """Return the body as the only file of a form."""
+    head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="body"; filename="body"\r\nContent-Type: {OCTETS}'
+    return head.encode() + b"\r\n\r\n" + body + f"\r\n--{_BOUNDARY}--\r\n".encode()
+
+
 def _explain(reply: Reply, found: Message | EnvelopeError, data: bytes) -> None:
     match found:
         case Attached():
-            reply.kind = "attached"
+            reply.kind, reply.epoch = "attached", found.epoch
         case Answer():
             reply.kind = "answer"
         case Status():
-            reply.kind, reply.text, reply.wait_ms = "status", found.text, found.retry_after_ms
+            reply.kind, reply.text = "status", found.text
+            reply.wait_ms = max(reply.wait_ms, found.retry_after_ms)
+        case EnvelopeError.NOT_OURS if (offset := data.find(MAGIC)) > 0 and _is_whole(data[offset:]):
+            reply.kind, reply.text = "damaged", f"{offset} bytes were put in front of the relay's answer"
         case EnvelopeError.NOT_OURS:
             reply.kind, reply.text = "foreign", _quote(data)
+            reply.page = data[:_PAGE_BYTES].decode("utf-8", "replace")
+        case EnvelopeError.CORRUPT if _is_whole(data):
+            extra = len(data) - ENVELOPE_BYTES - int.from_bytes(data[8:12], "big")
+            reply.kind, reply.text = "damaged", f"{extra} bytes were added to the relay's answer"
         case EnvelopeError():
             reply.kind, reply.text = "damaged", found.value
         case _:
             reply.kind, reply.text = "foreign", "our own request came back"
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a whole message stands at the beginning, whatever follows it."""
+    size = ENVELOPE_BYTES + int.from_bytes(data[8:12], "big")
+    return not isinstance(decode_envelope(data[:size]), EnvelopeError)
 
 
 def _quote(data: bytes) -> str:
@@ -244,64 +392,3 @@ def _quote(data: bytes) -> str:
     text = (title[1] if title else data[: 4 * _QUOTE_LETTERS]).decode("utf-8", "replace")
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return f"a page titled {text!r}" if title else text[:_QUOTE_LETTERS]
-
-
-# --- certificates
-
-
-async def issuer_of(dialing: Dialing) -> str:
-    """Return the issuer of the server's certificate, trusted or not. Raise ProbeError if there is no certificate."""
-    trusting = _context()
-    trusting.verify_mode = ssl.CERT_NONE
-    raw = (await _shown(dialing, trusting)).getpeercert(binary_form=True) or b""
-    # OpenSSL decodes only a certificate that it trusts, so the second connection trusts this very certificate.
-    anchored = _context()
-    anchored.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    try:
-        anchored.load_verify_locations(cadata=raw)
-        certificate = (await _shown(dialing, anchored)).getpeercert() or {}
-    except (ProbeError, ssl.SSLError):
-        return "an unknown issuer"
-    parts: Any = certificate.get("issuer", ())
-    issuer = {key: value for part in parts for key, value in part}
-    names = [issuer[key] for key in ("commonName", "organizationName") if issuer.get(key)]
-    return ", ".join(dict.fromkeys(names)) or "an issuer without a name"
-
-
-def _context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    return context
-
-
-async def _shown(dialing: Dialing, context: ssl.SSLContext) -> ssl.SSLObject:
-    """Connect to the relay's address and return the TLS object after the handshake."""
-    seen: list[ssl.SSLObject] = []
-
-    class Seen(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            super().do_handshake()
-            seen.append(self)
-
-    context.sslobject_class = Seen
-    kept, dialing.tls = dialing.tls, context
-    try:
-        async with (
-            dialing.session() as session,
-            session.get(
-                dialing.url("link"),
-                headers={"Accept-Encoding": "identity"},  # no token: the server is not authenticated
-                allow_redirects=False,
-                proxy=dialing.proxy,
-                proxy_headers=dialing.proxy_headers or None,
-            ),
-        ):
-            pass
-    except (aiohttp.ClientError, OSError) as error:
-        if not seen:
-            raise ProbeError(explain(error, dialing.base)) from error
-    finally:
-        dialing.tls = kept
-    if not seen:
-        raise ProbeError(Failure("tls", "no TLS handshake took place", "check that the URL starts with https://"))
-    return seen[-1]

@@ -1,103 +1,125 @@
 """The examination: the order of its steps, and the conclusion from their findings."""
 
-import time
-from dataclasses import replace
+import asyncio
 
-from tunnel import DeniedError, RefusedError, TunnelError
 from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.probe import Prober
+from tunnel.carriers.probe import ProbeError, Prober
 from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
-from tunnel_client.doctor.findings import Finding, Report, Verdict
-from tunnel_client.doctor.path_steps import examine_path, examine_timeouts
+from tunnel_client.doctor.carrier_steps import examine_link, examine_poll
+from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
+from tunnel_client.doctor.findings import Finding, Report, Verdict, counted
+from tunnel_client.doctor.hop_steps import examine_relays
+from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
 from tunnel_client.doctor.relay_steps import examine_relay
+from tunnel_client.doctor.size_steps import examine_sizes
 from tunnel_client.doctor.surroundings import examine_proxy
+from tunnel_client.doctor.target_step import examine_target
+from tunnel_client.doctor.trials import Trials
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address
-from tunnel_client.settings import CARRIERS, RelaySettings
+from tunnel_client.settings import RelaySettings
 
 __all__ = ["examine"]
 
-TARGET_S = 15.0
+_HTTPS_S = 5.0
+_HURT = frozenset({"rate limit", "body limit", "answer limit", "altering", "caching"})
 _NOTHING = Finding("", Verdict.OK, "")
 _SUMMARIES = {
     NOT_AUTHENTICATED: "the relay or a proxy does not accept our credentials: see above",
     DENIED: "the relay answers, but does not allow what was asked for",
     LOST: "the tunnel works, but the target was not reached",
-    INTEGRITY: "the relay's answers are altered on the way",
+    INTEGRITY: "what the relay and we say to each other is altered on the way",
 }
 
 
 async def examine(report: Report, settings: RelaySettings, target: Address | None, watch_seconds: float) -> None:
     """Run all steps and fill the report. Raises UsageError if the settings cannot be used."""
     try:
-        dialing = Dialing(settings.url, token=settings.token, proxy=settings.proxy, ca=settings.ca)
+        dialing = Dialing(settings.url, token=settings.token, proxy=settings.proxy, ca=settings.ca, cert=settings.cert)
     except ValueError as error:
         raise UsageError(str(error)) from None
     report.relay = str(dialing.base)
     examine_proxy(report, settings, str(dialing.proxy or ""))
     async with Prober(dialing) as prober:
-        if await examine_relay(report, prober):
-            await _examine_carriers(report, settings, prober)
-            await examine_path(report, prober)
-            await examine_timeouts(report, prober, watch_seconds)
-            if target is not None:
-                await _examine_target(report, settings, target)
+        trials = Trials(prober)
+        if await examine_relay(report, trials, settings.ca):
+            await _examine_all(report, trials, watch_seconds)
+            if target is not None and report.exit_code == OK:
+                await examine_target(report, settings, target)
+            elif target is not None:
+                report.target = str(target)
+                report.add("target", Verdict.SKIPPED, "the problem above comes first")
+    await _examine_https(report, settings, dialing)
     _conclude(report, settings, target)
 
 
-async def _examine_carriers(report: Report, settings: RelaySettings, prober: Prober) -> None:
-    reply = await prober.exchange()
-    if reply.kind == "answer":
-        report.add("poll", Verdict.OK, "exchanges work: the tunnel can carry everything", carrier="poll", works=True)
-    reason = await prober.upgrade()
-    if reason:
-        text = f"connections cannot be upgraded here ({reason})"
-        report.add("link", Verdict.NOTE, text, "poll is used, which is slower", carrier="link", works=False)
-    else:
-        report.add("link", Verdict.OK, "connections can be upgraded: the fastest carrier", carrier="link", works=True)
-    others: tuple[str, ...] = CARRIERS[3:]
-    for carrier in others:
-        works = await _is_usable(settings, carrier)
-        verdict, text = (Verdict.OK, "works") if works else (Verdict.NOTE, "does not work here")
-        report.add(carrier, verdict, text, carrier=carrier, works=works)
+async def _examine_all(report: Report, trials: Trials, watch_seconds: float) -> None:
+    """Run the steps that need a relay that accepts us. Without an exchange that works, the others are of no use."""
+    is_one = await examine_relays(report, trials)
+    if is_one:
+        await examine_reuse(report, trials)
+    if not is_one or not await examine_poll(report, trials):
+        report.add("other steps", Verdict.SKIPPED, "they need exchanges that work")
+        return
+    await examine_at_once(report, trials)
+    await examine_link(report, trials)
+    size = await examine_sizes(report, trials)
+    await examine_path(report, trials, size)
+    await examine_throughput(report, trials, size)
+    await examine_timeouts(report, trials, watch_seconds)
+    examine_reliability(report, trials)
 
 
-async def _is_usable(settings: RelaySettings, carrier: str) -> bool:
+async def _examine_https(report: Report, settings: RelaySettings, dialing: Dialing) -> None:
+    """Find out whether the relay also answers at https://, where a proxy on a path with faults cannot touch anything.
+
+    The token is not sent: that address may belong to another server.
+    """
+    if dialing.base.scheme != "http" or not dialing.base.host or "proxy login" in _problems(report):
+        return
+    if dialing.proxy is None and not _is_hurt(report):
+        return
+    better = str(dialing.base.with_scheme("https").with_port(None)).rstrip("/")
+    where = f"{better} through the same proxy" if dialing.proxy is not None else better
     try:
-        async with replace(settings, carrier=carrier).attach(attach_timeout=TARGET_S) as attachment:
-            return attachment.stats().carrier.startswith(carrier)
-    except TunnelError:
-        return False
-
-
-async def _examine_target(report: Report, settings: RelaySettings, target: Address) -> None:
-    report.target = str(target)
-    began = time.monotonic()
-    try:
-        async with settings.attach(attach_timeout=TARGET_S) as attachment:
-            began = time.monotonic()
-            _, writer = await attachment.open_connection(target.host, target.port, timeout=TARGET_S)
-            milliseconds = round((time.monotonic() - began) * 1e3, 1)
-            writer.transport.abort()
-    except DeniedError as error:
-        report.add("target", Verdict.PROBLEM, str(error), exit_code=DENIED, reason="denied")
-    except RefusedError as error:
-        report.add("target", Verdict.PROBLEM, str(error), exit_code=LOST, reason=error.reason.name.lower())
-    except (TunnelError, TimeoutError) as error:
-        text = str(error) or f"no answer within {TARGET_S:g} s"
-        report.add("target", Verdict.PROBLEM, text, exit_code=LOST, reason="lost")
+        async with asyncio.timeout(_HTTPS_S):
+            async with Prober(Dialing(better, proxy=settings.proxy, ca=settings.ca, cert=settings.cert)) as prober:
+                reply = await prober.attach()
+    except (ProbeError, TimeoutError, ValueError) as error:
+        text = f"no relay answers at {where} ({str(error) or f'no answer within {_HTTPS_S:g} s'})"
+        advice = "if the relay offers TLS elsewhere, use that URL: hops then pass everything on unread"
+        report.add("https", Verdict.SKIPPED, text, advice, url=better, works=False)
+        return
+    if reply.kind in ("status", "attached"):
+        text = f"a relay also answers at {where}"
+        advice = "use that URL: hops then pass everything on unread, and a link can work"
+        report.add("https", Verdict.OK, text, advice, url=better, works=True)
     else:
-        text = f"{report.target} is allowed, and answers within {milliseconds:g} ms"
-        report.add("target", Verdict.OK, text, connect_ms=milliseconds)
+        text = f"something other than a relay answers at {where} (HTTP {reply.status})"
+        report.add("https", Verdict.SKIPPED, text, url=better, works=False)
+
+
+def _is_hurt(report: Report) -> bool:
+    """Whether a hop limits, alters or refuses what comes over plain HTTP, which it could not do with TLS."""
+    for finding in report.findings:
+        if finding.step == "relay" and finding.verdict is Verdict.PROBLEM:
+            return "status" in finding.data  # something answers there
+        if finding.step in _HURT and finding.verdict in (Verdict.NOTE, Verdict.PROBLEM):
+            return True
+    return False
+
+
+def _problems(report: Report) -> dict[str, Finding]:
+    return {finding.step: finding for finding in report.findings if finding.verdict is Verdict.PROBLEM}
 
 
 def _conclude(report: Report, settings: RelaySettings, target: Address | None) -> None:
     if report.exit_code != OK:
-        report.summary = _SUMMARIES.get(report.exit_code, "the tunnel does not work here")
+        report.summary = _SUMMARIES.get(report.exit_code, "the tunnel does not work here: see the problem above")
         report.next = _after_a_problem(report)
         return
     notes = sum(finding.verdict is Verdict.NOTE for finding in report.findings)
-    report.summary = "the tunnel works here" + (f"; see the {notes} note(s) above" if notes else "")
+    report.summary = "the tunnel works here" + (f"; see the {counted(notes, 'note')} above" if notes else "")
     if target is None:
         report.next = "tunnel doctor HOST:PORT, to try a target"
     else:
@@ -108,7 +130,9 @@ def _conclude(report: Report, settings: RelaySettings, target: Address | None) -
 
 
 def _after_a_problem(report: Report) -> str:
-    problems = {finding.step: finding for finding in report.findings if finding.verdict is Verdict.PROBLEM}
+    problems = _problems(report)
+    better = next((finding for finding in report.findings if finding.step == "https"), _NOTHING)
+    again = f"tunnel doctor --relay {report.relay}"
     if "proxy login" in problems:
         proxy = problems["proxy login"].data.get("proxy", "HOST:PORT")
         return f"tunnel doctor --proxy http://USER:PASSWORD@{proxy}"
@@ -116,10 +140,20 @@ def _after_a_problem(report: Report) -> str:
         return "tunnel doctor --ca FILE"
     if report.exit_code == DENIED and report.target:
         return f"ask the relay's operator to run: tunnel-relay rule check NAME {report.target} --resolve"
-    if "target" in problems:
+    if problems.keys() == {"target"}:
         return f"tunnel doctor {report.target}, once the target is known to run"
-    if report.exit_code == NOT_AUTHENTICATED:
+    if better.data.get("works"):
+        return f"tunnel doctor --relay {better.data['url']}"
+    relay = problems.get("relay", _NOTHING)
+    if report.exit_code == NOT_AUTHENTICATED and "no token came" not in str(relay.data.get("answer", "")):
         return f"tunnel login {report.relay} --token-file FILE"
-    if problems.get("relay", _NOTHING).data.get("status") in (200, 403, 511):
+    if (
+        report.exit_code != INTEGRITY
+        and relay.data.get("status") in (200, 403, 511)
+        and "form" not in relay.data
+        and not relay.data.get("products")
+    ):
         return f"open {report.relay} in a browser, sign in, and run this again"
-    return f"tunnel doctor --relay URL (this time it was {report.relay})"
+    if "kind" in relay.data or relay.data.get("status") == 404:
+        return f"{again}, with the right URL, once the relay runs"
+    return f"{again}, once the problem above is repaired"

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from tunnel.exit_codes import OK
+from tunnel.exit_codes import OK, UNREACHABLE
 
-__all__ = ["Finding", "Report", "Verdict", "render_finding", "render_summary"]
+__all__ = ["Finding", "Report", "Verdict", "counted", "render_finding", "render_summary"]
 
 _NAME_WIDTH = 12
 _VERDICT_WIDTH = 9
@@ -20,7 +20,7 @@ class Verdict(enum.Enum):
 
     OK = "ok"
     NOTE = "note"  # the tunnel copes with it, but the user may want to know
-    PROBLEM = "problem"
+    PROBLEM = "problem"  # the tunnel or the target cannot be used until it is repaired
     SKIPPED = "not tried"
 
 
@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """All findings and the conclusion. `exit_code` is that of the first problem that keeps the tunnel from working.
+    """All findings and the conclusion. `exit_code` is that of the first problem, and OK without one.
 
     `told`, if set, is called with each finding when it is added.
     """
@@ -54,8 +54,13 @@ class Report(msgspec.Struct):
     def add(
         self, step: str, verdict: Verdict, text: str, advice: str = "", *, exit_code: int = OK, **data: Any
     ) -> None:
-        """Add a finding, and pass it to `told` at once. The first exit code other than OK is kept."""
+        """Add a finding, and pass it to `told` at once. The first exit code other than OK is kept.
+
+        A problem always has one: UNREACHABLE if `exit_code` does not say more.
+        """
         finding = Finding(step, verdict, text, advice, data)
+        if verdict is Verdict.PROBLEM:
+            exit_code = exit_code or UNREACHABLE
         self.findings.append(finding)
         self.exit_code = self.exit_code or exit_code
         if self.told is not None:
@@ -65,6 +70,11 @@ class Report(msgspec.Struct):
         """Return the report as JSON."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "told"}
         return msgspec.json.encode({"version": 1, **fields})
+
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 note", "2 notes"."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def render_finding(finding: Finding) -> str:

@@ -1,29 +1,29 @@
-"""The steps that find out whether a relay answers, who issued its certificate, and what else answers in its place."""
+"""The steps that find out whether a relay answers and accepts us, and what else answers in its place."""
 
 import asyncio
 import time
 from email.utils import parsedate_to_datetime
 
 from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import ProbeError, Prober, Reply, issuer_of
+from tunnel.carriers.probe import MULTIPART, OCTETS, ProbeError, Prober, Reply
 from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
+from tunnel_client.doctor.answers import advice_for, described
+from tunnel_client.doctor.certificate_steps import examine_certificate
 from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.hop_steps import examine_hops, recognise
+from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
 
-__all__ = ["INTERCEPTORS", "examine_relay"]
+__all__ = ["examine_relay"]
 
-ANSWER_S = 10.0
-ATTEMPTS = 3
 SKEW_S = 60.0  # a larger difference may make certificates, and tokens of other systems, invalid
-# Names in the certificates that TLS-inspecting products issue.
-INTERCEPTORS = (
-    "avast, barracuda, bitdefender, blue coat, bluecoat, burp, charles proxy, check point, cisco umbrella, eset, "
-    "fiddler, forcepoint, fortigate, fortinet, kaspersky, mcafee, mitmproxy, netskope, palo alto, portswigger, "
-    "skyhigh, sophos, squid, symantec web, trend micro, untangle, watchguard, websense, zscaler"
-).split(", ")
+PAUSE_S = 1.0  # before another attempt, after an answer that says that too many requests come
+PAUSE_S_MAX = 5.0
+_FORWARD_PROXIES = ("Squid", "mitmproxy", "Privoxy", "tinyproxy", "Blue Coat", "Zscaler", "Netskope", "McAfee", "Cisco")
+_FORMS = (MULTIPART, "application/x-www-form-urlencoded", "text/plain")
 
 _FAILURES = {
     "name": "check the host in the URL, or name your proxy with --proxy: in many networks only the proxy knows names",
-    "refused": "check host and port of the URL, and that the relay runs (its operator: `tunnel-relay check`)",
+    "refused": "check host and port of the URL, and ask the relay's operator whether the relay runs",
     "timeout": "a firewall may drop the packets: name your proxy with --proxy, or ask the network's operator for one",
     "proxy": "check --proxy, or the variable that names the proxy",
     "cut": "something on the way ends the connection: name your proxy with --proxy, or try https:// instead of http://",
@@ -31,19 +31,36 @@ _FAILURES = {
     "no-http": "check whether the URL must begin with https:// or http://",
     "other": "check the URL and the network",
 }
-_SIGN_IN = (
-    "it may be a login or block page: open the relay's URL in a browser, sign in, and try again; if the page stays, "
-    "ask the network's operator to allow the relay"
-)
-_BEHIND = "a proxy cannot reach the relay: check host and port of the URL, and that the relay runs"
-_FOREIGN = {200: _SIGN_IN, 403: _SIGN_IN, 511: _SIGN_IN, 502: _BEHIND, 503: _BEHIND, 504: _BEHIND}
 
 
-async def examine_relay(report: Report, prober: Prober) -> bool:
+async def examine_relay(report: Report, trials: Trials, ca: str | None = None) -> bool:
     """Find out whether a relay answers and accepts us. Return whether exchanges are possible."""
+    prober = trials.prober
+    failures, strangers, reply = await _attach(prober)
+    replies = await recognise(trials, reply)
+    if prober.dialing.tls is not None:
+        devices = [name for name in trials.products if name.startswith(_FORWARD_PROXIES)]
+        await examine_certificate(report, prober, failures, devices if prober.dialing.proxy else [], ca)
+    if reply is not None and prober.attached is not None:
+        _found(report, reply, failures, strangers)
+    elif reply is not None and reply.kind == "foreign":
+        await _foreign(report, trials, reply)
+    elif reply is not None:
+        _refused(report, prober, reply)
+    else:
+        _no_answer(report, prober, failures[-1])
+    examine_hops(report, trials, replies)
+    if reply is not None:
+        _examine_clock(report, reply)
+    return prober.attached is not None
+
+
+async def _attach(prober: Prober) -> tuple[list[Failure], list[Reply], Reply | None]:
+    """Try to attach; return the failures, the answers that were no relay's, and the last answer."""
     failures: list[Failure] = []
+    strangers: list[Reply] = []
     reply: Reply | None = None
-    for _ in range(ATTEMPTS):
+    for tries_left in reversed(range(TRIES)):
         try:
             async with asyncio.timeout(ANSWER_S):
                 reply = await prober.attach()
@@ -51,66 +68,94 @@ async def examine_relay(report: Report, prober: Prober) -> bool:
             failures.append(Failure("timeout", f"no answer within {ANSWER_S:.0f} s"))
         except ProbeError as error:
             failures.append(error.failure)
-        if prober.attached is not None:
-            break
-        if failures and (failures[-1].kind == "proxy-password" or failures[-1].is_about_certificate):
-            break
-    if prober.dialing.tls is not None:
-        await _examine_certificate(report, prober, failures)
-    if reply is not None and prober.attached is not None:
-        _found(report, reply, failures)
-    elif reply is not None:
-        _not_a_relay(report, reply)
-    else:
-        _no_answer(report, prober, failures[-1])
-    if reply is not None:
-        _examine_clock(report, reply)
-    return prober.attached is not None
+            if error.failure.kind == "proxy-password" or error.failure.is_about_certificate:
+                break
+        else:
+            if prober.attached is not None or (reply.kind == "status" and reply.status in (401, 403)):
+                break
+            strangers.append(reply)
+            if tries_left and reply.status in (429, 503):
+                await asyncio.sleep(min(PAUSE_S_MAX, reply.wait_ms / 1e3 or PAUSE_S))
+    return failures, strangers, reply
 
 
-def _found(report: Report, reply: Reply, failures: list[Failure]) -> None:
+def _found(report: Report, reply: Reply, failures: list[Failure], strangers: list[Reply]) -> None:
     milliseconds = round(reply.seconds * 1e3, 1)
     report.add("relay", Verdict.OK, f"a tunnel relay answers and accepts us ({milliseconds:g} ms)", ms=milliseconds)
-    if failures:
-        text = f"{len(failures)} of {len(failures) + 1} attempts failed first ({failures[-1].text})"
-        report.add(
-            "reliability", Verdict.NOTE, text, "lost exchanges are repeated, which costs time", failed=len(failures)
-        )
-    hops = [value for name, value in reply.headers.items() if name.lower() in ("via", "x-cache")]
-    if hops:
-        report.add("hops", Verdict.NOTE, f"proxies on the path name themselves: {', '.join(hops)}", hops=hops)
+    failed = len(failures) + len(strangers)
+    if failed:
+        cause = described(strangers[-1]) if strangers else failures[-1].text
+        text = f"{failed} of {failed + 1} attempts failed first ({cause})"
+        report.add("first answer", Verdict.NOTE, text, "lost exchanges are repeated, which costs time", failed=failed)
 
 
-def _not_a_relay(report: Report, reply: Reply) -> None:
-    what = f"HTTP {reply.status}" + (f", {reply.text}" if reply.text else "")
-    data = {"status": reply.status, "answer": reply.text}
-    if reply.kind == "status" and reply.status == 401:
-        report.add(
-            "relay",
-            Verdict.PROBLEM,
-            "a tunnel relay answers, but does not know the token",
-            "check it, or ask the relay's operator for a new one (`tunnel-relay user rotate NAME`)",
-            exit_code=NOT_AUTHENTICATED,
-            **data,
-        )
-    elif reply.kind == "status":
-        code, advice = UNREACHABLE, "try again" + (f", in {reply.wait_ms / 1e3:.0f} s" if reply.wait_ms else "")
-        if reply.status == 403:
-            code, advice = DENIED, "do as it says, or ask the relay's operator"
-        report.add("relay", Verdict.PROBLEM, f"a tunnel relay refuses us: {what}", advice, exit_code=code)
-    elif reply.kind == "damaged":
-        text = f"a relay answers, but its answers arrive damaged: {what}"
-        report.add("relay", Verdict.PROBLEM, text, "use https://, which prevents that", exit_code=INTEGRITY, **data)
-    elif reply.status in (301, 302, 303, 307, 308):
-        where = next((value for name, value in reply.headers.items() if name.lower() == "location"), "elsewhere")
-        text = f"something other than a relay answers and sends us to {where.partition('?')[0]}"
-        report.add(
-            "relay", Verdict.PROBLEM, text, "sign in there with a browser, or correct the URL", exit_code=UNREACHABLE
-        )
-    else:
-        advice = _FOREIGN.get(reply.status, "check the URL, including its path")
-        text = f"something other than a relay answers ({what})"
+async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
+    """Report an answer of something other than a relay. It may concern only the form of our bodies."""
+    data = {"status": reply.status, "answer": reply.text, "products": trials.products}
+    if reply.status in (301, 302, 303, 307, 308):
+        where = reply.headers.get("location", "elsewhere").partition("?")[0]
+        text, advice = f"something other than a relay answers and sends us to {where}", "sign in there with a browser, "
+        advice += "or correct the URL"
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, **data)
+        return
+    passing = await _passing_form(trials) if reply.status in (400, 403, 406, 415, 500, 501) else ""
+    if not passing:
+        text = f"something other than a relay answers ({described(reply)})"
+        report.add("relay", Verdict.PROBLEM, text, advice_for(reply), exit_code=UNREACHABLE, **data)
+        return
+    text = f"a relay is there, but something on the way refuses bodies of the type {OCTETS} ({described(reply)})"
+    text += f"; {passing} passes"
+    advice = (
+        "a web application firewall does that, such as ModSecurity with its core rule set (rule 920420): ask its "
+        f"operator to allow {OCTETS} for POST requests to the relay, or use an https:// URL if the firewall stands in "
+        "your network"
+    )
+    report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, form=passing, **data)
+
+
+async def _passing_form(trials: Trials) -> str:
+    """Return the first other type of body that reaches a relay, or an empty string."""
+    for form in _FORMS:
+        reply = await trials.once(trials.prober.attach_as(form), is_test=True)
+        if reply.kind in ("status", "attached"):
+            return form
+    return ""
+
+
+def _refused(report: Report, prober: Prober, reply: Reply) -> None:
+    """Report a relay that refuses us, or whose answers arrive damaged."""
+    data = {"status": reply.status, "answer": reply.text}
+    what = f"HTTP {reply.status}" + (f", {reply.text}" if reply.text else "")
+    if reply.kind == "damaged":
+        text = f"a relay answers, but its answers arrive damaged: {what}"
+        advice = "something on the way changes them: use an https:// URL, which prevents that"
+        report.add("relay", Verdict.PROBLEM, text, advice, exit_code=INTEGRITY, **data)
+        return
+    if reply.status == 400:
+        text, advice = f"a relay answers, but our requests reach it damaged: {what}", "use an https:// URL"
+        report.add("relay", Verdict.PROBLEM, text, advice, exit_code=INTEGRITY, **data)
+        return
+    if reply.status == 401:
+        text, advice = _about_token(reply, has_token="Authorization" in prober.dialing.headers)
+        report.add("relay", Verdict.PROBLEM, text, advice, exit_code=NOT_AUTHENTICATED, **data)
+        return
+    code, advice = UNREACHABLE, "try again" + (f", in {reply.wait_ms / 1e3:.0f} s" if reply.wait_ms else "")
+    if reply.status == 403:
+        code, advice = DENIED, "do as it says, or ask the relay's operator"
+    report.add("relay", Verdict.PROBLEM, f"a tunnel relay refuses us: {what}", advice, exit_code=code, **data)
+
+
+def _about_token(reply: Reply, *, has_token: bool) -> tuple[str, str]:
+    if not has_token:
+        return "a tunnel relay answers and asks for a token, but none is set", "name its file with --token-file FILE"
+    if reply.text.startswith("no token came"):
+        text = "a tunnel relay answers, but the token does not reach it: something on the way removes the header "
+        advice = "ask its operator to pass the header on (Squid as an accelerator: login=PASS at cache_peer), or use "
+        return f"{text}Authorization", f"{advice}an https:// URL if it stands in your network"
+    return (
+        "a tunnel relay answers, but does not know the token",
+        "check it, or ask the relay's operator for a new one (`tunnel-relay user rotate NAME`)",
+    )
 
 
 def _no_answer(report: Report, prober: Prober, failure: Failure) -> None:
@@ -121,37 +166,16 @@ def _no_answer(report: Report, prober: Prober, failure: Failure) -> None:
         report.add("proxy login", Verdict.PROBLEM, text, advice, exit_code=NOT_AUTHENTICATED, proxy=where)
     elif not failure.is_about_certificate:
         where = f"the proxy {proxy}" if failure.kind == "proxy" else str(prober.dialing.base)
-        text = f"nothing answers at {where} ({failure.text})"
+        what = "no relay" if failure.kind in ("cut", "no-http") else "nothing"
+        text = f"{what} answers at {where} ({failure.text})"
         advice = failure.advice or _FAILURES.get(failure.kind, _FAILURES["other"])
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, kind=failure.kind)
 
 
-async def _examine_certificate(report: Report, prober: Prober, failures: list[Failure]) -> None:
-    refused = next((failure for failure in failures if failure.is_about_certificate), None)
-    if refused is None and prober.attached is None:
-        return
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            issuer = await issuer_of(prober.dialing)
-    except (ProbeError, TimeoutError):
-        issuer = "an unknown issuer"
-    is_known = any(name in issuer.lower() for name in INTERCEPTORS)
-    if refused is not None:
-        text = f"{refused.text}; {issuer} issued it"
-        data = {"issuer": issuer, "trusted": False, "kind": refused.kind}
-        report.add("TLS", Verdict.PROBLEM, text, refused.advice, exit_code=UNREACHABLE, **data)
-    elif is_known:
-        text = f"TLS is opened on the way by {issuer}, which this machine trusts"
-        report.add("TLS", Verdict.NOTE, text, "it can read the token and the traffic", issuer=issuer, trusted=True)
-    else:
-        report.add("TLS", Verdict.OK, f"the certificate comes from {issuer}", issuer=issuer, trusted=True)
-
-
 def _examine_clock(report: Report, reply: Reply) -> None:
-    date = next((value for name, value in reply.headers.items() if name.lower() == "date"), "")
     try:
-        skew_s = parsedate_to_datetime(date).timestamp() - time.time()
-    except ValueError:
+        skew_s = parsedate_to_datetime(reply.headers.get("date", "")).timestamp() - time.time()
+    except (ValueError, OverflowError):
         report.add("clock", Verdict.SKIPPED, "the answer has no date")
         return
     if abs(skew_s) < SKEW_S:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.login_file import login_for
 from tunnel_client.settings import RelaySettings
 
 __all__ = ["examine_proxy"]
@@ -19,17 +20,8 @@ def examine_proxy(report: Report, settings: RelaySettings, proxy: str) -> None:
 
     `proxy` is the proxy in use, without its password, or empty.
     """
-    named = _variables(settings.url)
     pac = _pac()
-    if proxy:
-        source = f"named by {named[0]}" if settings.proxy == "env" and named else "named by --proxy or the login"
-        report.add("proxy", Verdict.OK, f"{proxy}, {source}", proxy=proxy)
-    elif settings.proxy is None:
-        report.add("proxy", Verdict.OK, "none: --proxy none, or the login, excludes proxies", proxy="")
-    elif bypass := _bypass():
-        report.add("proxy", Verdict.OK, f"none: {bypass} excludes this relay, or no variable names one", proxy="")
-    else:
-        report.add("proxy", Verdict.OK, "none: no variable of the environment names one", proxy="")
+    report.add("proxy", Verdict.OK, _of_proxy(settings, proxy), proxy=proxy)
     if pac:
         report.add(
             "proxy script",
@@ -38,6 +30,21 @@ def examine_proxy(report: Report, settings: RelaySettings, proxy: str) -> None:
             "find out which proxy it chooses for the relay, and name that proxy with --proxy",
             pac=pac,
         )
+
+
+def _of_proxy(settings: RelaySettings, proxy: str) -> str:
+    """Return the proxy in use and the setting that chose it."""
+    named = _variables(settings.url)
+    stored = login_for(settings.url, has_token=False).proxy
+    if proxy and settings.proxy == "env":
+        return f"{proxy}, which the variable {named[0]} names" if named else f"{proxy}, from the environment"
+    if proxy:
+        return f"{proxy}, which {'`tunnel login` stored' if stored == settings.proxy else '--proxy names'}"
+    if settings.proxy is None:
+        return f"none: {'`tunnel login` stored this choice' if stored == 'none' else '--proxy none says so'}"
+    if named and (bypass := _bypass()):
+        return f"none: the variable {bypass} excludes this relay from {named[0]}"
+    return "none: no variable of the environment names one"
 
 
 def _variables(url: str) -> list[str]:

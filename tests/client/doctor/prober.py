@@ -1,34 +1,95 @@
-"""A prober for one step at a time: the test says what each exchange finds."""
+"""A prober for one step at a time: the test says what each request finds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import cast
 
 from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.failures import Failure
 from tunnel.carriers.probe import ProbeError, Prober, Reply
 from tunnel.wire import Attached
 from tunnel_client.doctor.findings import Finding, Report
+from tunnel_client.doctor.trials import Trials
 
-__all__ = ["Played", "answered", "finding", "prober"]
+__all__ = ["LIMITS", "Asked", "Path", "Played", "answered", "cut", "finding", "foreign", "prober", "trials"]
 
-LIMITS = Attached(bytes(16), 1, 1, True, 64 << 10, 32 << 10, 30_000, 0, 0, 8)
+EPOCH = 7
+LIMITS = Attached(bytes(16), EPOCH, 1, True, 64 << 10, 32 << 10, 30_000, 0, 0, 8)
+_EMPTY_BYTES = 40
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: `kind` is the prober's method, `number` counts all requests from 1."""
+
+    kind: str
+    number: int
+    size: int = 0
+    hold_s: float = 0
+    lane: int = 0
+    form: str = ""
+
+
+Path = Callable[[Asked], "Reply | None"]
+"""What a request finds: None lets it reach the relay. It may raise ProbeError."""
 
 
 def answered(kind: str = "answer", status: int = 200, text: str = "", serial: int = 0, wait_ms: int = 0) -> Reply:
     """Return a reply without headers."""
-    return Reply(kind, status, text, 0.001, {}, serial, wait_ms)
+    return Reply(kind, status, text, 0.001, {}, serial, wait_ms, bytes=_EMPTY_BYTES)
+
+
+def foreign(status: int, page: str = "", **headers: str) -> Reply:
+    """Return an answer that is not a relay's."""
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply("foreign", status, page[:40], 0.001, names, page=page)
+
+
+def cut(text: str = "the connection was closed before the answer was complete") -> ProbeError:
+    """Return the error for a connection that ended without an answer."""
+    return ProbeError(Failure("cut", text))
+
+
+class _Own:
+    opened = 0
 
 
 class Played:
-    """`attaching`: the outcomes of `attach`, one after the other. `caches`: a hop repeats the first answer it saw."""
+    """`attaching`: the outcomes of `attach`, one after the other. `caches`: a hop repeats the first answer it saw.
+    `path`: what all other requests find. `epochs`: those of the relays that answer on new connections.
+    `reuses`: whether a connection carries several exchanges.
+    """
 
-    def __init__(self, attaching: Sequence[Reply | ProbeError] = (), *, caches: bool = False) -> None:
-        self.dialing = Dialing("http://relay.invalid", proxy=None)
+    def __init__(
+        self,
+        attaching: Sequence[Reply | ProbeError] = (),
+        *,
+        caches: bool = False,
+        path: Path = lambda asked: None,
+        epochs: Sequence[int] = (),
+        link: str = "",
+        reuses: bool = True,
+        url: str = "http://relay.invalid",
+        token: str | None = "tnl_x",
+        proxy: str | None = None,
+    ) -> None:
+        self.dialing = Dialing(url, token=token, proxy=proxy)
         self.attached: Attached | None = None if attaching else LIMITS
         self.tries = 0
+        self.asked: list[Asked] = []
+        self.reconnects = 0
+        self.is_fresh = False
+        self.answer_bytes = 64 << 10
+        self.waiting_bytes = 0  # of answers to questions
         self._attaching = attaching
         self._caches = caches
+        self._path = path
+        self._epochs = list(epochs)
+        self._link = link
+        self._reuses = reuses
         self._serial = 0
         self._cached: Reply | None = None
 
@@ -41,11 +102,25 @@ class Played:
             self.attached = LIMITS
         return outcome
 
-    async def exchange(self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: object = None) -> Reply:
+    async def attach_elsewhere(self) -> Reply:
+        reply = answered("attached")
+        reply.epoch = self._epochs.pop(0) if self._epochs else EPOCH
+        return reply
+
+    async def attach_as(self, form: str) -> Reply:
+        return self._find("attach_as", form=form) or answered("status", 415)
+
+    async def exchange(self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: _Own | None = None) -> Reply:
         self._cached = None
-        return await self.repeat(size)
+        if own is not None:
+            own.opened += own.opened == 0 or not self._reuses
+        found = self._find("exchange", size, hold_s, lane)
+        return found or self._of_lane()
 
     async def repeat(self, size: int = 0) -> Reply:
+        return self._find("repeat", size) or self._of_lane()
+
+    def _of_lane(self) -> Reply:
         if self._cached is not None:
             return self._cached
         self._serial += 1
@@ -53,13 +128,59 @@ class Played:
         self._cached = reply if self._caches else None
         return reply
 
+    async def ask(self, size: int, *, lane: int = 0) -> Reply:
+        found = self._find("ask", size)
+        if found is None:
+            self.waiting_bytes += size
+        return found or answered()
+
+    async def fetch(self, size: int, *, lane: int = 0, is_repeat: bool = False) -> Reply:
+        reply = answered()
+        reply.bytes = max(_EMPTY_BYTES, min(size, self.waiting_bytes))
+        found = self._find("fetch", reply.bytes)
+        if found is None:
+            self.waiting_bytes -= min(size, self.waiting_bytes)
+        return found or reply
+
+    async def claim_exit(self) -> Reply:
+        return self._find("claim_exit") or answered("status", 403)
+
     async def unfinished(self, seconds: float) -> tuple[bool, Reply]:
-        return True, answered("status", 415)
+        return True, self._find("unfinished") or answered("status", 415)
+
+    async def odd_expectation(self) -> Reply:
+        return self._find("odd_expectation") or _of_the_relay(417)
+
+    async def big_head(self) -> Reply:
+        return self._find("big_head") or _of_the_relay(400)
+
+    async def link(self, seconds: float) -> str:
+        return self._link
+
+    async def reconnect(self) -> None:
+        self.reconnects += 1
+
+    @asynccontextmanager
+    async def own_connection(self) -> AsyncIterator[_Own]:
+        yield _Own()
+
+    def _find(self, kind: str, size: int = 0, hold_s: float = 0, lane: int = 0, form: str = "") -> Reply | None:
+        self.asked.append(Asked(kind, len(self.asked) + 1, size, hold_s, lane, form))
+        return self._path(self.asked[-1])
+
+
+def _of_the_relay(status: int) -> Reply:
+    return foreign(status, "Bad Request", server="Python/3.11 aiohttp/3.14.5")
 
 
 def prober(played: Played) -> Prober:
     """Return the played prober in the place of a real one."""
     return cast(Prober, played)
+
+
+def trials(played: Played) -> Trials:
+    """Return trials on the played prober."""
+    return Trials(prober(played))
 
 
 def finding(report: Report, step: str) -> Finding:

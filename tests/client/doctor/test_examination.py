@@ -24,6 +24,9 @@ Found = dict[str, tuple[str, str, dict[str, Any]]]
 @pytest.fixture(autouse=True)
 def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.1)
+    monkeypatch.setattr("tunnel_client.doctor.path_steps.WITHHELD_S", 0.3)
+    monkeypatch.setattr("tunnel_client.doctor.connection_steps.HELD_S", 0.2)
+    monkeypatch.setattr("tunnel_client.doctor.relay_steps.PAUSE_S_MAX", 0.0)
     monkeypatch.setenv("TUNNEL_TOKEN", TOKEN)
 
 
@@ -51,21 +54,23 @@ def test_a_hop_that_repeats_requests_limits_bodies_and_strips_upgrades(rig: Rig,
     assert code == 0
     assert found["repeats"][0] == "note"
     assert found["repeats"][2]["repeated"] > 0
-    assert found["body limit"][2] == {"body_bytes": 65536}
-    assert "a hop refuses bodies beyond 128 KiB; 64 KiB pass" in found["body limit"][1]
+    assert found["body limit"][2] == {"body_bytes": 65536, "status": 413}
+    assert "a hop refuses bodies beyond 128 KiB (HTTP 413" in found["body limit"][1]
     assert found["link"][:1] == ("note",)
-    assert report["summary"].startswith("the tunnel works here; see the 3 note(s)")
+    assert report["summary"].startswith("the tunnel works here; see the ")
 
 
 def test_a_hop_that_alters_bodies_and_one_that_refuses_large_ones(rig: Rig, doctor: Any) -> None:
     code, found, _ = doctor(hurting(rig, flip=Flip(1.0, "request")))
-    assert code == 3
-    assert "refuses us: HTTP 400" in found["relay"][1]
+    assert code == 7
+    assert "our requests reach it damaged: HTTP 400" in found["relay"][1]
     _, found, _ = doctor(hurting(rig, flip=Flip(1.0, "response")))
     assert found["relay"][0] == "problem"
-    code, found, _ = doctor(hurting(rig, limit_bytes=1000))
-    assert "not even bodies of 16 KiB pass (HTTP 413)" in found["body limit"][1]
+    code, found, report = doctor(hurting(rig, limit_bytes=1000))
+    assert "not even requests of 4 KiB pass (HTTP 413" in found["body limit"][1]
     assert found["body limit"][0] == "problem"
+    assert code == 3
+    assert report["summary"].startswith("the tunnel does not work here")
 
 
 def test_a_hop_that_cuts_idle_connections(rig: Rig, doctor: Any) -> None:
@@ -117,7 +122,7 @@ def test_a_proxy_with_and_without_its_password(rig: Rig, doctor: Any, monkeypatc
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
     code, found, report = doctor(rig.url)
     assert code == 4
-    assert "named by http_proxy" in found["proxy"][1]
+    assert "which the variable http_proxy names" in found["proxy"][1]
     assert report["next"] == f"tunnel doctor --proxy http://USER:PASSWORD@127.0.0.1:{proxy.port}"
     monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{proxy.port}")
     code, found, report = doctor(rig.url)
@@ -136,13 +141,14 @@ def test_trusted_and_untrusted_certificates(home: Path, doctor: Any, monkeypatch
         code, found, _ = doctor(url, "--ca", str(TLS / "ca.pem"))
         assert code == 0
         issuer = found["TLS"][2]["issuer"]
-        assert found["TLS"][:2] == ("ok", f"the certificate comes from {issuer}: ")
+        assert found["TLS"][0] == "note"
+        assert f"the certificate comes from {issuer}, which is no public authority" in found["TLS"][1]
         code, found, report = doctor(url)
         assert code == 3
         assert found["TLS"][0] == "problem"
         assert found["TLS"][2] == {"issuer": issuer, "trusted": False, "kind": "unknown-issuer"}
         assert report["next"] == "tunnel doctor --ca FILE"
-        monkeypatch.setattr("tunnel_client.doctor.relay_steps.INTERCEPTORS", [issuer.lower()])
+        monkeypatch.setattr("tunnel_client.doctor.certificate_steps.INTERCEPTORS", [issuer.lower()])
         _, found, _ = doctor(url, "--ca", str(TLS / "ca.pem"))
         assert "TLS is opened on the way by" in found["TLS"][1]
         _, found, _ = doctor(rig.url)

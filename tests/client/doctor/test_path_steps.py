@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client.doctor.prober import Played, finding, prober
+from tests.client.doctor.prober import Asked, Played, answered, cut, finding, foreign, trials
 from tests.support.loops import run
-from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import ProbeError, Reply
+from tunnel.carriers.probe import Reply
 from tunnel_client.doctor.findings import Report, Verdict
-from tunnel_client.doctor.path_steps import examine_path
+from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
 
 
 @pytest.fixture(autouse=True)
 def no_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.0)
+    monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.01)
+    monkeypatch.setattr("tunnel_client.doctor.path_steps.AFTER_FAILURE_S", 0.001)
 
 
-def examined(played: Played) -> Report:
-    report = Report("http://relay.invalid")
-    run(examine_path(report, prober(played)))
+def examined(played: Played, *, pause_s: float = 0.0) -> Report:
+    report, found = Report("http://relay.invalid"), trials(played)
+
+    async def main() -> None:
+        await examine_path(report, found, 64 << 10)
+        found.pause_s = pause_s
+        await examine_throughput(report, found, 64 << 10)
+        examine_reliability(report, found)
+
+    run(main())
     return report
 
 
@@ -30,18 +37,50 @@ def test_a_hop_that_answers_from_its_cache_is_found(caches: bool) -> None:
     assert found.text.startswith("a hop answers from its cache" if caches else "every request is answered by the relay")
 
 
-def test_a_lost_exchange_ends_its_step_with_a_note_and_the_other_steps_go_on() -> None:
-    class Lossy(Played):
-        async def repeat(self, size: int = 0) -> Reply:
-            if size == 64 << 10 and not lost:  # the first of those that look for altered data
-                lost.append(size)
-                raise ProbeError(Failure("cut", "ServerDisconnectedError"))
-            return await super().repeat(size)
+def test_a_lost_exchange_is_counted_and_the_steps_go_on() -> None:
+    def path(asked: Asked) -> Reply | None:
+        if asked.kind == "exchange" and asked.size and not lost:  # the first of those that look for altered data
+            lost.append(asked.size)
+            raise cut()
+        return None
 
     lost: list[int] = []
-    report = examined(Lossy())
+    report = examined(Played(path=path))
     assert report.exit_code == 0
-    found = finding(report, "altering")
+    assert finding(report, "altering").verdict is Verdict.OK
+    found = finding(report, "reliability")
     assert found.verdict is Verdict.NOTE
-    assert found.text == "an exchange failed on the way (ServerDisconnectedError)"
-    assert finding(report, "body limit").verdict is Verdict.OK
+    assert "exchanges were not answered by the relay (the connection was closed before" in found.text
+    assert found.data["failed"] == 1
+
+
+def test_no_step_takes_a_stranger_for_the_relay_and_none_is_left_out() -> None:
+    report = examined(Played(path=lambda asked: foreign(503, "", server="nginx/1.2")))
+    verdicts = {one.step: one.verdict for one in report.findings}
+    skipped = dict.fromkeys(("buffering", "caching", "altering", "headers"), Verdict.SKIPPED)
+    assert verdicts == {**skipped, "throughput": Verdict.NOTE, "reliability": Verdict.NOTE}
+    assert finding(report, "altering").text == "the relay did not answer (HTTP 503 from nginx 1.2, an empty body)"
+    assert "requests failed" in finding(report, "throughput").text
+
+
+def test_altered_data_is_counted() -> None:
+    def path(asked: Asked) -> Reply | None:
+        return answered("damaged", 200, "3 bytes were added") if asked.size else None
+
+    found = finding(examined(Played(path=path)), "altering")
+    assert found.text == "3 of 3 exchanges arrived altered (3 bytes were added)"
+
+
+def test_a_hop_that_removes_headers_is_found() -> None:
+    assert finding(examined(Played()), "headers").verdict is Verdict.OK
+    stripped = Played(path=lambda asked: answered() if asked.kind == "claim_exit" else None)
+    assert finding(examined(stripped), "headers").data == {"stripped": True}
+    exit_ = answered()
+    exit_.headers["cache-control"] = "no-store, no-transform"
+    is_exit = Played(path=lambda asked: exit_ if asked.kind == "claim_exit" else None)
+    assert finding(examined(is_exit), "headers").verdict is Verdict.OK
+
+
+def test_where_the_rate_is_limited_no_load_is_tried() -> None:
+    found = finding(examined(Played(), pause_s=0.001), "throughput")
+    assert found.verdict is Verdict.SKIPPED

@@ -7,22 +7,31 @@ from email.utils import formatdate
 
 import pytest
 
-from tests.client.doctor.prober import Played, answered, finding, prober
+from tests.client.doctor.prober import Asked, Played, answered, cut, finding, foreign, trials
 from tests.support.loops import run
 from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import ProbeError
-from tunnel.exit_codes import DENIED, NOT_AUTHENTICATED, OK, UNREACHABLE
+from tunnel.carriers.probe import MULTIPART, ProbeError, Reply
+from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, OK, UNREACHABLE
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.relay_steps import examine_relay
 
-CUT = ProbeError(Failure("cut", "ServerDisconnectedError"))
+CUT = cut("the connection was closed")
+PAGE_OF_APACHE = (
+    "<html><head><title>403 Forbidden</title></head><address>Apache/2.4.71 (Debian) Server</address></html>"
+)
+NO_TOKEN = "no token came: the request has no Authorization header"
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel_client.doctor.relay_steps.PAUSE_S_MAX", 0.0)
 
 
 def examined(played: Played) -> tuple[bool, Report]:
     report, works = Report("http://relay.invalid"), []
 
     async def main() -> None:
-        works.append(await examine_relay(report, prober(played)))
+        works.append(await examine_relay(report, trials(played)))
 
     run(main())
     return works[0], report
@@ -31,7 +40,7 @@ def examined(played: Played) -> tuple[bool, Report]:
 @pytest.mark.parametrize(("theirs_s", "word"), [(3600, "behind"), (-3600, "ahead of")])
 def test_a_wrong_clock_is_reported_with_the_direction_in_which_to_set_it(theirs_s: int, word: str) -> None:
     reply = answered("attached")
-    reply.headers["Date"] = formatdate(time.time() + theirs_s, usegmt=True)
+    reply.headers["date"] = formatdate(time.time() + theirs_s, usegmt=True)
     _, report = examined(Played([reply]))
     found = finding(report, "clock")
     assert found.verdict is Verdict.NOTE
@@ -48,31 +57,47 @@ def test_a_clock_that_is_half_a_minute_off_is_good_enough(skew_s: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "wait_ms", "code", "text", "advice"),
+    ("status", "why", "wait_ms", "code", "text", "advice"),
     [
-        (401, 0, NOT_AUTHENTICATED, "a tunnel relay answers, but does not know the token", "check it, or ask"),
-        (403, 0, DENIED, "a tunnel relay refuses us: HTTP 403, why", "do as it says, or ask"),
-        (503, 7000, UNREACHABLE, "a tunnel relay refuses us: HTTP 503, why", "try again, in 7 s"),
+        (401, "no such token", 0, NOT_AUTHENTICATED, "a tunnel relay answers, but does not know the token", "check it"),
+        (401, NO_TOKEN, 0, NOT_AUTHENTICATED, "a tunnel relay answers, but the token does not reach it", "ask its"),
+        (403, "why", 0, DENIED, "a tunnel relay refuses us: HTTP 403, why", "do as it says, or ask"),
+        (400, "why", 0, INTEGRITY, "a relay answers, but our requests reach it damaged: HTTP 400, why", "use an https"),
+        (503, "why", 7000, UNREACHABLE, "a tunnel relay refuses us: HTTP 503, why", "try again, in 7 s"),
     ],
 )
 def test_a_relay_that_refuses_us_is_told_from_one_that_cannot_be_reached(
-    status: int, wait_ms: int, code: int, text: str, advice: str
+    status: int, why: str, wait_ms: int, code: int, text: str, advice: str
 ) -> None:
-    works, report = examined(Played([answered("status", status, "why", wait_ms=wait_ms)] * 3))
+    works, report = examined(Played([answered("status", status, why, wait_ms=wait_ms)] * 3))
     found = finding(report, "relay")
     assert not works
-    assert (report.exit_code, found.verdict, found.text) == (code, Verdict.PROBLEM, text)
+    assert (report.exit_code, found.verdict) == (code, Verdict.PROBLEM)
+    assert found.text.startswith(text)
     assert found.advice.startswith(advice)
 
 
-def test_attempts_that_failed_before_one_worked_are_reported_but_are_no_problem() -> None:
-    played = Played([CUT, CUT, answered("attached")])
-    works, report = examined(played)
+def test_a_wrong_token_is_sent_only_once() -> None:
+    played = Played([answered("status", 401, "no such token")] * 3)
+    examined(played)
+    assert played.tries == 1
+
+
+def test_a_missing_token_is_told_from_one_that_a_hop_removed() -> None:
+    _, report = examined(Played([answered("status", 401, NO_TOKEN)], token=None))
+    found = finding(report, "relay")
+    assert found.text == "a tunnel relay answers and asks for a token, but none is set"
+    assert "--token-file FILE" in found.advice
+
+
+@pytest.mark.parametrize("first", [CUT, foreign(200), foreign(503, "", server="nginx")])
+def test_attempts_that_failed_before_one_worked_are_reported_but_are_no_problem(first: Reply | ProbeError) -> None:
+    works, report = examined(Played([first, first, answered("attached")]))
     assert works
     assert (report.exit_code, finding(report, "relay").verdict) == (OK, Verdict.OK)
-    found = finding(report, "reliability")
+    found = finding(report, "first answer")
     assert found.verdict is Verdict.NOTE
-    assert found.text == "2 of 3 attempts failed first (ServerDisconnectedError)"
+    assert found.text.startswith("2 of 3 attempts failed first (")
 
 
 def test_a_path_on_which_every_attempt_fails_is_a_problem() -> None:
@@ -80,7 +105,7 @@ def test_a_path_on_which_every_attempt_fails_is_a_problem() -> None:
     assert not works
     found = finding(report, "relay")
     assert (report.exit_code, found.verdict, found.data["kind"]) == (UNREACHABLE, Verdict.PROBLEM, "cut")
-    assert found.text == "nothing answers at http://relay.invalid (ServerDisconnectedError)"
+    assert found.text == "no relay answers at http://relay.invalid (the connection was closed)"
 
 
 @pytest.mark.parametrize("kind", ["proxy-password", "certificate"])
@@ -93,3 +118,33 @@ def test_what_another_attempt_cannot_change_is_tried_only_once(kind: str) -> Non
         found = finding(report, "proxy login")
         assert (report.exit_code, found.text) == (NOT_AUTHENTICATED, "the proxy asks for Basic")
         assert found.advice == "give user and password"
+
+
+def test_a_firewall_that_refuses_only_our_type_of_body_is_told_from_a_login_page() -> None:
+    blocked = foreign(403, PAGE_OF_APACHE, server="Apache/2.4.71 (Debian)")
+    _, report = examined(Played([blocked] * 3))
+    found = finding(report, "relay")
+    assert found.data["form"] == MULTIPART
+    assert "refuses bodies of the type application/octet-stream (HTTP 403 from Apache 2.4.71)" in found.text
+    assert "multipart/form-data passes" in found.text
+    assert "ModSecurity" in found.advice
+    _, report = examined(Played([blocked] * 3, path=lambda asked: blocked))
+    found = finding(report, "relay")
+    assert found.text == "something other than a relay answers (HTTP 403 from Apache 2.4.71)"
+    assert "login or block page" in found.advice
+
+
+def test_a_firewall_that_passes_another_form_only_is_reported_with_that_form() -> None:
+    def path(asked: Asked) -> Reply | None:
+        return foreign(406) if asked.form == MULTIPART else None
+
+    _, report = examined(Played([foreign(406)] * 3, path=path))
+    assert finding(report, "relay").data["form"] == "application/x-www-form-urlencoded"
+
+
+def test_a_redirect_is_reported_with_its_target_and_without_its_query() -> None:
+    reply = foreign(302, "", location="http://login.invalid/?secret=1")
+    _, report = examined(Played([reply] * 3))
+    found = finding(report, "relay")
+    assert found.text == "something other than a relay answers and sends us to http://login.invalid/"
+    assert "secret" not in repr(report)

@@ -6,6 +6,7 @@ import pytest
 
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.surroundings import examine_proxy
+from tunnel_client.login_file import Login, write_login
 from tunnel_client.settings import RelaySettings
 
 
@@ -20,14 +21,26 @@ def found(choice: str | None = "env", proxy: str = "") -> dict[str, str]:
 @pytest.mark.usefixtures("home")
 def test_the_source_of_the_proxy_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found() == {"proxy": "none: no variable of the environment names one"}
-    assert found(None) == {"proxy": "none: --proxy none, or the login, excludes proxies"}
-    assert found("http://p:1", "http://p:1") == {"proxy": "http://p:1, named by --proxy or the login"}
+    assert found(None) == {"proxy": "none: --proxy none says so"}
+    assert found("http://p:1", "http://p:1") == {"proxy": "http://p:1, which --proxy names"}
     monkeypatch.setenv("ALL_PROXY", "http://p:1")
-    assert found(proxy="http://p:1") == {"proxy": "http://p:1, named by ALL_PROXY"}
+    assert found(proxy="http://p:1") == {"proxy": "http://p:1, which the variable ALL_PROXY names"}
     monkeypatch.setenv("https_proxy", "http://p:1")
-    assert found(proxy="http://p:1") == {"proxy": "http://p:1, named by https_proxy"}
+    assert found(proxy="http://p:1") == {"proxy": "http://p:1, which the variable https_proxy names"}
     monkeypatch.setenv("no_proxy", "*")
-    assert "no_proxy excludes this relay" in found()["proxy"]
+    assert found() == {"proxy": "none: the variable no_proxy excludes this relay from https_proxy"}
+    monkeypatch.delenv("https_proxy")
+    monkeypatch.delenv("ALL_PROXY")
+    assert found() == {"proxy": "none: no variable of the environment names one"}
+
+
+@pytest.mark.usefixtures("home")
+def test_a_proxy_that_the_login_stored_is_told_from_the_argument() -> None:
+    write_login(Login("https://relay.example", proxy="http://p:1"))
+    assert found("http://p:1", "http://p:1") == {"proxy": "http://p:1, which `tunnel login` stored"}
+    assert found("http://q:1", "http://q:1") == {"proxy": "http://q:1, which --proxy names"}
+    write_login(Login("https://relay.example", proxy="none"))
+    assert found(None) == {"proxy": "none: `tunnel login` stored this choice"}
 
 
 def test_proxy_scripts_are_named_but_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,136 @@
+"""The steps that find out which carriers work, how reliably, how fast, and how many requests may come in a second."""
+
+import asyncio
+import re
+import statistics
+import time
+from collections.abc import Sequence
+
+from tunnel.carriers.probe import Reply
+from tunnel.exit_codes import UNREACHABLE
+from tunnel_client.doctor.answers import REFUSALS_OF_RATE, described, tallied
+from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.trials import Trials
+
+__all__ = ["examine_link", "examine_poll"]
+
+ROUNDS = 20  # twice as many as it takes to meet a hop that answers one request in ten itself
+_ROUNDS_MIN = 3
+_ROUNDS_S = 5.0  # on a slow path, stop after this time
+_SLOW_S = 0.5
+LINK_S = 5.0
+_REFUSED_PART = 0.3  # a hop that limits the rate refuses more than this part of requests without a pause
+REST_S = 1.0  # after which a limit of requests per second has forgotten the requests before
+_GENTLE = 4
+GENTLE_S = 0.5  # between the requests that must pass where only the rate is limited
+HAMMER_S = 1.5
+_HAMMER_PAUSE_S = 0.01
+_PAUSE_S_MAX = 2.0
+_HTML = re.compile(r"<[^>]*>?")
+
+
+async def examine_poll(report: Report, trials: Trials) -> bool:
+    """Send exchanges one after the other; report what came, and how long they took. Return whether any worked."""
+    replies: list[Reply] = []
+    ends = time.monotonic() + _ROUNDS_S
+    while len(replies) < ROUNDS and (time.monotonic() < ends or len(replies) < _ROUNDS_MIN):
+        replies.append(await trials.once(trials.prober.exchange(), is_test=True))
+    good = [reply for reply in replies if reply.kind == "answer"]
+    bad = [reply for reply in replies if reply.kind != "answer"]
+    rate = await _rate_limit(trials, replies, good) if bad else None
+    trials.made += len(replies)
+    if rate is None:
+        trials.failed += bad
+    if not good and rate is None:
+        text = f"none of {len(replies)} exchanges was answered by the relay ({tallied(bad)})"
+        advice = "a relay answered once before: run this again, and ask the network's operator if this line stays"
+        report.add("poll", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, carrier="poll", works=False)
+        return False
+    report.add("poll", Verdict.OK, "exchanges work: the tunnel can carry everything", carrier="poll", works=True)
+    _report_rate(report, trials, rate, bad)
+    _report_latency(report, trials, good)
+    _report_repeats(report, good)
+    return True
+
+
+async def _rate_limit(trials: Trials, replies: Sequence[Reply], good: list[Reply]) -> float | None:
+    """Return the number of requests per second that pass if that number is limited; otherwise None.
+
+    Exchanges that were answered are added to `good`.
+    """
+    refused = [reply for reply in replies if reply.kind == "foreign" and reply.status in REFUSALS_OF_RATE]
+    if not any(reply.status == 429 for reply in refused) and len(refused) < _REFUSED_PART * len(replies):
+        return None
+    await asyncio.sleep(REST_S)
+    for _ in range(_GENTLE):
+        await asyncio.sleep(GENTLE_S)
+        reply = await trials.once(trials.prober.exchange(), is_test=True)
+        if reply.kind != "answer":
+            return None
+        good.append(reply)
+    began = time.monotonic()
+    passed = 0
+    while (took_s := time.monotonic() - began) < HAMMER_S:
+        passed += (await trials.once(trials.prober.exchange(), is_test=True)).kind == "answer"
+        await asyncio.sleep(_HAMMER_PAUSE_S)
+    rate = max(passed / took_s, 1 / GENTLE_S)
+    trials.pause_s = min(_PAUSE_S_MAX, 1.5 / rate)
+    await asyncio.sleep(REST_S)
+    return rate
+
+
+def _report_rate(report: Report, trials: Trials, rate: float | None, bad: Sequence[Reply]) -> None:
+    if rate is None:
+        return
+    text = f"a hop limits the rate: about {rate:.0f} requests per second pass, others get {described(bad[0])}"
+    advice = (
+        "ask its operator for a higher rate for the relay; a link, where connections can be upgraded, needs only one "
+        "request"
+    )
+    report.add("rate limit", Verdict.NOTE, text, advice, requests_per_s=round(rate, 1), status=bad[0].status)
+
+
+def _report_latency(report: Report, trials: Trials, good: Sequence[Reply]) -> None:
+    seconds = [reply.seconds for reply in good] or [0.0]
+    trials.median_s, trials.worst_s = statistics.median(seconds), max(seconds)
+    middle_ms, worst_ms = round(trials.median_s * 1e3, 1), round(trials.worst_s * 1e3, 1)
+    text = f"an exchange takes {middle_ms:g} ms, at worst {worst_ms:g} ms"
+    verdict, advice = Verdict.OK, ""
+    if trials.median_s >= _SLOW_S:
+        verdict = Verdict.NOTE
+        advice = "whatever you type waits that long; a path through fewer hops may be faster"
+    report.add("latency", verdict, text, advice, median_ms=middle_ms, worst_ms=worst_ms)
+
+
+def _report_repeats(report: Report, good: Sequence[Reply]) -> None:
+    serials = [reply.serial for reply in good if reply.serial]
+    extra = serials[-1] - serials[0] - (len(serials) - 1) if serials else 0
+    if extra > 0:
+        text = f"requests reached the relay more than once ({extra} of {len(serials)})"
+        report.add("repeats", Verdict.NOTE, text, "the relay recognises repeats; they cost bandwidth", repeated=extra)
+    else:
+        report.add("repeats", Verdict.OK, "each request reaches the relay once", repeated=0)
+
+
+async def examine_link(report: Report, trials: Trials) -> None:
+    """Try to open a link, and to move a batch each way on it."""
+    if trials.pause_s:
+        await asyncio.sleep(trials.pause_s)
+    reason = await trials.prober.link(max(LINK_S, 3 * trials.worst_s))
+    if not reason:
+        text = "connections can be upgraded, and data passes both ways: the fastest carrier"
+        report.add("link", Verdict.OK, text, carrier="link", works=True)
+        return
+    proxy = trials.prober.dialing.proxy
+    advice = "poll is used, which is slower"
+    if proxy is not None and trials.prober.dialing.tls is None:
+        advice += "; with an https:// URL the proxy passes the connection on unread, and a link can work"
+    report.add("link", Verdict.NOTE, _why_no_link(reason), advice, carrier="link", works=False)
+
+
+def _why_no_link(reason: str) -> str:
+    if reason.startswith("HTTP 426") and "Upgrade to tunnel-link" in reason:
+        return "connections cannot be upgraded here: a hop removes the header Upgrade"
+    if reason.startswith("the connection was upgraded"):
+        return f"connections cannot be used after an upgrade: {reason}"
+    return f"connections cannot be upgraded here ({' '.join(_HTML.sub(' ', reason).split()).rstrip(': ')})"

@@ -1,0 +1,171 @@
+"""The steps that find out how the path treats connections: reuse, requests at once, waiting and idleness."""
+
+import asyncio
+
+import msgspec
+
+from tunnel.carriers.probe import CountedSession, Reply
+from tunnel_client.doctor.answers import described, tallied
+from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
+
+__all__ = ["examine_at_once", "examine_reuse", "examine_timeouts"]
+
+_PULLS = (6, 3, 2, 1)  # at once: browsers open 6, so most paths allow it; fewer only if none of these is answered
+HELD_S = 1.0
+_REUSES = 2
+_HOLD_LANE, _IDLE_LANE = 5, 6
+_ACCIDENTS = 2  # of the requests that wait together, where others fail as well
+_TOGETHER = 3  # connections that the two last steps open at the same time, and one to spare
+_DRAINS = 20
+_EMPTY_BYTES = 256  # an answer without packets is smaller
+_HTTPS = "an https:// URL may help, since a proxy passes it on unread"
+
+
+async def examine_reuse(report: Report, trials: Trials) -> None:
+    """Find out whether a connection carries several exchanges. If not, all later steps open new ones."""
+    replies: list[Reply] = []
+    async with trials.prober.own_connection() as own:
+        for _ in range(_REUSES):
+            replies.append(await trials.once(_on(trials, own), is_test=True))
+        opened = own.opened
+    lost = [reply for reply in replies if reply.kind == "lost"]
+    if opened <= 1 and not lost:
+        report.add("connections", Verdict.OK, "a connection carries several exchanges", reused=True)
+        return
+    trials.prober.is_fresh = True
+    if lost:
+        text = f"a hop closes connections after an answer without saying so ({lost[0].text})"
+        advice = "the tunnel repeats the exchanges that this loses, which costs time"
+    else:
+        text = "a hop closes the connection after each answer"
+        advice = f"each exchange opens a new connection, which costs time; {_HTTPS}"
+    report.add("connections", Verdict.NOTE, text, advice, reused=False)
+
+
+async def _on(trials: Trials, own: CountedSession) -> Reply:
+    return await trials.prober.exchange(lane=_lane(trials, _IDLE_LANE), own=own)
+
+
+async def examine_at_once(report: Report, trials: Trials) -> None:
+    """Let several requests wait at the relay at once. Those that have to queue before it come back late."""
+    await _drain(trials)
+    for count in _PULLS:
+        found = await _pull_together(trials, count)
+        if found.answered:
+            break
+    if not found.answered:
+        text = f"no request may wait for {found.held_s:g} s ({tallied(found.others)})"
+        report.add("at once", Verdict.SKIPPED, text)
+    elif found.prompt == _PULLS[0]:
+        text = f"{found.prompt} requests may wait at once (more were not tried)"
+        report.add("at once", Verdict.OK, text, requests=found.prompt)
+    elif any(reply.status == 429 for reply in found.others):
+        text = f"a hop limits the rate: {found.answered} of {count} requests that came together passed, others got "
+        text += described(found.others[0])
+        report.add("rate limit", Verdict.NOTE, text, "ask its operator for a higher rate for the relay", status=429)
+        report.add("at once", Verdict.SKIPPED, "the rate limit hides how many requests may wait at once")
+    elif found.others and trials.failed and found.answered + _ACCIDENTS >= count:
+        report.add("at once", Verdict.SKIPPED, f"requests fail here in any case ({tallied(found.others)})")
+    else:
+        _few_at_once(report, trials, found)
+
+
+class _Together(msgspec.Struct):
+    """What became of requests that waited together: how many were answered, and how many of these in time."""
+
+    held_s: float
+    answered: int
+    prompt: int
+    others: list[Reply]
+
+
+async def _pull_together(trials: Trials, count: int) -> _Together:
+    prober = trials.prober
+    assert prober.attached is not None
+    await prober.reconnect()
+    held_s = min(HELD_S + count * trials.pause_s, prober.attached.hold_ms_max / 1e3)
+    latest_s = 1.75 * held_s + 2 * trials.worst_s
+
+    async def pull(lane: int) -> Reply:
+        await asyncio.sleep(lane * trials.pause_s)
+        return await trials.once(prober.exchange(hold_s=held_s, lane=lane), held_s * count + ANSWER_S, is_test=True)
+
+    replies = await asyncio.gather(*(pull(lane) for lane in range(min(count, prober.attached.lanes))))
+    await prober.reconnect()
+    answered = [reply for reply in replies if reply.kind == "answer"]
+    prompt = [reply for reply in answered if reply.seconds <= latest_s]
+    return _Together(held_s, len(answered), len(prompt), [reply for reply in replies if reply.kind != "answer"])
+
+
+def _few_at_once(report: Report, trials: Trials, found: _Together) -> None:
+    trials.requests_max = max(1, found.prompt)
+    how = "the others wait until one of these is answered"
+    if found.others:
+        how = f"the others fail ({described(found.others[0])})"
+    number = "one request passes" if trials.requests_max == 1 else f"{trials.requests_max} requests pass"
+    text = f"only {number} at once; {how}"
+    advice = f"the tunnel then waits for its turn; ask the operator of the hop to allow at least 4; {_HTTPS}"
+    report.add("at once", Verdict.NOTE, text, advice, requests=trials.requests_max)
+
+
+async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> None:
+    """Find out whether a hop cuts a waiting request or an idle connection; watch both together for `seconds`."""
+    prober = trials.prober
+    assert prober.attached is not None
+    held_s = min(seconds, prober.attached.hold_ms_max / 1e3)
+    await prober.reconnect()
+    if 0 < trials.requests_max < _TOGETHER:
+        held = await _hold(trials, held_s)
+        await prober.reconnect()
+        rested = await _rest(trials, seconds)
+    else:
+        held, rested = await asyncio.gather(_hold(trials, held_s), _rest(trials, seconds))
+    if held.kind == "answer":
+        text = f"a request may wait for {held_s:g} s (longer was not tried: --watch)"
+        report.add("hold limit", Verdict.OK, text, hold_s=held_s)
+    else:
+        text = f"a waiting request is ended after {held.seconds:.1f} s ({described(held)})"
+        advice = "the tunnel waits less, which costs requests; ask the hop's operator for a longer timeout"
+        report.add("hold limit", Verdict.NOTE, text, advice, hold_s=held.seconds, status=held.status)
+    if prober.is_fresh:
+        report.add("idle limit", Verdict.SKIPPED, "a connection carries only one exchange")
+    elif rested:
+        text = f"a connection may be idle for {seconds:g} s (longer was not tried: --watch)"
+        report.add("idle limit", Verdict.OK, text, idle_s=seconds)
+    else:
+        text = f"a connection that is idle for {seconds:g} s is closed"
+        report.add("idle limit", Verdict.NOTE, text, "the tunnel opens new ones, which costs time", idle_s=0)
+
+
+async def _hold(trials: Trials, seconds: float) -> Reply:
+    """Return what ended a request that the relay may hold for `seconds`. An end that came at once is tried again."""
+    for _ in range(TRIES):
+        work = trials.prober.exchange(hold_s=seconds, lane=_lane(trials, _HOLD_LANE))
+        reply = await trials.once(work, seconds + ANSWER_S, is_test=True)
+        if reply.kind == "answer" or reply.seconds > seconds / 2:
+            break
+    return reply
+
+
+def _lane(trials: Trials, lane: int) -> int:
+    assert trials.prober.attached is not None
+    return min(lane, trials.prober.attached.lanes - 1)
+
+
+async def _drain(trials: Trials) -> None:
+    """Fetch what waits at the relay, since a request is not held while something does."""
+    for _ in range(_DRAINS):
+        reply = await trials.once(trials.prober.exchange(), is_test=True)
+        if reply.kind == "answer" and reply.bytes < _EMPTY_BYTES:
+            break
+
+
+async def _rest(trials: Trials, seconds: float) -> bool:
+    """Return whether a connection was still usable after it had been idle."""
+    async with trials.prober.own_connection() as own:
+        await trials.once(_on(trials, own), is_test=True)
+        opened = own.opened
+        await asyncio.sleep(seconds)
+        reply = await trials.once(_on(trials, own), is_test=True)
+        return own.opened == opened and reply.kind != "lost"

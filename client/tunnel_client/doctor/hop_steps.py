@@ -1,0 +1,96 @@
+"""The steps that find out which hops stand on the path, and how many relays answer at its end."""
+
+import asyncio
+
+from tunnel.carriers.probe import Prober, Reply
+from tunnel.exit_codes import UNREACHABLE
+from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.products import is_relay_itself, products_in
+from tunnel_client.doctor.trials import Trials
+
+__all__ = ["examine_hops", "examine_relays", "recognise"]
+
+_ATTACHES = 4  # on connections of their own: enough to meet the same relay again where two answer by turns
+_ATTACHES_MAX = 8
+_VIA = ("via", "x-cache")
+
+
+async def recognise(trials: Trials, reply: Reply | None) -> list[Reply]:
+    """Note in `trials` the products that name themselves, and return the replies that show it.
+
+    Two requests ask for an answer of the hops themselves: one with a header that is too large, one with an expectation
+    that no server can meet. Neither carries the token.
+    """
+    if reply is None:
+        return []
+    prober = trials.prober
+    replies = [reply]
+    asking = (trials.once(work(), is_test=True) for work in (prober.odd_expectation, prober.big_head))
+    replies += await asyncio.gather(*asking)
+    names: dict[str, None] = {}
+    for each in replies:
+        page = each.page if each.kind == "foreign" else ""
+        names.update(dict.fromkeys(products_in(each.headers, page)))
+    plain = {name.split(" ")[0] for name in names if " " in name}
+    trials.products = [name for name in names if name not in plain]  # "nginx 1.22.1" says more than "nginx"
+    return replies
+
+
+def examine_hops(report: Report, trials: Trials, replies: list[Reply]) -> None:
+    """Report which hops were recognised."""
+    if not replies:
+        return
+    hops = list(dict.fromkeys(replies[0].headers[name] for name in _VIA if name in replies[0].headers))
+    products = trials.products
+    silent = next((reply for reply in replies if reply.kind == "foreign" and not is_relay_itself(reply.headers)), None)
+    if products:
+        text = f"{', '.join(products)} {'stands' if len(products) == 1 else 'stand'} on the path"
+        text += f" (Via: {replies[0].headers['via']})" if "via" in replies[0].headers else ""
+        report.add("hops", Verdict.NOTE, text, hops=hops, products=products)
+    elif hops:
+        text = f"proxies on the path name themselves: {', '.join(hops)}"
+        report.add("hops", Verdict.NOTE, text, hops=hops, products=[])
+    elif silent is not None:
+        text = f"a hop that does not name itself answers in place of the relay (HTTP {silent.status})"
+        report.add("hops", Verdict.NOTE, text, hops=[], products=[])
+    else:
+        text = "no proxy or other server shows itself on the path"
+        report.add("hops", Verdict.OK, text, hops=[], products=[])
+    if replies[0].http == "1.0":
+        text = "answers come in HTTP/1.0: each exchange needs a connection of its own"
+        report.add("http", Verdict.NOTE, text, "the tunnel copes with that; it costs time", http=replies[0].http)
+
+
+async def examine_relays(report: Report, trials: Trials) -> bool:
+    """Find out whether several relays answer by turns. Return False if so, since no tunnel works then."""
+    prober: Prober = trials.prober
+    assert prober.attached is not None
+    epochs = [prober.attached.epoch]
+    tries = (trials.once(prober.attach_elsewhere(), is_test=True) for _ in range(_ATTACHES - 1))
+    for reply in await asyncio.gather(*tries):
+        epochs.append(reply.epoch if reply.kind == "attached" else epochs[-1])
+    while len(set(epochs)) == 2 and not _returns(epochs) and len(epochs) < _ATTACHES_MAX:
+        reply = await trials.once(prober.attach_elsewhere(), is_test=True)
+        epochs.append(reply.epoch if reply.kind == "attached" else epochs[-1])
+    count = len(set(epochs))
+    if _returns(epochs) or count > 2:
+        text = f"{count} relays answer at this address by turns, and none knows what another was sent"
+        advice = (
+            "ask the relay's operator to lead each client to one relay (nginx: ip_hash; haproxy: balance source), or "
+            "name one of the relays in the URL"
+        )
+        report.add("relays", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, relays=count)
+        return False
+    if count == 2:
+        await trials.once(prober.attach(), is_test=True)
+        text = "the relay was restarted during this examination, or another one took its place"
+        report.add("relays", Verdict.NOTE, text, "run this again if other lines look odd", relays=2)
+    else:
+        report.add("relays", Verdict.OK, "the same relay answers each time", relays=1)
+    return True
+
+
+def _returns(epochs: list[int]) -> bool:
+    """Whether an epoch came back after another one: a relay that was restarted never has its old epoch again."""
+    changes = [one for one, before in zip(epochs, [None, *epochs], strict=False) if one != before]
+    return len(changes) > len(set(changes))

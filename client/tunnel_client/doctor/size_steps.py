@@ -1,0 +1,120 @@
+"""The steps that find out the largest bodies that pass: requests first, then answers."""
+
+from tunnel.carriers.probe import Reply
+from tunnel.exit_codes import UNREACHABLE
+from tunnel_client.doctor.answers import described
+from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.trials import TRIES, Trials
+
+__all__ = ["LEAST_BODY_BYTES", "examine_sizes"]
+
+LEAST_BODY_BYTES = 4 << 10  # docs/PROTOCOL.md, 7.16: bodies are never made smaller
+_FILLS = 16  # requests, at most, that make the relay hold what a large answer needs
+_SLACK_BYTES = 1024  # room for evidence in an answer, and for a question that does not fit
+_MORE = "ask its operator to allow more"
+
+
+async def examine_sizes(report: Report, trials: Trials) -> int:
+    """Report the largest request and answer that pass. Return the former, or 0 if none large enough does."""
+    size = await _requests(report, trials)
+    if size:
+        await _answers(report, trials, size)
+    else:
+        report.add("answer limit", Verdict.SKIPPED, "large answers need large requests here")
+    return size
+
+
+async def _requests(report: Report, trials: Trials) -> int:
+    assert trials.prober.attached is not None
+    most = size = trials.prober.attached.body_bytes_max
+    reply = failed = None
+    while size >= LEAST_BODY_BYTES:
+        reply = await _one(trials, size)
+        if reply.kind == "answer":
+            break
+        size, failed = _smaller(size, reply), reply
+    if reply is None or reply.kind != "answer":
+        cause = described(reply) if reply is not None else "the relay accepts less"
+        text = f"not even requests of {LEAST_BODY_BYTES >> 10} KiB pass ({cause})"
+        report.add("body limit", Verdict.PROBLEM, text, _MORE, exit_code=UNREACHABLE, body_bytes=0)
+        return 0
+    if failed is None or size == most:
+        text = f"bodies of {_kib(size)} pass, the largest that the relay accepts"
+        report.add("body limit", Verdict.OK, text, body_bytes=size)
+    else:
+        text = f"a hop refuses bodies beyond {_kib(2 * size)} ({described(failed)}); {_kib(size)} pass"
+        advice = f"smaller bodies are used, which is slower; {_MORE}"
+        report.add("body limit", Verdict.NOTE, text, advice, body_bytes=size, status=failed.status)
+    return size
+
+
+async def _one(trials: Trials, size: int) -> Reply:
+    """Try a body of this size until it passes, or until it is clear that it does not."""
+    for _ in range(TRIES):
+        reply = await trials.once(trials.prober.exchange(size), is_test=True)
+        if reply.kind == "answer" or reply.status == 413 or reply.text.startswith("no answer within"):
+            break
+    return reply
+
+
+def _smaller(size: int, reply: Reply) -> int:
+    """Return the next size to try: waiting in vain takes long, so that a timeout skips one size."""
+    return size // 4 if reply.text.startswith("no answer within") and size > 4 * LEAST_BODY_BYTES else size // 2
+
+
+async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
+    """Let the relay hold the answers to many questions, and fetch them in answers of falling size."""
+    prober = trials.prober
+    assert prober.attached is not None
+    most = min(prober.attached.body_bytes_max, 1 << 20)
+    wanted = min(most, _FILLS * request_bytes)
+    asked = 0
+    while asked < wanted:
+        size = min(request_bytes, wanted - asked + (4 << 10))
+        if (await trials.answered(lambda size=size: prober.ask(size), is_test=True)).kind != "answer":  # type: ignore[misc]
+            break
+        asked += size
+    size, is_repeat, failed = min(most, max(asked, LEAST_BODY_BYTES)), False, None
+    while size >= LEAST_BODY_BYTES:
+        reply = await _fetch(trials, size, is_repeat=is_repeat)
+        if reply.kind == "answer":
+            break
+        size, is_repeat, failed = _smaller(size, reply), True, reply
+    if reply.kind == "answer":
+        prober.answer_bytes = min(prober.answer_bytes, size)
+        await _fetch_rest(trials, size, wanted)
+    if reply.kind != "answer":
+        text = f"not even answers of {LEAST_BODY_BYTES >> 10} KiB pass ({described(reply)})"
+        report.add("answer limit", Verdict.PROBLEM, text, _MORE, exit_code=UNREACHABLE, answer_bytes=0)
+    elif failed is None:
+        is_whole = reply.bytes > most - _SLACK_BYTES
+        size = size if reply.bytes > size - _SLACK_BYTES else reply.bytes
+        whole = ", the largest that the relay sends" if is_whole else " (larger ones were not tried)"
+        report.add("answer limit", Verdict.OK, f"answers of {_kib(size)} pass{whole}", answer_bytes=size)
+    else:
+        text = f"a hop refuses answers beyond {_kib(2 * size)} ({described(failed)}); {_kib(size)} pass"
+        advice = f"smaller answers are asked for, which is slower; {_MORE}"
+        if prober.dialing.proxy is not None and prober.dialing.tls is None:
+            advice += ", or use an https:// URL, which the proxy passes on unread"
+        report.add("answer limit", Verdict.NOTE, text, advice, answer_bytes=size, status=failed.status)
+
+
+async def _fetch(trials: Trials, size: int, *, is_repeat: bool) -> Reply:
+    for _ in range(TRIES):
+        reply = await trials.once(trials.prober.fetch(size, is_repeat=is_repeat), is_test=True)
+        is_repeat = True
+        if reply.kind == "answer" or reply.text.startswith("no answer within"):
+            break
+    return reply
+
+
+async def _fetch_rest(trials: Trials, size: int, waiting_bytes: int) -> None:
+    """Fetch all answers that still wait, so that no later exchange is answered with them."""
+    for _ in range(2 + 2 * waiting_bytes // size):
+        reply = await trials.once(trials.prober.fetch(size), is_test=True)
+        if reply.kind == "answer" and reply.bytes < _SLACK_BYTES:
+            break
+
+
+def _kib(size: int) -> str:
+    return f"{size >> 10} KiB"
