@@ -58,6 +58,10 @@ class GrantTable:
         grants = (self._everyone, *self._users.values())
         return not self._allows_all and all(grant.is_empty for grant in grants)
 
+    def allows_anything(self, user: str) -> bool:
+        """Whether the table allows this user anything."""
+        return self._allows_all or not all(grant.is_empty for grant in self._grants(user))
+
     @property
     def users(self) -> list[str]:
         """The users that have grants of their own."""

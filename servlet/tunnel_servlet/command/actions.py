@@ -17,6 +17,7 @@ from tunnel import Attachment, LostError, TraceWriter, UnreachableError, attach
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import DENIED, INTERRUPTED, LOST, OK
 from tunnel.wire import Target, TargetKind
+from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
 from tunnel_servlet.command.files import Overrides, load_config, watched_files
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, parse_address, require_safe
@@ -64,8 +65,16 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def try_rule(arguments: argparse.Namespace) -> int:
-    """Print whether a user may reach a target; with --resolve, also check the addresses that the name has here."""
-    config = load_config(_config_file(arguments))
+    """Print whether a user may reach a target; with --resolve, also check the addresses that the name has here.
+
+    The decision is that of a relay which runs with the same file, --allow and --open.
+    """
+    if arguments.open and arguments.name != OPEN_USER:
+        raise ConfigError(
+            f"--open: every client of an open relay is the user {OPEN_USER}: "
+            f"run `tunnel-relay rule check {OPEN_USER} {arguments.target} --open`"
+        )
+    config = load_config(_config_file(arguments), Overrides(allow=tuple(arguments.allow), is_open=arguments.open))
     target = _read_target(arguments.target)
     is_udp = target.host.startswith(UDP_TARGET)
     host = target.host.removeprefix(UDP_TARGET)

@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
 from tunnel_servlet.config import ConfigError, RelayConfig, parse_address, parse_config, parse_users, render_users
@@ -33,16 +34,22 @@ class Overrides:
 def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     """Return the configuration from a file and the command line. Raise ConfigError if either is invalid.
 
-    An empty `file` stands for the defaults. File names in the configuration are relative to its folder.
+    An empty `file` stands for the defaults. File names in the configuration are relative to its folder. An open relay
+    allows everything only if neither a file nor `--allow` says what it allows.
     """
     overrides = overrides or Overrides()
     config = _load_file(file) if file else RelayConfig()
     rules = _parse(parse_rule, overrides.allow, "--allow")
-    allows_all = overrides.is_open and not rules
+    grants = config.grants.widened(rules, allows_all=overrides.is_open and not rules and not file)
+    if overrides.is_open and not grants.allows_anything(OPEN_USER):
+        raise ConfigError(
+            f'--open: {file} allows the clients of an open relay nothing: add connect = ["HOST:PORT"] under '
+            "[everyone], or name targets with --allow; without a file, --open allows everything"
+        )
     return replace(
         config,
         listen=_parse(parse_address, overrides.listen, "--listen") or config.listen,
-        grants=config.grants.widened(rules, allows_all=allows_all),
+        grants=grants,
         is_open=overrides.is_open,
         exit=overrides.exit or config.exit,
         admin=_parse(parse_address, (overrides.admin,), "--admin")[0] if overrides.admin else config.admin,

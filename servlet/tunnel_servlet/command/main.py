@@ -80,11 +80,7 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         help="listen here, in place of the configured addresses; repeatable",
     )
     _add_allow(parser)
-    parser.add_argument(
-        "--open",
-        action="store_true",
-        help="accept clients without a token; only if the relay listens on loopback alone",
-    )
+    _add_open(parser)
     parser.add_argument(
         "--exit",
         choices=("inline", "none"),
@@ -98,6 +94,15 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         help="address for health checks and `tunnel-relay drain`; never make it public",
     )
     _add_trace(parser)
+
+
+def _add_open(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        help="accept clients without a token, as the user open; only if the relay listens on loopback alone. They may "
+        "reach what the rules allow, or everything if there is neither a configuration file nor --allow",
+    )
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
@@ -184,6 +189,8 @@ def _add_rule(commands: CommandAdder) -> None:
         "--resolve", action="store_true", help="also check the addresses to which the name resolves on this machine"
     )
     _add_config(parser)
+    _add_allow(parser)
+    _add_open(parser)
     _add_json(parser)
     parser.set_defaults(run=actions.try_rule)
 

@@ -17,7 +17,7 @@ from tunnel.wire import (
     frame_of,
 )
 from tunnel_servlet.switch.context import SwitchContext
-from tunnel_servlet.switch.decisions import Authorise, Deny, Hand, HandTo
+from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo
 from tunnel_servlet.switch.inline_id import inline_exit_id, is_inline_exit
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
@@ -61,7 +61,12 @@ class Openings:
         if self._settled_us is None:
             self._settled_us = now + self._context.config.settle_us
         for route in self._routes.unpark(attachment.identity):
-            self._hand_resume(route, attachment, now)
+            # The rules may have changed since the resume was parked, and nothing was known of this attachment then.
+            decision = self._authorise(route.initiator.attachment.account.user, route.target)
+            refusal = self._hand_resume(route, attachment, decision, now)
+            if refusal is not None:
+                self._context.counters.connects_refused += 1
+                self._routes.tell_rejected(route, *refusal)
 
     # --- packets
 
@@ -162,10 +167,9 @@ class Openings:
             return self._hand(route, decision, connect.target, now)
         endpoint = self._registry.by_id.get(route.endpoint_id)
         if endpoint is not None:
-            self._hand_resume(route, endpoint, now)
-        else:
-            self._context.counters.resumes_parked += 1
-            self._routes.park(route, now)
+            return self._hand_resume(route, endpoint, decision, now)
+        self._context.counters.resumes_parked += 1
+        self._routes.park(route, now)
         return None
 
     def _refuse_resume(self, endpoint_id: bytes | None, now: int) -> Refusal | None:
@@ -234,10 +238,31 @@ class Openings:
             self._registry.exits.remove(acceptor)
             self._registry.exits.append(acceptor)
 
-    def _hand_resume(self, route: Route, endpoint: ServedAttachment, now: int) -> None:
-        """Hand a resume to the endpoint that it names, which knows the connection or answers REJECTED(gone) (6.5)."""
-        if self._routes.hand(route, endpoint, None, now) is not None:
-            self._routes.release(route, now)  # the initiator repeats CONNECT after a second
+    def _hand_resume(self, route: Route, endpoint: ServedAttachment, decision: Decision, now: int) -> Refusal | None:
+        """Hand a resume to the endpoint that it names, which knows the connection or answers REJECTED(gone) (6.5).
+
+        Return the refusal if the rules do not let this endpoint accept the connection; the route is then released.
+        """
+        if isinstance(decision, Deny):
+            refusal: Refusal | None = (decision.reason, decision.text)
+        elif not self._may_accept(endpoint, decision, route.target):
+            # The same answer as from an endpoint that does not know the connection: it reveals nothing of its user.
+            refusal = RejectReason.GONE, "no endpoint with this id accepts such connections"
+        else:
+            refusal = None
+            if self._routes.hand(route, endpoint, None, now) is None:
+                return None
+        self._routes.release(route, now)  # without a refusal: the initiator repeats CONNECT after a second
+        return refusal
+
+    def _may_accept(self, endpoint: ServedAttachment, decision: Hand, target: Target) -> bool:
+        """Whether the rules let this endpoint accept connections to the target.
+
+        Announcements do not count: after a restart of the relay there are none yet, and streams outlive their listener.
+        """
+        if decision.to is HandTo.SERVICE:
+            return self._services.may_listen(endpoint.account.user, decision.name or target.host)
+        return endpoint.is_exit and decision.name in ("", endpoint.claim)
 
 
 def _acceptors(listeners: list[Listener]) -> list[Acceptor]:

@@ -49,6 +49,10 @@ class Services:
         self._changed(state.name)
         return _answer(state, ListenStatus.UP)
 
+    def may_listen(self, user: str, name: str) -> bool:
+        """Whether the rules let the user listen under the name, announced or not."""
+        return self._may_listen(user, name)
+
     def candidates(self, name: str) -> list[Listener]:
         """Return the listeners of this name in rotation order, the next one first."""
         return list(self._up.get(name, ()))

@@ -66,6 +66,28 @@ def test_open_allows_everything_unless_rules_are_given() -> None:
     assert not policy.rules_of("open").check_target("x", 1).allowed
 
 
+def test_two_users_of_an_open_relay_are_bound_by_the_rules_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "relay.toml"
+    path.write_text("[everyone]\nconnect = ['web:80']\nlisten = ['reports']\n[users.ann]\nconnect = ['db:5432']\n")
+    grants = load_config(str(path), Overrides(is_open=True)).grants
+    rules = grants.rules_of("open")
+    assert [rules.check_target(*target).allowed for target in (("web", 80), ("db", 5432), ("x", 1))] == [True, 0, 0]
+    assert [grants.may_listen("open", name) for name in ("reports", "news")] == [True, False]
+    wider = load_config(str(path), Overrides(is_open=True, allow=("x:1",))).grants.rules_of("open")
+    assert [wider.check_target(*target).allowed for target in (("web", 80), ("x", 1), ("x", 2))] == [True, True, False]
+
+
+@pytest.mark.parametrize("text", ["", "[users.ann]\nconnect = ['web:80']\n", "[users.open]\n"])
+def test_an_open_relay_whose_file_allows_its_clients_nothing_does_not_start(text: str, tmp_path: Path) -> None:
+    """Rules that vanish from the file while the relay runs must not open it either."""
+    path = tmp_path / "relay.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(str(path), Overrides(is_open=True))
+    assert f"--open: {path} allows the clients of an open relay nothing" in str(caught.value)
+    assert load_config(str(path), Overrides(is_open=True, allow=("web:80",))).is_open
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

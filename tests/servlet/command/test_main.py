@@ -113,7 +113,7 @@ def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFi
             "'x' is not a relay URL: write https://HOST",
         ),
         (["serve", "--listen", "x"], "--listen: 'x' is not an address"),
-        (["serve", "--open", "--listen", "0.0.0.0:0"], "--open: other machines can reach 0.0.0.0:0"),
+        (["serve", "--open", "--allow", "x:1", "--listen", "0.0.0.0:0"], "--open: other machines can reach 0.0.0.0:0"),
         (["check", "-c", "other.toml"], "other.toml: no such file"),
         (["drain", "--admin", "x"], "--admin: 'x' is not an address"),
         (["exit", "--relay", "http://127.0.0.1:1"], "no token: set TUNNEL_TOKEN"),
@@ -164,6 +164,28 @@ def test_rule_check_says_whether_a_target_is_allowed(
 ) -> None:
     assert main(["rule", "check", "ann", target]) == code
     assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "codes"),
+    [
+        ([], [0, 5, 5]),
+        (["--open"], [0, 5, 5]),
+        (["--allow", "x:1"], [0, 0, 5]),
+        (["--open", "--allow", "x:1"], [0, 0, 5]),
+    ],
+)
+def test_rule_check_decides_as_the_server_with_the_same_flags(flags: list[str], codes: list[int]) -> None:
+    Path("relay.toml").write_text("[everyone]\nconnect = ['web:80']\n")
+    assert [main(["rule", "check", "open", target, *flags]) for target in ("web:80", "x:1", "reports")] == codes
+
+
+def test_rule_check_of_an_open_relay_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rule", "check", "open", "x:1", "--open"]) == 0
+    assert main(["rule", "check", "open", "x:1", "--open", "--allow", "y:1"]) == 5
+    capsys.readouterr()
+    assert main(["rule", "check", "ann", "x:1", "--open"]) == 2
+    assert "every client of an open relay is the user open" in capsys.readouterr().err
 
 
 def test_rule_check_checks_the_addresses_of_a_name(made: str, capsys: pytest.CaptureFixture[str]) -> None:
