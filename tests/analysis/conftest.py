@@ -1,6 +1,7 @@
 """One Spark job for all tests: it runs once, in a process of its own, started by the first worker that needs it."""
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,9 @@ def job_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / "found.json").exists():
             command = [sys.executable, "-m", "tests.analysis.job", str(directory)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_S)
+            # executors need no Python: a job that starts one fails here
+            environment = {**os.environ, "PYSPARK_PYTHON": "/nonexistent"}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_S, env=environment)
             assert done.returncode == 0, done.stderr[-4000:]
     return directory
 

@@ -4,6 +4,7 @@
 generated code, which takes longer to compile than it saves.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.analysis.damage import damaged_directory
+from tests.analysis.ends import ENDS, stream_of, write_ends
 from tests.analysis.exactly_once import Attempts, attempt
 from tests.analysis.proxied import talk_through_faults
 from tests.analysis.stalls import write_silences
 from tests.analysis.truth import simulate
-from tunnel.analysis import counts, flow, network, tables, timing
+from tunnel.analysis import counts, flow, holes, network, tables, timing
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.ledger import Intake, Ledger, open_ledger
@@ -36,6 +38,7 @@ SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+ALONE = next(stream_of(ends) for ends in ENDS if ends.name == "sender alone, with repeats")
 
 
 class Found(msgspec.Struct):
@@ -61,14 +64,36 @@ class Found(msgspec.Struct):
     """The faults that the fault proxy reports."""
     proxied_faults: list[dict[str, Any]]
     proxied_exchanges: list[dict[str, Any]]
+    python: str
+    """The Python that Spark would start on its executors."""
     attempts: Attempts
+    ends: list[dict[str, Any]]
+    """The streams of ends.ENDS, and those of a run over a path of 300 ms, there and back."""
+    ends_stalls: list[tuple[int, str]]
+    alone: Analysis
+    """The trace of a sender without the other end."""
 
 
 def stalls_in(events: DataFrame) -> list[tuple[int, str]]:
     """Stream and cause of every stall."""
+    return measured(events)[1]
+
+
+def measured(events: DataFrame) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    """The figures of every stream, and stream and cause of every stall."""
+    files = [row.asDict() for row in counts.file_health(events).collect()]
+    incomplete = [row["writer"] for row in tables.writers(files) if row["missing"]]
+    inner = [row.asDict() for row in holes.holes_of(events, incomplete).collect()]
+    missing = holes.table_of(events.sparkSession, files, holes.merged(inner))
     table = flow.flow_of(events).cache()
-    found = timing.stalls_of(timing.steps_of(table), flow.packets_of(table), events)
-    return [(row["stream"], row["why"]) for row in found.select("stream", "why").collect()]
+    packets = network.in_order(flow.packets_of(table, missing)).cache()
+    streams = network.stream_table(packets).cache()
+    steps = timing.steps_of(table, streams).cache()
+    rows = streams.join(timing.receipts_by_stream(steps), "stream", "left").collect()
+    stalls = timing.stalls_of(steps, packets, events, missing).select("stream", "why").collect()
+    for each in (table, packets, streams, steps):
+        each.unpersist()
+    return [row.asDict() for row in rows], [(row["stream"], row["why"]) for row in stalls]
 
 
 def ingest(session: SparkSession, directory: Path, work: Path) -> tuple[Intake, DataFrame]:
@@ -104,8 +129,14 @@ def main(directory: Path) -> None:
     stalls = stalls_in(events.where("node like 'sender-%' or node like 'receiver-%'"))
     proxied_exchanges = tables.exchanges([row.asDict() for row in of_client.collect()])
     attempts = attempt(session, directory / "attempts")
+    write_ends(directory / "ends")
+    simulate(directory / "ends", streams=1, bytes_each=400_000, delay_us=150_000, resets=0.0)
+    intake, events = ingest(session, directory / "ends", directory / "ends" / "_tables")
+    ends, ends_stalls = measured(events)
+    alone = analyse(session, events.where(f"node = 'sender-{ALONE}'"), intake)
     session.stop()
     (directory / "report.html").write_text(render(truth, "truth"))
+    (directory / "alone.html").write_text(render(alone, "alone"))
     (directory / "damaged.html").write_text(render(damaged, "damaged"))
     found = Found(
         truth=truth,
@@ -123,7 +154,11 @@ def main(directory: Path) -> None:
         proxied=proxied,
         proxied_faults=proxied_faults,
         proxied_exchanges=proxied_exchanges,
+        python=os.environ["PYSPARK_PYTHON"],
         attempts=attempts,
+        ends=ends,
+        ends_stalls=ends_stalls,
+        alone=alone,
     )
     (directory / "found.json").write_bytes(msgspec.json.encode(found))
 

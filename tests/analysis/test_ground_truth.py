@@ -157,6 +157,23 @@ def test_every_stream_is_found_with_its_own_numbers(found: Found) -> None:
     assert len(found.streams) == found.truth.totals["streams"] == 24
     assert sum(row["lost"] for row in found.streams) == found.truth.totals["lost"]
     assert all(row["both_ends"] for row in found.streams)
-    rtt = found.truth.rtt
-    assert rtt["samples"] == sum(row["n"] for row in found.truth.rtt_values if row["of"] == "rtt")
-    assert rtt["us_min"] <= rtt["us"][0] <= rtt["us"][1] <= rtt["us"][2]
+    for kind, times in (("trip", found.truth.trips), ("receipt", found.truth.receipts)):
+        assert times["samples"] == sum(row["n"] for row in found.truth.trip_values if row["of"] == kind) > 0
+        assert times["us_min"] <= times["us"][0] <= times["us"][1] <= times["us"][2]
+
+
+def test_round_trips_agree_with_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
+    """Each sample belongs to a packet that was sent once, and is as long as the path is at least."""
+    sent: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for record in records:
+        if record.event == TraceEvent.PACKET_SENT and record.packet_type in NUMBERED:
+            sent[record.connection, record.sequence].append(record.time_us)
+    acked: dict[tuple[int, int], int] = {}
+    for record in sorted(records, key=lambda record: record.time_us):
+        if record.event == TraceEvent.PACKETS_ACKED:
+            acked.setdefault((record.connection, record.sequence), record.time_us)
+    possible = [us - sent[packet][0] for packet, us in acked.items() if len(sent[packet]) == 1]
+    trips = found.truth.trips
+    assert 0 < trips["samples"] <= len(possible)
+    assert min(possible) <= trips["us_min"]
+    assert trips["us_min"] >= 40_000  # the path

@@ -77,8 +77,8 @@ def test_a_trace_without_packets_gives_a_page() -> None:
 
 def streams(**changes: int) -> dict[str, int]:
     return {
-        "streams": 2, "both_ends": 2, "packets": 1000, "unique_packets": 1000, "lost": 0, "needless": 0,
-        "never_arrived": 0, "resent_bytes": 0, "duration_us": 1_000_000, **changes,
+        "streams": 2, "both_ends": 2, "packets": 1000, "unique_packets": 1000, "judged": 1000, "lost": 0, "needless": 0,
+        "never_arrived": 0, "in_doubt": 0, "open_packets": 0, "resent_bytes": 0, "duration_us": 1_000_000, **changes,
     }  # fmt: skip
 
 
@@ -93,7 +93,18 @@ def test_the_verdict_on_a_run_without_faults_says_so() -> None:
 
 
 def test_the_trace_of_one_end_proves_no_loss() -> None:
-    assert "Only one end" in verdict(Analysis(totals=streams(both_ends=0)))[1]
+    sentences = verdict(Analysis(totals=streams(both_ends=0, judged=0)))
+    assert len(sentences) == 2
+    assert sentences[1].startswith("No stream was traced at both ends, so the trace does not tell")
+
+
+def test_the_verdict_says_how_much_is_unknown() -> None:
+    assert verdict(Analysis(totals=streams(both_ends=1, in_doubt=3)))[1:] == [
+        "No loss is known.",
+        "Only 1 of 2 streams were traced at both ends. Losses of the other streams are unknown, and are not counted.",
+        "Packets of which it is unknown whether they were lost, because records of their receiver are missing: 3.",
+    ]
+    assert "No packet is known that did not arrive" in verdict(Analysis(totals=streams(lost=1, open_packets=1)))[1]
 
 
 def test_the_verdict_counts_packets_that_never_arrived() -> None:

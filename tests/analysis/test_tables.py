@@ -87,6 +87,21 @@ def test_a_model_is_fitted_as_far_as_the_losses_allow(
 
 
 def test_there_is_no_round_trip_without_samples() -> None:
-    assert tables.rtt_of_all([])["samples"] == 0
-    assert tables.rtt_over_time([]) == []
-    assert tables.rtt_values([{"rtt": 4, "rto_over_rtt": None, "n": 2}]) == [{"of": "rtt", "class": 4, "n": 2}]
+    assert tables.trips_of_all([], "trip")["samples"] == 0
+    assert tables.trips_over_time([]) == []
+    assert tables.trip_values([{"of": "trip", "us": 4, "rto_over_us": None, "n": 2}]) == [
+        {"of": "trip", "class": 4, "n": 2}
+    ]
+
+
+def test_the_kinds_of_samples_share_a_row_for_each_time() -> None:
+    rows: list[dict[str, Any]] = [
+        {"of": "trip", "bucket": 1, "us": [5, 6, 7], "rto": [None]},
+        {"of": "receipt", "bucket": 1, "us": [2, 3, 4], "rto": [9]},
+        {"of": "receipt", "bucket": None, "us": [2, 3, 4], "rto": [9]},
+        {"of": "receipt", "bucket": 0, "us": [1, 1, 1], "rto": [8]},
+    ]
+    assert tables.trips_over_time(rows) == [
+        {"bucket": 0, "trip_us_p50": None, "trip_us_p99": None, "receipt_us_p50": 1, "rto_us_p50": 8},
+        {"bucket": 1, "trip_us_p50": 5, "trip_us_p99": 7, "receipt_us_p50": 2, "rto_us_p50": 9},
+    ]

@@ -98,10 +98,19 @@ class Run:
     """Faults of exchanges by kind."""
 
 
-def simulate(directory: Path, *, streams: int, bytes_each: int, seed: int = 1, near_wrap: bool = True) -> Run:
+def simulate(
+    directory: Path,
+    *,
+    streams: int,
+    bytes_each: int,
+    seed: int = 1,
+    near_wrap: bool = True,
+    delay_us: int = 20 * MILLISECOND,
+    resets: float = 0.1,
+) -> Run:
     """A client sends data to a service, over a relay that loses packets and a path that loses exchanges."""
     small = EndpointConfig(packet_bytes_max=PACKET_BYTES, window_bytes_start=64 * 1024)
-    path = PathShape(20 * MILLISECOND, 20 * MILLISECOND, 0, 2_000_000)
+    path = PathShape(delay_us, delay_us, 0, 2_000_000)
     near = PathShape(100, 100, 0, 100_000_000)
     flow = Flow(size=bytes_each, write_bytes=64 * 1024)
     scenario = Scenario(
@@ -115,7 +124,7 @@ def simulate(directory: Path, *, streams: int, bytes_each: int, seed: int = 1, n
         ),
         plan=FaultPlan(
             end_us=10 * MINUTE,
-            rates={FaultKind.REQUEST_RESET: 0.1, FaultKind.RESPONSE_RESET: 0.1},
+            rates={FaultKind.REQUEST_RESET: resets, FaultKind.RESPONSE_RESET: resets},
             nodes=(0,),
         ),
     )

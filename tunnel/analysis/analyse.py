@@ -1,5 +1,6 @@
 """Runs all analyses: tables that several of them share are computed once, and the result is a few plain rows."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tunnel.analysis import counts, flow, network, tables, timing
+from tunnel.analysis import counts, flow, holes, network, tables, timing
 from tunnel.analysis.ledger import Intake
 
 __all__ = ["Analysis", "analyse"]
@@ -48,9 +49,12 @@ class Analysis(msgspec.Struct):
     recovery: Rows = []
     loss_stages: Rows = []
     lost_ranges: Rows = []
-    rtt: dict[str, Any] = {}
-    rtt_values: Rows = []
-    rtt_over_time: Rows = []
+    trips: dict[str, Any] = {}
+    """The round trips of all streams, from sending to acknowledgement."""
+    receipts: dict[str, Any] = {}
+    """The times from receipt to acknowledgement of all streams: the samples of which the transport makes its RTO."""
+    trip_values: Rows = []
+    trips_over_time: Rows = []
     timers: Rows = []
     stalls: Rows = []
     longest_stalls: Rows = []
@@ -66,22 +70,30 @@ def analyse(
     result = Analysis()
     progress("checking the trace files")
     relay_dropped = _health(result, events, intake)
+    missing = _holes(result, session, events)
     progress("joining both ends of the streams")
     with ThreadPoolExecutor(1) as beside:  # so that one query is planned, on one core, while another one runs
         counted = beside.submit(_counts, result, session, events)
-        _streams(result, events, relay_dropped, progress)
+        _streams(result, events, missing, relay_dropped, progress)
         counted.result()
     return result
 
 
-def _streams(result: Analysis, events: DataFrame, relay_dropped: bool, progress: Progress) -> None:
+def _holes(result: Analysis, session: SparkSession, events: DataFrame) -> DataFrame:
+    """Return the times for which each writer has no records."""
+    incomplete = [row["writer"] for row in result.writers if row["missing"]]
+    inner = holes.merged(_rows(holes.holes_of(events, incomplete))) if incomplete else {}
+    return holes.table_of(session, result.files, inner)
+
+
+def _streams(result: Analysis, events: DataFrame, missing: DataFrame, relay_dropped: bool, progress: Progress) -> None:
     steps = flow.flow_of(events).persist(StorageLevel.MEMORY_AND_DISK)
-    packets = flow.packets_of(steps)
+    packets = flow.packets_of(steps, missing)
     ordered = network.in_order(packets).persist(StorageLevel.MEMORY_AND_DISK)
     streams = network.stream_table(ordered).persist(StorageLevel.MEMORY_AND_DISK)
     _network(result, ordered, streams, events, relay_dropped)
     progress("measuring round trips and stalls")
-    _timing(result, steps, ordered, streams, events)
+    _timing(result, steps, ordered, streams, events, missing)
     _name(result, steps)
     for table in (streams, ordered, steps):
         table.unpersist()
@@ -132,7 +144,7 @@ def _counts(result: Analysis, session: SparkSession, events: DataFrame) -> None:
     result.batches = tables.batches(details)
     result.timers = tables.timers(details)
     attached = tables.relays_of(details)
-    relays = session.createDataFrame(attached, "node string, relay string") if attached else None
+    relays = _relays(session, attached) if attached else None
     sums = _rows(counts.sums_of(events, relays, result.begin_us, result.bucket_us))
     result.retransmissions = tables.retransmissions(sums)
     result.goodput = tables.goodput_over_time(sums)
@@ -140,16 +152,26 @@ def _counts(result: Analysis, session: SparkSession, events: DataFrame) -> None:
     result.faults = tables.faults(sums)
 
 
+def _relays(session: SparkSession, attached: list[tuple[str, str]]) -> DataFrame:
+    """Return the node and its relay. A table made of Python's values would start Python on the workers."""
+    rows = [{"node": node, "relay": relay} for node, relay in attached]
+    shape = "array<struct<node: string, relay: string>>"
+    return session.sql(f"select inline(from_json(:rows, '{shape}'))", args={"rows": json.dumps(rows)})
+
+
 def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: DataFrame, relay_dropped: bool) -> None:
     sums = [
-        "packets", "unique_packets", "bytes", "unique_bytes", "resent_bytes", "received_bytes", "received_packets",
-        "duplicates", "lost", "needless", "open_packets", "never_arrived", "reordered", "waited",
+        "packets", "unique_packets", "bytes", "unique_bytes", "resent_bytes", "payload_bytes", "useful_bytes",
+        "known_bytes", "judged", "judged_repeats", "in_doubt", "received_packets", "duplicates", "lost", "needless",
+        "open_packets", "never_arrived", "reordered", "waited",
     ]  # fmt: skip
     transitions = ("n00", "n01", "n10", "n11")
     totals = _row(
         streams.agg(
             F.count("*").alias("streams"),
             F.count_if(F.col("both_ends")).alias("both_ends"),
+            F.count_if(~F.col("both_ends")).alias("one_end"),
+            F.count_if(F.col("both_ends").isNull()).alias("unknown_ends"),
             *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in sums],
             F.max("attempts_max").alias("attempts_max"),
             F.max("late_us_max").alias("late_us_max"),
@@ -172,26 +194,30 @@ def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: D
         result.lost_ranges = _rows(network.lost_ranges(ordered))
 
 
-def _timing(result: Analysis, table: DataFrame, ordered: DataFrame, streams: DataFrame, events: DataFrame) -> None:
-    steps = timing.steps_of(table).persist(StorageLevel.MEMORY_AND_DISK)
-    trips = timing.rtt_by_stream(steps)
-    times = _rows(timing.rtt_over_time(steps, result.begin_us, result.bucket_us))
-    result.rtt = tables.rtt_of_all(times)
-    result.rtt_over_time = tables.rtt_over_time(times)
-    result.rtt_values = tables.rtt_values(_rows(timing.rtt_classes(steps)))
-    stalls = timing.stalls_of(steps, ordered, events).persist(StorageLevel.MEMORY_AND_DISK)
+def _timing(
+    result: Analysis, table: DataFrame, ordered: DataFrame, streams: DataFrame, events: DataFrame, missing: DataFrame
+) -> None:
+    steps = timing.steps_of(table, streams).persist(StorageLevel.MEMORY_AND_DISK)
+    receipts = timing.receipts_by_stream(steps)
+    samples = timing.samples_of(steps, ordered)
+    times = _rows(timing.trips_over_time(samples, result.begin_us, result.bucket_us))
+    result.trips, result.receipts = (tables.trips_of_all(times, of) for of in ("trip", "receipt"))
+    result.trips_over_time = tables.trips_over_time(times)
+    result.trip_values = tables.trip_values(_rows(timing.trip_classes(samples)))
+    result.totals["busy_us"] = _row(timing.busy_us(steps))["us"]
+    stalls = timing.stalls_of(steps, ordered, events, missing).persist(StorageLevel.MEMORY_AND_DISK)
     result.stalls = _rows(timing.stalls_by_cause(stalls))
     result.longest_stalls = _rows(timing.longest(stalls, STALLS_LISTED))
     by_stream = stalls.groupBy("stream").agg(
         F.count("*").alias("stalls"), F.sum("gap_us").alias("stalled_us"), F.mode("why").alias("stalled_by")
     )
-    worst = streams.join(by_stream, "stream", "left").join(trips, "stream", "left")
+    worst = streams.join(by_stream, "stream", "left").join(receipts, "stream", "left")
     blame = F.coalesce("stalled_us", F.lit(0)) + 1000 * F.coalesce("lost", F.lit(0)) + F.coalesce("needless", F.lit(0))
     result.worst = _rows(worst.orderBy(blame.desc(), "stream").limit(WORST_LISTED))
     chosen = [row["stream"] for row in result.worst[:WORST]]
     result.points = _points(table, {row["stream"]: row for row in result.worst}, chosen)
     for row in result.worst:
-        for name in ("samples", "backoff_max"):  # 0 if the stream sent packets, None if its sender was not traced
+        for name in ("receipts", "backoff_max"):  # 0 if the stream sent packets, None if its sender was not traced
             row[name] = row[name] or (0 if row["packets"] else None)
     stalls.unpersist()
     steps.unpersist()

@@ -7,7 +7,7 @@ that id, so their events can be joined without comparing clocks.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tunnel.analysis.expressions import SEQUENCED
+from tunnel.analysis.expressions import DATA, SEQUENCED
 from tunnel.traces.record import TraceCause, TraceEvent
 
 __all__ = [
@@ -52,6 +52,7 @@ def flow_of(events: DataFrame) -> DataFrame:
         F.when(by_sender, F.col("peer")).otherwise(F.col("connection")).alias("other"),
         kind.cast("byte").alias("kind"),
         "node",
+        F.xxhash64("writer").alias("writer"),
         F.col("time_us").alias("t"),
         F.col("packet_type").cast("short").alias("type"),
         "sequence",
@@ -68,42 +69,53 @@ def flow_of(events: DataFrame) -> DataFrame:
         "edge_bytes",
         "batch",
         "carrier",
+        F.col("count").alias("acked"),
     ).repartition("stream")
 
 
-def packets_of(flow: DataFrame) -> DataFrame:
+def packets_of(flow: DataFrame, holes: DataFrame | None = None) -> DataFrame:
     """Return one row for each numbered packet of each stream: what its sender did, and what arrived at its receiver.
 
-    `sent_mask` and `received_mask` have a bit for each attempt. `both_ends` tells whether the receiver was traced at
-    all; otherwise no loss can be known. All columns are numbers, because Spark would sort rows with text columns in
-    order to group them: `sender` is a hash of the node's name, `cause` a number (`cause_of`); `names_of` has the texts.
+    `sent_mask` and `received_mask` have a bit for each attempt. What is not known is not a loss:
+
+    - `both_ends` is true for a stream that was traced at both ends, false if one end certainly was not, and null if the
+      trace does not tell: nothing of it was received or acknowledged.
+    - `proven`: a cumulative acknowledgement says that the packet arrived, whether or not the receiver was traced.
+    - `is_open`: it may still have been on its way when the trace of its receiver ended.
+    - `in_doubt`: its arrival may be among the records that the receiver's writer lost (`holes`, of `holes.table_of`).
+    - `judged`: the fate of each of its attempts is known.
+
+    All columns are numbers, because Spark would sort rows with text columns in order to group them: `sender` is a hash
+    of the node's name, `cause` a number (`cause_of`); `names_of` has the texts.
     """
 
     def of(kind: int, value: Column) -> Column:
         return F.when(F.col("kind") == kind, value)
 
     bit = F.expr("shiftleft(1L, cast(attempt as int))")
-    packets = (
-        flow.where(F.col("kind") != ACKED)
-        .groupBy("stream", "sequence")
-        .agg(
-            F.max("other").alias("other"),
-            F.max(of(SENT, F.xxhash64("node"))).alias("sender"),
-            F.max(F.when(F.col("kind") <= RECEIVED, F.col("size"))).alias("size"),
-            F.min(of(SENT, F.col("t"))).alias("sent_us"),
-            F.max(of(SENT, F.col("t"))).alias("resent_us"),
-            F.min(of(RECEIVED, F.col("t"))).alias("received_us"),
-            F.min(of(RECOVERED, F.col("t"))).alias("recovered_us"),
-            F.expr(f"count_if(kind = {SENT})").alias("sent"),
-            F.expr(f"count_if(kind = {RECEIVED})").alias("received"),
-            F.coalesce(F.bit_or(of(SENT, bit)), F.lit(0)).alias("sent_mask"),
-            F.coalesce(F.bit_or(of(RECEIVED, bit)), F.lit(0)).alias("received_mask"),
-            F.coalesce(F.bit_or(of(SPURIOUS, bit)), F.lit(0)).alias("verdict_mask"),
-            F.max(of(SENT, F.when(F.col("attempt") == 1, _number_of(F.col("cause"))))).alias("cause"),
-            F.max(of(SENT, F.when(F.col("attempt") == 0, F.col("batch")))).alias("batch"),
-        )
+    packets = flow.groupBy("stream", "sequence").agg(
+        F.max("other").alias("other"),
+        F.max(of(SENT, F.xxhash64("node"))).alias("sender"),
+        F.max(of(RECEIVED, F.col("writer"))).alias("receiver"),
+        F.max(F.when(F.col("kind") <= RECEIVED, F.col("size"))).alias("size"),
+        F.max(F.when((F.col("kind") <= RECEIVED) & (F.col("type") == DATA), F.col("size") - HEADER_BYTES)).alias(
+            "payload"
+        ),
+        F.min(of(ACKED, F.col("t"))).alias("acked_us"),
+        F.min_by(of(ACKED, F.col("acked")), of(ACKED, F.col("t"))).alias("acked"),
+        F.min(of(SENT, F.col("t"))).alias("sent_us"),
+        F.max(of(SENT, F.col("t"))).alias("resent_us"),
+        F.min(of(RECEIVED, F.col("t"))).alias("received_us"),
+        F.min(of(RECOVERED, F.col("t"))).alias("recovered_us"),
+        F.expr(f"count_if(kind = {SENT})").alias("sent"),
+        F.expr(f"count_if(kind = {RECEIVED})").alias("received"),
+        F.coalesce(F.bit_or(of(SENT, bit)), F.lit(0)).alias("sent_mask"),
+        F.coalesce(F.bit_or(of(RECEIVED, bit)), F.lit(0)).alias("received_mask"),
+        F.coalesce(F.bit_or(of(SPURIOUS, bit)), F.lit(0)).alias("verdict_mask"),
+        F.max(of(SENT, F.when(F.col("attempt") == 1, _number_of(F.col("cause"))))).alias("cause"),
+        F.max(of(SENT, F.when(F.col("attempt") == 0, F.col("batch")))).alias("batch"),
     )
-    return _judged(packets).drop("last_received", "sent_mask", "lost_mask")
+    return _judged(_placed(packets), holes).drop("sent_mask", "lost_mask", "until_us", "receiver")
 
 
 def names_of(flow: DataFrame, streams: list[int]) -> DataFrame:
@@ -129,34 +141,78 @@ def _number_of(cause: Column) -> Column:
     return F.array_position(F.array(*[F.lit(each) for each in _CAUSES]), cause)
 
 
-def _judged(packets: DataFrame) -> DataFrame:
-    """Order the packets of each stream, and decide which attempts were lost and which were needless."""
+def _placed(packets: DataFrame) -> DataFrame:
+    """Order the packets of each stream, and add what is known of the stream as a whole."""
     stream = Window.partitionBy("stream")
     base = F.min_by("sequence", F.coalesce("sent_us", "received_us")).over(stream)
-    packets = packets.withColumns(
+    delay = F.col("received_us") - F.col("sent_us")  # by two clocks: only its changes mean something
+    packets = packets.withColumn("position", unwrapped(F.col("sequence"), base)).withColumns(
         {
-            "position": unwrapped(F.col("sequence"), base),
-            "both_ends": F.max((F.col("received") > 0).cast("int")).over(stream) == 1,
+            "acked_position": F.max(F.when(F.col("acked_us").isNotNull(), F.col("position"))).over(stream),
+            "last_received": F.max(F.when(F.col("received") > 0, F.col("position"))).over(stream),
+            "is_sent": F.max((F.col("sent") > 0).cast("int")).over(stream) == 1,
+            "delay_min": F.min(delay).over(stream),
+            "delay_max": F.max(delay).over(stream),
+            "receiver": F.max("receiver").over(stream),
         }
-    ).withColumn("last_received", F.max(F.when(F.col("received") > 0, F.col("position"))).over(stream))
+    )
+    both = (
+        F.when(F.col("is_sent") & F.col("last_received").isNotNull(), F.lit(True))
+        .when(F.col("last_received").isNotNull() | (F.col("acked_position") >= 0), F.lit(False))
+        .otherwise(F.lit(None).cast("boolean"))
+    )
+    return packets.where("sent > 0 or received > 0").withColumns(
+        {"both_ends": both, "proven": F.coalesce(F.col("position") <= F.col("acked_position"), F.lit(False))}
+    )
+
+
+def _judged(packets: DataFrame, holes: DataFrame | None) -> DataFrame:
+    """Decide which attempts were lost and which were needless, as far as the trace tells."""
+    # A later packet may take longer than all others did. So the latest time of arrival has twice their spread.
+    earliest = F.col("sent_us") + F.col("delay_min")
+    latest = F.coalesce("resent_us", "sent_us") + 2 * F.col("delay_max") - F.col("delay_min")
+    if holes is None:
+        packets = packets.withColumns({"until_us": F.lit(None).cast("long"), "in_hole": F.lit(False)})
+    else:
+        in_hole = F.exists("holes", lambda hole: (hole["begin"] <= latest) & (hole["end"] >= earliest))
+        table = holes.select(F.col("writer").alias("receiver"), "holes", "until_us")
+        packets = packets.join(F.broadcast(table), "receiver", "left")
+        packets = packets.withColumn("in_hole", F.coalesce(in_hole, F.lit(False))).drop("holes")
+    unseen = (F.col("received") == 0) & ~F.col("proven")
+    behind = (F.col("sent") <= 1) & (F.col("position") > F.col("last_received"))
+    after = F.coalesce(
+        F.col("sent_us") + 2 * F.col("delay_max") - F.col("delay_min") >= F.col("until_us"), F.lit(False)
+    )
+    both = F.coalesce("both_ends", F.lit(False))
     # The lowest attempt that arrived, as a mask of one bit. Every later attempt was needless.
     lowest = F.col("received_mask").bitwiseAND(-F.col("received_mask"))
     beyond = F.expr("~((received_mask & -received_mask) * 2 - 1)")
-    is_open = (F.col("received") == 0) & (F.col("sent") <= 1) & (F.col("position") > F.col("last_received"))
-    return packets.withColumns(
-        {
-            # still in flight when the trace ended
-            "is_open": F.col("both_ends") & is_open,
-            "lost_mask": F.when(F.col("both_ends") & ~is_open, F.expr("sent_mask & ~received_mask")).otherwise(
-                F.lit(0)
-            ),
-            "needless": F.when(lowest != 0, F.bit_count(F.expr("sent_mask").bitwiseAND(beyond))).otherwise(F.lit(0)),
-        }
-    ).withColumns(
-        {
-            "lost": F.bit_count("lost_mask"),
-            "lost_first": (F.col("lost_mask").bitwiseAND(F.lit(1)) == 1).cast("int"),
-        }
+    missing = F.expr("sent_mask & ~received_mask")
+    # a packet that was sent once and is acknowledged has arrived, although the record of it is missing
+    once = F.col("proven") & (F.col("received") == 0) & (F.col("sent") == 1)
+    known = ~F.col("is_open") & ~F.col("in_doubt") & ((F.col("received") > 0) | ~F.col("proven"))
+    return (
+        packets.withColumns(
+            {"is_open": both & unseen & (behind | after), "in_doubt": both & F.col("in_hole") & (missing != 0) & ~once}
+        )
+        .withColumn("judged", both & (known | once))
+        .withColumns(
+            {
+                "lost_mask": F.when(F.col("judged") & ((F.col("received") > 0) | ~F.col("proven")), missing).otherwise(
+                    F.lit(0)
+                ),
+                "needless": F.when(lowest != 0, F.bit_count(F.expr("sent_mask").bitwiseAND(beyond))).otherwise(
+                    F.lit(0)
+                ),
+            }
+        )
+        .withColumns(
+            {
+                "lost": F.bit_count("lost_mask"),
+                "lost_first": F.when(F.col("judged"), (F.col("lost_mask").bitwiseAND(F.lit(1)) == 1).cast("int")),
+            }
+        )
+        .drop("last_received", "acked_position", "is_sent", "delay_min", "delay_max", "in_hole")
     )
 
 

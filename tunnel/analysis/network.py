@@ -20,19 +20,28 @@ def in_order(packets: DataFrame) -> DataFrame:
     """Add columns to each packet that depend on its neighbours in the stream.
 
     They tell how long it waited for earlier packets, whether it was overtaken, and, if its first attempt was lost, to
-    which burst of losses it belongs.
+    which burst of losses it belongs. `trip_us` is the round trip from its sending to its acknowledgement, as the sender
+    saw it. It is known if an acknowledgement moved the cumulative number up to it, over packets that were all sent once
+    and all acknowledged for the first time; the time for which the receiver delayed the acknowledgement is included.
     """
     forward = Window.partitionBy("stream").orderBy("position")
     so_far = forward.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     # The later packets of the stream. The order is reversed so that one pass computes the minimum for all packets.
     behind = Window.partitionBy("stream").orderBy(F.col("position").desc()).rowsBetween(Window.unboundedPreceding, -1)
+    earlier = forward.rowsBetween(Window.unboundedPreceding, -1)
     lost = F.col("lost_first")
+    before = F.last(F.when(F.col("acked_us").isNotNull(), F.col("position")), ignorenulls=True).over(earlier)
+    before = F.coalesce(before, F.lit(-1))
+    resent = F.coalesce(F.max(F.when(F.col("sent") > 1, F.col("position"))).over(so_far), F.lit(-1))
+    is_exact = (F.col("sent") == 1) & (F.col("acked") >= F.col("position") - before) & (resent <= before)
     return (
         packets.withColumns({"earliest_behind_us": F.min("received_us").over(behind)})
+        .withColumn("trip_us", F.when(is_exact, F.greatest(F.col("acked_us") - F.col("sent_us"), F.lit(1))))
         .withColumns(
             {
                 "deliverable_us": F.max("received_us").over(so_far),
                 "lost_before": F.lag("lost_first").over(forward),
+                "trip_before": F.last("trip_us", ignorenulls=True).over(earlier),
             }
         )
         .withColumn("starts_burst", ((lost == 1) & (F.coalesce("lost_before", F.lit(0)) == 0)).cast("int"))
@@ -48,43 +57,63 @@ def in_order(packets: DataFrame) -> DataFrame:
                 ),
             }
         )
-        .drop("starts_burst", "earliest_behind_us", "deliverable_us", "received_mask")
+        .drop("starts_burst", "earliest_behind_us", "deliverable_us", "received_mask", "acked")
     )
 
 
 def stream_table(ordered: DataFrame) -> DataFrame:
     """Return one row for each stream: counts of sent, repeated, lost, needless and received packets.
 
-    It also has the waiting times at the receiver, and the transitions between lost and received first attempts.
+    It also has the waiting times at the receiver, the round trips, and the transitions between lost and received first
+    attempts. A packet arrived if the receiver recorded it, or if a cumulative acknowledgement says so.
     """
-    received = F.col("received") > 0
-    duration = F.max("resent_us") - F.min("sent_us")
+    received, sent = F.col("received") > 0, F.col("sent") > 0
+    arrived = received | F.col("proven")
+    both = F.coalesce("both_ends", F.lit(False))
+    repeats = F.greatest(F.col("sent") - 1, F.lit(0))
     table = ordered.groupBy("stream").agg(
         F.max("other").alias("other"),
         F.max("both_ends").alias("both_ends"),
         F.min("sent_us").alias("begin_us"),
-        duration.alias("duration_us"),
+        (F.max("resent_us") - F.min("sent_us")).alias("duration_us"),
         (F.max("received_us") - F.min("received_us")).alias("receiving_us"),
         F.sum("sent").alias("packets"),
-        F.count_if(F.col("sent") > 0).alias("unique_packets"),
+        F.count_if(sent).alias("unique_packets"),
         F.sum(F.col("sent") * F.col("size")).alias("bytes"),
-        F.sum(F.when(F.col("sent") > 0, F.col("size"))).alias("unique_bytes"),
-        F.sum(F.greatest(F.col("sent") - 1, F.lit(0)) * F.col("size")).alias("resent_bytes"),
-        F.sum(F.when(received, F.col("size")).otherwise(0)).alias("received_bytes"),
+        F.sum(F.when(sent, F.col("size"))).alias("unique_bytes"),
+        F.sum(repeats * F.col("size")).alias("resent_bytes"),
+        F.sum(F.when(arrived, F.coalesce("payload", F.lit(0))).otherwise(0)).alias("payload_bytes"),
+        # the packets whose fate is known, as the base of shares
+        F.sum(F.when(sent & arrived, F.col("size"))).alias("useful_bytes"),
+        F.sum(F.when(sent & (arrived | F.col("judged")), F.col("sent") * F.col("size"))).alias("known_bytes"),
+        F.sum(F.when(F.col("judged"), F.col("sent"))).alias("judged"),
+        F.sum(F.when(both, repeats)).alias("judged_repeats"),
+        F.count_if(F.col("in_doubt")).alias("in_doubt"),
         F.count_if(received).alias("received_packets"),
         F.sum(F.greatest(F.col("received") - 1, F.lit(0))).alias("duplicates"),
         F.sum("lost").alias("lost"),
         F.sum("needless").alias("needless"),
         F.count_if(F.col("is_open")).alias("open_packets"),
-        F.count_if((F.col("received") == 0) & F.col("both_ends") & ~F.col("is_open")).alias("never_arrived"),
+        F.count_if(_never_arrived()).alias("never_arrived"),
         F.max("sent").alias("attempts_max"),
         F.count_if(F.col("late_us").isNotNull()).alias("reordered"),
         F.max("late_us").alias("late_us_max"),
         F.count_if(F.col("hol_us") > 0).alias("waited"),
         percentiles("hol_us", 0.5, 0.99).alias("hol"),
+        F.count("trip_us").alias("trips"),
+        percentiles("trip_us", 0.5, 0.99).alias("trip"),
         *_transitions(),
     )
-    return table.select("*", F.col("hol")[0].alias("hol_us_p50"), F.col("hol")[1].alias("hol_us_p99")).drop("hol")
+    parts = [F.col(name)[index].alias(f"{name}_us_p{share}") for name in ("hol", "trip") for index, share in _SHARES]
+    return table.select("*", *parts).drop("hol", "trip")
+
+
+_SHARES = ((0, 50), (1, 99))
+
+
+def _never_arrived() -> Column:
+    """Return whether no attempt of a packet arrived."""
+    return F.col("judged") & (F.col("received") == 0) & ~F.col("proven")
 
 
 def _transitions() -> list[Column]:
@@ -114,7 +143,7 @@ def repairs(packets: DataFrame) -> DataFrame:
     took = F.col("recovered_us") - F.col("sent_us")
     keys = F.array(
         F.when(
-            F.col("both_ends"),
+            F.coalesce("both_ends", F.lit(False)),
             F.struct(F.lit("cause").alias("of"), F.coalesce("cause", F.lit(0)).cast("int").alias("key")),
         ),
         F.when(
@@ -156,7 +185,7 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
     ends = batches.groupBy(F.xxhash64("node").alias("sender"), "batch").agg(
         F.max((F.col("event") == TraceEvent.BATCH_RECEIPTED.value).cast("int")).alias("receipted")
     )
-    lost = packets.where("lost_first = 1").select("stream", "sequence", "sender", "batch", "size", "received")
+    lost = packets.where("lost_first = 1").select("stream", "sequence", "sender", "batch", "size", "received", "proven")
     lost = lost.join(ends, ["sender", "batch"], "left")
     if relay_dropped:
         at_relay = (
@@ -182,7 +211,7 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
         .agg(
             F.count("*").alias("packets"),
             F.sum("size").alias("bytes"),
-            F.count_if(F.col("received") == 0).alias("never_arrived"),
+            F.count_if((F.col("received") == 0) & ~F.col("proven")).alias("never_arrived"),
         )
         .orderBy(F.desc("packets"))
     )
@@ -190,7 +219,7 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
 
 def lost_ranges(ordered: DataFrame, limit: int = 50) -> DataFrame:
     """Return runs of neighbouring packets that never arrived, the longest first ("gaps and islands")."""
-    missing = ordered.where((F.col("received") == 0) & F.col("both_ends") & ~F.col("is_open") & (F.col("sent") > 0))
+    missing = ordered.where(_never_arrived() & (F.col("sent") > 0))
     stream = Window.partitionBy("stream").orderBy("position")
     # Neighbouring packets have the same difference between position and rank.
     islands = missing.withColumn("island", F.col("position") - F.row_number().over(stream))

@@ -4,6 +4,7 @@ from html import escape
 
 from tunnel.analysis import pieces, sections
 from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.figures import key_figures
 from tunnel.analysis.style import STYLE
 from tunnel.analysis.verdict import verdict
 from tunnel.analysis.words import count, duration
@@ -29,6 +30,6 @@ def render(of: Analysis, title: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
         f'<h1>{escape(title)}</h1><p class="sub">{escape(nodes)}.</p><nav>{links}</nav>'
-        f'<div class="verdict">{sentences}</div>{pieces.cards(sections.key_figures(of))}{body}'
+        f'<div class="verdict">{sentences}</div>{pieces.cards(key_figures(of))}{body}'
         "</main></body></html>\n"
     )

@@ -1,6 +1,7 @@
 """The sections of the report, in order."""
 
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any
 
 from tunnel.analysis.analyse import Analysis
@@ -8,56 +9,10 @@ from tunnel.analysis.pieces import Column, Section, figure, pair, table
 from tunnel.analysis.stalls_section import stalls
 from tunnel.analysis.streams_section import worst_streams
 from tunnel.analysis.svg import Axis, Series, bars, plot
+from tunnel.analysis.verdict import unknowns
 from tunnel.analysis.words import CAUSES, PROBLEMS, bits, count, duration, percent, size
 
-__all__ = ["ALL", "key_figures"]
-
-
-def key_figures(of: Analysis) -> list[tuple[str, str, str]]:
-    """Return the key figures, which the report shows first: name, value and meaning of each."""
-    totals, fit, rtt = of.totals, of.gilbert, of.rtt
-    if not totals or not totals.get("packets"):
-        return [("Events", count(sum(row["events"] for row in of.files)), "records that could be read")]
-    span_s = max(1e-6, (of.end_us - of.begin_us) / 1e6)
-    resent = totals["packets"] - totals["unique_packets"]
-    stalled = sum(row["us"] for row in of.stalls)
-    trips = rtt.get("us") or [None, None, None]
-    return [
-        (
-            "Goodput",
-            bits(totals["received_bytes"] / span_s),
-            "bytes that arrived, each counted once, over the time of the trace",
-        ),
-        (
-            "Efficiency",
-            percent(totals["received_bytes"] / totals["bytes"] if totals["bytes"] and totals["both_ends"] else None),
-            "bytes that arrived, each counted once, as a share of all bytes sent, including repeats",
-        ),
-        ("Repeats", percent(resent / totals["packets"], 2), "transmissions that were not the first of their packet"),
-        (
-            "Needless repeats",
-            percent(totals["needless"] / resent if resent else 0.0),
-            "share of the repeats whose packet arrived by an earlier attempt, as the receiver's trace proves",
-        ),
-        ("Loss", percent(totals["lost"] / totals["packets"], 2), "transmissions that did not arrive at the other end"),
-        (
-            "Burst of losses",
-            f"{fit['mean_burst']:.2f} packets" if fit.get("mean_burst") else "–",
-            "mean length (1 / r of the Gilbert model); close to 1 if losses are independent and rare",
-        ),
-        ("Round trip", duration(trips[0]), f"median; 99 % are below {duration(trips[2])}"),
-        ("Jitter", duration(rtt.get("jitter_us")), "mean difference between one round trip and the next"),
-        (
-            "Stalled",
-            percent(stalled / totals["duration_us"] if totals["duration_us"] else 0.0),
-            "share of the time of all streams in which the sender was silent although it had work to do",
-        ),
-        (
-            "Streams",
-            count(totals["streams"]),
-            f"directions of connections; {totals['both_ends']} of them traced at both ends",
-        ),
-    ]
+__all__ = ["ALL"]
 
 
 def _health(of: Analysis) -> Section:
@@ -170,24 +125,64 @@ def _needless(of: Analysis) -> Section | None:
 
 
 def _times(of: Analysis) -> Section | None:
-    if not of.rtt_values:
+    if not of.trip_values:
         return None
-    trips = _cumulated([(row["class"], row["n"]) for row in of.rtt_values if row["of"] == "rtt"])
-    ratios = _cumulated([(row["class"], row["n"]) for row in of.rtt_values if row["of"] == "rto_over_rtt"])
+    trips, receipts, ratios = (
+        _cumulated([(row["class"], row["n"]) for row in of.trip_values if row["of"] == kind])
+        for kind in ("trip", "receipt", "rto_over_receipt")
+    )
     share = Axis("share", _share)
-    cdf = plot([Series("round trip", trips, 1, steps=True)], Axis("round trip", duration, logarithmic=True), share)
-    ratio = plot([Series("RTO / RTT", ratios, 4, steps=True)], Axis("RTO over RTT", _plain, logarithmic=True), share)
+    both = [
+        Series("round trip", trips, 1, steps=True),
+        Series("receipt to acknowledgement", receipts, 3, steps=True),
+    ]
+    cdf = plot(both, Axis("time", duration, logarithmic=True), share)
+    ratio = plot(
+        [Series("RTO over that time", ratios, 4, steps=True)],
+        Axis("RTO over receipt to acknowledgement", _plain, logarithmic=True),
+        share,
+    )
     lines = [
         Series(
-            name, [(row["bucket"] * of.bucket_us / 1e6, row[column]) for row in of.rtt_over_time], tone, dashed=dashed
+            name,
+            [
+                (row["bucket"] * of.bucket_us / 1e6, row[column])
+                for row in of.trips_over_time
+                if row[column] is not None
+            ],
+            tone,
+            dashed=dashed,
         )
         for name, column, tone, dashed in (
-            ("median", "rtt_us_p50", 1, False),
-            ("99 %", "rtt_us_p99", 2, False),
-            ("RTO (median)", "rto_us_p50", 6, True),
+            ("round trip, median", "trip_us_p50", 1, False),
+            ("round trip, 99 %", "trip_us_p99", 2, False),
+            ("receipt to acknowledgement, median", "receipt_us_p50", 3, False),
+            ("RTO, median", "rto_us_p50", 6, True),
         )
     ]
     over = plot(lines, Axis("seconds", _plain), Axis("", duration, logarithmic=True))
+    body = (
+        pair(
+            figure(
+                cdf,
+                "Share of times below each value. A round trip lasts from sending to acknowledgement. The transport "
+                "itself measures from the receipt, since its timeout runs from there.",
+            ),
+            figure(
+                ratio,
+                "Timeout over the time from receipt to acknowledgement: near 1, repeats are needless; far above 1, "
+                "losses are found late.",
+            ),
+        )
+        + figure(over, f"Round trip and timeout, for each {duration(of.bucket_us)}.")
+        + _timers(of)
+    )
+    return Section(
+        "time", "Round trips and timers", "How long round trips and repairs took, and how long the sender waited.", body
+    )
+
+
+def _timers(of: Analysis) -> str:
     timers = table(
         "Timers.",
         [
@@ -209,17 +204,7 @@ def _times(of: Analysis) -> Section | None:
         ],
         of.recovery,
     )
-    body = (
-        pair(
-            figure(cdf, "Share of round trips below each value. Only exact samples count: each names its attempt."),
-            figure(ratio, "Timeout over round trip: near 1, repeats are needless; far above 1, losses are found late."),
-        )
-        + figure(over, f"Round trip and timeout, for each {duration(of.bucket_us)}.")
-        + pair(timers, repaired)
-    )
-    return Section(
-        "time", "Round trips and timers", "How long round trips and repairs took, and how long the sender waited.", body
-    )
+    return pair(timers, repaired)
 
 
 def _cumulated(classes: list[tuple[int, int]]) -> list[tuple[float, float]]:
@@ -232,8 +217,12 @@ def _cumulated(classes: list[tuple[int, int]]) -> list[tuple[float, float]]:
 
 
 def _losses(of: Analysis) -> Section | None:
-    if not of.totals or not of.totals.get("both_ends"):
+    if not of.totals or not of.totals.get("streams"):
         return None
+    what = "Which packets were lost, where, and which packets had to wait for them."
+    unknown = "".join(f"<p>{escape(text)}</p>" for text in unknowns(of.totals))
+    if not of.totals["both_ends"]:
+        return Section("loss", "Losses and order", what, unknown + _moved(of) + _faults(of))
     fit = of.gilbert
     longest = max((row["length"] for row in of.bursts), default=0)
     marks = [(f"{row['length']} in a row", float(row["bursts"]), count(row["bursts"])) for row in of.bursts[:12]]
@@ -276,11 +265,9 @@ def _losses(of: Analysis) -> Section | None:
         f"receiver for an earlier packet (in the worst stream, 99 % of the packets waited at most "
         f"{duration(of.totals['hol_us_p99_max'] or 0)}).</p>"
     )
-    none = "" if of.totals["lost"] else "<p>No transmission was lost.</p>"
-    body = none + model + pair(picture, stages) + ranges + moved + order + _faults(of)
-    return Section(
-        "loss", "Losses and order", "Which packets were lost, where, and which packets had to wait for them.", body
-    )
+    none = "" if of.totals["lost"] else "<p>No transmission was lost of which the trace tells.</p>"
+    body = unknown + none + model + pair(picture, stages) + ranges + moved + order + _faults(of)
+    return Section("loss", "Losses and order", what, body)
 
 
 def _moved(of: Analysis) -> str:

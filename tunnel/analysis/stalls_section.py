@@ -46,7 +46,8 @@ def stalls(of: Analysis) -> Section | None:
         of.longest_stalls[:15],
     )
     what = (
-        "In a stall, a sender that had work to do was silent for longer than two round trips or the timeout. "
+        "In a stall, a sender that had work to do was silent for longer than the timeout, or than two round trips and "
+        "the delay of acknowledgements. "
         "Each stall is assigned one cause, the first that fits; docs/ANALYSIS.md lists the causes in order."
     )
     picture = figure(bars(marks, tone=2, title="stalls"), "Time lost in stalls, by cause.")

@@ -23,11 +23,12 @@ def worst_streams(of: Analysis) -> Section | None:
         Column("from", lambda row: row["sender"] or "–", is_number=False),
         Column("to", lambda row: row["receiver"] or "–", is_number=False),
         Column("bytes", lambda row: size(row["unique_bytes"])),
-        Column("goodput", lambda row: _rate(row), "over the life of the stream"),
+        Column("goodput", lambda row: _rate(row), "payload that arrived, over the life of the stream"),
         Column("repeats", lambda row: percent(_share(row))),
-        Column("lost", lambda row: count(row["lost"])),
-        Column("round trip", lambda row: duration(row["rtt_us_p50"]), "median"),
-        Column("99 %", lambda row: duration(row["rtt_us_p99"])),
+        Column("traced", lambda row: _ends(row), "at which ends", is_number=False),
+        Column("lost", lambda row: count(row["lost"] if row["judged"] else None)),
+        Column("round trip", lambda row: duration(row["trip_us_p50"]), "median"),
+        Column("99 %", lambda row: duration(row["trip_us_p99"])),
         Column("backoff", lambda row: count(row["backoff_max"]), "how often the timeout had doubled at most"),
         Column("stalled", lambda row: duration(row["stalled_us"] or 0)),
         Column("main cause", lambda row: STALLS.get(row["stalled_by"] or "", ("–",))[0], is_number=False),
@@ -42,7 +43,16 @@ def worst_streams(of: Analysis) -> Section | None:
 
 
 def _rate(row: Mapping[str, Any]) -> str:
-    return bits(row["received_bytes"] * 1e6 / row["duration_us"]) if row["duration_us"] else "–"
+    span_us = row["duration_us"] or row["receiving_us"]
+    return bits(row["payload_bytes"] * 1e6 / span_us) if span_us else "–"
+
+
+def _ends(row: Mapping[str, Any]) -> str:
+    if row["both_ends"] is None:
+        return "unknown"
+    if row["both_ends"]:
+        return "both"
+    return "sender" if row["packets"] else "receiver"
 
 
 def _share(row: Mapping[str, Any]) -> float:

@@ -17,11 +17,11 @@ __all__ = [
     "recovery",
     "relays_of",
     "retransmissions",
-    "rtt_of_all",
-    "rtt_over_time",
-    "rtt_values",
     "spurious",
     "timers",
+    "trip_values",
+    "trips_of_all",
+    "trips_over_time",
     "writers",
 ]
 
@@ -159,39 +159,39 @@ def _added(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[int
 # of other small tables
 
 
-def rtt_values(classes: Rows) -> Rows:
-    """Return the number of samples in each class of round trips, and of RTO over RTT, from timing.rtt_classes."""
+def trip_values(classes: Rows) -> Rows:
+    """Return the number of samples in each class of times, and of RTO over them, from timing.trip_classes."""
     found: dict[tuple[str, int], int] = defaultdict(int)
     for row in classes:
-        found["rtt", row["rtt"]] += row["n"]
-        if row["rto_over_rtt"] is not None:
-            found["rto_over_rtt", row["rto_over_rtt"]] += row["n"]
+        found[row["of"], row["us"]] += row["n"]
+        if row["rto_over_us"] is not None:
+            found["rto_over_receipt", row["rto_over_us"]] += row["n"]
     return [{"of": of, "class": number, "n": n} for (of, number), n in sorted(found.items())]
 
 
-def rtt_of_all(times: Rows) -> Row:
-    """Return the figures over all samples of all streams, from timing.rtt_over_time."""
-    names = ("samples", "us_min", "us", "jitter_us", "rto_over_rtt")
+def trips_of_all(times: Rows, of: str) -> Row:
+    """Return the figures over all samples of one kind of all streams, from timing.trips_over_time."""
+    names = ("samples", "us_min", "us", "jitter_us", "rto_over_us")
     for row in times:
-        if row["bucket"] is None:
+        if row["of"] == of and row["bucket"] is None:
             return {name: row[name] for name in names}
     return dict.fromkeys(names) | {"samples": 0}
 
 
-def rtt_over_time(times: Rows) -> Rows:
-    """Return round trip and RTO by time bucket, from timing.rtt_over_time."""
-    found = [
-        {
-            "bucket": row["bucket"],
-            "samples": row["samples"],
-            "rtt_us_p50": row["us"][0],
-            "rtt_us_p99": row["us"][2],
-            "rto_us_p50": row["rto"][0],
-        }
-        for row in times
-        if row["bucket"] is not None
-    ]
-    return sorted(found, key=lambda row: row["bucket"])
+def trips_over_time(times: Rows) -> Rows:
+    """Return round trips, times from receipts and RTO by time bucket, from timing.trips_over_time."""
+    found: dict[int, Row] = {}
+    for row in times:
+        if row["bucket"] is None:
+            continue
+        names = ("trip_us_p50", "trip_us_p99", "receipt_us_p50", "rto_us_p50")
+        of = found.setdefault(row["bucket"], {"bucket": row["bucket"]} | dict.fromkeys(names))
+        of[f"{row['of']}_us_p50"] = row["us"][0]
+        if row["of"] == "trip":
+            of["trip_us_p99"] = row["us"][2]
+        else:
+            of["rto_us_p50"] = row["rto"][0]
+    return [found[bucket] for bucket in sorted(found)]
 
 
 def spurious(repairs: Rows) -> Rows:

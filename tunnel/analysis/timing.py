@@ -1,4 +1,4 @@
-"""Round trips, timeouts and stalls, measured on the sender's own clock."""
+"""Round trips, timeouts, busy times and stalls, measured on the sender's own clock."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -8,26 +8,33 @@ from tunnel.analysis.flow import ACKED, SENT
 from tunnel.traces.record import TraceEvent
 
 __all__ = [
+    "busy_us",
     "longest",
-    "rtt_by_stream",
-    "rtt_classes",
-    "rtt_over_time",
+    "receipts_by_stream",
+    "samples_of",
     "stalls_by_cause",
     "stalls_of",
     "steps_of",
+    "trip_classes",
+    "trips_over_time",
 ]
 
 _SHARES = (0.5, 0.95, 0.99)
 STALL_MIN_US = 1_000
 BUCKET_US = 10_000_000
+ACK_DELAY_US = 25_000  # PROTOCOL 4.3: the longest time for which a receiver delays an acknowledgement
 
 
-def steps_of(flow: DataFrame) -> DataFrame:
+def steps_of(flow: DataFrame, streams: DataFrame) -> DataFrame:
     """Return the steps of each stream's sender, in the order of its clock, with the state before each step.
 
     A step is a packet sent or acknowledged. Only those steps are returned that measured a round trip, ended a stall
-    (`is_stall`), or found the timeout doubled. In a stall, a sender that had work to do was silent for longer than
-    min(2 SRTT, RTO), the threshold of TAPO, and for longer than STALL_MIN_US.
+    (`is_stall`), found the timeout doubled, or changed whether the sender was busy: whether it had bytes in flight or
+    waiting (`turn`: 1 if a busy time begins, -1 if one ends).
+
+    In a stall, a busy sender was silent for longer than STALL_MIN_US and than the lower of two times. One is two round
+    trips and the delay of acknowledgements. The other is the timeout, which runs from the receipt, and so ends later
+    by the time from sending to receipt. `streams` has the median round trip of each stream (`trip_us_p50`).
     """
     stream = Window.partitionBy("stream").orderBy("t", "kind", "sequence")
     before = ("t", "in_flight_bytes", "backlog_bytes", "window_bytes", "edge_bytes", "srtt_us", "rto_us")
@@ -35,69 +42,99 @@ def steps_of(flow: DataFrame) -> DataFrame:
     last_sample = F.last(F.when(F.col("rtt_us") > 0, F.col("rtt_us")), ignorenulls=True)
     so_far = stream.rowsBetween(Window.unboundedPreceding, -1)
     steps = steps.withColumns(
-        {f"{name}_before": F.lag(name).over(stream) for name in before} | {"rtt_before": last_sample.over(so_far)}
+        {f"{name}_before": F.lag(name).over(stream) for name in before}
+        | {"rtt_before": last_sample.over(so_far), "is_last": F.lead("t").over(stream).isNull()}
     )
+    steps = steps.join(streams.select("stream", F.col("trip_us_p50").alias("trip_us")), "stream", "left")
     gap = F.col("t") - F.col("t_before")
-    patience = F.least(F.when(F.col("srtt_us_before") > 0, 2 * F.col("srtt_us_before")), F.col("rto_us_before"))
+    smoothed = F.when(F.col("srtt_us_before") > 0, F.col("srtt_us_before"))
+    trip = F.greatest(smoothed, F.col("trip_us"))
+    timeout = F.col("rto_us_before") + F.coalesce(trip - smoothed, F.lit(0))
+    patience = F.least(2 * trip + ACK_DELAY_US, timeout)
     busy = (F.col("in_flight_bytes_before") > 0) | (F.col("backlog_bytes_before") > 0)
     is_stall = F.coalesce(busy & (gap > patience) & (gap > STALL_MIN_US), F.lit(False))
-    return steps.withColumn("is_stall", is_stall).where("is_stall or rtt_us > 0 or backoff > 0")
-
-
-def rtt_by_stream(steps: DataFrame) -> DataFrame:
-    """Return figures of each stream: percentiles of exact samples (PROTOCOL 4.5), jitter, RTO and backoff.
-
-    Jitter is the mean difference of neighbouring samples.
-    """
-    sample = F.when(F.col("rtt_us") > 0, F.col("rtt_us"))
+    was_busy = F.coalesce(busy, F.lit(False)).cast("int")
+    is_busy = ((F.col("in_flight_bytes") > 0) | (F.col("backlog_bytes") > 0)) & ~F.col("is_last")
     return (
-        steps.groupBy("stream")
-        .agg(
-            F.count(sample).alias("samples"),
-            F.min(sample).alias("rtt_us_min"),
-            percentiles(sample, *_SHARES).alias("rtt"),
-            F.avg(F.abs(sample - F.col("rtt_before"))).alias("jitter_us"),
-            percentiles(F.when(sample.isNotNull(), F.col("rto_us")), 0.5)[0].alias("rto_us_p50"),
-            F.max("backoff").alias("backoff_max"),
-        )
-        .select(
-            "*",
-            *[F.col("rtt")[index].alias(f"rtt_us_p{round(share * 100)}") for index, share in enumerate(_SHARES)],
-        )
-        .drop("rtt")
+        steps.withColumns({"is_stall": is_stall, "turn": is_busy.cast("int") - was_busy})
+        .drop("trip_us", "is_last")
+        .where("is_stall or rtt_us > 0 or backoff > 0 or turn != 0")
     )
 
 
-def rtt_classes(steps: DataFrame) -> DataFrame:
-    """Count the samples of all streams by class of round trip and class of RTO over RTT.
+def busy_us(steps: DataFrame) -> DataFrame:
+    """Return one row with the time in which at least one sender was busy (`us`)."""
+    order = Window.orderBy("t")  # of few rows: the beginnings and ends of busy times, added up for each time
+    turns = steps.where("turn != 0").groupBy("t").agg(F.sum("turn").alias("turn"))
+    marks = turns.select(
+        F.sum("turn").over(order.rowsBetween(Window.unboundedPreceding, Window.currentRow)).alias("busy"),
+        (F.lead("t").over(order) - F.col("t")).alias("us"),
+    )
+    return marks.where("busy > 0").agg(F.coalesce(F.sum("us"), F.lit(0)).alias("us"))
+
+
+def receipts_by_stream(steps: DataFrame) -> DataFrame:
+    """Return figures of each stream: times from receipt to acknowledgement (PROTOCOL 4.5), RTO and backoff."""
+    sample = F.when(F.col("rtt_us") > 0, F.col("rtt_us"))
+    return steps.groupBy("stream").agg(
+        F.count(sample).alias("receipts"),
+        percentiles(sample, 0.5)[0].alias("receipt_us_p50"),
+        percentiles(F.when(sample.isNotNull(), F.col("rto_us")), 0.5)[0].alias("rto_us_p50"),
+        F.max("backoff").alias("backoff_max"),
+    )
+
+
+def samples_of(steps: DataFrame, ordered: DataFrame) -> DataFrame:
+    """Return all samples of two kinds (`of`), with the sample of the same stream before each.
+
+    "trip" is the time from sending to acknowledgement. "receipt" is the time from receipt to acknowledgement, less the
+    delay that the receiver reports: the sample that the transport itself takes, and from which its RTO is computed.
+    """
+    receipts = steps.where("rtt_us > 0").select(
+        F.lit("receipt").alias("of"), "t", F.col("rtt_us").alias("us"), F.col("rtt_before").alias("us_before"), "rto_us"
+    )
+    trips = ordered.where("trip_us is not null").select(
+        F.lit("trip").alias("of"),
+        F.col("acked_us").alias("t"),
+        F.col("trip_us").alias("us"),
+        F.col("trip_before").alias("us_before"),
+        F.lit(None).cast("long").alias("rto_us"),
+    )
+    return trips.unionByName(receipts)
+
+
+def trip_classes(samples: DataFrame) -> DataFrame:
+    """Count the samples of all streams by kind, by class of time, and by class of RTO over that time.
 
     The classes are logarithmic, 8 for each factor of 2 (about 27 for a factor of ten).
     """
-    sampled = steps.where("rtt_us > 0")
-    trip = F.floor(F.log2(F.col("rtt_us")) * 8).cast("int")
-    ratio = F.floor(F.log2(F.col("rto_us") / F.col("rtt_us")) * 8).cast("int")
-    return sampled.groupBy(trip.alias("rtt"), ratio.alias("rto_over_rtt")).agg(F.count("*").alias("n"))
+    trip = F.floor(F.log2(F.col("us")) * 8).cast("int")
+    ratio = F.floor(F.log2(F.col("rto_us") / F.col("us")) * 8).cast("int")
+    return samples.groupBy("of", trip.alias("us"), ratio.alias("rto_over_us")).agg(F.count("*").alias("n"))
 
 
-def rtt_over_time(steps: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
-    """Return round trip and RTO by time bucket, and one row without a bucket for the whole trace."""
-    sampled = steps.where("rtt_us > 0")
+def trips_over_time(samples: DataFrame, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
+    """Return the samples of each kind and the RTO by time bucket, and one row without a bucket for the whole trace."""
     bucket = F.floor((F.col("t") - begin_us) / bucket_us)
-    return sampled.rollup(bucket.alias("bucket")).agg(
+    by_time = samples.withColumn("bucket", bucket)
+    return by_time.groupingSets([[F.col("of"), F.col("bucket")], [F.col("of")]], "of", "bucket").agg(
         F.count("*").alias("samples"),
-        F.min("rtt_us").alias("us_min"),
-        percentiles("rtt_us", *_SHARES).alias("us"),
-        F.avg(F.abs(F.col("rtt_us") - F.col("rtt_before"))).alias("jitter_us"),
+        F.min("us").alias("us_min"),
+        percentiles("us", *_SHARES).alias("us"),
+        F.avg(F.abs(F.col("us") - F.col("us_before"))).alias("jitter_us"),
         percentiles("rto_us", 0.5).alias("rto"),
-        percentiles(F.col("rto_us") / F.col("rtt_us"), 0.5, 0.99).alias("rto_over_rtt"),
+        percentiles(F.col("rto_us") / F.col("us"), 0.5, 0.99).alias("rto_over_us"),
     )
 
 
 # stalls
 
 
-def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame) -> DataFrame:
-    """Return the stalls, each with the step that ended it, the events at its node meanwhile, and its cause (`why`)."""
+def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame, holes: DataFrame | None = None) -> DataFrame:
+    """Return the stalls, each with the step that ended it, the events at its node meanwhile, and its cause (`why`).
+
+    A silence in which the sender's writer lost records (`holes`, of `holes.table_of`) is not counted: it may be none.
+    """
     gap = F.col("t") - F.col("t_before")
     candidates = (
         steps.where("is_stall")
@@ -105,6 +142,7 @@ def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame) -> DataFr
         .select(
             "stream",
             "node",
+            "writer",
             "kind",
             "sequence",
             "attempt",
@@ -122,10 +160,14 @@ def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame) -> DataFr
         )
         .withColumn("stall", F.xxhash64("stream", "end_us", "sequence", "attempt", "kind"))
     )
+    if holes is not None:
+        in_hole = F.exists("holes", lambda hole: (hole["begin"] < F.col("end_us")) & (hole["end"] > F.col("start_us")))
+        candidates = candidates.join(F.broadcast(holes.drop("until_us")), "writer", "left")
+        candidates = candidates.where(~F.coalesce(in_hole, F.lit(False))).drop("holes")
     needless = packets.where("needless > 0").select("stream", "sequence", F.lit(True).alias("was_needless"))
     circumstances = _circumstances(candidates, events)
     known = candidates.join(circumstances, "stall", "left").join(needless, ["stream", "sequence"], "left")
-    return known.withColumn("why", _cause()).drop("stall")
+    return known.withColumn("why", _cause()).drop("stall", "writer")
 
 
 def _circumstances(stalls: DataFrame, events: DataFrame) -> DataFrame:

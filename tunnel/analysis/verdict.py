@@ -1,9 +1,11 @@
 """The verdict: a few sentences that say what limited goodput, and what the main causes were."""
 
+from typing import Any
+
 from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.words import CAUSES, STALLS, count, duration, percent, size
 
-__all__ = ["verdict"]
+__all__ = ["unknowns", "verdict"]
 
 _SHARE_OF_NOTE = 0.05  # of the total time of all streams
 _RATE_OF_NOTE = 0.001
@@ -18,6 +20,8 @@ def verdict(of: Analysis) -> list[str]:
 
 def _limit(of: Analysis) -> str:
     busy_us = of.totals["duration_us"] or 0
+    if not of.totals["packets"]:
+        return "The senders of the streams were not traced, so the trace does not tell what limited goodput."
     stalled_us = sum(row["us"] for row in of.stalls)
     if not busy_us or stalled_us < _SHARE_OF_NOTE * busy_us:
         share = percent(stalled_us / busy_us if busy_us else 0.0)
@@ -39,26 +43,50 @@ def _limit(of: Analysis) -> str:
     return text
 
 
+def unknowns(totals: dict[str, Any]) -> list[str]:
+    """Return sentences about that of which the trace does not tell whether it arrived."""
+    both, streams = totals["both_ends"], totals["streams"]
+    sentences = []
+    if not both:
+        sentences.append(
+            "No stream was traced at both ends, so the trace does not tell which transmissions were lost, and which "
+            "repeats were needless. To know that, trace both ends."
+        )
+    elif both < streams:
+        sentences.append(
+            f"Only {count(both)} of {count(streams)} streams were traced at both ends. Losses of the other streams "
+            "are unknown, and are not counted."
+        )
+    if totals["in_doubt"]:
+        sentences.append(
+            f"Packets of which it is unknown whether they were lost, because records of their receiver are missing: "
+            f"{count(totals['in_doubt'])}."
+        )
+    return sentences
+
+
 def _loss(of: Analysis) -> list[str]:
     totals, fit = of.totals, of.gilbert
-    if not totals["both_ends"]:
-        return ["Only one end of the streams was traced. To tell losses from needless repeats, trace both ends."]
+    unknown = unknowns(totals)
+    if not totals["judged"]:
+        return unknown
     if not totals["lost"]:
-        return ["No transmission was lost."]
-    rate = totals["lost"] / totals["packets"]
-    text = f"{count(totals['lost'])} of {count(totals['packets'])} transmissions were lost ({percent(rate, 2)})"
+        return ["No transmission was lost." if not unknown else "No loss is known.", *unknown]
+    rate = totals["lost"] / totals["judged"]
+    text = f"{count(totals['lost'])} of {count(totals['judged'])} transmissions were lost ({percent(rate, 2)})"
     if fit.get("mean_burst"):
         kind = "in bursts" if fit["burst_ratio"] and fit["burst_ratio"] > 1.5 else "one by one"
         text += f", {kind}: {fit['mean_burst']:.2g} packets at a time on average"
     if of.loss_stages:
         text += f". Most were lost here: {of.loss_stages[0]['stage']}"
     never = totals["never_arrived"]
-    ending = (
-        f". Packets that never arrived, not even by a later attempt: {count(never)}."
-        if never
-        else ". Every packet arrived in the end, by another attempt."
-    )
-    return [text + ending]
+    if never:
+        text += f". Packets that never arrived, not even by a later attempt: {count(never)}."
+    elif unknown or totals["open_packets"]:
+        text += ". No packet is known that did not arrive in the end, by another attempt."
+    else:
+        text += ". Every packet arrived in the end, by another attempt."
+    return [text, *unknown]
 
 
 def _repeats(of: Analysis) -> list[str]:
@@ -84,8 +112,8 @@ def _trace(of: Analysis) -> list[str]:
     sentences = []
     if missing:
         sentences.append(
-            f"Records missing from the trace itself: {count(missing)}. Because of them, packets may look lost that "
-            "were not."
+            f"Records missing from the trace itself: {count(missing)}. What happened meanwhile is unknown, and is "
+            "counted neither as a loss nor as a stall."
         )
     if of.problems:
         names = sorted({row["file"] for row in of.problems})

@@ -85,7 +85,7 @@ PROBLEMS = {
     "truncated": "ends in the middle of a record: the whole records before it are counted",
     "corrupt": "has damaged parts: the whole parts before and after them are counted",
     "duplicate": "is a copy of another file: its content is counted once",
-    "open": "is still being written, or was left behind by a process that died: it is not counted",
+    "open": "is still being written, or was left behind by a process that died: its whole parts are counted",
     "version": "has records of another version of this program: they are not counted",
     "lines": "has lines that are not valid records: they are not counted",
 }

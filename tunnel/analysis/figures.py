@@ -1,0 +1,104 @@
+"""The key figures, which the report shows first. A figure that the trace does not tell is shown as a dash."""
+
+from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.words import bits, count, duration, percent
+
+__all__ = ["key_figures"]
+
+Figure = tuple[str, str, str]
+
+
+def key_figures(of: Analysis) -> list[Figure]:
+    """Return the name, the value and the meaning of each key figure."""
+    if not of.totals or not of.totals.get("streams"):
+        return [("Events", count(sum(row["events"] for row in of.files)), "records that could be read")]
+    return [*_rates(of), *_repeats(of), *_times(of), *_streams(of)]
+
+
+def _rates(of: Analysis) -> list[Figure]:
+    totals = of.totals
+    span_us, busy_us = of.end_us - of.begin_us, totals["busy_us"]
+    payload = totals["payload_bytes"]
+    whole = bits(payload * 1e6 / span_us if span_us else None)
+    return [
+        (
+            "Goodput",
+            bits(payload * 1e6 / busy_us) if busy_us else whole,
+            "payload that arrived, each byte once, over "
+            + (
+                f"the {duration(busy_us)} in which a sender had bytes in flight or waiting; over the whole trace: "
+                f"{whole}"
+                if busy_us
+                else "the time of the whole trace, because the trace has no sender"
+            ),
+        ),
+        (
+            "Efficiency",
+            percent(_ratio(totals["useful_bytes"], totals["known_bytes"]), 2),
+            "bytes of packets that arrived, each counted once, as a share of all bytes sent, including repeats",
+        ),
+    ]
+
+
+def _repeats(of: Analysis) -> list[Figure]:
+    totals, fit = of.totals, of.gilbert
+    packets, judged, repeats = totals["packets"], totals["judged"], totals["judged_repeats"]
+    return [
+        (
+            "Repeats",
+            percent(_ratio(packets - totals["unique_packets"], packets), 2),
+            "transmissions that were not the first of their packet",
+        ),
+        (
+            "Needless repeats",
+            percent((_ratio(totals["needless"], repeats) or 0.0) if totals["both_ends"] else None),
+            "share of the repeats whose packet arrived by an earlier attempt, as the receiver's trace proves",
+        ),
+        (
+            "Loss",
+            percent(_ratio(totals["lost"], judged), 2),
+            "transmissions that did not arrive at the other end, as far as the trace tells",
+        ),
+        (
+            "Burst of losses",
+            f"{fit['mean_burst']:.2f} packets" if fit.get("mean_burst") else "–",
+            "mean length (1 / r of the Gilbert model); close to 1 if losses are independent and rare",
+        ),
+    ]
+
+
+def _times(of: Analysis) -> list[Figure]:
+    trips, receipts = (found.get("us") or [None, None, None] for found in (of.trips, of.receipts))
+    stalled = sum(row["us"] for row in of.stalls)
+    return [
+        (
+            "Round trip",
+            duration(trips[0]),
+            f"from sending to acknowledgement: the median; 99 % are below {duration(trips[2])}",
+        ),
+        (
+            "Receipt to acknowledgement",
+            duration(receipts[0]),
+            f"the part of it that sets the transport's timeout: the median; 99 % are below {duration(receipts[2])}",
+        ),
+        ("Jitter", duration(of.trips.get("jitter_us")), "mean difference between one round trip and the next"),
+        (
+            "Stalled",
+            percent(_ratio(stalled, of.totals["duration_us"])),
+            "share of the time of all streams in which the sender was silent although it had work to do",
+        ),
+    ]
+
+
+def _streams(of: Analysis) -> list[Figure]:
+    totals = of.totals
+    parts = [f"{totals['both_ends']} of them traced at both ends"]
+    if totals["one_end"]:
+        parts.append(f"{totals['one_end']} at one end")
+    if totals["unknown_ends"]:
+        parts.append(f"unknown of {totals['unknown_ends']}")
+    return [("Streams", count(totals["streams"]), f"directions of connections; {', '.join(parts)}")]
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return (part or 0) / whole if whole else None
