@@ -29,7 +29,13 @@ def _environment() -> dict[str, str]:
         "SPARK_LAUNCHER_OPTS": SHORT_LIVED,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    return {**os.environ, **small, "SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable}
+    return {
+        **os.environ,
+        **small,
+        "SPARK_HOME": home,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": "/nonexistent",
+    }
 
 
 def _daemon(directory: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:

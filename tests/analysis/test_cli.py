@@ -1,12 +1,18 @@
 """Messages of a command that cannot work, and the commands that work without Spark."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tunnel.analysis.cli import main
-from tunnel.exit_codes import OK, USAGE
+from tunnel.analysis.failures import JobError
+from tunnel.analysis.ledger import open_ledger
+from tunnel.exit_codes import INTERNAL, OK, USAGE
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter
 
@@ -27,7 +33,7 @@ def test_an_error_names_a_path_that_is_no_directory(tmp_path: Path, capsys: pyte
 def test_the_error_without_spark_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunnel.analysis.cli.find_spec", lambda name: None)
+    monkeypatch.setattr("tunnel.analysis.launch.find_spec", lambda name: None)
     assert main(["compact", str(tmp_path)]) == USAGE
     assert "pip install 'tunnel-transport[analysis]'" in capsys.readouterr().err
 
@@ -64,7 +70,7 @@ def test_a_temporary_directory_that_is_mounted_noexec_is_named(
     class Mounted:
         f_flag = os.ST_NOEXEC
 
-    monkeypatch.setattr("tunnel.analysis.cli._require_java", lambda: None)
+    monkeypatch.setattr("tunnel.analysis.launch._require_java", lambda: None)
     monkeypatch.setattr("os.statvfs", lambda path: Mounted)
     assert main(["report", str(tmp_path)]) == USAGE
     assert "is mounted noexec" in capsys.readouterr().err
@@ -76,9 +82,54 @@ def test_a_spark_that_does_not_start_is_one_line(
     def fails(*arguments: object, **options: object) -> None:
         raise RuntimeError("\n[GATEWAY] it ended\nsecond line")
 
-    monkeypatch.setattr("tunnel.analysis.cli._require_java", lambda: None)
+    monkeypatch.setattr("tunnel.analysis.launch._require_java", lambda: None)
     monkeypatch.setattr("tunnel.analysis.session.make_session", fails)
     assert main(["report", str(tmp_path), "--memory", "1x"]) == USAGE
     text = capsys.readouterr().err
     assert "Spark does not start ([GATEWAY] it ended): check --memory 1x" in text
-    assert "second line" not in text
+    assert text.count("\n") == 1
+
+
+def test_what_java_complains_of_is_the_reason(tmp_path: Path) -> None:
+    """Java's other lines are not shown."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho WARNING: something >&2\necho Error: this Java is too old >&2\nexit 1\n")
+    java.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tunnel.analysis", "compact", str(tmp_path)],
+        env=environment | {"JAVA_HOME": str(java.parent.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == USAGE
+    assert done.stderr.startswith("tunnel-traces: Spark does not start (Error: this Java is too old): check --memory")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["report", "compact"])
+def test_a_second_command_on_the_same_tables_is_refused_before_spark_starts(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_ledger(tmp_path / "_tables"):
+        assert main([command, str(tmp_path)]) == USAGE
+    text = capsys.readouterr().err
+    assert f"another command is adding to the tables in {tmp_path / '_tables'} (process {os.getpid()} on " in text
+    assert text.count("\n") == 1
+
+
+def test_a_failed_job_is_one_line_and_not_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def running(*arguments: object, **options: object) -> Iterator[None]:
+        yield None
+
+    def fails(*arguments: object) -> None:
+        raise JobError("Spark's job failed")
+
+    monkeypatch.setattr("tunnel.analysis.cli.running_spark", running)
+    monkeypatch.setattr("tunnel.analysis.ingest.compact", fails)
+    assert main(["compact", str(tmp_path)]) == INTERNAL
+    assert capsys.readouterr().err == "tunnel-traces: Spark's job failed\n"

@@ -1,21 +1,19 @@
 """The command `tunnel-traces`, which turns trace files into tables, a report, or qlog."""
 
 import argparse
-import os
-import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tunnel.analysis.failures import JobError, NoTracesError, SetupError, failure_of
+from tunnel.analysis.intake import compressed_bytes
+from tunnel.analysis.launch import running_spark
 from tunnel.analysis.ledger import LedgerError, open_ledger
 from tunnel.command_line import LOG_LEVELS, CommandAdder, configure_log, exit_code_of
 from tunnel.exit_codes import EXIT_CODES, INTERNAL, OK
@@ -108,54 +106,14 @@ def _tables(options: argparse.Namespace) -> Path:
 
 @contextmanager
 def _started(options: argparse.Namespace) -> Iterator[Any]:
-    """Yield a SparkSession, and stop it in the end. Spark is imported only by the commands that need it."""
-    session = _session(options)
+    """Yield a SparkSession, and stop it in the end."""
+    brief = compressed_bytes(options.directory) < _BRIEF_BYTES
+    _progress("starting Spark")
     try:
-        yield session
+        with running_spark(options.master, options.memory, brief=brief, show_log=options.log == "debug") as session:
+            yield session
     finally:
         _progress("")
-        session.stop()
-
-
-def _session(options: argparse.Namespace) -> Any:
-    if find_spec("pyspark") is None:
-        raise UsageError("Spark is not installed: pip install 'tunnel-transport[analysis]', and Java 17 or later")
-    from tunnel.analysis.intake import compressed_bytes
-    from tunnel.analysis.session import make_session
-
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has started Java
-        _require_java()
-    if not options.master:
-        _require_executable(Path(tempfile.gettempdir()))
-    _progress("starting Spark")
-    brief = compressed_bytes(options.directory) < _BRIEF_BYTES
-    try:
-        return make_session(options.master, memory=options.memory, brief=brief)
-    except Exception as error:  # the classes differ between versions of Spark, and some are of Java
-        _progress("")
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        master = f"--master {options.master}, " if options.master else ""
-        raise UsageError(
-            f"Spark does not start ({reason}): check {master}--memory {options.memory}, and that `java -version` says "
-            "17 or later; the lines above are Java's own"
-        ) from error
-
-
-def _require_java() -> None:
-    """Raise UsageError if there is no Java: Spark's script would say so in lines that name only its own variables."""
-    home = os.environ.get("JAVA_HOME", "")
-    if shutil.which(str(Path(home, "bin", "java")) if home else "java") is None:
-        where = f"JAVA_HOME is {home!r}, which holds no bin/java" if home else "no `java` is in the PATH"
-        raise UsageError(f"Spark needs Java, but {where}: install Java 17 or later, or set JAVA_HOME to its directory")
-
-
-def _require_executable(directory: Path) -> None:
-    """Raise UsageError if programs in the directory cannot be run: Spark unpacks native libraries there."""
-    if os.statvfs(directory).f_flag & os.ST_NOEXEC:
-        raise UsageError(
-            f"Spark unpacks native libraries into {directory}, which is mounted noexec, so it could not load them: "
-            "set TMPDIR to a directory that allows it, as in TMPDIR=$HOME tunnel-traces ..."
-        )
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -1,7 +1,6 @@
 """The Spark session, on this machine or on a cluster, with settings chosen by measurement."""
 
 import os
-import sys
 
 from pyspark.sql import SparkSession
 
@@ -43,6 +42,7 @@ def make_session(
     memory: str = "3g",
     brief: bool = False,
     ui: bool = False,
+    show_log: bool = False,
     settings: dict[str, str] | None = None,
 ) -> SparkSession:
     """Return a session on `master`, by default on all cores of this machine; under spark-submit, on its master.
@@ -50,15 +50,13 @@ def make_session(
     `brief` means that there is little to do, so that a quick start matters more than fast code. `settings` override all
     other settings. `memory` applies only to a Spark on this machine.
     """
-    # Workers must run the same Python. Below, a fixed address avoids a lookup of this machine's name.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     builder = SparkSession.builder.appName("tunnel-traces")
     chosen = {**_SETTINGS, "spark.ui.enabled": str(ui).lower()}
     if master or not under_submit:
         builder = builder.master(master or "local[*]")
     if not under_submit and (master or "local").startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # avoids a lookup of this machine's name
         chosen |= {**_LOCAL_SETTINGS, **(_BRIEF if brief else {}), "spark.driver.memory": memory}
     temporary = os.environ.get("TMPDIR")
     if temporary:  # Java does not look at it, but Spark's native libraries need a directory that is not noexec
@@ -67,5 +65,5 @@ def make_session(
     for name, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel("WARN" if show_log else "OFF")  # errors reach the command as exceptions
     return session
