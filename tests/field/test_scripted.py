@@ -1,0 +1,192 @@
+"""The scripted proxy: each behaviour, before an upstream that answers every request with its body and head."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.field.flows import SCANNED
+from tests.field.messages import Head, encode, read_body, read_head
+from tests.field.scripted import BEHAVIOURS, Behaviour, ScriptedProxy
+from tests.support.loops import in_loop
+
+_WAIT_S = 20  # only a hanging proxy reaches it
+
+
+async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer with the names of the request's fields, its version, and its body."""
+    head = await read_head(reader)
+    assert head is not None
+    body = await read_body(reader, head, is_answer=False)
+    fields = {"x-fields": " ".join(head.fields), "x-version": head.words[2]}
+    writer.write(encode("HTTP/1.1 200 OK", fields, body, {}))
+    await writer.drain()
+    writer.close()
+
+
+Connect = Callable[[], Awaitable["Client"]]
+
+
+class Client:
+    """A client's connection to the proxy."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self, body: bytes = b"", fields: dict[str, str] | None = None) -> tuple[Head, bytes]:
+        self.writer.write(encode("POST /x HTTP/1.1", {"host": "h", "authorization": "a", **(fields or {})}, body, {}))
+        head = await read_head(self.reader)
+        if head is None:
+            raise ConnectionResetError
+        return head, await read_body(self.reader, head, is_answer=True)
+
+    async def statuses(self, count: int) -> str:
+        return " ".join([(await self.ask())[0].words[1] for _ in range(count)])
+
+
+@asynccontextmanager
+async def a_front(behaviour: Behaviour, upstream: int) -> AsyncIterator[Connect]:
+    """A proxy before that port; yields a function that connects a client. At the end no connection is left."""
+    clients: list[Client] = []
+    serving: list[asyncio.Task[Any] | None] = []
+    proxy = ScriptedProxy(behaviour, upstream)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        await proxy.serve(reader, writer)
+
+    front = await asyncio.start_server(serve, "127.0.0.1", 0)
+
+    async def connect() -> Client:
+        clients.append(Client(*await asyncio.open_connection("127.0.0.1", front.sockets[0].getsockname()[1])))
+        return clients[-1]
+
+    async with asyncio.timeout(_WAIT_S), front:
+        try:
+            yield connect
+        finally:
+            for client in clients:
+                client.writer.close()
+            await asyncio.gather(*[task for task in serving if task is not None])
+
+
+@asynccontextmanager
+async def a_proxy(behaviour: Behaviour) -> AsyncIterator[Connect]:
+    """A proxy before an upstream that answers everything."""
+    upstream = await asyncio.start_server(answer_all, "127.0.0.1", 0)
+    async with upstream, a_front(behaviour, upstream.sockets[0].getsockname()[1]) as connect:
+        yield connect
+
+
+@in_loop
+async def test_it_forwards() -> None:
+    async with a_proxy(Behaviour()) as connect:
+        client = await connect()
+        head, body = await client.ask(b"abc", {"tunnel-role": "endpoint"})
+        assert (head.words[1], body, head.fields["x-version"]) == ("200", b"abc", "HTTP/1.1")
+        assert "tunnel-role" in head.fields["x-fields"]
+        assert await client.statuses(3) == "200 200 200"
+
+
+@in_loop
+async def test_a_login_page_first() -> None:
+    async with a_proxy(Behaviour(login_first=2)) as connect:
+        client = await connect()
+        head, _ = await client.ask()
+        assert head.fields["location"] == "http://login.invalid/"
+        assert await client.statuses(2) == "302 200"
+
+
+@pytest.mark.parametrize("status", [302, 403])
+@in_loop
+async def test_an_outage_begins_once_bytes_have_moved(status: int) -> None:
+    async with a_proxy(Behaviour(outage_status=status, outage_after_bytes=10, outage_s=_WAIT_S)) as connect:
+        client = await connect()
+        assert (await client.ask(b"12345"))[1] == b"12345"
+        assert await client.statuses(2) == f"{status} {status}"
+
+
+@in_loop
+async def test_an_outage_ends() -> None:
+    async with a_proxy(Behaviour(outage_status=403, outage_after_bytes=1, outage_s=0)) as connect:
+        client = await connect()
+        assert (await client.ask(b"12345"))[1] == b"12345"
+        assert await client.statuses(2) == "200 200"
+
+
+@in_loop
+async def test_empty_answers() -> None:
+    async with a_proxy(Behaviour(empty_every=3)) as connect:
+        client = await connect()
+        assert [(await client.ask(b"x"))[1] for _ in range(6)] == [b"x", b"x", b"", b"x", b"x", b""]
+
+
+@in_loop
+async def test_further_connections_wait() -> None:
+    async with a_proxy(Behaviour(connections_max=1)) as connect:
+        first, second = await connect(), await connect()
+        assert await first.statuses(1) == "200"
+        waiting = asyncio.ensure_future(second.statuses(1))
+        assert await first.statuses(2) == "200 200"
+        assert not waiting.done()
+        first.writer.close()
+        assert await waiting == "200"
+
+
+@pytest.mark.parametrize(("closes", "told"), [("told", "close"), ("silently", None)])
+@in_loop
+async def test_it_closes_after_an_answer(closes: str, told: str | None) -> None:
+    async with a_proxy(Behaviour(closes=closes)) as connect:
+        client = await connect()
+        head, _ = await client.ask()
+        assert head.fields.get("connection") == told
+        assert await client.reader.read() == b""
+
+
+@in_loop
+async def test_unknown_headers_are_stripped_both_ways() -> None:
+    async with a_proxy(Behaviour(strips_headers=True)) as connect:
+        head, _ = await (await connect()).ask(b"", {"tunnel-role": "endpoint", "cache-control": "no-store"})
+        assert set(head.fields) == {"content-length"}
+
+
+@in_loop
+async def test_http_10() -> None:
+    async with a_proxy(Behaviour(http_10=True)) as connect:
+        client = await connect()
+        head, _ = await client.ask()
+        assert (head.words[0], head.fields["x-version"]) == ("HTTP/1.0", "HTTP/1.0")
+        assert await client.reader.read() == b""
+
+
+@pytest.mark.parametrize(("scans", "status"), [("403", "403"), ("page", "200")])
+@in_loop
+async def test_a_scanner_answers_in_place_of_the_relay(scans: str, status: str) -> None:
+    async with a_proxy(Behaviour(scans=scans)) as connect:
+        client = await connect()
+        head, body = await client.ask(b"before " + SCANNED[0] + b" after")
+        assert (head.words[1], b"blocked" in body) == (status, True)
+        assert (await client.ask(b"harmless"))[1] == b"harmless"
+
+
+@in_loop
+async def test_a_scanner_resets() -> None:
+    async with a_proxy(Behaviour(scans="reset")) as connect:
+        with pytest.raises(ConnectionResetError):
+            await (await connect()).ask(SCANNED[1])
+
+
+@in_loop
+async def test_an_upstream_that_is_down_is_a_502() -> None:
+    upstream = await asyncio.start_server(answer_all, "127.0.0.1", 0)
+    port = upstream.sockets[0].getsockname()[1]
+    upstream.close()
+    await upstream.wait_closed()
+    async with a_front(Behaviour(), port) as connect:
+        assert await (await connect()).statuses(1) == "502"
+
+
+def test_every_behaviour_does_something() -> None:
+    assert all(behaviour != Behaviour() for behaviour in BEHAVIOURS.values())
