@@ -59,6 +59,16 @@ def _tell(line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
+def _require_all(is_written: bool, names: set[str]) -> None:
+    """Raise ValueError if the document would lack rows."""
+    missing = [row.name for row in ROWS if row.name not in names]
+    if is_written and missing:
+        raise ValueError(
+            f"the document needs every row, and {', '.join(missing)} would be missing: leave out --only, or --add the "
+            "results of an earlier run"
+        )
+
+
 def _merge(old: list[Result], new: list[Result]) -> list[Result]:
     """All results in the order of the table; new ones replace old ones."""
     found = {(result.row, result.carrier): result for result in [*old, *new]}
@@ -74,6 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         rows = find_rows(options.only)
         old = msgspec.json.decode(options.add.read_bytes(), type=list[Result]) if options.add else []
+        _require_all(options.write, {row.name for row in rows} | {result.row for result in old})
     except (ValueError, OSError) as error:
         print(f"field: {error}", file=sys.stderr)
         return USAGE

@@ -52,7 +52,7 @@ class Run:
         """Record a broken transfer for these parts."""
         try:
             yield
-        except (BrokenError, OSError) as error:
+        except (BrokenError, NotReadyError, OSError) as error:
             for part in parts:
                 self.result.broken.setdefault(part, str(error))
 

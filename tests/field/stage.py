@@ -38,6 +38,7 @@ exit = true
 """
 _ATTACH_S = 45.0  # `tunnel forward` itself tries for 30 s
 _END_S = 2.0  # a client that closed its output is about to end
+_STATUS_S = 10.0
 _DOCTOR_S = 240.0
 _NO_PROXIES = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "no_proxy"), "")
 
@@ -188,12 +189,11 @@ class Stage:
     def used_carrier(self) -> str:
         """The carrier that the client uses now, as `tunnel status` learns it; empty if it does not say."""
         for path in (self._directory / "run" / "tunnel").glob("*.sock"):
-            with socket.socket(socket.AF_UNIX) as sock:
-                sock.settimeout(10)
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(_STATUS_S)
                 sock.connect(str(path))
                 text = b"".join(iter(lambda: sock.recv(1 << 16), b""))
-            report = msgspec.json.decode(text)
-            return str(report["carrier"]).split(" ")[0]
+                return str(msgspec.json.decode(text)["carrier"]).split(" ")[0]
         return ""
 
     async def replace_relay(self) -> None:

@@ -66,7 +66,11 @@ def test_a_new_result_replaces_an_earlier_one(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [(["--only", "nowhere"], "no row is named nowhere"), (["--add", "missing.json"], "No such file")],
+    [
+        (["--only", "nowhere"], "no row is named nowhere"),
+        (["--add", "missing.json"], "No such file"),
+        (["--only", "direct", "--write"], "and apache, "),
+    ],
 )
 def test_wrong_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(arguments) == 2
@@ -84,8 +88,8 @@ def test_the_document_is_written_on_demand(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(command, "write_document", lambda results, machine, date: written.append(len(results)))
     command.main(["--only", "direct"])
     assert written == []
-    command.main(["--only", "direct", "--write"])
-    assert written == [2]
+    command.main(["--write"])
+    assert written == [2 * len(ROWS)]
 
 
 def test_a_known_part_that_is_whole_is_named(

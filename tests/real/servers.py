@@ -22,6 +22,7 @@ from typing import Any
 
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import READY_S, NotReadyError, Process
+from tests.support.programs import search_path
 
 __all__ = [
     "CONFIG",
@@ -67,7 +68,8 @@ class Server(Process):
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
     ) -> None:
-        super().__init__(command, ready=ready, environment=environment, directory=directory)
+        places = {"PATH": search_path(), **(environment or {})}
+        super().__init__(command, ready=ready, environment=places, directory=directory)
         self.port = port
         self._is_up = is_up or _takes_connections
 

@@ -5,19 +5,19 @@ import os
 import shutil
 from pathlib import Path
 
-__all__ = ["find_program"]
+__all__ = ["find_program", "search_path"]
 
 _POSTGRES = Path("/usr/lib/postgresql")
 _FIELD = Path(__file__).parents[2] / "build" / "field" / "venv" / "bin"
 
 
+def search_path() -> str:
+    """The path of this process, and those folders after it."""
+    versions = sorted(_POSTGRES.glob("[0-9]*"), key=lambda path: (len(path.name), path.name), reverse=True)
+    folders = ["/usr/sbin", str(_FIELD), *(str(version / "bin") for version in versions)]
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
+
+
 def find_program(name: str) -> str | None:
     """The program's absolute path, or None."""
-    versions = sorted(_POSTGRES.glob("[0-9]*"), key=lambda path: (len(path.name), path.name), reverse=True)
-    places = [
-        os.environ.get("PATH", os.defpath),
-        "/usr/sbin",
-        str(_FIELD),
-        *(str(version / "bin") for version in versions),
-    ]
-    return shutil.which(name, path=os.pathsep.join(places))
+    return shutil.which(name, path=search_path())

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.field.hops.hop import Ground, Hop, fill, run_program, write_config
-from tests.support.programs import find_program
 
 __all__ = ["mitmproxy", "privoxy", "tinyproxy"]
 
@@ -44,7 +43,7 @@ def mitmproxy() -> Hop:
     def command(directory: Path, ground: Ground, port: int) -> list[str]:
         options = [f"confdir={directory}", f"ssl_verify_upstream_trusted_ca={ground.ca}", "flow_detail=0"]
         settings = [word for option in options for word in ("--set", option)]
-        return [find_program("mitmdump") or "mitmdump", "--listen-host", "127.0.0.1", "-p", str(port), *settings]
+        return ["mitmdump", "--listen-host", "127.0.0.1", "-p", str(port), *settings]
 
     hop = _configured("mitmdump", command)
     return Hop(hop.program, hop.start, is_proxy=True, ca=lambda there: there / "mitmdump" / "mitmproxy-ca-cert.pem")

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.field.hops.hop import Ground, Hop, fill, run_program, write_config
-from tests.support.programs import find_program
 
 __all__ = ["caddy", "envoy", "lighttpd", "scripted", "varnish"]
 
@@ -59,8 +58,7 @@ def envoy(template: str) -> Hop:
     """Envoy with this static configuration."""
 
     def command(file: Path, port: int) -> list[str]:
-        program = find_program("envoy") or "envoy"
-        return [program, "-c", str(file), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]
+        return ["envoy", "-c", str(file), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]
 
     return _configured("envoy", template, command)
 
