@@ -2,34 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from tests.field import target
+from tests.field.rig import serving
 from tests.field.transfers import BrokenError, Echoes, download, echo_p50_ms, pour, upload
 from tests.support.loops import in_loop
 
 SIZE = 600_000
 PLENTY_S = 30.0
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def serving(serve: Serve) -> AsyncIterator[int]:
-    """Serve at a port; wait for the end of every connection."""
-    tasks: list[asyncio.Task[Any] | None] = []
-
-    async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(asyncio.current_task())
-        await serve(reader, writer)
-
-    server = await asyncio.start_server(tracked, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
-        await asyncio.gather(*[task for task in tasks if task is not None])
 
 
 async def nothing() -> None:
