@@ -7,7 +7,7 @@ import msgspec
 
 from tests.field.rows import ROWS, Row
 
-__all__ = ["PARTS", "Bare", "Doctor", "Outcome", "Result", "complaints", "judge", "mended"]
+__all__ = ["PARTS", "Bare", "Doctor", "Outcome", "Result", "complaints", "judge", "known_reason", "mended"]
 
 PARTS = ("attach", "up", "down", "echo", "idle", "kill", "doctor")
 """The parts of a measurement, in their order."""
@@ -84,14 +84,15 @@ def _doctor_complaints(result: Result, doctor: Doctor) -> Iterator[tuple[str, st
         yield "doctor", f"says {doctor.summary!r} (exit code {doctor.code}), but the tunnel {works}"
 
 
-def _is_known(row: Row, carrier: str, part: str) -> bool:
-    return part in row.known or f"{carrier}:{part}" in row.known
+def known_reason(row: Row, carrier: str, part: str) -> str:
+    """The reason for which this part is known not to be whole; empty if it must be."""
+    return row.known.get(f"{carrier}:{part}") or row.known.get(part, "")
 
 
 def judge(row: Row, result: Result) -> Outcome:
     """Judge a result by what its row promises."""
     found = list(complaints(row, result))
-    if any(not _is_known(row, result.carrier, part) for part, _ in found):
+    if any(not known_reason(row, result.carrier, part) for part, _ in found):
         return Outcome.FAILED
     if found:
         return Outcome.KNOWN

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tests.field.results import Outcome, Result, complaints, judge
+from tests.field.results import Outcome, Result, complaints, judge, known_reason
 from tests.field.rows import ROWS, Row
 
 __all__ = ["COLUMNS", "cells", "render_markdown", "render_text"]
@@ -47,9 +47,11 @@ def _doctor(result: Result) -> str:
 
 
 def _outcome(row: Row, result: Result) -> str:
-    outcome = judge(row, result)
-    found = "; ".join(f"{part}: {text}" for part, text in complaints(row, result))
-    return f"{outcome.value} ({found})" if found else outcome.value
+    found = [
+        f"{part}: {text}" + (f" ({reason})" if (reason := known_reason(row, result.carrier, part)) else "")
+        for part, text in complaints(row, result)
+    ]
+    return ": ".join([judge(row, result).value, *(["; ".join(found)] if found else [])])
 
 
 def cells(result: Result) -> tuple[str, ...]:

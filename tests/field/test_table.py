@@ -2,8 +2,12 @@
 
 import datetime
 
+import pytest
+
+from tests.field import table
 from tests.field.document import render_document
 from tests.field.results import Bare, Doctor, Result
+from tests.field.rows import Row
 from tests.field.table import COLUMNS, cells, render_markdown, render_text
 
 BARE = Bare(up_bps=200e6, down_bps=400e6, echo_ms=0.1)
@@ -39,7 +43,13 @@ def test_the_cells_of_a_whole_result() -> None:
 def test_parts_that_broke_are_no_and_the_reason_is_in_the_outcome() -> None:
     found = cells(Result("caddy", "poll", used="poll", broken={"up": "no | way"}))
     assert found[2:8] == ("no", "no", "", "no", "no", "no")
-    assert found[-1] == "FAILED (up: no | way)"
+    assert found[-1] == "FAILED: up: no | way"
+
+
+def test_a_known_fault_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row("caddy", "Caddy", known={"up": "answers 502"})
+    monkeypatch.setattr(table, "_ROWS", {"caddy": row})
+    assert cells(Result("caddy", "poll", broken={"up": "reset"}))[-1] == "known: up: reset (answers 502)"
 
 
 def test_a_refusal_has_no_figures() -> None:
