@@ -10,6 +10,8 @@ from tests.carriers.test_poll import server_tls
 
 __all__ = ["Origin", "answer", "optional_certificates"]
 
+_HEAD_BYTES_MAX = 1 << 20
+
 
 def answer(status: str, body: bytes = b"", **headers: str) -> bytes:
     """Return the bytes of a response, with the length of its body."""
@@ -40,7 +42,7 @@ class Origin:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls, limit=_HEAD_BYTES_MAX)
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
         return self

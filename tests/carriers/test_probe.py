@@ -6,10 +6,12 @@ import pytest
 from loadtests.harness.ports import hold_port
 from tests.carriers.origin import Origin, answer
 from tests.carriers.test_poll import server_tls
+from tests.servlet.rig import TOKENS, settings
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.probe import ProbeError, Prober
+from tunnel.carriers.probe import MULTIPART, ProbeError, Prober
 from tunnel.carriers.probe_certificate import issuer_of
+from tunnel_servlet.web.running import RunningRelay
 
 
 @in_loop
@@ -50,3 +52,60 @@ async def test_the_token_of_a_probe_follows_no_redirect() -> None:
             assert (await prober.attach()).status == 307
         assert other.heads == []
         assert "Authorization: Bearer tnl_x" in relay.heads[0]
+
+
+@in_loop
+async def test_requests_that_hops_answer_carry_no_token() -> None:
+    async with (
+        Origin(answer("400 Bad Request", b"<address>Apache/2.4", Server="Apache/2.4")) as hop,
+        Prober(Dialing(hop.url, token="tnl_x", proxy=None)) as prober,
+    ):
+        for reply in (await prober.odd_expectation(), await prober.big_head()):
+            assert (reply.kind, reply.status, reply.headers["server"]) == ("foreign", 400, "Apache/2.4")
+            assert reply.page.startswith("<address>Apache")
+        assert "tnl_x" not in "".join(hop.heads)
+        assert "Expect: tunnel-doctor" in hop.heads[0]
+
+
+@in_loop
+async def test_questions_are_answered_with_as_many_bytes_and_change_nothing() -> None:
+    async with (
+        RunningRelay(settings()) as relay,
+        Prober(Dialing(f"http://{relay.addresses[0]}", token=TOKENS["ann"], proxy=None)) as prober,
+    ):
+        await prober.attach()
+        for size in (4 << 10, 64 << 10, 1 << 20):
+            assert (await prober.ask(size)).bytes < 512
+            large = await prober.fetch(size)
+            assert large.kind == "answer"
+            assert size - 1024 < large.bytes <= size
+        assert (await prober.fetch(1 << 20)).bytes < 256
+
+
+@in_loop
+async def test_other_forms_of_body_reach_a_relay() -> None:
+    async with (
+        RunningRelay(settings()) as relay,
+        Prober(Dialing(f"http://{relay.addresses[0]}", token=TOKENS["ann"], proxy=None)) as prober,
+    ):
+        for form in (MULTIPART, "text/plain"):
+            assert (await prober.attach_as(form)).kind in ("status", "attached")
+
+
+@in_loop
+async def test_a_fresh_prober_opens_a_connection_for_each_exchange() -> None:
+    async with (
+        Origin(answer("200 OK")) as hop,
+        Prober(Dialing(hop.url, token="tnl_x", proxy=None)) as prober,
+    ):
+        await prober.attach()
+        await prober.attach()
+        assert len(set(hop.ports)) == 1
+        prober.is_fresh = True
+        await prober.attach()
+        await prober.attach()
+        assert len(set(hop.ports)) == 3
+        prober.is_fresh = False
+        await prober.reconnect()
+        await prober.attach()
+        assert len(set(hop.ports)) == 4

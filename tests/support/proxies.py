@@ -31,6 +31,10 @@ class UpstreamProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def dial(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a target."""
+        return await asyncio.open_connection(host, port)
+
     def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._connection(reader, writer))
         self._tasks[task] = None
@@ -46,7 +50,7 @@ class UpstreamProxy:
                 return
             method, target, _ = head.split(b" ", 2)
             host, port = urlsplit(target if b"://" in target else b"//" + target).netloc.rsplit(b":", 1)
-            far_reader, far_writer = await asyncio.open_connection(host.decode(), int(port))
+            far_reader, far_writer = await self.dial(host.decode(), int(port))
             with contextlib.closing(far_writer):
                 if method == b"CONNECT":
                     writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")

@@ -2,7 +2,8 @@
 
 import json
 
-from tunnel_client.doctor.findings import Finding, Report, Verdict, render_finding, render_summary
+from tunnel.exit_codes import INTEGRITY, OK, UNREACHABLE
+from tunnel_client.doctor.findings import Finding, Report, Verdict, counted, render_finding, render_summary
 
 
 def test_lines_are_broken_and_indented() -> None:
@@ -34,6 +35,20 @@ def test_the_first_problem_decides_the_exit_code_and_all_are_reported() -> None:
     assert found["version"] == 1
     assert found["findings"][0] == {"step": "a", "verdict": "ok", "text": "fine", "advice": "", "data": {"ms": 1}}
     assert "told" not in found
+
+
+def test_every_problem_sets_the_exit_code() -> None:
+    report = Report("http://relay")
+    report.add("a", Verdict.NOTE, "odd")
+    assert report.exit_code == OK
+    report.add("b", Verdict.PROBLEM, "bad")
+    assert report.exit_code == UNREACHABLE
+    report.add("c", Verdict.PROBLEM, "worse", exit_code=INTEGRITY)
+    assert report.exit_code == UNREACHABLE
+
+
+def test_numbers_have_their_noun() -> None:
+    assert [counted(1, "note"), counted(2, "note")] == ["1 note", "2 notes"]
 
 
 def test_a_finding_without_advice_ends_with_its_text() -> None:

@@ -1,0 +1,75 @@
+"""The doctor's link: it works only if data passes in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from tests.carriers.origin import Origin, answer
+from tests.servlet.rig import TOKENS, settings
+from tests.support.loops import in_loop
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.probe import Prober
+from tunnel.wire import Answer, encode_envelope
+from tunnel_servlet.web.running import RunningRelay
+
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tunnel-link/1\r\n\r\n"
+ACCEPTED = b"".join(encode_envelope(Answer(0xFFFF, 0, 0)))
+SILENCE_S = 0.1  # after which the doctor gives up: every test but the last ends with a failure
+
+
+class Script(Origin):
+    """Passes exchanges on to a relay, and answers requests for links with `response`."""
+
+    def __init__(self, response: bytes, relay: int) -> None:
+        super().__init__(response)
+        self._relay = relay
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"GET /link" in head:
+                writer.write(self.response)
+                await reader.read()
+                return
+            there, back = await asyncio.open_connection("127.0.0.1", self._relay)
+            with contextlib.closing(back):
+                back.write(head + await reader.read(1 << 16))
+                writer.write(await there.read(1 << 16))
+
+
+async def tried(response: bytes) -> str:
+    async with (
+        RunningRelay(settings()) as relay,
+        Script(response, relay.addresses[0].port) as script,
+        Prober(Dialing(script.url, token=TOKENS["ann"], proxy=None)) as prober,
+    ):
+        await prober.attach()
+        return await prober.link(SILENCE_S)
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (SWITCHING, "upgraded (HTTP 101), but nothing came over it within 0.1 s"),
+        (SWITCHING + ACCEPTED, "upgraded (HTTP 101), but data towards the relay did not pass within 0.1 s"),
+        (SWITCHING + b"<html>" * 20, "upgraded, but then it ended: not a relay's answer to a link"),
+        (answer("403 Forbidden", b"no"), "HTTP 403 instead of an upgrade: no"),
+        (b"", "no answer to the request for an upgrade within 0.1 s"),
+    ],
+)
+async def test_a_hop_that_does_not_carry_a_link(response: bytes, reason: str) -> None:
+    assert reason in await tried(response)
+
+
+@in_loop
+async def test_a_link_that_carries_data_both_ways() -> None:
+    async with RunningRelay(settings()) as relay:
+        url = f"http://{relay.addresses[0]}"
+        async with Prober(Dialing(url, token=TOKENS["ann"], proxy=None)) as prober:
+            await prober.attach()
+            assert await prober.link(10) == ""
+            assert (await prober.exchange()).kind == "answer"  # the link left nothing behind

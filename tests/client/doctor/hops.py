@@ -1,0 +1,134 @@
+"""Hops that a test scripts request by request, in front of a real relay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from tests.client.rig import Handler, Rig
+
+__all__ = ["Request", "connections_at_most", "hop", "opening_proxy", "says"]
+
+_HEAD_BYTES_MAX = 1 << 20
+_UPGRADE = re.compile(rb"(?im)^(?:upgrade|connection):[^\n]*\n")
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
+
+
+@dataclass
+class Request:
+    """A request at a hop. `number` counts all of them from 1; `relay` is the port of the relay."""
+
+    number: int
+    head: bytes
+    body: bytes
+    relay: int
+
+    async def pass_on(self) -> tuple[bytes, bytes]:
+        """Ask the relay, without a header that upgrades the connection; return head and body of its answer."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.relay, limit=_HEAD_BYTES_MAX)
+        try:
+            writer.write(_UPGRADE.sub(b"", self.head) + self.body)
+            head, body = await _message(reader)
+        finally:
+            writer.close()
+        return head, body
+
+
+Script = Callable[[Request], Awaitable[bytes]]
+"""Returns the bytes to answer; the hop ends the connection after an answer without a length."""
+
+
+def says(status: str, body: bytes = b"", **headers: str) -> bytes:
+    """Return an answer of the hop itself."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {text}" for name, text in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def hop(rig: Rig, script: Script, *, closes: bool = False) -> str:
+    """Start a hop and return its URL. `closes`: it ends each connection after an answer, without saying so."""
+    relay = rig.running.addresses[0].port
+    count = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                head, body = await _message(reader)
+                count += 1
+                answer = await script(Request(count, head, body, relay))
+                writer.write(answer)
+                await writer.drain()
+                if closes or not _LENGTH.search(answer) or b"\r\nConnection: close\r\n" in answer:
+                    break
+        writer.close()
+
+    return f"http://127.0.0.1:{_listen(rig, serve)}"
+
+
+def connections_at_most(rig: Rig, most: int) -> str:
+    """Start a hop that resets every connection above this number; return its URL."""
+    relay = rig.running.addresses[0].port
+    live = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal live
+        if live >= most:
+            writer.transport.abort()
+            return
+        live += 1
+        try:
+            there = await asyncio.open_connection("127.0.0.1", relay)
+            await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
+        finally:
+            live -= 1
+
+    return f"http://127.0.0.1:{_listen(rig, serve)}"
+
+
+def opening_proxy(rig: Rig, tls: ssl.SSLContext, via: str) -> str:
+    """Start a forward proxy that opens TLS with a certificate of its own and adds `Via`; return its URL."""
+    relay = rig.running.addresses[0].port
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+            await writer.start_tls(tls)
+            while True:
+                head, body = await Request(0, *await _message(reader), relay).pass_on()
+                writer.write(head[:-2] + f"Via: {via}\r\n\r\n".encode() + body)
+                await writer.drain()
+        writer.close()
+
+    return f"http://127.0.0.1:{_listen(rig, serve)}"
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    return head, await reader.readexactly(int(length[1])) if length else b""
+
+
+def _listen(rig: Rig, handler: Handler) -> int:
+    """Start a server like `Rig.serve`, but with room for the large headers that the doctor sends."""
+
+    @contextlib.asynccontextmanager
+    async def listening() -> AsyncIterator[int]:
+        server = await asyncio.start_server(handler, "127.0.0.1", 0, limit=_HEAD_BYTES_MAX)
+        yield server.sockets[0].getsockname()[1]
+        server.close()
+
+    return rig.enter(listening())

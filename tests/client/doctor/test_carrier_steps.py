@@ -1,0 +1,137 @@
+"""The doctor's conclusions about exchanges in a row, limits of their rate, and links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.client.doctor.prober import Asked, Played, answered, cut, finding, foreign, trials
+from tests.support.loops import run
+from tunnel.carriers.probe import Reply
+from tunnel.exit_codes import OK, UNREACHABLE
+from tunnel_client.doctor.carrier_steps import ROUNDS, examine_link, examine_poll
+from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.path_steps import examine_reliability
+from tunnel_client.doctor.trials import Trials
+
+GENTLE = 4  # exchanges with a pause, which follow the first ones when a rate limit is suspected
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REST_S", "GENTLE_S", "HAMMER_S", "LINK_S"):
+        monkeypatch.setattr(f"tunnel_client.doctor.carrier_steps.{name}", 0.02)
+
+
+def polled(path: Callable[[Asked], Reply | None]) -> tuple[bool, Report, Trials]:
+    report, found = Report("http://relay.invalid"), trials(Played(path=path))
+    works: list[bool] = []
+
+    async def main() -> None:
+        works.append(await examine_poll(report, found))
+        examine_reliability(report, found)
+
+    run(main())
+    return works[0], report, found
+
+
+def refusing(status: int, passes: Callable[[int], bool]) -> Callable[[Asked], Reply | None]:
+    return lambda asked: None if passes(asked.number) else foreign(status, "", server="nginx/1.2")
+
+
+def test_exchanges_that_all_work() -> None:
+    works, report, found = polled(lambda asked: None)
+    assert works
+    assert {one.step: one.verdict for one in report.findings} == dict.fromkeys(
+        ("poll", "latency", "repeats", "reliability"), Verdict.OK
+    )
+    assert (found.made, found.pause_s) == (ROUNDS, 0.0)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_rate_limit_is_told_from_faults_by_a_slower_try(status: int) -> None:
+    def passes(number: int) -> bool:
+        return number <= 2 or ROUNDS < number <= ROUNDS + GENTLE
+
+    works, report, found = polled(refusing(status, passes))
+    assert works
+    line = finding(report, "rate limit")
+    assert line.verdict is Verdict.NOTE
+    assert f"others get HTTP {status} from nginx 1.2" in line.text
+    assert line.data["status"] == status
+    assert found.pause_s > 0
+    assert finding(report, "reliability").verdict is Verdict.OK  # the limit explains what failed
+
+
+def test_a_hop_that_refuses_slow_requests_as_well_limits_no_rate() -> None:
+    works, report, found = polled(refusing(503, lambda number: number % 2 == 0))
+    assert works
+    assert "rate limit" not in {one.step for one in report.findings}
+    assert found.pause_s == 0
+    assert "10 of 20 exchanges were not answered" in finding(report, "reliability").text
+
+
+def test_one_refusal_in_ten_is_no_rate_limit_unless_it_says_so() -> None:
+    def passes(number: int) -> bool:
+        return number % 10 != 0
+
+    assert "rate limit" not in {one.step for one in polled(refusing(503, passes))[1].findings}
+    assert finding(polled(refusing(429, lambda number: number != 10))[1], "rate limit").data["status"] == 429
+
+
+def test_exchanges_that_never_work_are_a_problem() -> None:
+    def path(asked: Asked) -> Reply | None:
+        raise cut("the connection was reset")
+
+    works, report, _ = polled(path)
+    assert not works
+    assert report.exit_code == UNREACHABLE
+    assert "(20 times the connection was reset)" in finding(report, "poll").text
+
+
+def test_a_slow_path_takes_few_exchanges_and_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel_client.doctor.carrier_steps._ROUNDS_S", 0.0)
+
+    def path(asked: Asked) -> Reply | None:
+        reply = answered(serial=asked.number)
+        reply.seconds = 2.0
+        return reply
+
+    works, report, found = polled(path)
+    assert works
+    assert found.made == 3
+    assert finding(report, "latency").verdict is Verdict.NOTE
+
+
+def test_requests_that_a_hop_repeats_are_counted() -> None:
+    _, report, _ = polled(lambda asked: answered(serial=2 * asked.number))
+    assert finding(report, "repeats").data == {"repeated": ROUNDS - 1}
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("", "connections can be upgraded, and data passes both ways"),
+        ("HTTP 426 instead of an upgrade: Upgrade to tunnel-link/1", "a hop removes the header Upgrade"),
+        ("HTTP 400 instead of an upgrade: <html> <h1>Bad", "connections cannot be upgraded here (HTTP 400 instead of"),
+        (
+            "the connection was upgraded (HTTP 101), but nothing came",
+            "connections cannot be used after an upgrade: the",
+        ),
+    ],
+)
+def test_links_are_judged_by_what_passes(reason: str, text: str) -> None:
+    report = Report("http://relay.invalid")
+    run(examine_link(report, trials(Played(link=reason))))
+    found = finding(report, "link")
+    assert text in found.text
+    assert "<" not in found.text
+    assert found.data["works"] == (not reason)
+    assert report.exit_code == OK
+
+
+def test_behind_a_forward_proxy_https_is_recommended_for_a_link() -> None:
+    report = Report("http://relay.invalid")
+    run(examine_link(report, trials(Played(link="HTTP 403", proxy="http://proxy.invalid:3128"))))
+    assert "https:// URL" in finding(report, "link").advice

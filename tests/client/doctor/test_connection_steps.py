@@ -1,0 +1,77 @@
+"""The doctor's conclusions about connections. tests/client/doctor/test_hops.py has hops that limit them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.client.doctor.prober import Asked, Played, answered, finding, foreign, trials
+from tests.support.loops import run
+from tunnel.carriers.probe import Reply
+from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
+from tunnel_client.doctor.findings import Report, Verdict
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel_client.doctor.connection_steps._SETTLE_S", 0.0)
+
+
+def at_once(played: Played, failed: Reply | None = None) -> Report:
+    report, found = Report(""), trials(played)
+    if failed is not None:
+        found.failed.append(failed)
+    run(examine_at_once(report, found))
+    return report
+
+
+def test_a_rate_limit_is_not_taken_for_a_limit_of_requests_at_once() -> None:
+    report = at_once(Played(path=lambda asked: foreign(429) if asked.hold_s and asked.lane > 3 else None))
+    assert finding(report, "rate limit").text.startswith("a hop limits the rate: 4 of 6 requests that came together")
+    assert finding(report, "at once").verdict is Verdict.SKIPPED
+
+
+def test_accidents_are_not_taken_for_a_limit_of_requests_at_once() -> None:
+    def path(asked: Asked) -> Reply | None:
+        return foreign(200) if asked.hold_s and asked.lane == 2 else None
+
+    assert finding(at_once(Played(path=path), foreign(200)), "at once").verdict is Verdict.SKIPPED
+    assert finding(at_once(Played(path=path)), "at once").data == {"requests": 5}
+
+
+def test_late_answers_show_a_queue() -> None:
+    def path(asked: Asked) -> Reply | None:
+        reply = answered()
+        reply.seconds = 3.0
+        return reply if asked.hold_s and asked.lane else None
+
+    report = at_once(Played(path=path))
+    assert "only one request passes at once; the others wait until" in finding(report, "at once").text
+
+
+def test_a_path_on_which_no_request_may_wait_is_not_judged() -> None:
+    found = finding(at_once(Played(path=lambda asked: foreign(504) if asked.hold_s else None)), "at once")
+    assert found.verdict is Verdict.SKIPPED
+    assert "HTTP 504" in found.text
+
+
+def test_a_connection_for_each_exchange_is_noted_and_used() -> None:
+    report, played = Report(""), Played(reuses=False)
+    run(examine_reuse(report, trials(played)))
+    assert finding(report, "connections").data == {"reused": False}
+    assert played.is_fresh
+    report, played = Report(""), Played()
+    run(examine_reuse(report, trials(played)))
+    assert finding(report, "connections").data == {"reused": True}
+    assert not played.is_fresh
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_hold_that_is_cut_is_reported_with_what_cut_it(most: int) -> None:
+    report = Report("")
+    found = trials(Played(path=lambda asked: foreign(504, "", server="nginx/1.2") if asked.hold_s else None))
+    found.requests_max = most
+    run(examine_timeouts(report, found, 0.01))
+    line = finding(report, "hold limit")
+    assert line.verdict is Verdict.NOTE
+    assert "(HTTP 504 from nginx 1.2, an empty body)" in line.text
+    assert finding(report, "idle limit").verdict is Verdict.OK

@@ -1,0 +1,254 @@
+"""The doctor behind scripted hops, in front of a real relay: what it recognises, and that it never ends early."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.doctor.hops import Request, connections_at_most, hop, says
+from tests.client.doctor.test_examination import doctor, quick
+from tests.client.rig import TOKEN, Rig
+
+__all__ = ["doctor", "quick"]
+
+_LENGTH = re.compile(rb"(?i)content-length: *\d+")
+_LAST = "reliability"  # the last step of an examination that was not cut short
+
+
+def with_length(head: bytes, body: bytes) -> bytes:
+    return _LENGTH.sub(b"Content-Length: %d" % len(body), head) + body
+
+
+async def plain(request: Request) -> bytes:
+    return b"".join(await request.pass_on())
+
+
+def test_one_empty_answer_in_ten_is_recognised(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        return says("200 OK") if request.number % 10 == 0 else await plain(request)
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 0
+    assert found[_LAST][0] == "note"
+    assert "times HTTP 200, an empty body" in found[_LAST][1]
+    assert found["body limit"][0] == found["answer limit"][0] == "ok"
+
+
+def test_a_redirect_in_mid_transfer_is_named_with_its_target(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        if request.number % 7 == 0:
+            return says("302 Found", Location="http://login.invalid/?session=s")
+        return await plain(request)
+
+    _, found, _ = doctor(hop(rig, script))
+    assert "HTTP 302, which leads to http://login.invalid/" in found[_LAST][1]
+
+
+def test_a_hop_that_closes_connections_silently_ends_nothing(rig: Rig, doctor: Any) -> None:
+    code, found, _ = doctor(hop(rig, plain, closes=True))
+    assert code == 0
+    assert "closes connections after an answer without saying so" in found["connections"][1]
+    assert found[_LAST][0] == "ok"  # later exchanges open connections of their own
+    assert found["idle limit"][0] == "not tried"
+
+
+def test_a_hop_that_says_that_it_closes_and_speaks_http_1_0(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        return (await plain(request)).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+
+    _, found, _ = doctor(hop(rig, script))
+    assert found["http"][0] == "note"
+    assert "closes the connection after each answer" in found["connections"][1]
+    assert found[_LAST][0] == "ok"
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_few_connections_at_once_are_counted(rig: Rig, doctor: Any, most: int) -> None:
+    code, found, _ = doctor(connections_at_most(rig, most))
+    assert code == 0
+    assert found["at once"][2]["requests"] == most
+
+
+def test_requests_that_queue_before_the_relay_are_counted(rig: Rig, doctor: Any) -> None:
+    slots = asyncio.Semaphore(2)
+
+    async def script(request: Request) -> bytes:
+        async with slots:
+            return await plain(request)
+
+    _, found, _ = doctor(hop(rig, script))
+    assert found["at once"][2]["requests"] == 2
+    assert "the others wait until one of these is answered" in found["at once"][1]
+
+
+def test_an_access_rule_about_connections_is_not_blamed_on_the_relay(rig: Rig, doctor: Any) -> None:
+    waiting = 0
+
+    async def script(request: Request) -> bytes:
+        nonlocal waiting
+        waiting += 1
+        try:
+            if waiting > 2:
+                return says("403 Forbidden", X_Squid_Error="ERR_ACCESS_DENIED 0", Server="squid/5.7")
+            return await plain(request)
+        finally:
+            waiting -= 1
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 0
+    assert found["at once"][2]["requests"] == 2
+    assert "the others fail (HTTP 403 from Squid 5.7" in found["at once"][1]
+
+
+@pytest.mark.parametrize("most", [4 << 10, 64 << 10])
+def test_a_limit_of_answers_is_found_and_everything_else_works_within_it(rig: Rig, doctor: Any, most: int) -> None:
+    async def script(request: Request) -> bytes:
+        head, body = await request.pass_on()
+        return says("403 Forbidden", Server="squid/5.7") if len(body) > most else head + body
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 0
+    assert found["answer limit"][0] == "note"
+    assert found["answer limit"][2]["answer_bytes"] == most
+    assert found["body limit"][0] == found["hold limit"][0] == found[_LAST][0] == "ok"
+
+
+def test_answers_that_are_all_too_large_are_a_problem(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        head, body = await request.pass_on()
+        return says("502 Bad Gateway") if len(body) > 2000 else head + body
+
+    code, found, report = doctor(hop(rig, script), "127.0.0.1:1")
+    assert code == 3
+    assert found["answer limit"][0] == "problem"
+    assert found["target"][:2] == ("not tried", "the problem above comes first: ")
+    assert report["summary"].startswith("the tunnel does not work here")
+
+
+def test_requests_that_are_all_too_large_are_a_problem(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        return says("413 Too Large") if len(request.body) > 3000 else await plain(request)
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 3
+    assert found["body limit"][0] == "problem"
+    assert found["answer limit"][0] == "not tried"
+    assert found["altering"][0] == "ok"
+
+
+def test_a_limit_of_8_kib_still_carries_the_tunnel(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        return says("413 Too Large") if len(request.body) > 8192 else await plain(request)
+
+    code, found, _ = doctor(hop(rig, script))
+    assert (code, found["body limit"][0]) == (0, "note")
+    assert found["body limit"][2]["body_bytes"] == 8192
+
+
+def test_a_hop_that_upgrades_and_then_says_nothing(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel_client.doctor.carrier_steps.LINK_S", 0.2)
+
+    async def script(request: Request) -> bytes:
+        if b"GET /link" in request.head:
+            return (
+                b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: tunnel-link/1\r\nContent-Length: 0\r\n\r\n"
+            )
+        return await plain(request)
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 0
+    assert found["link"][2] == {"carrier": "link", "works": False}
+    assert "but nothing came over it within 0.2 s" in found["link"][1]
+
+
+def test_a_token_that_a_hop_removes(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        request.head = re.sub(rb"(?im)^authorization:[^\n]*\n", b"", request.head)
+        return await plain(request)
+
+    code, found, report = doctor(hop(rig, script))
+    assert code == 4
+    assert "removes the header Authorization" in found["relay"][1]
+    assert report["next"].endswith("once the problem above is repaired")
+    assert TOKEN not in str(report)
+
+
+def test_two_relays_behind_one_address(rig: Rig, doctor: Any) -> None:
+    with Rig() as other:
+        ports = rig.running.addresses[0].port, other.running.addresses[0].port
+
+        async def script(request: Request) -> bytes:
+            request.relay = ports[request.number % 2]
+            return await plain(request)
+
+        code, found, report = doctor(hop(rig, script))
+    assert code == 3
+    assert found["relays"][0] == "problem"
+    assert "ip_hash" in found["relays"][1]
+    assert found["other steps"][0] == "not tried"
+    assert report["summary"].startswith("the tunnel does not work here")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (b"\xef\xbb\xbf", b"", "3 bytes were put in front of the relay's answer"),
+        (b"", b"<!-- scanned -->", "16 bytes were added to the relay's answer"),
+    ],
+)
+def test_a_hop_that_adds_to_every_answer(rig: Rig, doctor: Any, before: bytes, after: bytes, text: str) -> None:
+    async def script(request: Request) -> bytes:
+        head, body = await request.pass_on()
+        return with_length(head, before + body + after)
+
+    code, found, report = doctor(hop(rig, script))
+    assert code == 7
+    assert text in found["relay"][1]
+    assert "https://" in found["relay"][1]
+    assert "browser" not in report["next"]
+
+
+STRANGE = {
+    "nothing but 204": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "no HTTP": b"220 mail.example ESMTP\r\n",
+    "zeros": bytes(4096),
+    "half a status line": b"HTTP/1.1",
+    "an endless header": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000,
+    "a length that is too long": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+    "a broken chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "an upgrade that was not asked for": b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+    "a date beyond all calendars": says("200 OK", Date="Mon, 01 Jan 99999 00:00:00 GMT"),
+    "a header that is no text": b"HTTP/1.1 403 No\r\nServer: \xff\xfe\x00nginx\r\nContent-Length: 0\r\n\r\n",
+    "a redirect to nowhere": b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n",
+    "gzip that is none": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+    "an early hint alone": b"HTTP/1.1 103 Early Hints\r\n\r\n",
+    "our magic alone": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTUNL",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_no_answer_makes_the_doctor_fail(name: str, home: Path, rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        return STRANGE[name]
+
+    code, found, report = doctor(hop(rig, script, closes=True))
+    assert code in (3, 7)
+    assert found["relay"][0] == "problem"
+    assert report["next"]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_no_answer_in_mid_examination_makes_the_doctor_fail(name: str, home: Path, rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        return STRANGE[name] if request.number > 12 else await plain(request)
+
+    code, found, _ = doctor(hop(rig, script, closes=True))
+    assert code == 3
+    assert found["relay"][0] == "ok"
+    assert "problem" in {verdict for verdict, _, _ in found.values()}
