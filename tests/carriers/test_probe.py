@@ -6,11 +6,13 @@ import pytest
 from loadtests.harness.ports import hold_port
 from tests.carriers.origin import Origin, answer
 from tests.carriers.test_poll import server_tls
+from tests.client.doctor.prober import LIMITS
 from tests.servlet.rig import TOKENS, settings
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import MULTIPART, ProbeError, Prober
 from tunnel.carriers.probe_certificate import issuer_of
+from tunnel.wire import encode_envelope
 from tunnel_servlet.web.running import RunningRelay
 
 
@@ -80,6 +82,23 @@ async def test_questions_are_answered_with_as_many_bytes_and_change_nothing() ->
             assert large.kind == "answer"
             assert size - 1024 < large.bytes <= size
         assert (await prober.fetch(1 << 20)).bytes < 256
+
+
+@in_loop
+async def test_a_form_has_the_whole_body_as_its_file_and_only_a_relay_that_understands_it_gets_more() -> None:
+    async with (
+        Origin(answer("403 Forbidden")) as hop,
+        Prober(Dialing(hop.url, token="tnl_x", proxy=None)) as prober,
+    ):
+        await prober.attach_as(MULTIPART)
+        await prober.attach()
+        assert "Content-Type: multipart/form-data; boundary=" in hop.heads[0]
+        assert "Content-Type: application/octet-stream" in hop.heads[1]
+        hop.response = answer("200 OK", b"".join(encode_envelope(LIMITS)))
+        await prober.attach_as(MULTIPART)
+        await prober.exchange()
+        assert prober.attached == LIMITS
+        assert "Content-Type: multipart/form-data; boundary=" in hop.heads[3]
 
 
 @in_loop

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import time
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -50,6 +51,7 @@ _BOUNDARY = "tunnel-a5f1c0"
 _READ_BYTES_MAX = 2 << 20
 _QUOTE_LETTERS = 100
 _PAGE_BYTES = 4096  # of a foreign answer that are kept: enough for every error page that products are known by
+_ANY_HEADER = 47  # tells zlib to accept what gzip and deflate send
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
 _ONE_ANSWER_BYTES = 512  # room for one answer to a question, whole: a packet in pieces would need further requests
 _NAME_BYTES = 200  # of the service names in questions
@@ -112,6 +114,7 @@ class Prober:
         self.dialing = dialing
         self.attached: Attached | None = None
         self.answer_bytes = 64 << 10  # the answer limit of exchanges that ask for nothing
+        self.is_multipart = False  # send each body as the file of a form
         self.is_fresh = False  # open a new connection for each request, where the path reuses none
         self._secret = secrets.token_bytes(SECRET_SIZE)
         self._numbers: dict[int, int] = {}
@@ -146,11 +149,17 @@ class Prober:
             return reply
 
     async def attach_as(self, content_type: str) -> Reply:
-        """Send ATTACH in a body of this type. Any relay answers; whether it understands the form does not matter."""
-        body, kind = self._greeting(), content_type
-        if content_type == MULTIPART:
-            body, kind = _as_part(body), f"{MULTIPART}; boundary={_BOUNDARY}"
-        reply, _ = await self._post(body, self._session, {"Content-Type": kind})
+        """Send ATTACH in a body of this type. Any relay answers, also one that does not understand the form.
+
+        If it understands a form with files, all later exchanges are sent so.
+        """
+        if content_type != MULTIPART:
+            return (await self._post(self._greeting(), self._session, {"Content-Type": content_type}))[0]
+        self.is_multipart = True
+        reply, found = await self._post(self._greeting(), self._session)
+        self.is_multipart = isinstance(found, Attached)
+        if isinstance(found, Attached):
+            self.attached = found
         return reply
 
     def _greeting(self) -> bytes:
@@ -280,9 +289,10 @@ class Prober:
         session: aiohttp.ClientSession,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[Reply, Message | EnvelopeError]:
-        return await self._ask(
-            "POST", body, session, {**self.dialing.headers, "Content-Type": OCTETS, **(headers or {})}
-        )
+        kind = OCTETS
+        if self.is_multipart and isinstance(body, bytes):
+            body, kind = _as_part(body), f"{MULTIPART}; boundary={_BOUNDARY}"
+        return await self._ask("POST", body, session, {**self.dialing.headers, "Content-Type": kind, **(headers or {})})
 
     async def _ask(
         self,
@@ -310,13 +320,28 @@ class Prober:
                     data += more
         except (aiohttp.ClientError, OSError, EOFError, ValueError) as error:
             raise ProbeError(_failure(error, self.dialing)) from error
-        found = decode_envelope(data)
+        encoding = response.headers.get("Content-Encoding", "identity")
+        plain = _decoded(data, encoding)
+        found = decode_envelope(plain)
         reply = Reply("", response.status, "", time.monotonic() - began, _headers(response), bytes=len(data))
         reply.wait_ms = retry_after_us(response.headers) // 1000
         if response.version is not None:
             reply.http = f"{response.version.major}.{response.version.minor}"
-        _explain(reply, found, data)
+        if plain is not data and not isinstance(found, EnvelopeError):
+            reply.kind, reply.text = "damaged", f"the relay's answer was encoded on the way ({encoding})"
+            return reply, EnvelopeError.CORRUPT
+        _explain(reply, found, plain)
         return reply, found
+
+
+def _decoded(data: bytes, encoding: str) -> bytes:
+    """Return the body without the compression that a hop added; unchanged if there is none, or it is damaged."""
+    if encoding.lower() not in ("gzip", "deflate"):
+        return data
+    try:
+        return zlib.decompressobj(_ANY_HEADER).decompress(data, _READ_BYTES_MAX)
+    except zlib.error:
+        return data
 
 
 def _failure(error: Exception, dialing: Dialing) -> Failure:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from tunnel.carriers.failures import Failure
 from tunnel.carriers.probe import MULTIPART, OCTETS, ProbeError, Prober, Reply
@@ -91,7 +92,7 @@ def _found(report: Report, reply: Reply, failures: list[Failure], strangers: lis
 
 async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
     """Report an answer of something other than a relay. It may concern only the form of our bodies."""
-    data = {"status": reply.status, "answer": reply.text, "products": trials.products}
+    data: dict[str, Any] = {"status": reply.status, "answer": reply.text, "products": trials.products}
     if reply.status in (301, 302, 303, 307, 308):
         where = reply.headers.get("location", "elsewhere").partition("?")[0]
         text, advice = f"something other than a relay answers and sends us to {where}", "sign in there with a browser, "
@@ -105,6 +106,9 @@ async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
         return
     text = f"a relay is there, but something on the way refuses bodies of the type {OCTETS} ({described(reply)})"
     text += f"; {passing} passes"
+    if trials.prober.attached is not None:
+        report.add("relay", Verdict.NOTE, f"{text}, and the tunnel uses it", form=passing, **data)
+        return
     advice = (
         "a web application firewall does that, such as ModSecurity with its core rule set (rule 920420): ask its "
         f"operator to allow {OCTETS} for POST requests to the relay, or use an https:// URL if the firewall stands in "

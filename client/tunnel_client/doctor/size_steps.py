@@ -28,11 +28,12 @@ async def _requests(report: Report, trials: Trials) -> int:
     assert trials.prober.attached is not None
     most = size = trials.prober.attached.body_bytes_max
     reply = failed = None
+    refused = 0
     while size >= LEAST_BODY_BYTES:
         reply = await _one(trials, size)
         if reply.kind == "answer":
             break
-        size, failed = _smaller(size, reply), reply
+        refused, size, failed = size, _smaller(size, reply), reply
     if reply is None or reply.kind != "answer":
         cause = described(reply) if reply is not None else "the relay accepts less"
         text = f"not even requests of {LEAST_BODY_BYTES >> 10} KiB pass ({cause})"
@@ -42,7 +43,7 @@ async def _requests(report: Report, trials: Trials) -> int:
         text = f"bodies of {_kib(size)} pass, the largest that the relay accepts"
         report.add("body limit", Verdict.OK, text, body_bytes=size)
     else:
-        text = f"a hop refuses bodies beyond {_kib(2 * size)} ({described(failed)}); {_kib(size)} pass"
+        text = f"a hop refuses bodies of {_kib(refused)} ({described(failed)}); {_kib(size)} pass"
         advice = f"smaller bodies are used, which is slower; {_MORE}"
         report.add("body limit", Verdict.NOTE, text, advice, body_bytes=size, status=failed.status)
     return size
@@ -74,12 +75,12 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
         if (await trials.answered(lambda size=size: prober.ask(size), is_test=True)).kind != "answer":  # type: ignore[misc]
             break
         asked += size
-    size, is_repeat, failed = min(most, max(asked, LEAST_BODY_BYTES)), False, None
+    size, is_repeat, failed, refused = min(most, max(asked, LEAST_BODY_BYTES)), False, None, 0
     while size >= LEAST_BODY_BYTES:
         reply = await _fetch(trials, size, is_repeat=is_repeat)
         if reply.kind == "answer":
             break
-        size, is_repeat, failed = _smaller(size, reply), True, reply
+        refused, size, is_repeat, failed = size, _smaller(size, reply), True, reply
     if reply.kind == "answer":
         prober.answer_bytes = min(prober.answer_bytes, size)
         await _fetch_rest(trials, size, wanted)
@@ -92,7 +93,7 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
         whole = ", the largest that the relay sends" if is_whole else " (larger ones were not tried)"
         report.add("answer limit", Verdict.OK, f"answers of {_kib(size)} pass{whole}", answer_bytes=size)
     else:
-        text = f"a hop refuses answers beyond {_kib(2 * size)} ({described(failed)}); {_kib(size)} pass"
+        text = f"a hop refuses answers of {_kib(refused)} ({described(failed)}); {_kib(size)} pass"
         advice = f"smaller answers are asked for, which is slower; {_MORE}"
         if prober.dialing.proxy is not None and prober.dialing.tls is None:
             advice += ", or use an https:// URL, which the proxy passes on unread"

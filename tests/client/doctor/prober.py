@@ -108,7 +108,10 @@ class Played:
         return reply
 
     async def attach_as(self, form: str) -> Reply:
-        return self._find("attach_as", form=form) or answered("status", 415)
+        reply = self._find("attach_as", form=form) or answered("status", 415)
+        if reply.kind == "attached":
+            self.attached = LIMITS
+        return reply
 
     async def exchange(self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: _Own | None = None) -> Reply:
         self._cached = None

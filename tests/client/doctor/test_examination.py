@@ -55,7 +55,7 @@ def test_a_hop_that_repeats_requests_limits_bodies_and_strips_upgrades(rig: Rig,
     assert found["repeats"][0] == "note"
     assert found["repeats"][2]["repeated"] > 0
     assert found["body limit"][2] == {"body_bytes": 65536, "status": 413}
-    assert "a hop refuses bodies beyond 128 KiB (HTTP 413" in found["body limit"][1]
+    assert "a hop refuses bodies of 128 KiB (HTTP 413" in found["body limit"][1]
     assert found["link"][:1] == ("note",)
     assert report["summary"].startswith("the tunnel works here; see the ")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,18 @@ def test_a_hop_that_adds_to_every_answer(rig: Rig, doctor: Any, before: bytes, a
     assert text in found["relay"][1]
     assert "https://" in found["relay"][1]
     assert "browser" not in report["next"]
+
+
+@pytest.mark.parametrize("page", [b"", b"<title>Sign in</title>"])
+def test_a_hop_that_compresses_is_told_from_a_compressed_page(rig: Rig, doctor: Any, page: bytes) -> None:
+    async def script(request: Request) -> bytes:
+        head, body = await request.pass_on()
+        return with_length(head[:-2] + b"Content-Encoding: gzip\r\n\r\n", gzip.compress(page or body))
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == (3 if page else 7)
+    text = "a page titled 'Sign in'" if page else "the relay's answer was encoded on the way (gzip)"
+    assert text in found["relay"][1]
 
 
 STRANGE = {

@@ -134,6 +134,15 @@ def test_a_firewall_that_refuses_only_our_type_of_body_is_told_from_a_login_page
     assert "login or block page" in found.advice
 
 
+def test_a_relay_that_understands_the_form_that_passes_is_used() -> None:
+    blocked = foreign(403, PAGE_OF_APACHE)
+    works, report = examined(Played([blocked] * 3, path=lambda asked: answered("attached") if asked.form else None))
+    found = finding(report, "relay")
+    assert works
+    assert (report.exit_code, found.verdict) == (OK, Verdict.NOTE)
+    assert found.text.endswith("multipart/form-data passes, and the tunnel uses it")
+
+
 def test_a_firewall_that_passes_another_form_only_is_reported_with_that_form() -> None:
     def path(asked: Asked) -> Reply | None:
         return foreign(406) if asked.form == MULTIPART else None
