@@ -79,6 +79,18 @@ class ServiceLimits:
     """Time from the headers to the end of the body."""
     keepalive_seconds: float = 75
     """How long an idle connection stays open: longer than a proxy in front keeps it (nginx: 60)."""
+    answer_seconds: float = 60
+    """Time for a client to read an answer; then the relay cuts the connection."""
+    tls_seconds: float = 10
+    """Time for a TLS handshake."""
+    connections_max: int = 10_000
+    """Open connections of clients. The relay lowers it to three quarters of the files that it may open, and leaves at
+    most half of it to connections on which no valid token came yet."""
+    connections_per_address_max: int = 1024
+    """Connections from one address (one /64 network of IPv6) on which no valid token came yet. They are never more than
+    a quarter of all."""
+    connections_per_user_max: int = 2048
+    """Connections on which the token of one user came last."""
     link_opening_seconds: float = 10
     """Time from the upgrade to the first message on a link."""
     link_batch_bytes_max: int = 4 << 20

@@ -75,8 +75,8 @@ def make_token(random: Random, created: str = "") -> tuple[str, Key]:
 
 
 def token_digest(token: str) -> str:
-    """Return the hash of a token, as it is stored."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    """Return the hash of a token, as it is stored. A header may hold any bytes, as surrogates if they are not UTF-8."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def read_bearer(header: str | None) -> str:

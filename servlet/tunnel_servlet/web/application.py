@@ -13,20 +13,24 @@ from aiohttp import web
 
 from tunnel.carriers.form_data import FORM_TYPE, unwrap_form
 from tunnel.carriers.link_protocol import LINK_PROTOCOL
+from tunnel.clock import now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
+from tunnel_servlet.access.strangers import source_of
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.inline_exit import InlineExit
 from tunnel_servlet.web.relay import Relay
 from tunnel_servlet.web.relay_link import serve_link
+from tunnel_servlet.web.server import RelayHandler
 
 __all__ = ["RELAY", "create_app"]
 
 RELAY = web.AppKey("relay", Relay)
 _log = structlog.get_logger("relay")
 
+_BUSY_RETRY_S = 1
 _ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
@@ -84,7 +88,8 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
     except (ConnectionError, TimeoutError):
         raise
     except Exception:
-        _log.exception("failed")
+        if request.app[RELAY].log_limiter.passes("failed", source_of(request.remote or ""), now_us()):
+            _log.exception("failed", address=request.remote)
         return web.Response(status=500, text="Internal Server Error")
 
 
@@ -173,6 +178,8 @@ def _identify(relay: Relay, request: web.Request) -> Identity:
     authorization = request.headers.get("Authorization")
     identity = relay.identify(authorization)
     if identity is not None:
+        if isinstance(request.protocol, RelayHandler) and not request.protocol.place.belongs_to(identity.user):
+            raise _Refusal(429, StatusCode.BUSY, f"{identity.user} has too many connections open", _BUSY_RETRY_S)
         return identity
     wait_s = relay.rejected(authorization, request.remote or "")
     if wait_s:

@@ -8,6 +8,7 @@ from tunnel.clock import now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
+from tunnel_servlet.access.strangers import LogLimiter, source_of
 from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, PacketFilter
@@ -38,6 +39,7 @@ class Relay:
         self.tokens = config.tokens
         self.grants = config.grants
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
+        self.log_limiter = LogLimiter()
         self.is_draining = False
         self.is_ready = False
         self.host = SwitchHost(
@@ -61,8 +63,9 @@ class Relay:
         """Count a wrong token. Return the seconds for which to refuse the address, or 0 to answer it now."""
         if not read_bearer(authorization):
             return 0
-        wait_s = self.limiter.failed(address, now_us())
-        if not wait_s:
+        source = source_of(address)
+        wait_s = self.limiter.failed(source, now_us())
+        if not wait_s and self.log_limiter.passes("wrong_token", source, now_us()):
             _log.warning("wrong_token", address=address)
         return wait_s
 

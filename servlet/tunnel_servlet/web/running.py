@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
-from aiohttp import web
 
 from tunnel import TraceWriter, open_trace
 from tunnel.exit_codes import INTERRUPTED, OK
@@ -16,7 +15,7 @@ from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.admin import create_admin
 from tunnel_servlet.web.application import RELAY, create_app
 from tunnel_servlet.web.file_watch import FileWatch
-from tunnel_servlet.web.server import RelayRunner, contexts, listen
+from tunnel_servlet.web.server import RelayRunner, admin_connections, allow_files, client_connections, contexts, listen
 
 __all__ = ["RunningRelay", "open_traces", "serve"]
 
@@ -46,7 +45,8 @@ class RunningRelay:
         self.app = create_app(config, packet_filter, trace=self._writer)
         self.relay = self.app[RELAY]
         self._watch = FileWatch(files or [], self.reload)
-        self._runners: list[web.AppRunner] = []
+        self.connections = client_connections(config.limits)
+        self._runners: list[RelayRunner] = []
         self._drain: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "RunningRelay":
@@ -63,11 +63,12 @@ class RunningRelay:
     async def _start(self) -> None:
         config = self.config
         planned = contexts(config)  # first, so that a bad certificate is reported before any address is bound
-        runner = await self._runner(self.app)
+        runner = await self._runner(RelayRunner(self.app, config.limits, self.connections, self.relay.log_limiter))
         for address, tls in planned:
             self.addresses.append(await listen(runner, address, tls))
         if config.admin is not None:
-            self.admin = await listen(await self._runner(create_admin(self.relay, self.drain)), config.admin)
+            admin = RelayRunner(create_admin(self.relay, self.drain), config.limits, admin_connections(), is_admin=True)
+            self.admin = await listen(await self._runner(admin), config.admin)
         self._watch.start()
         for address in self.addresses:
             url = f"{'https' if address.tls else 'http'}://{address}{config.base}"
@@ -81,8 +82,7 @@ class RunningRelay:
         if self.admin is not None:
             _log.info("listening", url=f"http://{self.admin}", admin=True)
 
-    async def _runner(self, app: web.Application) -> web.AppRunner:
-        runner = RelayRunner(app, self.config.limits)
+    async def _runner(self, runner: RelayRunner) -> RelayRunner:
         self._runners.append(runner)
         await runner.setup()
         return runner
@@ -165,6 +165,7 @@ async def serve(config: RelayConfig, load: Callable[[], RelayConfig] | None, fil
     """
     loop = asyncio.get_running_loop()
     code = OK
+    allow_files(config.limits)
     async with RunningRelay(config, load, files=files) as running:
 
         def interrupt() -> None:

@@ -1,6 +1,8 @@
 """The HTTP server: aiohttp with a deadline for headers, no decompression, no HTML error pages, and TLS."""
 
 import asyncio
+import resource
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -8,29 +10,52 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from tunnel.clock import now_us
+from tunnel_servlet.access.strangers import Connections, LogLimiter, Place
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
+from tunnel_servlet.web.acceptor import Acceptor, bind
 
-__all__ = ["RelayRunner", "contexts", "listen", "tls_context"]
+__all__ = [
+    "RelayHandler",
+    "RelayRunner",
+    "admin_connections",
+    "allow_files",
+    "client_connections",
+    "contexts",
+    "listen",
+    "tls_context",
+]
 
 _log = structlog.get_logger("server")
 _LINGERING_S = 5.0  # time to read the rest of a refused body, so that a reset does not destroy the answer
 _SHUTDOWN_S = 5.0  # time for running handlers to finish when the server stops
-_BACKLOG = 1024
+_CONTINUE = "100-continue"
+_ADMIN_CONNECTIONS_MAX = 16
+_OTHER_FILES = 256
+_SPARE_DESCRIPTORS = 4
 _READ_BUFFER_BYTES = 256 * 1024  # of a body; reading pauses at twice this size until the handler has read it
 
 
 class RelayHandler(web.RequestHandler):
-    """One HTTP connection, which is closed if the headers of a request do not arrive in time."""
+    """One HTTP connection. It is closed if the headers of a request do not arrive in time, and cut if an answer is not
+    read in time."""
 
-    def __init__(self, *arguments: Any, header_seconds: float, loop: asyncio.AbstractEventLoop, **others: Any) -> None:
-        super().__init__(*arguments, loop=loop, **others)
-        self._header_seconds = header_seconds
+    def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(server, loop=loop, **others)
+        self.place = place
+        self._server = server
         self._clock = loop
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None  # runs while a part of an answer has not left this process
+        self._link: asyncio.WriteTransport | None = None
         self._is_idle = True  # no request is being handled
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if isinstance(transport, asyncio.WriteTransport):
+            self._link = transport
+            transport.set_write_buffer_limits(high=0)  # `pause_writing` is called as soon as an answer must wait
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
@@ -38,8 +63,18 @@ class RelayHandler(web.RequestHandler):
             self._expect_headers()
         super().data_received(data)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self._clock.call_later(self._server.limits.answer_seconds, self._not_read)
+
+    def resume_writing(self) -> None:
+        self._read()
+        super().resume_writing()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop()
+        self._read()
+        self.place.leave()
         super().connection_lost(exc)
 
     def request_began(self) -> None:
@@ -55,64 +90,113 @@ class RelayHandler(web.RequestHandler):
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answer a request that is not valid HTTP. Neither the answer nor the log quotes it, as it may hold a token."""
-        _log.info("bad_request", address=request.remote, error=type(exc).__name__)
+        if self._server.may_log("bad_request", self.place.source):
+            _log.info("bad_request", address=request.remote, error=type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("part of an answer was sent already")
         response = web.Response(status=status, text="Bad Request" if status < 500 else "Internal Server Error")
         response.force_close()
         return response
 
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Write the errors that aiohttp reports to the relay's log, within its limit."""
+        if self._server.may_log("failed", self.place.source):
+            _log.error("failed", address=self.place.source, exc_info=kw.get("exc_info"))
+
     def _expect_headers(self) -> None:
-        self._deadline = self._clock.call_later(self._header_seconds, self._too_slow)
+        self._deadline = self._clock.call_later(self._server.limits.header_seconds, self._too_slow)
 
     def _too_slow(self) -> None:
         self._deadline = None
         if self._is_idle:
             self.force_close()
 
+    def _not_read(self) -> None:
+        """Cut the connection: closing it would wait until the answer is read."""
+        self._unread = None
+        if self._link is not None:
+            self._link.abort()
+
     def _stop(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
+    def _read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
 
 class _Server(web.Server):
     """Creates a RelayHandler per connection and notifies it when its requests begin and end."""
 
-    def __init__(self, plain: web.Server, header_seconds: float, **handler: Any) -> None:
-        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] = plain.request_handler
-
-        async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            try:
-                return await answer(request)
-            finally:
-                if isinstance(request.protocol, RelayHandler):
-                    request.protocol.request_ended()
+    def __init__(
+        self, plain: web.Server, limits: ServiceLimits, log_limiter: LogLimiter, *, is_admin: bool, **handler: Any
+    ) -> None:
+        self._answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] = plain.request_handler
 
         def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
             protocol.request_began()
             return plain.request_factory(message, payload, protocol, writer, task)
 
-        super().__init__(handle, request_factory=make, handler_cancellation=True)
-        self._header_seconds = header_seconds
+        super().__init__(self._handle, request_factory=make, handler_cancellation=True)
+        self.limits = limits
+        self._log_limiter = log_limiter
+        self._is_admin = is_admin
         self._handler = handler
 
-    def __call__(self) -> RelayHandler:
-        loop = asyncio.get_running_loop()
-        return RelayHandler(self, loop=loop, header_seconds=self._header_seconds, **self._handler)
+    def handler(self, place: Place) -> RelayHandler:
+        """Return the protocol of a new connection."""
+        return RelayHandler(self, place, **self._handler)
+
+    def may_log(self, kind: str, source: str) -> bool:
+        """Whether a line of this kind about this source may be written now."""
+        return self._log_limiter.passes(kind, source, now_us())
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        protocol = request.protocol
+        try:
+            if request.headers.get("Expect", _CONTINUE).lower() != _CONTINUE:
+                response: web.StreamResponse = web.Response(status=417, text=f"the only expectation is {_CONTINUE}")
+            else:
+                response = await self._answer(request)
+            if isinstance(protocol, RelayHandler) and not protocol.place.user and not self._is_admin:
+                response.force_close()  # a stranger's connection serves one request
+            return response
+        finally:
+            if isinstance(protocol, RelayHandler):
+                protocol.request_ended()
 
 
 class RelayRunner(web.AppRunner):
-    """Runs an application with RelayHandler connections; `listen` binds it to addresses."""
+    """Runs an application with RelayHandler connections; `listen` binds it to addresses.
 
-    def __init__(self, app: web.Application, limits: ServiceLimits) -> None:
+    `is_admin`: the clients are the operator's. They need no token, but the listener keeps descriptors for them.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        limits: ServiceLimits,
+        connections: Connections | None = None,
+        log_limiter: LogLimiter | None = None,
+        *,
+        is_admin: bool = False,
+    ) -> None:
         super().__init__(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         self._limits = limits
+        self._connections = connections or client_connections(limits)
+        self._log_limiter = log_limiter or LogLimiter()
+        self._is_admin = is_admin
+        self._acceptors: list[Acceptor] = []
 
     async def _make_server(self) -> web.Server:
         return _Server(
             await super()._make_server(),
-            self._limits.header_seconds,
+            self._limits,
+            self._log_limiter,
+            is_admin=self._is_admin,
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=self._limits.keepalive_seconds,
@@ -120,16 +204,61 @@ class RelayRunner(web.AppRunner):
             read_bufsize=_READ_BUFFER_BYTES,
         )
 
+    def accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serve the connections of a listening socket, which the runner closes."""
+        server = self.server
+        assert isinstance(server, _Server), "set the runner up first"
+        acceptor = Acceptor(
+            listening,
+            server.handler,
+            self._connections,
+            self._log_limiter,
+            tls=tls,
+            tls_seconds=self._limits.tls_seconds,
+            spares=_SPARE_DESCRIPTORS if self._is_admin else 0,
+        )
+        self._acceptors.append(acceptor)
 
-async def listen(runner: web.AppRunner, address: ListenAddress, tls: ssl.SSLContext | None = None) -> ListenAddress:
+    async def cleanup(self) -> None:
+        for acceptor in self._acceptors:
+            await acceptor.close()
+        self._acceptors.clear()
+        await super().cleanup()
+
+
+def allow_files(limits: ServiceLimits) -> None:
+    """Raise this process's own limit of open files, as far as the system lets it, to what `limits` can need."""
+    files, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections_max * 4 // 3 + limits.exit_connections_max + _OTHER_FILES
+    if files_max != resource.RLIM_INFINITY:
+        wanted = min(wanted, files_max)
+    if files != resource.RLIM_INFINITY and files < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, files_max))
+
+
+def client_connections(limits: ServiceLimits) -> Connections:
+    """Return the count of client connections, within the number of files that this process may open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    total_max = limits.connections_max
+    if files != resource.RLIM_INFINITY:
+        total_max = max(1, min(total_max, files * 3 // 4))
+    return Connections(total_max, limits.connections_per_address_max, limits.connections_per_user_max)
+
+
+def admin_connections() -> Connections:
+    """Return the count of connections to the admin listener."""
+    return Connections(4 * _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX)
+
+
+async def listen(runner: RelayRunner, address: ListenAddress, tls: ssl.SSLContext | None = None) -> ListenAddress:
     """Serve on the address and return it with its actual port. Raise ConfigError if it cannot be bound."""
-    before = len(runner.addresses)
-    site = web.TCPSite(runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG)
     try:
-        await site.start()
+        sockets = await bind(address.host, address.port)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}: choose another address") from None
-    return ListenAddress(address.host, runner.addresses[before][1], tls is not None)
+    for listening in sockets:
+        runner.accept(listening, tls)
+    return ListenAddress(address.host, sockets[0].getsockname()[1], tls is not None)
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -271,6 +272,35 @@ async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]
 
 
 ANY = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+
+
+def test_two_users_the_admin_listener_answers_when_strangers_hold_all_descriptors(made: str) -> None:
+    @in_loop
+    async def test() -> None:
+        async with process("serve", *ANY) as relay_:
+            url, admin = await relay_.urls()
+            pid = relay_.process.pid
+            used = len(os.listdir(f"/proc/{pid}/fd"))
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            assert soft >= min(hard, 10_000 * 4 // 3 + 4096 + 256)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 4, hard))
+            host, port = url.removeprefix("http://").split(":")
+            held = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
+            await relay_.line("no_descriptors")
+            for _ in range(8):
+                reader, writer = await asyncio.open_connection(*admin.removeprefix("http://").split(":"))
+                writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert b" 200 " in await reader.readline()
+                await reader.read()
+                writer.close()
+                await writer.wait_closed()
+            for _, writer in held:
+                writer.close()
+                await writer.wait_closed()
+            async with attach(url, token=made, proxy=None, carrier="poll") as client:
+                assert client.is_attached
+
+    test()
 
 
 def test_a_relay_serves_reloads_and_drains(made: str) -> None:

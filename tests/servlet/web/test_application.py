@@ -299,7 +299,8 @@ async def test_the_relay_also_runs_as_a_plain_aiohttp_application() -> None:
     app = create_app(settings())
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    address = await listen(runner, ListenAddress("127.0.0.1", 0))
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    address = ListenAddress("127.0.0.1", runner.addresses[0][1])
     running: Any = type("Running", (), {"addresses": [address], "relay": app[RELAY]})
     async with Client(running) as client:
         assert isinstance(await client.attach(), Attached)

@@ -1,0 +1,126 @@
+"""What a source address may cost the relay: connections before a token was shown, and lines in the log."""
+
+from collections import OrderedDict
+from ipaddress import IPv6Address, ip_address
+
+__all__ = ["Connections", "LogLimiter", "Place", "source_of"]
+
+_SECOND_US = 1_000_000
+_SOURCES_MAX = 10_000  # kinds and sources of log lines that are remembered
+_IPV6_HOST_BITS = 64
+
+
+def source_of(address: str) -> str:
+    """Return the source that pays for requests from this address: of IPv6 the /64 network, which is one customer's."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Address(int(found) >> _IPV6_HOST_BITS << _IPV6_HOST_BITS))
+
+
+class LogLimiter:
+    """Lets one line a second pass for each kind and source."""
+
+    def __init__(self) -> None:
+        self._passed: OrderedDict[tuple[str, str], int] = OrderedDict()  # when the last line passed, oldest first
+
+    def passes(self, kind: str, source: str, now: int) -> bool:
+        """Whether to write a line of this kind about this source now; if so, note that it was written."""
+        key = kind, source
+        if now - self._passed.get(key, now - _SECOND_US) < _SECOND_US:
+            return False
+        self._passed[key] = now
+        self._passed.move_to_end(key)
+        if len(self._passed) > _SOURCES_MAX:
+            self._passed.popitem(last=False)
+        return True
+
+
+class Connections:
+    """Counts open connections by who pays for them: the source address, then the user whose token came.
+
+    Connections of strangers take at most half of all, and one source takes at most half of those.
+    """
+
+    def __init__(self, total_max: int, per_source_max: int, per_user_max: int) -> None:
+        self.total = 0
+        self.strangers = 0  # of the total, those without a valid token so far
+        self._total_max = total_max
+        self._strangers_max = max(1, total_max // 2)
+        self._per_source_max = min(per_source_max, max(1, self._strangers_max // 2))
+        self._per_user_max = per_user_max
+        self._of_source: dict[str, int] = {}
+        self._of_user: dict[str, int] = {}
+
+    def admit(self, source: str) -> "Place | None":
+        """Return a place for a new connection from this source, or None if there is no room for it."""
+        if (
+            self.total >= self._total_max
+            or self.strangers >= self._strangers_max
+            or self._of_source.get(source, 0) >= self._per_source_max
+        ):
+            return None
+        self.total += 1
+        self.strangers += 1
+        _add(self._of_source, source, 1)
+        return Place(self, source)
+
+    def move(self, place: "Place", user: str) -> bool:
+        """Charge the connection to this user. Return False, and change nothing, if the user has too many."""
+        if place.user == user:
+            return True
+        if self._of_user.get(user, 0) >= self._per_user_max:
+            return False
+        self._uncharge(place)
+        _add(self._of_user, user, 1)
+        return True
+
+    def leave(self, place: "Place") -> None:
+        """Forget a connection that has ended."""
+        self._uncharge(place)
+        self.total -= 1
+
+    def _uncharge(self, place: "Place") -> None:
+        if place.user:
+            _add(self._of_user, place.user, -1)
+        else:
+            self.strangers -= 1
+            _add(self._of_source, place.source, -1)
+
+
+class Place:
+    """One counted connection. `user` is empty until a valid token came on it."""
+
+    __slots__ = ("_connections", "_has_left", "source", "user")
+
+    def __init__(self, connections: Connections, source: str) -> None:
+        self.source = source
+        self.user = ""
+        self._connections = connections
+        self._has_left = False
+
+    def belongs_to(self, user: str) -> bool:
+        """Charge the connection to this user from now on. Return False if the user has too many connections."""
+        if self._has_left:
+            return True
+        if not self._connections.move(self, user):
+            return False
+        self.user = user
+        return True
+
+    def leave(self) -> None:
+        """Note that the connection has ended. Has no effect the second time."""
+        if not self._has_left:
+            self._has_left = True
+            self._connections.leave(self)
+
+
+def _add(counts: dict[str, int], key: str, number: int) -> None:
+    counts[key] = counts.get(key, 0) + number
+    if not counts[key]:
+        del counts[key]

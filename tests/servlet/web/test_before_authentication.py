@@ -1,0 +1,222 @@
+"""What a stranger can make the relay spend before it has shown a valid token: almost nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay, settings, until
+from tests.servlet.web.test_server import answer, certificates, close, connect, files
+from tests.support.loops import in_loop
+from tunnel.wire import Attached, StatusCode
+from tunnel_servlet.web.running import RunningRelay
+
+__all__ = ["certificates"]
+
+SHORT = 0.05
+ELSEWHERE = "127.0.0.2"  # the attacker's address; the victim's is 127.0.0.1
+POST = b"POST /exchange HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n"
+BAD = b"\xff\xfe\xc3\x28"
+
+
+async def stranger(running: RunningRelay, source: str = ELSEWHERE) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection from the attacker's address."""
+    address = running.addresses[0]
+    return await asyncio.open_connection(address.host, address.port, local_addr=(source, 0))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        POST + b"Authorization: Bearer tnl_" + BAD + b"\r\n\r\n",
+        POST + b"Authorization: " + BAD + b"\r\n\r\n",
+        POST + b"Expect: " + BAD + b"\r\n\r\n",
+        POST + b"Expect: 100-continue, " + BAD + b"\r\n\r\n",
+        POST + b"Tunnel-Role: " + BAD + b"\r\nContent-Type: " + BAD + b"\r\nContent-Encoding: " + BAD + b"\r\n\r\n",
+        POST + b"Cookie: " + BAD + b"\r\nUpgrade: " + BAD + b"\r\nConnection: upgrade\r\n\r\n",
+        b"GET /" + BAD + b" HTTP/1.1\r\nHost: " + BAD + b"\r\nExpect: " + BAD + b"\r\n\r\n",
+        b"GET /link?" + BAD + b" HTTP/1.1\r\nHost: [::1\r\nUpgrade: tunnel\r\nConnection: Upgrade\r\n\r\n",
+        b"GET http://[:::::]:99999/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT " + BAD + b":443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+        BAD + b" / HTTP/1.1\r\nHost: x\r\n\r\n",
+        POST + BAD + b": x\r\n\r\n",
+        b"POST /exchange HTTP/1.1\r\nHost: x\r\nContent-Length: \xb2\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("is_open", [False, True])
+@in_loop
+async def test_two_users_a_strangers_request_is_refused_in_a_line_at_most(request_: bytes, is_open: bool) -> None:
+    with capture_logs() as logs:
+        async with relay(settings(is_open=is_open)) as running, Client(running) as victim:
+            for _ in range(30):
+                reader, writer = await stranger(running)
+                writer.write(request_)
+                status, _ = await answer(reader)
+                assert 400 <= status < 500
+                await close(writer)
+            assert isinstance(await victim.attach(), Attached)
+    about = [line for line in logs if line.get("address")]
+    assert len(about) <= 2  # one for each second that the requests took
+    assert "exception" not in str(logs)
+    assert all(len(str(line)) < 300 for line in logs)
+
+
+@in_loop
+async def test_two_users_wrong_tokens_of_any_bytes_are_counted() -> None:
+    async with relay(settings(limits={"auth_failures_per_minute": 2})) as running, Client(running) as victim:
+        statuses = []
+        for number in range(4):
+            reader, writer = await stranger(running)
+            writer.write(POST + b"Authorization: Bearer " + BAD + b"%d\r\n\r\n" % number)
+            statuses.append((await answer(reader))[0])
+            await close(writer)
+        assert statuses == [401, 401, 429, 429]
+        assert isinstance(await victim.attach(), Attached)
+
+
+@pytest.mark.parametrize("path", [b"/", b"/exchange", b"/link"])
+@in_loop
+async def test_two_users_an_answer_to_a_stranger_ends_the_connection(path: bytes) -> None:
+    async with relay() as running:
+        reader, writer = await stranger(running)
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
+        assert (await answer(reader))[0] in (401, 404, 405)
+        assert await reader.read() == b""
+        await close(writer)
+
+
+@in_loop
+async def test_two_users_connections_of_one_address_are_limited_until_they_show_a_token() -> None:
+    async with relay(settings(limits={"connections_per_address_max": 2})) as running:
+        held = [await stranger(running) for _ in range(2)]
+        await until(lambda: running.connections.strangers == 2)
+        reader, writer = await stranger(running)
+        assert await reader.read() == b""
+        await close(writer)
+        victims = [Client(running, user) for user in ("ann", "ann", "bob", "bob")]
+        for number, victim in enumerate(victims):
+            assert isinstance(await victim.attach(number + 1), Attached)
+        await close(held[0][1])
+        await until(lambda: running.connections.strangers == 1)
+        reader, writer = await stranger(running)
+        writer.write(POST + b"\r\n")
+        assert (await answer(reader))[0] == 401
+        for client in victims:
+            await client.session.close()
+        for _, open_ in (*held, (reader, writer)):
+            await close(open_)
+    assert (running.connections.total, running.connections.strangers) == (0, 0)
+
+
+@in_loop
+async def test_two_users_strangers_leave_half_of_all_connections_to_users() -> None:
+    limits = {"connections_max": 8, "connections_per_address_max": 100}
+    async with relay(settings(limits=limits)) as running:
+        victim = Client(running)
+        assert isinstance(await victim.attach(), Attached)
+        held = [await stranger(running, f"127.0.0.{2 + number // 4}") for number in range(16)]
+        ends = [asyncio.ensure_future(reader.read()) for reader, _ in held]
+        await until(lambda: sum(end.done() for end in ends) == 12)
+        assert (running.connections.total, running.connections.strangers) == (5, 4)
+        assert isinstance(await victim.attach(), Attached)
+        for end in ends:
+            end.cancel()
+        await victim.session.close()
+        for _, writer in held:
+            await close(writer)
+
+
+@in_loop
+async def test_two_users_one_user_does_not_take_the_connections_of_another() -> None:
+    async with relay(settings(limits={"connections_per_user_max": 1})) as running:
+        first, second, victim = Client(running, "ann"), Client(running, "ann"), Client(running, "bob")
+        assert isinstance(await first.attach(1), Attached)
+        refused = await second.post(attach_body(2))
+        assert (refused.status, refused.message.code) == (429, StatusCode.BUSY)
+        assert refused.headers["Retry-After"] == "1"
+        assert isinstance(await victim.attach(3), Attached)
+        await first.session.close()
+        await until(lambda: running.connections.total == 1)
+        assert isinstance(await second.attach(2), Attached)
+        await second.session.close()
+        await victim.session.close()
+
+
+@in_loop
+async def test_two_users_an_answer_that_is_not_read_ends_the_connection() -> None:
+    running = relay(settings(limits={"answer_seconds": SHORT}))
+
+    async def large(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(64 << 20))
+
+    running.app.router.add_get("/large", large)
+    async with running:
+        _reader, writer = await connect(running)
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: running.connections.total == 1)
+        await until(lambda: running.connections.total == 0)
+        await close(writer)
+
+
+@in_loop
+async def test_an_answer_that_is_read_in_time_is_whole_and_its_connection_goes_on() -> None:
+    async with relay(settings(limits={"answer_seconds": 30})) as running, Client(running) as client:
+        await client.attach()
+        for number in range(1, 4):
+            assert (await client.post(exchange_body(client.epoch, number))).status == 200
+        assert running.connections.total == 1
+
+
+@pytest.mark.real("openssl")
+@in_loop
+async def test_two_users_a_stalled_tls_handshake_ends(certificates: Path) -> None:
+    config = settings(tls=files(certificates), limits={"tls_seconds": SHORT, "connections_per_address_max": 1})
+    async with relay(config) as running:
+        reader, writer = await stranger(running)
+        await until(lambda: running.connections.strangers == 1)  # counted before its handshake has ended
+        assert await reader.read() == b""
+        await until(lambda: running.connections.total == 0)
+        await close(writer)
+
+
+@pytest.mark.real("openssl")
+@in_loop
+async def test_garbage_for_tls_is_logged_once_a_second_at_most(certificates: Path) -> None:
+    troubles: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: troubles.append(context))
+    with capture_logs() as logs:
+        async with relay(settings(tls=files(certificates))) as running:
+            for _ in range(20):
+                reader, writer = await stranger(running)
+                writer.write(b"GET / HTTP/1.0\r\n\r\n" + BAD)
+                await reader.read()
+                await close(writer)
+            await until(lambda: running.connections.total == 0)
+    assert troubles == []
+    assert len([line for line in logs if line.get("address") == ELSEWHERE]) <= 2
+
+
+@in_loop
+async def test_a_token_that_is_shown_later_still_counts_the_connection_for_its_user() -> None:
+    async with relay() as running, Client(running) as client:
+        reader, writer = await connect(running)
+        await until(lambda: running.connections.strangers == 1)
+        body = attach_body()
+        head = POST.replace(b"Content-Length: 0", b"Content-Length: %d" % len(body))
+        writer.write(head + f"Authorization: Bearer {TOKENS['ann']}\r\n".encode())
+        writer.write(b"Content-Type: application/octet-stream\r\n\r\n" + body)
+        assert (await answer(reader))[0] == 200
+        assert (running.connections.total, running.connections.strangers) == (1, 0)
+        await close(writer)
+        await until(lambda: running.connections.total == 0)
+        assert isinstance(await client.attach(), Attached)
