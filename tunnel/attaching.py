@@ -34,6 +34,7 @@ def attach(
     lanes: LaneConfig | None = None,
     links: int = 1,
     trace: TraceSink | None = None,
+    insecure_http: bool = False,
 ) -> Attachment:
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`.
 
@@ -47,6 +48,9 @@ def attach(
     it more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it is lost, a
     spare one takes over at once.
 
+    `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
+    everybody on the way can read it.
+
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
     seconds without an answer after which a connection is lost. Raise ValueError when an argument is wrong.
     """
@@ -59,8 +63,9 @@ def attach(
         raise ValueError(
             f"an attachment has from 1 to {_LINKS_MAX} links and at least one URL, not {links} links, {len(urls)} URLs"
         )
+    is_exit, allowed = exit_handler is not None, insecure_http
     dialing, *others = (
-        Dialing(one, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=exit_handler is not None) for one in urls
+        Dialing(one, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=is_exit, insecure_http=allowed) for one in urls
     )
 
     def make(secret: bytes, random: Random) -> Carrier:

@@ -1,6 +1,7 @@
 """The parts that all commands of tunnel share: the log, the layout of help texts, error messages and exit codes."""
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,12 +12,18 @@ from tunnel.exit_codes import INTERNAL, INTERRUPTED, USAGE
 __all__ = [
     "LOG_LEVELS",
     "CommandAdder",
+    "allows_insecure_http",
     "configure_log",
     "exit_code_of",
 ]
 
 _QUOTE_LETTERS = 300  # of an unexpected error, which may quote a page
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def allows_insecure_http(option: bool) -> bool:
+    """Whether the option --insecure-http or the variable TUNNEL_INSECURE_HTTP allows to send a token unencrypted."""
+    return option or os.environ.get("TUNNEL_INSECURE_HTTP", "") == "1"
 
 
 def configure_log(level: str, stream: TextIO | None = None) -> None:

@@ -2,16 +2,14 @@
 
 import contextlib
 import os
-import stat
 from pathlib import Path
 
 import msgspec
 
+from tunnel.private_files import read_private
 from tunnel_client.errors import UsageError
 
-__all__ = ["Login", "login_for", "login_path", "read_login", "read_private", "remove_login", "write_login"]
-
-_FILE_BYTES_MAX = 64 * 1024
+__all__ = ["Login", "login_for", "login_path", "read_login", "remove_login", "write_login"]
 
 
 class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -21,6 +19,7 @@ class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     token: str = ""
     proxy: str = ""  # empty: the proxy variables of the environment decide
     ca: str = ""
+    insecure_http: bool = False
 
 
 def login_path() -> Path:
@@ -37,7 +36,7 @@ def read_login() -> Login | None:
     """
     path = login_path()
     try:
-        text = read_private(path)
+        text = _read(path)
     except FileNotFoundError:
         return None
     try:
@@ -93,24 +92,10 @@ def remove_login() -> bool:
     return True
 
 
-def read_private(path: Path) -> bytes:
-    """Return the content of a file that holds a secret.
-
-    Raises FileNotFoundError if the file does not exist. Raises UsageError if other users can read it, if it belongs to
-    another user (except root), or if it cannot be read.
-    """
+def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
-                raise UsageError(
-                    f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): run `chmod 600 {path}`, "
-                    "and ask for a new token if another user may have seen this one"
-                )
-            if found.st_uid not in (os.geteuid(), 0):
-                raise UsageError(f"{path} belongs to another user: use a file of your own")
-            return file.read(_FILE_BYTES_MAX)
+        return read_private(path)
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}: check the path and its permissions") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tunnel
+from tunnel import private_files
+from tunnel.command_line import allows_insecure_http
 from tunnel_client.errors import UsageError
 
 __all__ = ["CARRIERS", "UNSET", "USER_TIMEOUT_S", "RelaySettings", "Unset", "find_settings", "read_token"]
@@ -38,6 +40,7 @@ class RelaySettings:
     trace: tunnel.TraceWriter | None = None
     source: str = ""  # where the URL came from, in the words of the user
     cert: str | None = None
+    insecure_http: bool = False
 
     def attach(self, **more: object) -> tunnel.Attachment:
         """Create an attachment to the relay without starting it. Raises UsageError if a setting cannot be used."""
@@ -51,6 +54,7 @@ class RelaySettings:
                 cert=self.cert,
                 carrier=self.carrier,
                 user_timeout=self.user_timeout,
+                insecure_http=self.insecure_http,
                 **more,  # type: ignore[arg-type]
             )
         except ValueError as error:
@@ -67,6 +71,7 @@ def find_settings(
     cert: str | None = None,
     carrier: str | None = None,
     user_timeout: float = USER_TIMEOUT_S,
+    insecure_http: bool = False,
 ) -> RelaySettings:
     """Collect the settings from the arguments, then from the environment, then from the stored login.
 
@@ -101,18 +106,16 @@ def find_settings(
         user_timeout=user_timeout,
         source=source,
         cert=cert or None,
+        insecure_http=allows_insecure_http(insecure_http) or login.insecure_http,
     )
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file. Raises UsageError if there is none."""
+    """Return the token in a file. Raises UsageError if there is none, or if other users can read the file."""
     try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {path} cannot be read ({error}): name a file that holds the token") from error
-    if not token:
-        raise UsageError(f"--token-file {path} is empty: it must hold the token, on one line")
-    return token
+        return private_files.read_token(path)
+    except ValueError as error:
+        raise UsageError(f"--token-file {error}") from None
 
 
 def _token(file: str) -> str:

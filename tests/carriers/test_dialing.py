@@ -1,48 +1,57 @@
-"""What a session sends, and to whom: our credentials reach only the party that they are for."""
+"""Where a token may go: over TLS, or within this machine, unless its owner allows more."""
 
-from contextlib import suppress
-from pathlib import Path
-
-import aiohttp
 import pytest
 
-from tests.carriers.origin import Origin, answer, optional_certificates
-from tests.carriers.test_poll import CA, TLS
-from tests.support.loops import run
+from tunnel import attach
 from tunnel.carriers.dialing import Dialing
 
+CLEAR = [
+    ("http://relay.example", None),
+    ("http://10.0.0.1:8080", None),
+    ("http://127.0.0.1.example", None),
+    ("http://localhost.example", None),
+    ("http://[fe80::1%25eth0]", None),
+    ("http://[::ffff:10.0.0.1]", None),
+    ("http://relay.example", "http://127.0.0.1:3128"),
+    ("http://relay.example", "https://proxy.example"),
+    ("http://127.0.0.1", "http://10.0.0.1:3128"),
+    ("http://localhost", "http://proxy.example"),
+]
+PRIVATE = [
+    ("https://relay.example", None),
+    ("https://relay.example", "http://proxy.example:3128"),
+    ("http://127.0.0.1:8080", None),
+    ("http://127.8.9.10", None),
+    ("http://[::1]:8080", None),
+    ("http://[::ffff:127.0.0.1]", None),
+    ("http://localhost.", None),
+    ("http://relay.localhost", None),
+    ("http://127.0.0.1", "http://localhost:3128"),
+    ("http://127.0.0.1", "https://proxy.example"),
+]
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_client_certificate_is_not_shown_to_a_proxy(scheme: str) -> None:
-    async def main() -> None:
-        async with Origin(answer("403 Forbidden"), tls=optional_certificates()) as proxy:
-            dialing = Dialing(f"{scheme}://relay.invalid", proxy=proxy.url, ca=CA, cert=str(TLS / "client.pem"))
-            async with dialing.session() as session:
-                with suppress(aiohttp.ClientHttpProxyError):  # the refusal of CONNECT
-                    async with session.get(dialing.url("link"), proxy=dialing.proxy):
-                        pass
-            assert len(proxy.heads) == 1
-            assert proxy.certificates == [None]
 
-    run(main())
+@pytest.mark.parametrize(("relay", "proxy"), CLEAR)
+def test_two_users_a_token_does_not_cross_a_network_unencrypted(relay: str, proxy: str | None) -> None:
+    with pytest.raises(ValueError, match=r"unencrypted.*write https://, or allow it with --insecure-http"):
+        Dialing(relay, token="tnl_x", proxy=proxy)
+    assert "Authorization" not in Dialing(relay, proxy=proxy).headers
+    assert "Authorization" in Dialing(relay, token="tnl_x", proxy=proxy, insecure_http=True).headers
 
 
-def test_logins_and_proxies_of_the_environment_are_not_used_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A password in ~/.netrc is for another program; a relay that was to be reached directly is."""
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login ann password s3cret\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
+@pytest.mark.parametrize(("relay", "proxy"), PRIVATE)
+def test_a_token_goes_over_tls_or_within_this_machine(relay: str, proxy: str | None) -> None:
+    assert "Authorization" in Dialing(relay, token="tnl_x", proxy=proxy).headers
 
-    async def main() -> None:
-        async with Origin(answer("404 Not Found")) as relay, Origin(answer("200 OK")) as proxy:
-            monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//ann:s3cret@"))
-            dialing = Dialing(relay.url, proxy=None)
-            async with dialing.session() as session, session.get(dialing.url("link")) as response:
-                assert response.status == 404
-            assert proxy.heads == []
-            assert [head for head in relay.heads if "authorization:" in head.lower()] == []
 
-    run(main())
+def test_two_users_the_proxy_variables_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(ValueError, match=r"through the proxy http://proxy\.example:3128"):
+        Dialing("http://relay.localhost", token="tnl_x")
+
+
+def test_a_program_that_attaches_is_refused_or_allows_it() -> None:
+    with pytest.raises(ValueError, match=r"attach\(insecure_http=True\)"):
+        attach(["https://relay.example", "http://relay.example"], token="tnl_x", proxy=None)
+    attach("http://relay.example", token="tnl_x", proxy=None, insecure_http=True)

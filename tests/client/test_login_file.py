@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tunnel.private_files import read_private
 from tunnel_client.errors import UsageError
-from tunnel_client.login_file import Login, login_for, login_path, read_login, read_private, remove_login, write_login
+from tunnel_client.login_file import Login, login_for, login_path, read_login, remove_login, write_login
 
 
 def test_a_written_login_is_read_back(home: Path) -> None:
@@ -60,8 +61,8 @@ def test_a_file_of_another_user_is_refused(
         fields[stat.ST_UID] = uid
         return os.stat_result(fields)
 
-    monkeypatch.setattr("tunnel_client.login_file.os.geteuid", lambda: 1000)
-    monkeypatch.setattr("tunnel_client.login_file.os.fstat", fstat)
+    monkeypatch.setattr("tunnel.private_files.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("tunnel.private_files.os.fstat", fstat)
     if is_trusted:
         assert read_login() == Login("https://relay.example")
     else:

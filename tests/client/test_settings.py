@@ -43,7 +43,14 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
     settings = RelaySettings("http://relay", "t", "http://proxy:1", "/ca.pem", "poll", 7.5, trace, cert="/cert.pem")
     settings.attach(links=2)
     settings.attach(trace=other)
-    options = {"token": "t", "proxy": "http://proxy:1", "ca": "/ca.pem", "cert": "/cert.pem", "carrier": "poll"}
+    options: dict[str, Any] = {
+        "token": "t",
+        "proxy": "http://proxy:1",
+        "ca": "/ca.pem",
+        "cert": "/cert.pem",
+        "carrier": "poll",
+    }
+    options |= {"insecure_http": False}
     assert made == [
         ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 2}),
         ("http://relay", {**options, "user_timeout": 7.5, "trace": other}),
@@ -69,6 +76,7 @@ def test_options_then_environment_then_login(home: Path, monkeypatch: pytest.Mon
     assert (named.proxy, named.ca, named.carrier) == ("env", None, "poll")
     file = home / "token"
     file.write_text("file-token\n")
+    file.chmod(0o600)
     given = found(
         *("--relay", "https://x", "--token-file", str(file), "--proxy", "none", "--ca", "c", "--carrier", "link"),
         *("--cert", "mine.pem"),
@@ -96,10 +104,11 @@ def test_a_login_that_is_not_needed_is_not_read(home: Path, monkeypatch: pytest.
 
 def test_token_files_without_a_token_are_explained(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNNEL_RELAY", "https://named.example")
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="there is no such file"):
         found("--token-file", str(home / "missing"))
-    for content, text in ((b" \n", "is empty"), (b"\xff", "ascii")):
+    for content, text in ((b" \n", "is empty"), (b"\xff", "does not hold a token")):
         (home / "token").write_bytes(content)
+        (home / "token").chmod(0o600)
         with pytest.raises(UsageError, match=text):
             found("--token-file", str(home / "token"))
 
@@ -128,7 +137,7 @@ def test_seconds_must_be_above_zero(text: str) -> None:
 
 @pytest.mark.parametrize("wrong", [{"url": "relay.example"}, {"proxy": "socks5://x"}, {"token": "a b"}])
 def test_unusable_settings_are_explained(wrong: dict[str, Any]) -> None:
-    right: dict[str, Any] = {"url": "http://x", "token": "t", "proxy": None, "ca": None, "carrier": "auto"}
+    right: dict[str, Any] = {"url": "https://x", "token": "t", "proxy": None, "ca": None, "carrier": "auto"}
     with pytest.raises(UsageError):
         RelaySettings(**{**right, **wrong}, user_timeout=1).attach()
 
@@ -137,3 +146,29 @@ def test_unusable_settings_are_explained(wrong: dict[str, Any]) -> None:
 def test_an_unreadable_certificate_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing\.pem"):
         found("--relay", "https://x.example", "--cert", str(tmp_path / "missing.pem")).attach()
+
+
+@pytest.mark.usefixtures("home")
+def test_an_insecure_relay_is_allowed_by_option_environment_or_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNNEL_TOKEN", "t")
+    url = "http://relay.example"
+    with pytest.raises(UsageError, match="unencrypted"):
+        found("--relay", url, "--proxy", "none").attach()
+    found("--relay", url, "--proxy", "none", "--insecure-http").attach()
+    assert find_settings(relay=url, insecure_http=True).insecure_http
+    monkeypatch.setenv("TUNNEL_INSECURE_HTTP", "0")
+    assert not found("--relay", url).insecure_http
+    monkeypatch.setenv("TUNNEL_INSECURE_HTTP", "1")
+    found("--relay", url, "--proxy", "none").attach()
+    monkeypatch.delenv("TUNNEL_INSECURE_HTTP")
+    monkeypatch.delenv("TUNNEL_TOKEN")
+    write_login(Login(url, "t", "none", insecure_http=True))
+    found().attach()
+    assert not found("--relay", "http://other.example").insecure_http
+
+
+def test_two_users_a_token_file_that_others_can_read_is_refused(home: Path) -> None:
+    (home / "token").write_text("t")
+    (home / "token").chmod(0o644)
+    with pytest.raises(UsageError, match=r"--token-file .* is open to other users .*chmod 600"):
+        found("--relay", "https://x", "--token-file", str(home / "token"))

@@ -4,6 +4,7 @@ import os
 import ssl
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from ipaddress import IPv6Address, ip_address
 
 import aiohttp
 import truststore
@@ -32,6 +33,7 @@ class Dialing:
         ca: str | None = None,
         cert: str | Sequence[str] | None = None,
         is_exit: bool = False,
+        insecure_http: bool = False,
     ) -> None:
         self.base = _relay_url(url)
         self.headers = {
@@ -49,6 +51,8 @@ class Dialing:
         is_tls = self.base.scheme == "https"
         self.tls = _tls_context(ca, cert) if is_tls else None
         self._proxy = choose_proxy(self.base, proxy)
+        if token is not None and not insecure_http:
+            _require_private(self.base, self._proxy.url if self._proxy is not None else None)
         self._proxy_tls: ssl.SSLContext | None = None
         self._introduction: Introduction | None = None
         if self._proxy is not None:
@@ -109,6 +113,33 @@ def _relay_url(text: str) -> URL:
     if url.query_string or url.fragment:
         raise ValueError("a relay URL must not have a query or a fragment: remove the part after ? or #")
     return url
+
+
+def _require_private(relay: URL, proxy: URL | None) -> None:
+    """Raise ValueError if others could read the token on its way: neither TLS nor this machine protects it."""
+    if relay.scheme == "https":
+        return
+    if not _is_here(relay):
+        where = f"to {relay}"
+    elif proxy is not None and proxy.scheme != "https" and not _is_here(proxy):
+        where = f"through the proxy {proxy}"
+    else:
+        return
+    raise ValueError(
+        f"the token would go {where} unencrypted, and everybody on the way could use it: write https://, or allow it "
+        "with --insecure-http, TUNNEL_INSECURE_HTTP=1 or attach(insecure_http=True)"
+    )
+
+
+def _is_here(url: URL) -> bool:
+    """Whether the URL always means this machine."""
+    host = (url.host or "").rstrip(".")
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _tls_context(ca: str | None, cert: str | Sequence[str] | None) -> ssl.SSLContext:

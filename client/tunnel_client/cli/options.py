@@ -11,7 +11,7 @@ import tunnel
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import CARRIERS, UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
 
-__all__ = ["add_relay_options", "positive_seconds", "relay_settings"]
+__all__ = ["add_insecure_http", "add_relay_options", "positive_seconds", "relay_settings"]
 
 _USER_TIMEOUT_LEAST_S = 1
 _USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the milliseconds
@@ -47,6 +47,7 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
     )
+    add_insecure_http(group)
     group.add_argument(
         "--carrier",
         choices=CARRIERS,
@@ -65,6 +66,16 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--trace-level", choices=LEVELS, default="packet", help="what --trace records (default: packet)")
 
 
+def add_insecure_http(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the option that lets a token cross a network unencrypted."""
+    parser.add_argument(
+        "--insecure-http",
+        action="store_true",
+        help="send the token to an http:// relay on another machine, or through another machine, where everybody on "
+        "the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
+    )
+
+
 def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
     """Return the settings from options, environment and login. Raises UsageError if one is missing or wrong."""
     found = find_settings(
@@ -75,6 +86,7 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         cert=arguments.cert,
         carrier=arguments.carrier,
         user_timeout=arguments.user_timeout,
+        insecure_http=arguments.insecure_http,
     )
     return replace(found, trace=_trace(arguments.trace, arguments.trace_level))  # last: it creates a directory
 

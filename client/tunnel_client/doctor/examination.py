@@ -35,7 +35,14 @@ _SUMMARIES = {
 async def examine(report: Report, settings: RelaySettings, target: Address | None, watch_seconds: float) -> None:
     """Run all steps and fill the report. Raises UsageError if the settings cannot be used."""
     try:
-        dialing = Dialing(settings.url, token=settings.token, proxy=settings.proxy, ca=settings.ca, cert=settings.cert)
+        dialing = Dialing(
+            settings.url,
+            token=settings.token,
+            proxy=settings.proxy,
+            ca=settings.ca,
+            cert=settings.cert,
+            insecure_http=settings.insecure_http,
+        )
     except ValueError as error:
         raise UsageError(str(error)) from None
     report.relay = str(dialing.base)

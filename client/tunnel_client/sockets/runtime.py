@@ -157,18 +157,27 @@ def configure(
     cert: str | None = None,
     carrier: str | None = None,
     user_timeout: float = USER_TIMEOUT_S,
+    insecure_http: bool = False,
 ) -> RelaySettings:
     """Choose the relay that the sockets of this process use.
 
     `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll or link. `token=None` means no token,
     `proxy=None` a direct connection. Settings that are not given come from TUNNEL_RELAY, TUNNEL_TOKEN and
-    TUNNEL_CARRIER, then from `tunnel login`; the proxy comes from the login, then from the usual variables. Existing
-    sockets keep their relay. Raises ValueError if a setting is wrong, UnreachableError if no relay is known.
+    TUNNEL_CARRIER, then from `tunnel login`; the proxy comes from the login, then from the usual variables.
+    `insecure_http` lets the token go unencrypted to an http:// relay on another machine. Existing sockets keep their
+    relay. Raises ValueError if a setting is wrong, UnreachableError if no relay is known.
     """
     global _configured, _default
     with _translated_errors():
         made = find_settings(
-            relay=relay, token=token, proxy=proxy, ca=ca, cert=cert, carrier=carrier, user_timeout=user_timeout
+            relay=relay,
+            token=token,
+            proxy=proxy,
+            ca=ca,
+            cert=cert,
+            carrier=carrier,
+            user_timeout=user_timeout,
+            insecure_http=insecure_http,
         )
     with _lock:
         _configured = made

@@ -14,8 +14,10 @@ import msgspec
 import structlog
 
 from tunnel import Attachment, LostError, TraceWriter, UnreachableError, attach
+from tunnel.command_line import allows_insecure_http
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import DENIED, INTERRUPTED, LOST, OK
+from tunnel.private_files import read_token
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
@@ -226,6 +228,7 @@ async def _exit(
             proxy=arguments.proxy,
             ca=arguments.ca,
             cert=arguments.cert,
+            insecure_http=allows_insecure_http(arguments.insecure_http),
             name=arguments.name,
             exit_handler=dialer,
             attach_timeout=None,
@@ -294,14 +297,9 @@ def _token(arguments: argparse.Namespace) -> str:
             raise ConfigError("no token: set TUNNEL_TOKEN, or name a file that holds it with --token-file")
         return token
     try:
-        token = Path(arguments.token_file).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        text = f"--token-file {arguments.token_file} cannot be read ({reason}): name a file that holds the token"
-        raise ConfigError(text) from None
-    if not token:
-        raise ConfigError(f"--token-file {arguments.token_file} is empty: it must hold the token, on one line")
-    return token
+        return read_token(Path(arguments.token_file))
+    except ValueError as error:
+        raise ConfigError(f"--token-file {error}") from None
 
 
 # --- inside

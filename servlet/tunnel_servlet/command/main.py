@@ -145,6 +145,12 @@ def _add_exit(commands: CommandAdder) -> None:
         "http_proxy, all_proxy)",
     )
     parser.add_argument(
+        "--insecure-http",
+        action="store_true",
+        help="send the token to an http:// relay on another machine, where everybody on the way can read it (default: "
+        "only if TUNNEL_INSECURE_HTTP is 1)",
+    )
+    parser.add_argument(
         "--give-up-after",
         type=_seconds,
         metavar="SECONDS",

@@ -64,6 +64,9 @@ listen = []
 # body_bytes_max = 1048576
 # attachments_per_user_max = 100
 # auth_failures_per_minute = 20
+# connections_max = 10000
+# connections_per_address_max = 1024     # without a valid token so far
+# connections_per_user_max = 2048
 """
 
 

@@ -110,7 +110,7 @@ def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFi
         (["init", ""], "'' is not a file name"),
         (["check", "-c", "."], ". cannot be read (Is a directory): check the path"),
         (
-            ["exit", "--relay", "x", "--allow", "a:1", "--token-file", "relay.toml"],
+            ["exit", "--relay", "x", "--allow", "a:1", "--token-file", "relay.tokens.toml"],
             "'x' is not a relay URL: write https://HOST",
         ),
         (["serve", "--listen", "x"], "--listen: 'x' is not an address"),

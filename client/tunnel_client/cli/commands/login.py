@@ -6,11 +6,11 @@ import os
 import sys
 from pathlib import Path
 
-from tunnel.command_line import CommandAdder
+from tunnel.command_line import CommandAdder, allows_insecure_http
 from tunnel.exit_codes import OK
-from tunnel_client.cli.options import positive_seconds
+from tunnel_client.cli.options import add_insecure_http, positive_seconds
 from tunnel_client.errors import UsageError
-from tunnel_client.settings import USER_TIMEOUT_S, RelaySettings
+from tunnel_client.settings import USER_TIMEOUT_S, RelaySettings, read_token
 
 __all__ = ["add"]
 
@@ -41,6 +41,7 @@ def add(commands: CommandAdder) -> None:
         metavar="FILE",
         help="PEM file with the authorities to trust instead of the system's; its path is stored as well",
     )
+    add_insecure_http(parser)
     parser.add_argument(
         "--wait",
         type=positive_seconds,
@@ -58,9 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
     from tunnel_client.login_file import Login, write_login
 
     ca = os.path.abspath(arguments.ca) if arguments.ca else ""
-    login = Login(arguments.url, _token(arguments.token_file), arguments.proxy, ca)
+    insecure = allows_insecure_http(arguments.insecure_http)
+    login = Login(arguments.url, _token(arguments.token_file), arguments.proxy, ca, insecure)
     proxy = None if login.proxy == "none" else login.proxy or "env"
-    settings = RelaySettings(login.relay, login.token, proxy, ca or None, "poll", USER_TIMEOUT_S)
+    settings = RelaySettings(
+        login.relay, login.token, proxy, ca or None, "poll", USER_TIMEOUT_S, insecure_http=insecure
+    )
     attachment = settings.attach(attach_timeout=arguments.wait)  # UsageError: a malformed URL or token
     if not arguments.no_check:
 
@@ -76,19 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _token(file: str) -> str:
-    from tunnel_client.login_file import read_private
-
     if file == "-":
         text = sys.stdin.readline()
     elif file:
-        try:
-            text = read_private(Path(file)).decode("ascii")
-        except FileNotFoundError:
-            raise UsageError(f"--token-file {file}: there is no such file: check the path") from None
-        except UnicodeDecodeError:
-            raise UsageError(
-                f"--token-file {file} does not hold a token, which is plain letters and digits: check the file"
-            ) from None
+        return read_token(Path(file))
     else:
         if not sys.stdin.isatty():
             raise UsageError("no token: name a file with --token-file FILE, or - for standard input")

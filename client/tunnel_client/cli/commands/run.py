@@ -69,8 +69,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def environment(path: str, patterns: list[str]) -> dict[str, str]:
-    """Return the environment of the command: it names the lender's socket, and makes Python load our sitecustomize."""
+    """Return the environment of the command: it names the lender's socket, and makes Python load our sitecustomize.
+
+    The command does not get the token: its sockets borrow the tunnel of this process.
+    """
     made = {**os.environ, "TUNNEL_RUN_SOCKET": path, "TUNNEL_RUN_HOSTS": ",".join(patterns)}
+    made.pop("TUNNEL_TOKEN", None)
     made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SITE), os.environ.get("PYTHONPATH", "")]))
     if "*" in patterns:
         # Proxy and tunnel are two ways out of this network. The command must not reach the proxy through the tunnel.

@@ -93,7 +93,7 @@ def test_token_files_that_are_refused(file: str, capsys: pytest.CaptureFixture[s
     Path(file).write_bytes(b"\xff")
     assert "does not hold a token" in login()
     Path(file).write_text("\n")
-    assert "the token is empty" in login()
+    assert "is empty: it must hold the token" in login()
     Path(file).write_text("two words")
     assert "the token is empty or has invalid characters" in login()
 

@@ -415,8 +415,10 @@ def test_a_connect_ends_at_its_timeout_even_if_tunnel_run_is_stuck(
 def test_the_environment_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "localhost")
+    monkeypatch.setenv("TUNNEL_TOKEN", "tnl_secret")
     everything = environment("/s", ["*"])
     assert "HTTPS_PROXY" not in everything
+    assert "tnl_secret" not in str(everything)
     some = environment("/s", ["*.internal", "db"])
     assert some["HTTPS_PROXY"] == "http://proxy:3128"
     assert some["no_proxy"] == "localhost,.internal,db"

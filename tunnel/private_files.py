@@ -1,0 +1,45 @@
+"""Reads files that hold a secret. Only their owner may be able to read them, whichever command is given one."""
+
+import os
+import stat
+from pathlib import Path
+
+__all__ = ["read_private", "read_token"]
+
+_FILE_BYTES_MAX = 64 * 1024
+
+
+def read_private(path: Path) -> bytes:
+    """Return the content of a file that holds a secret.
+
+    Raise FileNotFoundError if the file does not exist. Raise ValueError, with advice, if other users can read it, if it
+    belongs to another user (except root), or if it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
+                raise ValueError(
+                    f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): run `chmod 600 {path}`, "
+                    "and ask for a new token if another user may have seen this one"
+                )
+            if found.st_uid not in (os.geteuid(), 0):
+                raise ValueError(f"{path} belongs to another user: use a file of your own")
+            return file.read(_FILE_BYTES_MAX)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}: check the path and its permissions") from None
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Raise ValueError, with advice, if there is none or if other users can read it."""
+    try:
+        token = read_private(path).decode("ascii").strip()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: there is no such file: name a file that holds the token") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} does not hold a token, which is plain letters and digits: check the file") from None
+    if not token:
+        raise ValueError(f"{path} is empty: it must hold the token, on one line")
+    return token
