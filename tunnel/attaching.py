@@ -15,6 +15,7 @@ __all__ = ["CARRIERS", "attach", "memory_attach"]
 
 CARRIERS = ("auto", "poll", "link")
 _SECOND_US = 1_000_000
+_EXIT_SEND_BUFFER_BYTES = 512 * 1024  # an exit has many users; more comes from the share of each in the budget
 _LINKS_MAX = 4  # the default limit of a relay for one attachment
 
 
@@ -127,4 +128,7 @@ def memory_attach(
 
 
 def _endpoint_config(user_timeout: float, exit_handler: ExitHandler | None) -> EndpointConfig:
-    return EndpointConfig(user_timeout_us=round(user_timeout * _SECOND_US), exit=exit_handler is not None)
+    timeout_us = round(user_timeout * _SECOND_US)
+    if exit_handler is None:
+        return EndpointConfig(user_timeout_us=timeout_us)
+    return EndpointConfig(user_timeout_us=timeout_us, exit=True, send_buffer_bytes_max=_EXIT_SEND_BUFFER_BYTES)

@@ -1,6 +1,10 @@
-"""The budget from which a process grants receive windows, so that many connections cannot use up its memory."""
+"""The budget from which a process grants windows and buffers, so that many connections cannot use up its memory.
 
-__all__ = ["WindowBudget"]
+An endpoint that accepts connections of several users gives each of them a share, which leaves as much free as it holds:
+one user gets at most half of the budget, two users get a third each, and so on.
+"""
+
+__all__ = ["BudgetShares", "WindowBudget"]
 
 
 class WindowBudget:
@@ -21,3 +25,55 @@ class WindowBudget:
     def release(self, released_bytes: int) -> None:
         """Give granted bytes back."""
         self.granted_bytes -= released_bytes
+
+
+class UserShare(WindowBudget):
+    """The part of a budget that one user's connections hold."""
+
+    __slots__ = ("connections", "pool")
+
+    def __init__(self, pool: WindowBudget) -> None:
+        super().__init__(pool.total_bytes)
+        self.pool = pool
+        self.connections = 0
+
+    def grant(self, wanted_bytes: int) -> int:
+        free = self.pool.total_bytes - self.pool.granted_bytes
+        granted = self.pool.grant(min(wanted_bytes, max(0, (free - self.granted_bytes) // 2)))
+        self.granted_bytes += granted
+        return granted
+
+    def release(self, released_bytes: int) -> None:
+        self.granted_bytes -= released_bytes
+        self.pool.release(released_bytes)
+
+
+class BudgetShares:
+    """The shares of all users whose connections this endpoint has accepted."""
+
+    __slots__ = ("_pool", "_shares")
+
+    def __init__(self, pool: WindowBudget) -> None:
+        self._pool = pool
+        self._shares: dict[str, UserShare] = {}
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def enter(self, user: str) -> WindowBudget:
+        """Return the budget of a new connection. Connections without a user are our own: they share the whole pool."""
+        if not user:
+            return self._pool
+        share = self._shares.get(user)
+        if share is None:
+            share = self._shares[user] = UserShare(self._pool)
+        share.connections += 1
+        return share
+
+    def leave(self, user: str) -> None:
+        """Note that a connection of this user has ended, after it released what it was granted."""
+        if user:
+            share = self._shares[user]
+            share.connections -= 1
+            if not share.connections:
+                del self._shares[user]

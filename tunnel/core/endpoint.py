@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 
 from tunnel.core.admission import Admission, AdmittingOwner
-from tunnel.core.budget import WindowBudget
+from tunnel.core.budget import BudgetShares, WindowBudget
 from tunnel.core.config import EndpointConfig
 from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.connection.closing import answer_shutdown
@@ -82,6 +82,7 @@ class Endpoint(AdmittingOwner):
         self.tracer = None if level_of(trace) is TraceLevel.OFF or trace is None else Tracer(trace, name)
         self.is_traced = self.tracer is not None
         self.budget = WindowBudget(config.budget_bytes)
+        self._shares = BudgetShares(self.budget)
         self.carrier = CarrierView()
         self.connections: dict[int, Connection] = {}
         self.packets_discarded = 0  # without a connection, or of a version that this endpoint does not speak
@@ -252,6 +253,9 @@ class Endpoint(AdmittingOwner):
         self._scheduler.touch(connection)
         self._schedule(connection)
 
+    def enter_budget(self, user: str) -> WindowBudget:
+        return self._shares.enter(user)
+
     def send(self, packet: Packet) -> None:
         """Queue a packet that belongs to no connection."""
         self._scheduler.add_unowned(packet)
@@ -269,6 +273,8 @@ class Endpoint(AdmittingOwner):
         connection.place.scheduled_us = NEVER_US
         self._admission.forget(connection)
         identity = connection.identity
+        connection.release_send_buffer()
+        self._shares.leave(identity.user)
         self.tombstones.add(connection.id, now)
         if not identity.initiator:
             self.tombstones.add_answer((identity.user, identity.route_key), connection.handshake.last_answer(), now)

@@ -29,14 +29,36 @@ def test_writable_waits_until_enough_room_is_free() -> None:
     assert Writable(connection.id) in solo.events()
 
 
+def test_two_users_a_claimed_window_is_buffered_for_only_as_far_as_the_budget_grants() -> None:
+    solo = Solo(EndpointConfig(send_buffer_bytes_max=1000, budget_bytes=300_000)).opened()
+    window, budget = solo.connection.sender.window, solo.endpoint.budget
+    before = budget.granted_bytes
+    solo.ack(window=2**31)
+    assert (window.buffer_bytes_max, budget.granted_bytes) == (1000, before)  # nothing is written yet
+    assert solo.connection.write(bytes(2000), solo.now) == 1000
+    solo.ack(window=2**31)
+    assert window.buffer_bytes_max == 1000 + 300_000 - before
+    assert budget.granted_bytes == 300_000
+    assert solo.connection.write(bytes(30_000), solo.now) == 30_000
+    solo.ack(window=0)
+    assert budget.granted_bytes == 300_000  # what is buffered stays charged
+    solo.connection.abort(solo.now)
+    assert budget.granted_bytes == 0
+
+
 def test_the_send_buffer_follows_the_peers_window_but_not_beyond_our_own_limit() -> None:
     solo = Solo(EndpointConfig(send_buffer_bytes_max=1000)).opened()
     window = solo.connection.sender.window
     solo.ack(window=5000)
+    assert window.buffer_bytes_max == 1000
+    solo.connection.write(bytes(2000), solo.now)
+    solo.ack(window=5000)
     assert window.buffer_bytes_max == 5000
+    assert solo.connection.write(bytes(9000), solo.now) == 4000
     solo.ack(window=2**31)
     assert window.buffer_bytes_max == 16 * 2**20
-    solo.ack(window=10)
+    packets = solo.out(size=1 << 20)
+    solo.ack(len(packets) - 1, window=10)
     assert window.buffer_bytes_max == 1000
 
 

@@ -55,9 +55,12 @@ class Owner:
     """The attributes and methods of the endpoint that every part of a connection may use."""
 
     config: EndpointConfig
-    budget: WindowBudget
     endpoint_id: bytes
     carrier: CarrierView
+
+    def enter_budget(self, user: str) -> WindowBudget:
+        """Return the budget of a new connection that this user has opened; empty: our own."""
+        raise NotImplementedError
 
     def emit(self, event: Event) -> None:
         """Queue an event for the application."""
@@ -86,7 +89,8 @@ class ConnectionBase:
         first = identity.first_sequence + 1 if identity.initiator else identity.first_sequence
         window = SendWindow(first, config.send_buffer_bytes_max, EARLY_BYTES_MAX if identity.initiator else 0)
         self.sender = Sender(window, self.timers, self.stats, owner.carrier)
-        self.receiver = Receiver(ReceiveWindow(config, owner.budget, 0), self.timers, self.stats, self.round_trip_us)
+        self.budget = owner.enter_budget(identity.user)
+        self.receiver = Receiver(ReceiveWindow(config, self.budget, 0), self.timers, self.stats, self.round_trip_us)
 
         self._carrier = owner.carrier
 

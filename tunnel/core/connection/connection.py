@@ -65,6 +65,7 @@ class Connection(ConnectionBase):
         self.place = QueuePlace()
         self._end_shown = False
         self._write_refused = self._unflushed = False
+        self._send_granted = 0  # bytes of the send buffer that the budget granted
         if identity.initiator:
             self.handshake.begin_early(now)
 
@@ -206,8 +207,7 @@ class Connection(ConnectionBase):
         owner = self._owner
         if owner.is_traced:
             owner.note_acknowledged(self, ack, newly, now)
-        config = owner.config
-        window.buffer_bytes_max = max(config.send_buffer_bytes_max, min(ack.window, config.window_bytes_max))
+        self._fit_send_buffer(ack.window)
         if self._write_refused and window.room * WRITABLE_SHARE >= window.buffer_bytes_max:
             self._write_refused = False
             owner.emit(Writable(self.id))
@@ -218,6 +218,28 @@ class Connection(ConnectionBase):
             window.close_sequence = NO_EDGE  # apply CLOSE_ACKED once: later ACKs cover the CLOSE too (1.7)
             self.apply(Input.CLOSE_ACKED, now)
         return True
+
+    def _fit_send_buffer(self, peer_window_bytes: int) -> None:
+        """Let the send buffer follow the peer's window once it was full, as far as the budget grants it.
+
+        The budget decides because a peer may claim any window.
+        """
+        window, config = self.sender.window, self._owner.config
+        wanted = max(config.send_buffer_bytes_max, min(peer_window_bytes, config.window_bytes_max))
+        more = wanted - window.buffer_bytes_max
+        if more > 0 and self._write_refused:
+            granted = self.budget.grant(more)
+            self._send_granted += granted
+            window.buffer_bytes_max += granted
+        elif more < 0 and window.unacknowledged_bytes <= wanted:
+            self.budget.release(-more)
+            self._send_granted += more
+            window.buffer_bytes_max = wanted
+
+    def release_send_buffer(self) -> None:
+        """Give back what the budget granted for sending, at the end of the connection."""
+        self.budget.release(self._send_granted)
+        self._send_granted = 0
 
     def _peer_closing(self, end: End, now: int) -> None:
         """Process the peer's CLOSE, in order or not. The peer keeps no data that it had not received by then (5.4)."""
