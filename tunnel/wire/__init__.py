@@ -10,6 +10,7 @@ from tunnel.wire.ack import (
     encode_ack,
 )
 from tunnel.wire.batch import (
+    batch_end,
     frame_of,
     parse_frames,
     parse_packets,
@@ -177,6 +178,7 @@ __all__ = [
     "Target",
     "TargetKind",
     "attachment_id",
+    "batch_end",
     "checksum",
     "decode_abort",
     "decode_accepted",

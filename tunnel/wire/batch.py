@@ -12,7 +12,7 @@ from tunnel.wire.encoding import whole_packet
 from tunnel.wire.frame import Discarded, Frame
 from tunnel.wire.packet import HEADER_SIZE, PACKET_SIZE_MAX, Packet
 
-__all__ = ["frame_of", "parse_frames", "parse_packets", "readdress"]
+__all__ = ["batch_end", "frame_of", "parse_frames", "parse_packets", "readdress"]
 
 _unpack_header = struct.Struct("!HBBIIIII").unpack_from  # version, attempt, type, size, ids, sequence, checksum (1.1)
 _pack_unsigned_header = struct.Struct("!HBBIIII4x").pack
@@ -78,6 +78,23 @@ def parse_frames(data: Buffer) -> tuple[list[Frame], Discarded | None]:
     if offset == end and not bad_checksum:
         return frames, None
     return frames, _discarded(view, offset, bad_checksum, bad_bytes)
+
+
+def batch_end(data: Buffer, offset: int, packets_max: int) -> int:
+    """Return the end of the first `packets_max` packets from `offset` on, for a caller that parses a batch in parts.
+
+    It is the end of the data if there are no more, or where the sizes make no sense.
+    """
+    unpack, end = _unpack_header, len(data)
+    last = end - HEADER_SIZE
+    for _ in range(packets_max):
+        if offset > last:
+            return end
+        size = unpack(data, offset)[3]
+        if not HEADER_SIZE <= size <= end - offset:
+            return end
+        offset += size
+    return offset
 
 
 def _discarded(view: memoryview, offset: int, bad_checksum: int, bad_bytes: int) -> Discarded:

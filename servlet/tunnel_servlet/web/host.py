@@ -12,6 +12,7 @@ from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter
 from tunnel_servlet.switch.switch import Response, Switch
+from tunnel_servlet.web.turns import Turns
 
 __all__ = ["Answered", "HostedLink", "SwitchHost"]
 
@@ -40,12 +41,14 @@ class SwitchHost:
         authorise: Authorise,
         *,
         may_listen: MayListen,
+        is_exempt: Callable[[str], bool] = lambda user: False,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
     ) -> None:
         self.switch = Switch(
             config, SystemRandom(), authorise, may_listen=may_listen, packet_filter=packet_filter, trace=trace
         )
+        self.turns = Turns(is_exempt)
         self.links: dict[int, HostedLink] = {}
         self.is_closed = False
         self._waiting: dict[int, Answered] = {}
@@ -59,7 +62,11 @@ class SwitchHost:
     # --- requests
 
     async def exchange(self, user: str, body: Buffer, *, is_exit: bool) -> Response:
-        """Pass a request to the switch and return the response. On cancellation the switch forgets the request."""
+        """Pass a request to the switch, when it is the user's turn, and return the response.
+
+        On cancellation the switch forgets the request.
+        """
+        await self.turns.admitted(user)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def answered(status: int, data: bytes) -> None:
@@ -70,8 +77,10 @@ class SwitchHost:
         if self.is_closed:
             answered(503, _CLOSING)
         else:
+            began = self.turns.clock()
             self.switch.request(number, user, body, now_us(), is_exit=is_exit)
             self.pump()
+            self.turns.spent_since(user, began)
         try:
             return await answer
         finally:
@@ -133,6 +142,7 @@ class SwitchHost:
             return
         self.is_closed = True
         self._timer.cancel()
+        self.turns.close()
         if self._scheduled is not None:
             self._scheduled.cancel()
         waiting, self._waiting = self._waiting, {}

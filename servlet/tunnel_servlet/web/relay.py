@@ -43,7 +43,12 @@ class Relay:
         self.is_draining = False
         self.is_ready = False
         self.host = SwitchHost(
-            config.switch, self._authorise, may_listen=self._may_listen, packet_filter=packet_filter, trace=trace
+            config.switch,
+            self._authorise,
+            may_listen=self._may_listen,
+            is_exempt=lambda user: self.grants.is_exit(user),
+            packet_filter=packet_filter,
+            trace=trace,
         )
         self._watched: dict[TokenBound, None] = {}
 

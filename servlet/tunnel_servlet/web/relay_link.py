@@ -5,6 +5,7 @@ answers with an ANSWER (lane 0xFFFF, number 0, serial 0), or it sends a STATUS a
 """
 
 import asyncio
+from collections import deque
 from typing import Any
 
 import structlog
@@ -13,12 +14,23 @@ from aiohttp import web
 from tunnel.carriers.link_protocol import LINK_LANE, LINK_PROTOCOL, LinkProtocol
 from tunnel.clock import now_us
 from tunnel.exchange import LinkInput, LinkPace
-from tunnel.wire import Answer, Exchange, Message, Status, StatusCode, encode_envelope, parse_frames
+from tunnel.wire import (
+    Answer,
+    Buffer,
+    Exchange,
+    Message,
+    Status,
+    StatusCode,
+    batch_end,
+    encode_envelope,
+    parse_frames,
+)
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.web.relay import Relay
 
 __all__ = ["serve_link"]
 
+_PART_PACKETS = 1024  # handled before other users have their turn
 _OPENING_BYTES_MAX = 4096  # largest first message; a valid one has fewer than 100 bytes
 # KEEPIDLE and KEEPINTVL in seconds, KEEPCNT in probes, USER_TIMEOUT (time without an acknowledgement) in ms.
 _TCP_OPTIONS = {
@@ -65,6 +77,10 @@ class RelayLink(LinkProtocol):
         self._number = 0  # the link's number at the switch; 0 while the switch does not know the link
         self._pace = LinkPace()
         self._batches = 0
+        self._turns = relay.host.turns
+        self._arrived: deque[Buffer] = deque()  # batches that are not handled yet
+        self._handled = 0  # bytes of the first of them that are
+        self._is_read = True  # bytes are read from the connection
         self._receipt_timer: asyncio.TimerHandle | None = None
         self._opening_timer: asyncio.TimerHandle | None = None
 
@@ -74,6 +90,19 @@ class RelayLink(LinkProtocol):
         seconds = self._relay.config.limits.link_opening_seconds
         self._opening_timer = self._loop.call_later(seconds, self.end, "no first message")
         self.take_over(self._transport, _TCP_OPTIONS)
+        self._turns.join(self.identity.user, self)
+
+    # --- UserInput
+
+    def pause_input(self) -> None:
+        """Read nothing more until `resume_input`."""
+        if self._is_read and not self.is_over:
+            self._is_read = False
+            self._transport.pause_reading()
+
+    def resume_input(self) -> None:
+        """Handle the batches that have arrived, then read on."""
+        self._handle_arrived()
 
     # --- HostedLink
 
@@ -103,6 +132,13 @@ class RelayLink(LinkProtocol):
 
     # --- LinkProtocol
 
+    def buffer_updated(self, nbytes: int) -> None:
+        began = self._turns.clock()
+        super().buffer_updated(nbytes)
+        self._turns.spent_since(self.identity.user, began)
+        if self._number:
+            self._handle_arrived()
+
     def opened_by(self, message: object) -> bool:
         if not isinstance(message, Exchange) or message.lane != LINK_LANE or message.number:
             self.refused()
@@ -128,11 +164,8 @@ class RelayLink(LinkProtocol):
             self._pace.receipted(now)
         if found.receipts:
             switch.link_receipted(self._number, len(found.receipts), now)
-        for batch in found.batches:
-            switch.link_packets(self._number, parse_frames(batch)[0], now)
-        if self.state.closed:
-            self.end(self.state.closed)
-        else:
+        self._arrived += found.batches
+        if not self.state.closed:
             self._send_receipt()
         self._host.pump()
 
@@ -147,6 +180,8 @@ class RelayLink(LinkProtocol):
         self.is_over = True
         self.is_open = False
         self._relay.unwatch(self)
+        self._turns.leave(self.identity.user, self)
+        self._arrived.clear()
         for timer in (self._receipt_timer, self._opening_timer):
             if timer is not None:
                 timer.cancel()
@@ -164,6 +199,40 @@ class RelayLink(LinkProtocol):
 
     def _say(self, message: Message) -> None:
         self._transport.write(b"".join(encode_envelope(message)))
+
+    # --- batches
+
+    def _handle_arrived(self) -> None:
+        """Handle what has arrived, in parts, until it is the turn of other users."""
+        user = self.identity.user
+        while self._arrived and not self.is_over and not self._turns.is_stopped(user):
+            began = self._turns.clock()
+            self._handle_part()
+            self._host.pump()
+            self._turns.spent_since(user, began)
+        if self.is_over:
+            return
+        if not self._arrived and self.state.closed:
+            self.end(self.state.closed)
+        elif self._arrived or self._turns.is_stopped(user):
+            self.pause_input()
+        elif not self._is_read:
+            self._is_read = True
+            self._transport.resume_reading()
+
+    def _handle_part(self) -> None:
+        """Handle a part of the first batch."""
+        batch = memoryview(self._arrived[0])
+        if not batch:
+            self.end("an empty batch")
+            return
+        end = batch_end(batch, self._handled, _PART_PACKETS)
+        frames, _ = parse_frames(batch[self._handled : end])
+        self._host.switch.link_packets(self._number, frames, now_us())
+        self._handled = end
+        if end == len(batch) and self._arrived:
+            self._arrived.popleft()
+            self._handled = 0
 
     # --- receipts without a batch (8.2)
 

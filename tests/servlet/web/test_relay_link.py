@@ -21,6 +21,8 @@ from tunnel.wire import (
     ENVELOPE_BYTES,
     LINK_HEADER_SIZE,
     Answer,
+    Attached,
+    Frame,
     LinkHeader,
     Packet,
     Status,
@@ -296,3 +298,40 @@ def test_a_link_that_is_not_read_is_not_filled(new_loop: Callable[[], asyncio.Ab
             await link.close()
 
     run(test(), new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_two_users_a_batch_of_tiny_packets_is_handled_in_parts(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def test() -> None:
+        async with (
+            relay() as running,
+            Client(running, "bob") as attacker,
+            Client(running) as victim,
+            linked(running, attacker, "bob", 3) as flood,
+        ):
+            switch, sizes = running.relay.host.switch, list[int]()
+            handle = switch.link_packets
+
+            def note(link: int, frames: list[Frame], now: int) -> None:
+                sizes.append(len(frames))
+                handle(link, frames, now)
+
+            switch.link_packets = note  # type: ignore[method-assign]
+            for number in range(3):
+                flood.send(*[data(number * 5000 + each, 1, 1, b"") for each in range(1, 3001)])
+            assert isinstance(await victim.attach(), Attached)
+            await until(lambda: sum(sizes) == 9000)
+            assert sizes == [1024, 1024, 952] * 3
+            assert switch.stats().counters.packets_without_route == 9000
+
+    run(test(), new_loop)
+
+
+@in_loop
+async def test_two_users_an_empty_batch_ends_the_link() -> None:
+    async with relay() as running, Client(running) as client, linked(running, client) as link:
+        link.writer.write(encode_link_header(LinkHeader(1, 0, 0)))
+        await link.ended()
+        await until(lambda: not running.relay.host.links)

@@ -1,0 +1,39 @@
+"""Divides the relay's processor time among users, so that one user's packets do not delay those of another."""
+
+from collections import OrderedDict
+
+__all__ = ["TURN_US", "ProcessorShares"]
+
+TURN_US = 10_000  # a user who spent this in one turn of the event loop waits for the next one
+_BURST_US = 20_000  # debt that has no effect
+_WAIT_US_MAX = 250_000
+_ACTIVE_US = 1_000_000  # users who spent something within this time share the processor
+_SHARED = 0.9  # the part of the processor that several users share; the rest is for the event loop and for new users
+
+
+class ProcessorShares:
+    """Counts the processor time that users have spent and not yet been due.
+
+    All users who are active have equal shares of the processor. A user who spends more is in debt, and the relay reads
+    nothing from that user until time has paid the debt.
+    """
+
+    def __init__(self) -> None:
+        self._debts: OrderedDict[str, tuple[int, int]] = (
+            OrderedDict()
+        )  # debt and its time, least recently charged first
+
+    def charge(self, user: str, spent_us: int, now: int) -> int:
+        """Charge processor time. Return for how long to read nothing from this user, in microseconds."""
+        debts = self._debts
+        while debts and now - next(iter(debts.values()))[1] > _ACTIVE_US:
+            debts.popitem(last=False)
+        debt_us, at_us = debts.get(user, (0, now))
+        active = len(debts) + (user not in debts)
+        share = _SHARED / active if active > 1 else 1
+        debt_us = max(0, debt_us - int((now - at_us) * share)) + spent_us
+        debts[user] = debt_us, now
+        debts.move_to_end(user)
+        if debt_us <= _BURST_US:
+            return 0
+        return min(_WAIT_US_MAX, int((debt_us - _BURST_US) / share))

@@ -1,0 +1,45 @@
+"""Shares of the relay's processor time."""
+
+from tunnel_servlet.access.processor import ProcessorShares
+
+MS = 1_000
+
+
+def test_a_user_who_is_alone_never_waits_for_long() -> None:
+    shares, now = ProcessorShares(), 0
+    waits = []
+    for _ in range(100):
+        now += 10 * MS
+        waits.append(shares.charge("ann", 10 * MS, now))
+    assert not any(waits)
+
+
+def test_two_users_get_the_same_time_whatever_one_of_them_asks_for() -> None:
+    shares, now, next_us = ProcessorShares(), 0, 0
+    spent = {"eve": 0, "ann": 0}
+    while now < 10_000 * MS:
+        if now >= next_us:  # the attacker sends whenever it is read
+            now += 8 * MS
+            spent["eve"] += 8 * MS
+            next_us = now + shares.charge("eve", 8 * MS, now)
+        now += 1 * MS
+        spent["ann"] += 1 * MS // 10
+        assert shares.charge("ann", 1 * MS // 10, now) == 0
+    assert spent["eve"] <= 0.5 * now
+
+
+def test_a_debt_is_paid_by_time_and_a_wait_is_short() -> None:
+    shares = ProcessorShares()
+    assert shares.charge("eve", 20 * MS, 0) == 0
+    assert shares.charge("eve", 10 * MS, 0) == 10 * MS
+    assert shares.charge("eve", 0, 10 * MS) == 0
+    assert shares.charge("ann", 29 * MS, 10 * MS) == 20 * MS  # half of nine tenths
+    assert shares.charge("eve", 10_000 * MS, 10 * MS) == 250 * MS
+
+
+def test_users_who_have_left_take_no_share() -> None:
+    shares = ProcessorShares()
+    for number in range(1000):
+        shares.charge(f"user {number}", 1, 0)
+    assert shares.charge("eve", 29 * MS, 0) > 1000 * MS // 10
+    assert shares.charge("ann", 29 * MS, 2000 * MS) == 9 * MS

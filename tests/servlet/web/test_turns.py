@@ -1,0 +1,83 @@
+"""Users whose input must wait for the turn of others."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.servlet.rig import until
+from tests.support.loops import in_loop
+from tunnel_servlet.web.turns import Turns
+
+
+class Clock:
+    """Processor time that only the test spends."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Input:
+    """An input with work, each piece of which takes some processor time."""
+
+    def __init__(self, turns: Turns, user: str, log: list[str], pieces: int = 0) -> None:
+        self.turns, self.user, self.log, self.pieces = turns, user, log, pieces
+        turns.join(user, self)
+
+    def pause_input(self) -> None:
+        self.log.append(f"{self.user} stops")
+
+    def resume_input(self) -> None:
+        while self.pieces and not self.turns.is_stopped(self.user):
+            self.log.append(self.user)
+            self.pieces -= 1
+            spend(self.turns, self.user, 0.011)
+
+
+def spend(turns: Turns, user: str, seconds: float) -> None:
+    began = turns.clock()
+    assert isinstance(turns.clock, Clock)
+    turns.clock.now += seconds
+    turns.spent_since(user, began)
+
+
+@in_loop
+async def test_two_users_one_whose_turn_is_over_waits_for_the_other() -> None:
+    turns, log = Turns(clock=Clock()), list[str]()
+    eve = [Input(turns, "eve", log, 2) for _ in range(2)]
+    spend(turns, "eve", 0.011)
+    assert log == ["eve stops"] * 2
+    assert turns.is_stopped("eve")
+    assert not turns.is_stopped("ann")
+    late = Input(turns, "eve", log)
+    assert log == ["eve stops"] * 3
+    await until(lambda: not any(each.pieces for each in eve))
+    assert log.count("eve") == 4
+    assert log.index("eve", 4) > log.index("eve stops", 3)  # one piece in each turn
+    for each in (*eve, late):
+        turns.leave("eve", each)
+    await until(lambda: not turns.is_stopped("eve"))
+    turns.close()
+
+
+@in_loop
+async def test_two_users_a_debt_delays_its_user_alone() -> None:
+    turns, log = Turns(clock=Clock()), list[str]()
+    spend(turns, "eve", 0.5)
+    waiting = [asyncio.ensure_future(turns.admitted("eve")) for _ in range(2)]
+    await turns.admitted("ann")
+    assert not any(each.done() for each in waiting)
+    waiting[0].cancel()
+    turns.close()
+    await waiting[1]
+    assert not turns.is_stopped("eve")
+    assert log == []
+
+
+@in_loop
+async def test_the_carriers_of_others_packets_are_exempt() -> None:
+    turns = Turns(lambda user: user == "exits", clock=Clock())
+    spend(turns, "exits", 10.0)
+    assert not turns.is_stopped("exits")
