@@ -25,6 +25,9 @@ connect = ["127.0.0.1:*"]
 services = ["*"]
 listen = ["*"]
 
+[users.attacker]
+connect = ["127.0.0.1:*"]
+
 [users.exit]
 exit = true
 
@@ -35,8 +38,8 @@ exit = true
 class RelayProcess:
     """A relay that may be killed and started again at the same port. In its `with` block it is ready.
 
-    It has three users: "client" may reach every port of this machine and every service, "exit" may attach as an exit,
-    and `nobody` has no rights.
+    It has four users: "client" may reach every port of this machine and every service, "exit" may attach as an exit,
+    "attacker" may reach every port, too, and `nobody` has no rights.
     """
 
     def __init__(self, *, inline_exit: bool = False) -> None:
@@ -76,7 +79,8 @@ class RelayProcess:
         self.startup_s = time.monotonic() - began
 
     def _write(self, directory: Path) -> None:
-        made: dict[str, tuple[str, Key]] = {user: make_token(SystemRandom()) for user in ("client", "exit", "nobody")}
+        users = ("client", "attacker", "exit", "nobody")
+        made: dict[str, tuple[str, Key]] = {user: make_token(SystemRandom()) for user in users}
         write_users(directory / "relay.tokens.toml", {user: (key,) for user, (_, key) in made.items()})
         self.tokens = {user: token for user, (token, _) in made.items()}
         (directory / "relay.toml").write_text(_CONFIG.format(port=self.port, exit=self._exit), encoding="utf-8")

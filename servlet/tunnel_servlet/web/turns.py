@@ -92,7 +92,11 @@ class Turns:
         for future in self._stopped.pop(user):
             if not future.done():
                 future.set_result(None)
-        for source in list(self._inputs.get(user, ())):
+        inputs = self._inputs.get(user, {})
+        for source in list(inputs):
             if user in self._stopped:
-                return  # the first inputs have used the turn up
-            source.resume_input()
+                return  # the inputs before this one have used the turn up
+            if source in inputs:
+                del inputs[source]
+                inputs[source] = None  # last in the next turn
+                source.resume_input()

@@ -53,6 +53,8 @@ async def test_two_users_one_whose_turn_is_over_waits_for_the_other() -> None:
     assert not turns.is_stopped("ann")
     late = Input(turns, "eve", log)
     assert log == ["eve stops"] * 3
+    await until(lambda: log.count("eve") == 2)
+    assert [each.pieces for each in eve] == [1, 1]  # they take turns, too
     await until(lambda: not any(each.pieces for each in eve))
     assert log.count("eve") == 4
     assert log.index("eve", 4) > log.index("eve stops", 3)  # one piece in each turn

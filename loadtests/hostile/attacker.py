@@ -1,0 +1,179 @@
+"""One attack, until the process is killed: `python -m loadtests.hostile.attacker ATTACK --relay URL`.
+
+The token is in TUNNEL_TOKEN. The process prints `attacking` when the attack is under way.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+from loadtests.hostile.raw import RawEndpoint, shrink_window
+from tunnel.event_loops import new_event_loop
+from tunnel.wire import (
+    Connect,
+    LinkHeader,
+    Options,
+    Packet,
+    PacketType,
+    Target,
+    TargetKind,
+    encode_connect,
+    encode_link_header,
+    encode_packets,
+)
+
+__all__ = ["ATTACKS", "main"]
+
+_LINKS = 8  # of two attachments
+_PACKETS = 16_000  # in one batch
+_STRANGERS = 2000
+_BODIES = 1000
+_PAUSE_S = 0.01
+
+
+async def tiny_packets(new: Callable[[int], RawEndpoint]) -> None:
+    """Links with batches of tiny packets that have no route."""
+    batch = b"".join(encode_packets([Packet(PacketType.PING, number, 1, 0, b"") for number in range(1, _PACKETS + 1)]))
+
+    async def flood(seed: int) -> None:
+        endpoint = await new(seed).attach()
+        links = [await endpoint.link() for _ in range(4)]
+        while True:
+            await asyncio.gather(*(link.send(batch) for link in links))
+
+    await asyncio.gather(*(flood(seed) for seed in range(_LINKS // 4)))
+
+
+async def tiny_bodies(new: Callable[[int], RawEndpoint]) -> None:
+    """Exchanges with bodies of tiny packets that have no route, on all lanes of several attachments."""
+    batch = b"".join(encode_packets([Packet(PacketType.PING, number, 1, 0, b"") for number in range(1, _PACKETS + 1)]))
+
+    async def flood(endpoint: RawEndpoint, lane: int) -> None:
+        reader, writer = await endpoint.connect()
+        for number in count(1):
+            writer.write(endpoint.exchange(number, batch, lane=lane))
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            await reader.readexactly(int(length.split(b":")[1]))
+
+    endpoints = [await new(seed).attach() for seed in range(2)]
+    await asyncio.gather(*(flood(endpoint, lane) for endpoint in endpoints for lane in range(4)))
+
+
+async def empty_batches(new: Callable[[int], RawEndpoint]) -> None:
+    """Links with nothing but empty batches."""
+    batches = b"".join(encode_link_header(LinkHeader(number, 0, 0)) for number in range(1, 100_001))
+
+    async def flood(endpoint: RawEndpoint) -> None:
+        while True:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                link = await endpoint.link()
+                link.writer.write(batches)
+                await link.writer.drain()
+            await asyncio.sleep(_PAUSE_S)
+
+    endpoint = await new(1).attach()
+    await asyncio.gather(*(flood(endpoint) for _ in range(4)))
+
+
+async def connects(new: Callable[[int], RawEndpoint]) -> None:
+    """CONNECTs to targets that no rule allows."""
+    target = Target(TargetKind.TCP, "forbidden.invalid", 1)
+
+    def packet(number: int) -> Packet:
+        payload = encode_connect(Connect(number.to_bytes(16, "big"), False, target, 1 << 16, Options()))
+        return Packet(PacketType.CONNECT, number, 0, 1, payload)
+
+    batch = b"".join(encode_packets([packet(number) for number in range(1, 4001)]))
+    link = await (await new(1).attach()).link()
+    while True:
+        await link.send(batch)
+
+
+async def strangers(new: Callable[[int], RawEndpoint]) -> None:
+    """Connections without a token, from many addresses: some idle, some with headers of any bytes."""
+    endpoint = new(1)
+
+    async def stay(number: int) -> None:
+        source = f"127.0.{1 + number // 250}.{1 + number % 250}"
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await endpoint.connect(source)
+                if number % 2:
+                    writer.write(b"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\n\r\n")
+                await reader.read()
+                writer.close()
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(stay(number) for number in range(_STRANGERS)))
+
+
+async def unfinished_bodies(new: Callable[[int], RawEndpoint]) -> None:
+    """Requests whose bodies of almost 1 MiB never end."""
+    endpoint = await new(1).attach()
+
+    async def stay() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await endpoint.connect()
+                writer.write(endpoint.head(1 << 20) + bytes((1 << 20) - 1))
+                await reader.read()
+                writer.close()
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(stay() for _ in range(_BODIES)))
+
+
+async def unread_answers(new: Callable[[int], RawEndpoint]) -> None:
+    """Requests whose answers are not read."""
+    endpoint = await new(1).attach()
+    request = endpoint.head(4) + b"TUNL"
+
+    async def stay() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await endpoint.connect()
+                shrink_window(writer)
+                writer.transport.pause_reading()  # type: ignore[attr-defined]  # transports of sockets have it
+                while True:
+                    writer.write(request * 100)
+                    await writer.drain()
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(stay() for _ in range(100)))
+
+
+ATTACKS: dict[str, Callable[[Callable[[int], RawEndpoint]], Awaitable[None]]] = {
+    "tiny-packets": tiny_packets,
+    "tiny-bodies": tiny_bodies,
+    "empty-batches": empty_batches,
+    "connects": connects,
+    "strangers": strangers,
+    "unfinished-bodies": unfinished_bodies,
+    "unread-answers": unread_answers,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Attack until the process is killed."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.hostile.attacker")
+    parser.add_argument("attack", choices=ATTACKS)
+    parser.add_argument("--relay", required=True, metavar="URL")
+    options = parser.parse_args(arguments)
+    token = os.environ["TUNNEL_TOKEN"]
+    print("attacking", flush=True)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_attack(options.attack, options.relay, token))
+    return 0
+
+
+async def _attack(name: str, url: str, token: str) -> None:
+    await ATTACKS[name](lambda seed: RawEndpoint(url, token, seed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
