@@ -23,6 +23,7 @@ __all__ = ["Figures", "main", "measure"]
 
 _PAUSE_S = 0.01
 _SETTLE_S = 0.5
+_LOST_S = 30.0
 _MIB = 1 << 20
 
 
@@ -81,7 +82,7 @@ async def _pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
     while time.monotonic() < ends:
         began = time.monotonic()
         writer.write(b"ping")
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(_LOST_S):
             await reader.readexactly(4)
         times.append(time.monotonic() - began)
         await asyncio.sleep(_PAUSE_S)

@@ -95,7 +95,7 @@ class RawEndpoint:
 
 
 class RawLink:
-    """A link on plain streams. What comes is thrown away."""
+    """A link on plain streams. All data that arrives is thrown away."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

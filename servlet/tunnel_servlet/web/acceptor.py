@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from tunnel.clock import now_us
-from tunnel_servlet.access.strangers import Connections, LogLimiter, Place, source_of
+from tunnel_servlet.access.connections import Connections, LogLimiter, Place, source_of
 
 __all__ = ["Acceptor", "bind"]
 

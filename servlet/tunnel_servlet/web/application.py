@@ -16,7 +16,7 @@ from tunnel.carriers.link_protocol import LINK_PROTOCOL
 from tunnel.clock import now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
-from tunnel_servlet.access.strangers import source_of
+from tunnel_servlet.access.connections import source_of
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter

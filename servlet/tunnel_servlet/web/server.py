@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from tunnel.clock import now_us
-from tunnel_servlet.access.strangers import Connections, LogLimiter, Place
+from tunnel_servlet.access.connections import Connections, LogLimiter, Place
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
 from tunnel_servlet.web.acceptor import Acceptor, bind
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunnel_servlet.access.strangers import Connections, LogLimiter, Place, source_of
+from tunnel_servlet.access.connections import Connections, LogLimiter, Place, source_of
 
 SECOND = 1_000_000
 
