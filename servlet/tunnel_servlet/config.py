@@ -76,7 +76,7 @@ class ServiceLimits:
     header_seconds: float = 10
     """Time from the first byte of a request, or from connecting, to the end of its headers."""
     body_seconds: float = 30
-    """Time from the headers to the end of the body."""
+    """Time from the headers to the end of the body, and from the header of a link's batch to its end."""
     keepalive_seconds: float = 75
     """How long an idle connection stays open: longer than a proxy in front keeps it (nginx: 60)."""
     answer_seconds: float = 60
@@ -91,6 +91,9 @@ class ServiceLimits:
     a quarter of all."""
     connections_per_user_max: int = 2048
     """Connections on which the token of one user came last."""
+    waiting_bytes_max: int = 256 << 20
+    """Bytes of bodies and batches that are still coming, and of answers that are not read yet. Each user may hold as
+    many as leave the same number free."""
     link_opening_seconds: float = 10
     """Time from the upgrade to the first message on a link."""
     link_batch_bytes_max: int = 4 << 20

@@ -50,6 +50,11 @@ class LinkState:
         """The tokens of the batches without a receipt, oldest first."""
         return [token for token, _ in self._waiting]
 
+    @property
+    def coming_bytes(self) -> int:
+        """The length of the batch whose header has arrived and whose end has not; 0 if there is none."""
+        return self._header.length if self._header is not None else 0
+
     # output
 
     def send(self, packets: list[Buffer], token: int) -> list[Buffer]:

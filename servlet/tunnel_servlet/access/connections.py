@@ -42,13 +42,18 @@ class LogLimiter:
 
 
 class Connections:
-    """Counts open connections by who pays for them: the source address, then the user whose token came.
+    """Counts open connections, and the bytes that wait on them, by who pays for them: the source address, then the user
+    whose token came.
 
-    Connections of strangers take at most half of all, and one source takes at most half of those.
+    Connections of strangers take at most half of all, and one source takes at most half of those. Each payer may hold
+    as many bytes as leave the same number free: one alone half of `bytes_max`, each of two a third.
     """
 
-    def __init__(self, total_max: int, per_source_max: int, per_user_max: int) -> None:
+    def __init__(self, total_max: int, per_source_max: int, per_user_max: int, bytes_max: int) -> None:
         self.total = 0
+        self.held_bytes = 0
+        self._bytes_max = bytes_max
+        self._bytes_of: dict[str, int] = {}
         self.strangers = 0  # of the total, those without a valid token so far
         self._total_max = total_max
         self._strangers_max = max(1, total_max // 2)
@@ -78,14 +83,33 @@ class Connections:
             return False
         self._uncharge(place)
         _add(self._of_user, user, 1)
+        _add(self._bytes_of, user, place.held_bytes)
         return True
+
+    def hold(self, place: "Place", count: int) -> bool:
+        """Charge bytes to the payer of a connection. Return False, and change nothing, if that would be too many."""
+        if self._bytes_of.get(place.payer, 0) + count > self._bytes_max - self.held_bytes - count:
+            return False
+        self._charge_bytes(place, count)
+        return True
+
+    def free(self, place: "Place", count: int) -> None:
+        """Give charged bytes back."""
+        self._charge_bytes(place, -count)
+
+    def _charge_bytes(self, place: "Place", count: int) -> None:
+        self.held_bytes += count
+        place.held_bytes += count
+        _add(self._bytes_of, place.payer, count)
 
     def leave(self, place: "Place") -> None:
         """Forget a connection that has ended."""
+        self.held_bytes -= place.held_bytes
         self._uncharge(place)
         self.total -= 1
 
     def _uncharge(self, place: "Place") -> None:
+        _add(self._bytes_of, place.payer, -place.held_bytes)
         if place.user:
             _add(self._of_user, place.user, -1)
         else:
@@ -96,13 +120,28 @@ class Connections:
 class Place:
     """One counted connection. `user` is empty until a valid token came on it."""
 
-    __slots__ = ("_connections", "_has_left", "source", "user")
+    __slots__ = ("_connections", "_has_left", "held_bytes", "source", "user")
 
     def __init__(self, connections: Connections, source: str) -> None:
         self.source = source
         self.user = ""
+        self.held_bytes = 0
         self._connections = connections
         self._has_left = False
+
+    @property
+    def payer(self) -> str:
+        """The name under which the connection's bytes count."""
+        return self.user or f"@{self.source}"  # the name of a user does not begin so
+
+    def hold(self, count: int) -> bool:
+        """Charge bytes that wait on this connection. Return False if its payer has too many."""
+        return self._has_left or self._connections.hold(self, count)
+
+    def free(self, count: int) -> None:
+        """Give back bytes that `hold` charged."""
+        if not self._has_left:
+            self._connections.free(self, count)
 
     def belongs_to(self, user: str) -> bool:
         """Charge the connection to this user from now on. Return False if the user has too many connections."""

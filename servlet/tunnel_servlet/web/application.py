@@ -5,7 +5,8 @@ Run the application with `tunnel_servlet.web.server`, because plain aiohttp has 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from ipaddress import ip_address
 
 import structlog
@@ -118,18 +119,25 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
     if request.content_type not in (_CONTENT_TYPE, FORM_TYPE):
         text = f"the Content-Type of a body must be {_CONTENT_TYPE} or {FORM_TYPE}"
         raise _Refusal(415, StatusCode.MALFORMED, text)
-    whole = await _read_body(request, relay.config)
-    body: Buffer = whole
-    if request.content_type == FORM_TYPE:
-        try:
-            body = unwrap_form(headers["Content-Type"], whole)
-        except ValueError as error:
-            raise _Refusal(400, StatusCode.CORRUPT, f"{error}") from None
     is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
+    with _held(request, relay.config):
+        await relay.host.turns.admitted(identity.user)
+        body = _content(request, await _read_body(request, relay.config))
+        await relay.host.turns.admitted(identity.user)
     response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
     if not relay.is_live(identity):
         raise _Refusal(401, StatusCode.NOT_AUTHORISED, "the token was revoked")  # while the request was held
     return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
+
+
+def _content(request: web.Request, body: bytes) -> Buffer:
+    """Return the envelope: the whole body, or the file of the form in which it came (7.19)."""
+    if request.content_type != FORM_TYPE:
+        return body
+    try:
+        return unwrap_form(request.headers["Content-Type"], body)
+    except ValueError as error:
+        raise _Refusal(400, StatusCode.CORRUPT, f"{error}") from None
 
 
 def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
@@ -144,6 +152,24 @@ def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
             403, StatusCode.DENIED, f"{user} may not be an exit: exit = true is missing under [users.{user}]"
         )
     return is_exit and role != "endpoint"
+
+
+@contextlib.contextmanager
+def _held(request: web.Request, config: RelayConfig) -> Iterator[None]:
+    """Charge the body to its user before it is read. Raise _Refusal if too many bytes of the user are still coming."""
+    limit = config.switch.body_bytes_max
+    length = request.content_length
+    size = min(length if length is not None else limit if request.body_exists else 0, limit)
+    place = request.protocol.place if isinstance(request.protocol, RelayHandler) else None
+    if place is None:
+        yield
+        return
+    if not place.hold(size):
+        raise _Refusal(503, StatusCode.BUSY, "too many bodies of this user are still coming", _BUSY_RETRY_S)
+    try:
+        yield
+    finally:
+        place.free(size)
 
 
 async def _read_body(request: web.Request, config: RelayConfig) -> bytes:

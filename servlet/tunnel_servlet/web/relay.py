@@ -7,8 +7,8 @@ import structlog
 from tunnel.clock import now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Target, TargetKind
-from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
 from tunnel_servlet.access.connections import LogLimiter, source_of
+from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
 from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, PacketFilter

@@ -27,6 +27,7 @@ from tunnel.wire import (
 )
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.web.relay import Relay
+from tunnel_servlet.web.server import RelayHandler
 
 __all__ = ["serve_link"]
 
@@ -80,6 +81,9 @@ class RelayLink(LinkProtocol):
         self._turns = relay.host.turns
         self._arrived: deque[Buffer] = deque()  # batches that are not handled yet
         self._handled = 0  # bytes of the first of them that are
+        self._place = before.place if isinstance(before, RelayHandler) else None
+        self._held_bytes = 0  # charged to the user: the batch that is coming, and those that are not handled yet
+        self._batch_timer: asyncio.TimerHandle | None = None
         self._is_read = True  # bytes are read from the connection
         self._receipt_timer: asyncio.TimerHandle | None = None
         self._opening_timer: asyncio.TimerHandle | None = None
@@ -103,6 +107,7 @@ class RelayLink(LinkProtocol):
     def resume_input(self) -> None:
         """Handle the batches that have arrived, then read on."""
         self._handle_arrived()
+        self._account()
 
     # --- HostedLink
 
@@ -138,6 +143,7 @@ class RelayLink(LinkProtocol):
         self._turns.spent_since(self.identity.user, began)
         if self._number:
             self._handle_arrived()
+            self._account()
 
     def opened_by(self, message: object) -> bool:
         if not isinstance(message, Exchange) or message.lane != LINK_LANE or message.number:
@@ -165,6 +171,9 @@ class RelayLink(LinkProtocol):
         if found.receipts:
             switch.link_receipted(self._number, len(found.receipts), now)
         self._arrived += found.batches
+        if found.batches and self._batch_timer is not None:
+            self._batch_timer.cancel()
+            self._batch_timer = None
         if not self.state.closed:
             self._send_receipt()
         self._host.pump()
@@ -182,7 +191,7 @@ class RelayLink(LinkProtocol):
         self._relay.unwatch(self)
         self._turns.leave(self.identity.user, self)
         self._arrived.clear()
-        for timer in (self._receipt_timer, self._opening_timer):
+        for timer in (self._receipt_timer, self._opening_timer, self._batch_timer):
             if timer is not None:
                 timer.cancel()
         number, self._number = self._number, 0
@@ -219,6 +228,21 @@ class RelayLink(LinkProtocol):
         elif not self._is_read:
             self._is_read = True
             self._transport.resume_reading()
+
+    def _account(self) -> None:
+        """Charge the user for what this link has not handled, and limit the time for the rest of a batch."""
+        coming = self.state.coming_bytes
+        held = coming + sum(map(len, self._arrived))
+        if self._place is not None and not self.is_over:
+            if held > self._held_bytes and not self._place.hold(held - self._held_bytes):
+                self.end("too many batches of this user are still coming")
+                return
+            if held < self._held_bytes:
+                self._place.free(self._held_bytes - held)
+            self._held_bytes = held
+        if coming and self._batch_timer is None and not self.is_over:
+            seconds = self._relay.config.limits.body_seconds
+            self._batch_timer = self._loop.call_later(seconds, self.end, f"a batch did not arrive within {seconds} s")
 
     def _handle_part(self) -> None:
         """Handle a part of the first batch."""

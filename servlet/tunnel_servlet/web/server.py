@@ -31,6 +31,7 @@ _LINGERING_S = 5.0  # time to read the rest of a refused body, so that a reset d
 _SHUTDOWN_S = 5.0  # time for running handlers to finish when the server stops
 _CONTINUE = "100-continue"
 _ADMIN_CONNECTIONS_MAX = 16
+_ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
 _READ_BUFFER_BYTES = 256 * 1024  # of a body; reading pauses at twice this size until the handler has read it
@@ -47,7 +48,8 @@ class RelayHandler(web.RequestHandler):
         self._server = server
         self._clock = loop
         self._deadline: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None  # runs while a part of an answer has not left this process
+        self._unread: asyncio.Handle | None = None  # runs while a part of an answer has not left this process
+        self._unread_bytes = 0
         self._link: asyncio.WriteTransport | None = None
         self._is_idle = True  # no request is being handled
 
@@ -65,7 +67,12 @@ class RelayHandler(web.RequestHandler):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self._clock.call_later(self._server.limits.answer_seconds, self._not_read)
+        self._unread_bytes = self._link.get_write_buffer_size() if self._link is not None else 0
+        if self.place.hold(self._unread_bytes):
+            self._unread = self._clock.call_later(self._server.limits.answer_seconds, self._not_read)
+        else:
+            self._unread_bytes = 0
+            self._unread = self._clock.call_soon(self._not_read)
 
     def resume_writing(self) -> None:
         self._read()
@@ -123,6 +130,8 @@ class RelayHandler(web.RequestHandler):
             self._deadline = None
 
     def _read(self) -> None:
+        self.place.free(self._unread_bytes)
+        self._unread_bytes = 0
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
@@ -242,12 +251,13 @@ def client_connections(limits: ServiceLimits) -> Connections:
     total_max = limits.connections_max
     if files != resource.RLIM_INFINITY:
         total_max = max(1, min(total_max, files * 3 // 4))
-    return Connections(total_max, limits.connections_per_address_max, limits.connections_per_user_max)
+    per_address_max, per_user_max = limits.connections_per_address_max, limits.connections_per_user_max
+    return Connections(total_max, per_address_max, per_user_max, limits.waiting_bytes_max)
 
 
 def admin_connections() -> Connections:
     """Return the count of connections to the admin listener."""
-    return Connections(4 * _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX)
+    return Connections(4 * _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX, _ADMIN_BYTES_MAX)
 
 
 async def listen(runner: RelayRunner, address: ListenAddress, tls: ssl.SSLContext | None = None) -> ListenAddress:

@@ -5,6 +5,7 @@ import pytest
 from tunnel_servlet.access.connections import Connections, LogLimiter, Place, source_of
 
 SECOND = 1_000_000
+BYTES = 1000
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def admitted(connections: Connections, source: str) -> Place:
 
 
 def test_two_users_of_one_address_share_its_places_until_their_tokens_come() -> None:
-    connections = Connections(16, 2, 2)
+    connections = Connections(16, 2, 2, BYTES)
     places = [admitted(connections, "x") for _ in range(2)]
     assert connections.admit("x") is None
     assert connections.admit("y") is not None
@@ -54,7 +55,7 @@ def test_two_users_of_one_address_share_its_places_until_their_tokens_come() -> 
 
 
 def test_two_users_have_their_own_places() -> None:
-    connections = Connections(16, 4, 1)
+    connections = Connections(16, 4, 1, BYTES)
     first, second, third = (admitted(connections, "x") for _ in range(3))
     assert first.belongs_to("ann")
     assert first.belongs_to("ann")
@@ -68,7 +69,7 @@ def test_two_users_have_their_own_places() -> None:
 
 
 def test_a_source_gets_a_quarter_and_strangers_get_half_of_all_places() -> None:
-    connections = Connections(8, 100, 100)
+    connections = Connections(8, 100, 100, BYTES)
     admitted(connections, "x")
     admitted(connections, "x")
     assert connections.admit("x") is None
@@ -80,7 +81,7 @@ def test_a_source_gets_a_quarter_and_strangers_get_half_of_all_places() -> None:
 
 
 def test_all_places_are_a_limit_too() -> None:
-    connections = Connections(1, 100, 100)
+    connections = Connections(1, 100, 100, BYTES)
     place = admitted(connections, "x")
     assert place.belongs_to("ann")
     assert connections.admit("y") is None
@@ -89,3 +90,28 @@ def test_all_places_are_a_limit_too() -> None:
     assert place.belongs_to("bob")  # too late to count
     assert (connections.total, connections.strangers) == (0, 0)
     assert connections.admit("y") is not None
+
+
+def test_two_users_one_leaves_the_other_as_many_bytes_as_it_holds() -> None:
+    connections = Connections(16, 16, 16, BYTES)
+    first, second, other = (admitted(connections, "x") for _ in range(3))
+    assert first.belongs_to("ann")
+    assert second.belongs_to("ann")
+    assert first.hold(300)
+    assert second.hold(200)
+    assert not second.hold(1)
+    assert other.hold(250)
+    assert not other.hold(1)
+    assert connections.held_bytes == 750
+    first.free(100)
+    assert not second.hold(51)
+    assert other.belongs_to("bob")
+    assert other.held_bytes == 250
+    other.leave()
+    assert connections.held_bytes == 400
+    first.leave()
+    first.free(200)
+    assert first.hold(10**9)  # too late to count
+    second.leave()
+    assert connections.held_bytes == 0
+    assert admitted(connections, "x").hold(500)

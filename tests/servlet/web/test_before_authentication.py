@@ -158,7 +158,7 @@ async def test_two_users_an_answer_that_is_not_read_ends_the_connection() -> Non
 
     running.app.router.add_get("/large", large)
     async with running:
-        _reader, writer = await connect(running)
+        _, writer = await connect(running)
         raw = writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         writer.transport.pause_reading()  # type: ignore[attr-defined]

@@ -1,0 +1,90 @@
+"""Bytes that wait on connections are charged to their user: unfinished bodies and batches, unread answers."""
+
+from __future__ import annotations
+
+import socket
+
+from aiohttp import web
+
+from tests.servlet.rig import Client, attach_body, relay, settings, until
+from tests.servlet.support import data
+from tests.servlet.web.test_relay_link import linked
+from tests.servlet.web.test_server import HEAD, answer, close, connect
+from tests.support.loops import in_loop
+from tunnel.wire import Attached, LinkHeader, StatusCode, decode_envelope, encode_link_header
+
+LIMITS = {"waiting_bytes_max": 3000}
+SHORT = 0.05
+
+
+@in_loop
+async def test_two_users_unfinished_bodies_of_one_leave_room_for_the_other() -> None:
+    async with relay(settings(limits=LIMITS)) as running, Client(running, "bob") as victim:
+        held = [await connect(running) for _ in range(2)]
+        for _, writer in held:
+            writer.write(HEAD + b"Content-Length: 700\r\n\r\nTUNL")
+        await until(lambda: running.connections.held_bytes == 1400)
+        reader, writer = await connect(running)
+        writer.write(HEAD + b"Content-Length: 700\r\n\r\nTUNL")
+        status, body = await answer(reader)
+        message = decode_envelope(body)
+        assert (status, message.code) == (503, StatusCode.BUSY)  # type: ignore[union-attr]  # a STATUS
+        assert isinstance(await victim.attach(3), Attached)
+        for _, open_ in (*held, (reader, writer)):
+            await close(open_)
+        await until(lambda: running.connections.held_bytes == 0)
+
+
+@in_loop
+async def test_a_body_without_a_length_counts_as_the_largest_one() -> None:
+    async with relay(settings(limits=LIMITS, switch={"body_bytes_max": 1600})) as running:
+        reader, writer = await connect(running)
+        writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nTUNL\r\n")
+        assert (await answer(reader))[0] == 503
+        await close(writer)
+
+
+@in_loop
+async def test_two_users_unfinished_batches_of_one_leave_room_for_the_other() -> None:
+    async with relay(settings(limits=LIMITS)) as running, Client(running) as client, Client(running, "bob") as victim:
+        async with linked(running, client) as first, linked(running, client, seed=2) as second:
+            first.writer.write(encode_link_header(LinkHeader(1, 0, 1400)) + b"x")
+            await until(lambda: running.connections.held_bytes == 1400)
+            second.writer.write(encode_link_header(LinkHeader(1, 0, 1400)) + b"x")
+            await second.ended()
+            assert isinstance(await victim.attach(3), Attached)
+            first.writer.write(bytes(1399))
+            await until(lambda: running.connections.held_bytes == 0)
+            first.send(data(1, 1, 1))  # batch 1 again: a wrong number ends the link
+            await first.ended()
+        await until(lambda: running.connections.held_bytes == 0)
+
+
+@in_loop
+async def test_a_batch_that_does_not_arrive_in_time_ends_its_link() -> None:
+    config = settings(limits={"body_seconds": SHORT})
+    async with relay(config) as running, Client(running) as client, linked(running, client) as link:
+        link.writer.write(encode_link_header(LinkHeader(1, 0, 100)) + bytes(100))
+        link.writer.write(encode_link_header(LinkHeader(2, 0, 100)) + b"x")
+        await link.ended()
+        await until(lambda: not running.relay.host.links)
+
+
+@in_loop
+async def test_two_users_an_unread_answer_beyond_the_share_ends_the_connection() -> None:
+    running = relay(settings(limits=LIMITS))
+
+    async def large(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(32 << 20))
+
+    running.app.router.add_get("/large", large)
+    async with running, Client(running, "bob") as victim:
+        _, writer = await connect(running)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: running.connections.total == 1)
+        await until(lambda: running.connections.total == 0)
+        assert running.connections.held_bytes == 0
+        assert (await victim.post(attach_body(3))).status == 200
+        await close(writer)
