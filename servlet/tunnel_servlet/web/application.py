@@ -32,6 +32,7 @@ RELAY = web.AppKey("relay", Relay)
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
+_REQUEST_US = 200  # processor time for the HTTP of one request, measured with aiohttp; its packets are measured
 _ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
@@ -120,6 +121,7 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
         text = f"the Content-Type of a body must be {_CONTENT_TYPE} or {FORM_TYPE}"
         raise _Refusal(415, StatusCode.MALFORMED, text)
     is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
+    relay.host.turns.spend(identity.user, _REQUEST_US)
     with _held(request, relay.config):
         await relay.host.turns.admitted(identity.user)
         body = _content(request, await _read_body(request, relay.config))
@@ -165,6 +167,8 @@ def _held(request: web.Request, config: RelayConfig) -> Iterator[None]:
         yield
         return
     if not place.hold(size):
+        if isinstance(request.protocol, RelayHandler):
+            request.protocol.close_unread()
         raise _Refusal(503, StatusCode.BUSY, "too many bodies of this user are still coming", _BUSY_RETRY_S)
     try:
         yield

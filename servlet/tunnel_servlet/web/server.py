@@ -93,6 +93,10 @@ class RelayHandler(web.RequestHandler):
         """Note that the request was answered; the next byte starts the deadline again."""
         self._is_idle = True
 
+    def close_unread(self) -> None:
+        """Close the connection after this answer, even if the rest of the request's body has not been read."""
+        self._lingering_time = 0.0
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:

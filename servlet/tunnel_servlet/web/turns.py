@@ -63,7 +63,10 @@ class Turns:
 
     def spent_since(self, user: str, began: float) -> None:
         """Charge the user for the time since `began`, a reading of `clock`, and stop its input if it must wait."""
-        spent_us = int((self.clock() - began) * 1e6)
+        self.spend(user, int((self.clock() - began) * 1e6))
+
+    def spend(self, user: str, spent_us: int) -> None:
+        """Charge the user for this time, and stop its input if it must wait."""
         if self._is_exempt(user):
             return
         loop = asyncio.get_running_loop()

@@ -169,6 +169,7 @@ def code_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 def test_a_wrong_token_is_exit_code_4(relay: RelayProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "token"
     file.write_text(relay.tokens["client"][:-4] + "xxxx")
+    file.chmod(0o600)
     options = ("--relay", relay.url, "--proxy", "", "--token-file", str(file))
     code, text = code_of(capsys, "forward", *options, "0:127.0.0.1:9")
     assert code == 4

@@ -160,7 +160,7 @@ def test_trusted_and_untrusted_certificates(home: Path, doctor: Any, monkeypatch
 def test_a_relay_whose_name_is_unknown_or_that_is_silent(
     home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, found, _ = doctor("http://relay.invalid")
+    code, found, _ = doctor("http://relay.invalid", "--insecure-http")
     assert (code, found["relay"][2]["kind"]) == (3, "name")
     monkeypatch.setattr("tunnel_client.doctor.relay_steps.ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
