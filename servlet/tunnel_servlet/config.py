@@ -102,8 +102,9 @@ class ServiceLimits:
     """Wrong tokens from one address that the relay answers with 401; to further ones it answers 429."""
     dial_seconds: float = 10
     """How long an exit waits for a target, including name resolution."""
-    exit_connections_max: int = 4096
-    """Connections of one exit, including those that it is still dialling."""
+    exit_connections_max: int = 8192
+    """Connections of one exit, including those that it is still dialling. Each user may have as many as leave the same
+    number free."""
     drain_seconds: float = 60
     """How long SIGTERM waits for connections to end."""
 

@@ -16,6 +16,7 @@ from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_servlet.access.addresses import IPAddress, embedded_addresses
 from tunnel_servlet.access.rules import Ruleset, read_host
 from tunnel_servlet.exit.datagrams import open_datagrams
+from tunnel_servlet.exit.lookups import Lookups
 from tunnel_servlet.exit.resolver import Resolve, resolve
 
 __all__ = ["Dialer"]
@@ -32,7 +33,10 @@ class _Refused(Exception):
 
 class Dialer:
     """An exit handler for `tunnel.attach`. `rules_of(user)` returns the rules of the user that the relay put into
-    CONNECT."""
+    CONNECT.
+
+    Each user may have as many connections as leave the same number free: one user alone half of `connections_max`.
+    """
 
     def __init__(
         self,
@@ -48,13 +52,19 @@ class Dialer:
         self._dial_seconds = dial_seconds
         self._connections_max = connections_max
         self._resolve = resolve
+        self._of_user: dict[str, int] = {}  # connections of each user
+        self._lookups = Lookups()
 
     async def __call__(self, request: ExitRequest) -> None:
         """Dial the target and join it to the connection, or refuse the connection with the reason."""
-        if self.connections >= self._connections_max:
+        user = request.user
+        held = self._of_user.get(user, 0)
+        free = self._connections_max - self.connections
+        if free < 1 or held >= max(1, free):
             request.refuse(RejectReason.BUSY, "the exit has no room for another connection")
             return
         self.connections += 1
+        self._of_user[user] = held + 1
         joined = False
         try:
             target = await self._dial(request)
@@ -64,15 +74,16 @@ class Dialer:
             request.refuse(refused.reason, refused.text)
         finally:
             if not joined:
-                self._ended()
+                self._ended(user)
 
     def abort(self) -> None:
         """End all connections with an error on both sides, because a cut must not look like a clean end of stream."""
+        self._lookups.abort()
         for side in list(self._open):
             side.abort_both()
 
     def _join(self, request: ExitRequest, target: Side) -> bool:
-        side = TunnelSide(ended=self._ended)
+        side = TunnelSide(ended=lambda side, error: self._ended(request.user, side))
         try:
             request.accept(lambda: side)
         except BaseException:
@@ -82,8 +93,11 @@ class Dialer:
         splice(target, side)
         return True
 
-    def _ended(self, side: Side | None = None, error: Exception | None = None) -> None:
+    def _ended(self, user: str, side: Side | None = None) -> None:
         self.connections -= 1
+        self._of_user[user] -= 1
+        if not self._of_user[user]:
+            del self._of_user[user]
         if side is not None:
             self._open.pop(side, None)
 
@@ -113,7 +127,7 @@ class Dialer:
         if name is None or not isinstance(name, str):
             return [ip_address(host)]  # check_target has allowed it
         try:
-            found = await self._resolve(name, port)
+            found = await self._lookups.run(user, lambda: self._resolve(name, port))
         except OSError:
             found = []
         if not found:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.servlet.rig import TOKENS, relay, settings
+from tests.servlet.rig import TOKENS, relay, settings, until
 from tests.support.loops import in_loop
 from tests.support.targets import target
 from tunnel import (
@@ -65,6 +65,25 @@ async def tunnel(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment,
     exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
     async with exit_, memory_attach(host, user="ann", linger=5) as client:
         yield client, dialer
+        dialer.abort()
+    host.close()
+
+
+@asynccontextmanager
+async def two_clients(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment, Dialer]]:
+    """Attachments of two users with the same rules at one exit."""
+    policy = GrantTable().widened([], allows_all=True)
+    host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
+    ruleset = Ruleset(map(parse_rule, rules))
+    dialer = Dialer(lambda user: ruleset, **options)
+    exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
+    async with (
+        exit_,
+        memory_attach(host, user="ann", linger=1) as ann,
+        memory_attach(host, user="bob", linger=5) as bob,
+    ):
+        yield ann, bob, dialer
+        dialer.abort()
     host.close()
 
 
@@ -258,6 +277,45 @@ async def test_a_full_exit_refuses_with_a_reason() -> None:
         assert busy.value.reason is RejectReason.BUSY
         assert dialer.connections == 1
         await close(writer)
+
+
+@in_loop
+async def test_two_users_one_leaves_the_other_as_many_connections_as_it_has() -> None:
+    """With 6 connections: 3 of ann's, then 2 of bob's."""
+    async with target(echo) as port, two_clients("127.0.0.1:*", connections_max=6) as (ann, bob, dialer):
+        writers = []
+        for client, count in ((ann, 3), (bob, 2)):
+            for _ in range(count):
+                writers.append((await client.open_connection("127.0.0.1", port))[1])
+            with pytest.raises(RefusedError) as busy:
+                await client.open_connection("127.0.0.1", port)
+            assert busy.value.reason is RejectReason.BUSY
+        assert dialer.connections == 5
+        for writer in writers:
+            await close(writer)
+    assert dialer.connections == 0
+
+
+@in_loop
+async def test_two_users_slow_names_of_one_do_not_delay_the_names_of_the_other() -> None:
+    asked: list[str] = []
+
+    async def answer(host: str, port: int) -> list[IPAddress]:
+        asked.append(host)
+        if host.startswith("slow"):
+            await asyncio.Event().wait()
+        return [ip_address("127.0.0.1")]
+
+    options: dict[str, Any] = {"resolve": answer, "dial_seconds": 30}
+    async with target(echo) as port, two_clients("*:*", "127.0.0.1:*", **options) as (ann, bob, dialer):
+        waiting = [asyncio.ensure_future(ann.open_connection(f"slow{number}.localhost", port)) for number in range(9)]
+        await until(lambda: dialer.connections == 9)
+        _, writer = await bob.open_connection("quick.localhost", port)
+        assert asked == ["slow0.localhost", "slow1.localhost", "quick.localhost"]
+        await close(writer)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 @in_loop
