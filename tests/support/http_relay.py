@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from types import SimpleNamespace
 from typing import Any, cast
 
 from aiohttp import web
 
 from tests.support.relays import TestRelay, authorise, may_listen
 from tunnel import Attachment, attach
+from tunnel.carriers.form_data import FORM_TYPE, unwrap_form
 from tunnel_servlet.access.tokens import Identity
+from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.relay_link import serve_link
@@ -35,8 +36,7 @@ class HttpTestRelay(TestRelay):
         self.tls = tls
         self.url = ""
         self.seen: list[tuple[int, dict[str, str]]] = []
-        # tunnel_servlet.web.relay_link needs no more of a relay's configuration.
-        self.config = SimpleNamespace(limits=SimpleNamespace(link_batch_bytes_max=4 << 20, link_opening_seconds=10))
+        self.config = RelayConfig()
         self.links = 0  # links that were requested
         self.refuse_links = False
         self._open: dict[asyncio.Future[tuple[int, bytes]], web.Request] = {}
@@ -92,6 +92,8 @@ class HttpTestRelay(TestRelay):
         assert request.transport is not None
         self.seen.append((request.transport.get_extra_info("peername")[1], dict(request.headers)))
         body = await request.read()
+        if request.content_type == FORM_TYPE:
+            body = bytes(unwrap_form(request.headers["Content-Type"], body))
         user = self.user(request)
         if user is None:
             return web.Response(status=401, text="who are you?")
