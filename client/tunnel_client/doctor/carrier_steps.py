@@ -5,14 +5,17 @@ import re
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from tunnel import TunnelError
 from tunnel.carriers.probe import Reply
 from tunnel.exit_codes import UNREACHABLE
 from tunnel_client.doctor.answers import REFUSALS_OF_RATE, described, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import Trials
+from tunnel_client.settings import CARRIERS, RelaySettings
 
-__all__ = ["examine_link", "examine_poll"]
+__all__ = ["examine_link", "examine_others", "examine_poll"]
 
 ROUNDS = 20  # twice as many as it takes to meet a hop that answers one request in ten itself
 _ROUNDS_MIN = 3
@@ -26,6 +29,7 @@ GENTLE_S = 0.5  # between the requests that must pass where only the rate is lim
 HAMMER_S = 1.5
 _HAMMER_PAUSE_S = 0.01
 _PAUSE_S_MAX = 2.0
+_ATTACH_S = 15.0
 _HTML = re.compile(r"<[^>]*>?")
 
 
@@ -126,6 +130,23 @@ async def examine_link(report: Report, trials: Trials) -> None:
     if proxy is not None and trials.prober.dialing.tls is None:
         advice += "; with an https:// URL the proxy passes the connection on unread, and a link can work"
     report.add("link", Verdict.NOTE, _why_no_link(reason), advice, carrier="link", works=False)
+
+
+async def examine_others(report: Report, settings: RelaySettings) -> None:
+    """Try every carrier that is neither poll nor link by attaching with it."""
+    others: tuple[str, ...] = CARRIERS[3:]
+    for carrier in others:
+        works = await _is_usable(replace(settings, carrier=carrier))
+        verdict, text = (Verdict.OK, "works") if works else (Verdict.NOTE, "does not work here")
+        report.add(carrier, verdict, text, carrier=carrier, works=works)
+
+
+async def _is_usable(settings: RelaySettings) -> bool:
+    try:
+        async with settings.attach(attach_timeout=_ATTACH_S) as attachment:
+            return attachment.stats().carrier.startswith(settings.carrier)
+    except TunnelError:
+        return False
 
 
 def _why_no_link(reason: str) -> str:

@@ -5,7 +5,7 @@ import asyncio
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import ProbeError, Prober
 from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
-from tunnel_client.doctor.carrier_steps import examine_link, examine_poll
+from tunnel_client.doctor.carrier_steps import examine_link, examine_others, examine_poll
 from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
 from tunnel_client.doctor.findings import Finding, Report, Verdict, counted
 from tunnel_client.doctor.hop_steps import examine_relays
@@ -50,7 +50,7 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
     async with Prober(dialing) as prober:
         trials = Trials(prober)
         if await examine_relay(report, trials, settings.ca):
-            await _examine_all(report, trials, watch_seconds)
+            await _examine_all(report, settings, trials, watch_seconds)
             if target is not None and report.exit_code == OK:
                 await examine_target(report, settings, target)
             elif target is not None:
@@ -60,7 +60,7 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
     _conclude(report, settings, target)
 
 
-async def _examine_all(report: Report, trials: Trials, watch_seconds: float) -> None:
+async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float) -> None:
     """Run the steps that need a relay that accepts us. Without an exchange that works, the others are of no use."""
     is_one = await examine_relays(report, trials)
     if is_one:
@@ -70,6 +70,7 @@ async def _examine_all(report: Report, trials: Trials, watch_seconds: float) -> 
         return
     await examine_at_once(report, trials)
     await examine_link(report, trials)
+    await examine_others(report, settings)
     size = await examine_sizes(report, trials)
     await examine_path(report, trials, size)
     await examine_throughput(report, trials, size)

@@ -22,6 +22,13 @@ PAUSE_S_MAX = 5.0
 _FORWARD_PROXIES = ("Squid", "mitmproxy", "Privoxy", "tinyproxy", "Blue Coat", "Zscaler", "Netskope", "McAfee", "Cisco")
 _FORMS = (MULTIPART, "application/x-www-form-urlencoded", "text/plain")
 
+_PROXY_ANSWERS = "the proxy answers "
+_PROXY_CANNOT = "it cannot reach the relay: check host and port of the URL, and ask whether the relay runs"
+_PROXY_REFUSES = (
+    "its rules forbid it: ask its operator to allow CONNECT to this host and port; many proxies allow port 443 alone, "
+    "so a relay on that port may work"
+)
+
 _FAILURES = {
     "name": "check the host in the URL, or name your proxy with --proxy: in many networks only the proxy knows names",
     "refused": "check host and port of the URL, and ask the relay's operator whether the relay runs",
@@ -168,6 +175,12 @@ def _no_answer(report: Report, prober: Prober, failure: Failure) -> None:
         text, _, advice = f"the proxy {failure.text.removeprefix('the proxy ')}".partition(": ")
         where = proxy.authority if proxy else "HOST:PORT"
         report.add("proxy login", Verdict.PROBLEM, text, advice, exit_code=NOT_AUTHENTICATED, proxy=where)
+    elif failure.kind == "proxy" and failure.text.startswith(_PROXY_ANSWERS):
+        answer = failure.text.removeprefix(_PROXY_ANSWERS)
+        text = f"the proxy {proxy} does not connect us to {prober.dialing.base.authority} ({answer})"
+        can_not_reach = answer.startswith(("HTTP 500", "HTTP 502", "HTTP 503", "HTTP 504"))
+        advice = _PROXY_CANNOT if can_not_reach else _PROXY_REFUSES
+        report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, kind=failure.kind)
     elif not failure.is_about_certificate:
         where = f"the proxy {proxy}" if failure.kind == "proxy" else str(prober.dialing.base)
         what = "no relay" if failure.kind in ("cut", "no-http") else "nothing"

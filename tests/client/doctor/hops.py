@@ -65,7 +65,6 @@ def hop(rig: Rig, script: Script, *, closes: bool = False) -> str:
                 await writer.drain()
                 if closes or not _LENGTH.search(answer) or b"\r\nConnection: close\r\n" in answer:
                     break
-        writer.close()
 
     return f"http://127.0.0.1:{_listen(rig, serve)}"
 
@@ -103,7 +102,6 @@ def opening_proxy(rig: Rig, tls: ssl.SSLContext, via: str) -> str:
                 head, body = await Request(0, *await _message(reader), relay).pass_on()
                 writer.write(head[:-2] + f"Via: {via}\r\n\r\n".encode() + body)
                 await writer.drain()
-        writer.close()
 
     return f"http://127.0.0.1:{_listen(rig, serve)}"
 
@@ -124,11 +122,24 @@ async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 def _listen(rig: Rig, handler: Handler) -> int:
     """Start a server like `Rig.serve`, but with room for the large headers that the doctor sends."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await handler(reader, writer)
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(connection(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     @contextlib.asynccontextmanager
     async def listening() -> AsyncIterator[int]:
-        server = await asyncio.start_server(handler, "127.0.0.1", 0, limit=_HEAD_BYTES_MAX)
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEAD_BYTES_MAX)
         yield server.sockets[0].getsockname()[1]
         server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     return rig.enter(listening())

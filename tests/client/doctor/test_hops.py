@@ -225,6 +225,16 @@ def test_a_hop_that_compresses_is_told_from_a_compressed_page(rig: Rig, doctor: 
     assert text in found["relay"][1]
 
 
+@pytest.mark.parametrize(("more", "verdict"), [("poll", "ok"), ("link", "note")])
+def test_carriers_of_later_versions_are_tried(
+    rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch, more: str, verdict: str
+) -> None:
+    monkeypatch.setattr("tunnel_client.doctor.carrier_steps.CARRIERS", ("auto", "poll", "link", more))
+    monkeypatch.setattr("tunnel_client.doctor.carrier_steps._ATTACH_S", 1.0)
+    _, found, _ = doctor(hop(rig, plain))
+    assert found[more][0] == verdict
+
+
 STRANGE = {
     "nothing but 204": b"HTTP/1.1 204 No Content\r\n\r\n",
     "no HTTP": b"220 mail.example ESMTP\r\n",

@@ -108,6 +108,20 @@ def test_a_path_on_which_every_attempt_fails_is_a_problem() -> None:
     assert found.text == "no relay answers at http://relay.invalid (the connection was closed)"
 
 
+@pytest.mark.parametrize(
+    ("answer", "advice"), [("HTTP 403 Forbidden", "many proxies allow port 443"), ("HTTP 503 No", "it cannot reach")]
+)
+def test_a_proxy_that_does_not_connect_us_is_told_from_one_that_is_away(answer: str, advice: str) -> None:
+    failed = ProbeError(Failure("proxy", f"the proxy answers {answer}"))
+    _, report = examined(Played([failed] * 3, url="https://relay.invalid:8443", proxy="http://proxy.invalid:3128"))
+    found = finding(report, "relay")
+    assert found.text == f"the proxy http://proxy.invalid:3128 does not connect us to relay.invalid:8443 ({answer})"
+    assert advice in found.advice
+    away = ProbeError(Failure("proxy", "the proxy cannot be reached (the connection was refused)"))
+    _, report = examined(Played([away] * 3, proxy="http://proxy.invalid:3128"))
+    assert finding(report, "relay").text.startswith("nothing answers at the proxy http://proxy.invalid:3128")
+
+
 @pytest.mark.parametrize("kind", ["proxy-password", "certificate"])
 def test_what_another_attempt_cannot_change_is_tried_only_once(kind: str) -> None:
     played = Played([ProbeError(Failure(kind, "the proxy asks for Basic: give user and password"))] * 3)
