@@ -75,6 +75,30 @@ def test_an_empty_file_is_the_default() -> None:
     assert (config.limits, config.exit, config.tls) == (ServiceLimits(), "inline", None)
 
 
+def test_the_defaults_are_limits() -> None:
+    """A value that is far too large protects from nothing."""
+    limits = ServiceLimits()
+    most = {
+        "header_seconds": 30,
+        "body_seconds": 60,
+        "answer_seconds": 120,
+        "tls_seconds": 30,
+        "keepalive_seconds": 120,
+        "link_opening_seconds": 30,
+        "auth_failures_per_minute": 60,
+        "connections_max": 20_000,
+        "connections_per_address_max": 2000,
+        "connections_per_user_max": 4000,
+        "waiting_bytes_max": 512 << 20,
+        "link_batch_bytes_max": 16 << 20,
+        "exit_connections_max": 16_384,
+        "dial_seconds": 30,
+        "drain_seconds": 600,
+    }
+    assert set(most) == set(ServiceLimits.__slots__)
+    assert {name: getattr(limits, name) for name in most if getattr(limits, name) > most[name]} == {}
+
+
 ERRORS = [
     ("listen = [", "relay.toml: not TOML"),
     ("lisen = []", "relay.toml: lisen: unknown key; did you mean listen?"),

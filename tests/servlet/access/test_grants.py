@@ -69,7 +69,7 @@ def test_rules_on_the_command_line_apply_to_every_user() -> None:
 
 
 REACHED = "127.0.0.1 10.0.0.1 ::1 fd00::1 1.1.1.1 example.com"
-NEVER = "169.254.169.254 100.100.100.200 0.0.0.0 127.1"
+NEVER = "169.254.169.254 169.254.1.1 fe80::1 fd00:ec2::254 100.100.100.200 0.0.0.0 127.1"
 
 
 @pytest.mark.parametrize("host", [*REACHED.split(), *NEVER.split()])

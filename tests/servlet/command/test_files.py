@@ -121,6 +121,34 @@ def test_token_files_are_written_atomically_and_private(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["tokens.toml"]
 
 
+def test_two_users_a_prepared_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    """Another user could let the tokens go to a file of theirs, or ours overwrite one that we need."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / f"_tokens.toml.{os.getpid()}").symlink_to(victim)
+    with pytest.raises((FileExistsError, ConfigError)):
+        write_users(tmp_path / "tokens.toml", {"ann": [KEY]})
+    assert victim.read_text() == "precious"
+
+
+def test_tokens_are_on_disk_before_they_replace_the_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(f"synced {os.fstat(descriptor).st_size > 0}")
+        fsync(descriptor)
+
+    def replaced(path: Path, target: Path) -> Path:
+        done.append("replaced")
+        return replace(path, target)
+
+    monkeypatch.setattr("tunnel_servlet.command.files.os.fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    write_users(tmp_path / "tokens.toml", {"ann": [KEY]})
+    assert done == ["synced True", "replaced"]
+
+
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     path.mkdir()

@@ -27,6 +27,7 @@ from tunnel import (
     attach,
     memory_attach,
 )
+from tunnel.splice import Side
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.addresses import IPAddress
 from tunnel_servlet.access.grants import EXIT_USER, Grant, GrantTable
@@ -56,12 +57,12 @@ def addresses(*texts: str) -> Resolve:
 
 
 @asynccontextmanager
-async def tunnel(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
+async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
     """An attachment of a user with these rules at the exit; the relay itself allows everything."""
     policy = GrantTable().widened([], allows_all=True)
     host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     ruleset = Ruleset(map(parse_rule, rules))
-    dialer = Dialer(lambda user: ruleset, **options)
+    dialer = kind(lambda user: ruleset, **options)
     exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
     async with exit_, memory_attach(host, user="ann", linger=5) as client:
         yield client, dialer
@@ -233,6 +234,23 @@ async def test_a_target_that_does_not_answer_is_given_up() -> None:
         with pytest.raises(RefusedError) as late:
             await client.open_connection("a.example", 80)
         assert late.value.reason is RejectReason.TIMED_OUT
+
+
+class Dead(Dialer):
+    """A dialer to which 127.0.0.9 never answers."""
+
+    async def _open_side(self, request: ExitRequest, literal: str, port: int) -> Side:
+        if literal == "127.0.0.9":
+            await asyncio.Event().wait()
+        return await super()._open_side(request, literal, port)
+
+
+@in_loop
+async def test_a_dead_address_leaves_time_for_the_next() -> None:
+    options: dict[str, Any] = {"resolve": addresses("127.0.0.9", "127.0.0.1"), "dial_seconds": 2, "kind": Dead}
+    async with target(echo) as port, tunnel("*:*", "127.0.0.0/8:*", **options) as (client, _):
+        _, writer = await client.open_connection("two.localhost", port)
+        await close(writer)
 
 
 @in_loop

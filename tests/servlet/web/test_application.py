@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from secrets import token_hex
@@ -187,6 +188,35 @@ async def test_bodies_that_are_too_large_are_refused_with_a_status_message() -> 
             reply = await client.post(body)
             assert (reply.status, reply.message.code) == (413, StatusCode.TOO_LARGE)
         assert isinstance((await client.post(chunks(attach_body()[:9], attach_body()[9:]))).message, Attached)
+
+
+@in_loop
+async def test_a_body_is_refused_as_soon_as_it_is_too_large() -> None:
+    """A chunked body names no length, and may never end."""
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield bytes((1 << 16) + 1)
+        await asyncio.Event().wait()
+
+    async with relay(settings(switch={"body_bytes_max": 1 << 16})) as running, Client(running) as client:
+        reply = await client.post(endless())
+        assert (reply.status, reply.message.code) == (413, StatusCode.TOO_LARGE)
+        assert running.relay.host.switch.stats().counters.requests == 0
+
+
+@in_loop
+async def test_bodies_are_never_unpacked() -> None:
+    """A small body could become a very large one."""
+    running = relay()
+
+    async def count(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    running.app.router.add_post("/count", count)
+    packed = gzip.compress(bytes(1 << 20))
+    async with running, Client(running) as client:
+        reply = await client.ask("POST", "/count", packed, Content_Encoding="gzip")
+        assert int(reply.body) == len(packed)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,15 @@ def test_a_change_is_noticed_once(tmp_path: Path) -> None:
 async def test_a_watch_checks_periodically_until_it_is_stopped() -> None:
     watch = FileWatch([Path("missing")], lambda: None)
     watch.start()
+    first = watch._timer
     watch.look(again=True)
+    assert watch._timer is not None
+    assert watch._timer is not first
+    assert not watch._timer.cancelled()
+    assert first is not None
+    first.cancel()
     watch.stop()
+    assert watch._timer.cancelled()
     idle = FileWatch([], lambda: None)
     idle.start()
     idle.stop()

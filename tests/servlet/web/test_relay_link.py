@@ -335,3 +335,18 @@ async def test_two_users_an_empty_batch_ends_the_link() -> None:
         link.writer.write(encode_link_header(LinkHeader(1, 0, 0)))
         await link.ended()
         await until(lambda: not running.relay.host.links)
+
+
+@in_loop
+async def test_a_link_has_the_keepalive_of_tcp_and_is_watched_until_it_ends() -> None:
+    async with relay() as running, Client(running) as client:
+        async with linked(running, client):
+            (served,) = running.relay.host.links.values()
+            assert [id(each) for each in running.relay._watched] == [id(served)]
+            sock = served._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+            names = ("TCP_NODELAY", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+            found = [sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+            assert found == [1, 30, 10, 3, 60_000]
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        await until(lambda: not running.relay._watched)
+        assert not running.relay.host.turns._inputs

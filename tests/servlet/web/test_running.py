@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 import pytest
 import uvloop
+from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings, until
@@ -24,6 +25,7 @@ from tunnel.wire import Attached, PacketType, RejectReason, StatusCode, parse_pa
 from tunnel_servlet.access.grants import GrantTable
 from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
+from tunnel_servlet.web.admin import ADMIN_HEADER, create_admin
 from tunnel_servlet.web.running import RunningRelay, serve
 
 
@@ -238,3 +240,16 @@ async def test_a_relay_reloads_its_files_and_serves_until_a_signal(number: signa
     os.kill(os.getpid(), number)
     assert await serving == code
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(("remote", "status"), [("127.0.0.1", 202), ("::1", 202), ("10.0.0.1", 403), ("", 403)])
+@in_loop
+async def test_two_users_only_this_machine_may_drain_the_relay(remote: str, status: int) -> None:
+    drained: list[float | None] = []
+    async with relay() as running:
+        app = create_admin(running.relay, drained.append)
+        app.freeze()
+        request = make_mocked_request("POST", "/drain", headers={ADMIN_HEADER: "1"}, app=app).clone(remote=remote)
+        match = await app.router.resolve(request)
+        response = await match.handler(request)
+        assert (response.status, drained) == (status, [None] if status == 202 else [])
