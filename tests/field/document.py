@@ -34,12 +34,15 @@ where the path allows it, or `poll`, which uses separate requests only. Relay, e
 | doctor | the exit code of `tunnel doctor`, and the steps in which it finds something |
 | outcome | whole; refused: no tunnel can work there, and the client says so and ends; known: a known fault; or FAILED |
 """
+_LOAD = """\
+The load average is that before the run. Where it is not near 0, other programs shared the
+processors, and the shares tell more than the rates."""
 
 
 def render_document(results: Sequence[Result], machine: str, date: datetime.date, versions: str) -> str:
     """The whole document."""
-    measured = f"Measured on {date.isoformat()}: {machine}.\nRates differ between machines; shares differ less."
-    return f"{_HEAD}\n{measured}\n\nPrograms: {versions}.\n\n{render_markdown(results)}\n"
+    measured = f"Measured on {date.isoformat()}: {machine}."
+    return f"{_HEAD}\n{measured}\n{_LOAD}\n\nPrograms: {versions}.\n\n{render_markdown(results)}\n"
 
 
 def write_document(results: Sequence[Result], machine: str, date: datetime.date) -> None:
