@@ -1,6 +1,7 @@
 """Writes docs/PATHS.md from the results."""
 
 import datetime
+import textwrap
 from collections.abc import Sequence
 
 from loadtests.harness.tree import ROOT
@@ -11,6 +12,7 @@ from tests.field.table import render_markdown
 
 __all__ = ["FILE", "render_document", "write_document"]
 
+_COLUMNS = 100
 FILE = ROOT / "docs" / "PATHS.md"
 _HEAD = """\
 # Paths
@@ -42,12 +44,13 @@ processors, and the shares tell more than the rates."""
 def render_document(results: Sequence[Result], machine: str, date: datetime.date, versions: str) -> str:
     """The whole document."""
     measured = f"Measured on {date.isoformat()}: {machine}."
-    return f"{_HEAD}\n{measured}\n{_LOAD}\n\nPrograms: {versions}.\n\n{render_markdown(results)}\n"
+    programs = textwrap.fill(f"Programs: {versions}.", _COLUMNS)
+    return f"{_HEAD}\n{measured}\n{_LOAD}\n\n{programs}\n\n{render_markdown(results)}\n"
 
 
 def write_document(results: Sequence[Result], machine: str, date: datetime.date) -> None:
     """Write docs/PATHS.md."""
     names = {result.row for result in results}
     found = program_versions(row for row in ROWS if row.name in names)
-    versions = ",\n".join(f"{program} {version}" for program, version in found.items())
+    versions = ", ".join(f"{program} {version}" for program, version in found.items())
     FILE.write_text(render_document(results, machine, date, versions))
