@@ -1,16 +1,18 @@
 """Sends numbered exchanges as POST requests (section 7), which pass through anything that lets HTTP pass."""
 
 import asyncio
+import functools
+from collections import deque
 from secrets import token_hex
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
+from tunnel.carriers.connections import Connection, Connections
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.failures import describe_failure, is_cut, is_final
 from tunnel.carriers.form_data import wrap_form
-from tunnel.carriers.reuse import Reuse
 from tunnel.exchange import Request
 from tunnel.tasks import KeptTasks
 from tunnel.wire import Buffer
@@ -29,50 +31,86 @@ class HttpExchanger:
         self._url = dialing.url("exchange")
         self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
         self._has_answer = False
-        self._reuse = Reuse()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._closing = KeptTasks()
-        self._pool: _Pool
+        self._waiting: deque[Request] = deque()  # for a connection
+        self._sent: dict[int, _Sent] = {}  # by request id
+        self._ending = KeptTasks()
+        self._connections = Connections(dialing)
         self._outcomes: Outcomes
 
     def start(self, outcomes: Outcomes) -> None:
         self._outcomes = outcomes
-        self._pool = _Pool(self._dialing, reuse=True)
 
     def send(self, request: Request) -> None:
-        loop = asyncio.get_running_loop()
-        reuse = self._reuse.is_wise(loop.time())
-        if request.repeat or reuse is not self._pool.reuse:
+        if request.repeat and not self._still_waits(request) and not self._drop_surplus(request):
             # The old connections may be broken, so this request and all later ones get new ones.
-            self._leave(self._pool, retire=True)
-            self._pool = _Pool(self._dialing, reuse=reuse)
-        pool = self._pool
-        pool.users += 1
-        task = loop.create_task(self._exchange(request, pool))
-        task.add_done_callback(lambda done: self._leave(pool))  # also for a task cancelled before it starts
-        self._tasks[request.id] = task
+            self._connections.retire()
+        self._waiting.append(request)
+        self._start_waiting()
 
     def abandon(self, request_id: int) -> None:
-        task = self._tasks.pop(request_id, None)
-        if task is not None:
-            task.cancel()
-            self._closing.keep(task)
+        self._waiting = deque(request for request in self._waiting if request.id != request_id)
+        sent = self._sent.pop(request_id, None)
+        if sent is not None:
+            sent.connection.is_retired = True
+            sent.task.cancel()
+            self._ending.keep(sent.task)
 
     async def close(self) -> None:
-        for request_id in list(self._tasks):
+        self._waiting.clear()
+        for request_id in list(self._sent):
             self.abandon(request_id)
-        await self._closing.done()
-        await self._pool.session.close()
+        await self._ending.done()
+        await self._connections.close()
+
+    # which request uses which connection
+
+    def _start_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            connection = self._connections.take(loop.time())
+            if connection is None:
+                return
+            request = self._waiting.popleft()
+            sent = _Sent(request, connection)
+            self._sent[request.id] = sent
+            sent.task = loop.create_task(self._exchange(sent))
+            sent.task.add_done_callback(functools.partial(self._ended, sent))  # also if cancelled before it starts
+
+    def _release(self, sent: "_Sent") -> None:
+        if sent.holds:
+            sent.holds = False
+            self._connections.give_back(sent.connection)
+
+    def _ended(self, sent: "_Sent", task: asyncio.Task[None]) -> None:
+        self._release(sent)
+        self._start_waiting()
+
+    def _still_waits(self, repeat: Request) -> bool:
+        """Whether an earlier attempt still waits for a connection. The repeat takes its place."""
+        earlier = [request for request in self._waiting if _is_same(request, repeat)]
+        for request in earlier:
+            self._waiting.remove(request)
+        return bool(earlier)
+
+    def _drop_surplus(self, repeat: Request) -> bool:
+        """Close the connection of an earlier attempt if the path carries fewer. Return whether there was one."""
+        now_s = asyncio.get_running_loop().time()
+        for request_id, sent in list(self._sent.items()):
+            if _is_same(sent.request, repeat) and self._connections.is_one_too_many(sent.connection, now_s):
+                self.abandon(request_id)
+                text = "the path carries fewer TCP connections at once: the request waits for one that works"
+                asyncio.get_running_loop().call_soon(self._outcomes.failed, request_id, text)
+                return True
+        return False
 
     # one exchange
 
-    async def _exchange(self, request: Request, pool: "_Pool") -> None:
+    async def _exchange(self, sent: "_Sent") -> None:
+        request, connection = sent.request, sent.connection
         body: Buffer
         failure, final = "", False
-        # A pool that has brought an answer nearly always has a connection that is free.
-        reused = pool.reuse and pool.has_answer
         try:
-            status, body, wait_us = await self._post(request, pool.session)
+            status, body, wait_us = await self._post(request, connection.session)
         except aiohttp.ClientHttpProxyError as error:
             # A proxy's answer to CONNECT counts as an answer like any other (7.9).
             status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
@@ -81,11 +119,13 @@ class HttpExchanger:
             base = self._dialing.base
             failure, final = describe_failure(error, base, is_first=not self._has_answer), is_final(error, base)
             if is_cut(error):
-                self._reuse.died(asyncio.get_running_loop().time(), reused=reused)
+                self._connections.died(connection, asyncio.get_running_loop().time())
         else:
-            self._has_answer = pool.has_answer = True
-        if self._tasks.pop(request.id, None) is None:
+            self._has_answer = True
+            self._connections.answered(connection)
+        if self._sent.pop(request.id, None) is None:
             return
+        self._release(sent)  # the outcome may lead to the next request at once
         if failure:
             self._outcomes.failed(request.id, failure, final=final)
         else:
@@ -123,26 +163,20 @@ class HttpExchanger:
             size += len(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    # sessions
 
-    def _leave(self, pool: "_Pool", *, retire: bool = False) -> None:
-        if retire:
-            pool.is_retired = True
-        else:
-            pool.users -= 1
-        if pool.is_retired and not pool.users:
-            self._closing.keep(asyncio.get_running_loop().create_task(pool.session.close()))
+class _Sent:
+    """A request that is under way."""
+
+    def __init__(self, request: Request, connection: Connection) -> None:
+        self.request = request
+        self.connection = connection
+        self.holds = True  # the connection
+        self.task: asyncio.Task[None]
 
 
-class _Pool:
-    """Connections that are reused until a repeat retires them all, or that are used once each."""
-
-    def __init__(self, dialing: Dialing, *, reuse: bool) -> None:
-        self.session = dialing.session(reuse=reuse)
-        self.reuse = reuse
-        self.has_answer = False
-        self.users = 0
-        self.is_retired = False
+def _is_same(request: Request, other: Request) -> bool:
+    """Whether two requests are attempts of the same exchange."""
+    return (request.lane, request.number) == (other.lane, other.number)
 
 
 class _Body(aiohttp.BytesPayload):

@@ -1,0 +1,167 @@
+"""Connections of exchanges where the path carries only a few: requests wait for one that works."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from random import Random
+from typing import Self
+
+import msgspec
+
+from tests.carriers.origin import answer
+from tests.carriers.test_http_exchanger import Recorded
+from tests.support.loops import in_loop
+from tunnel.carriers.connections import Connections
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.http_exchanger import HttpExchanger
+from tunnel.exchange import LaneConfig, Lanes, Request
+
+FEWER = "the path carries fewer TCP connections at once: the request waits for one that works"
+
+
+class OneAtATime:
+    """A server that accepts a connection only when the one before has ended; the system completes the others.
+
+    It answers each request, but those with a body of b"slow" only when `slow` is set.
+    """
+
+    def __init__(self) -> None:
+        self.slow = asyncio.Event()
+        self.requests = asyncio.Semaphore(0)  # counts the requests that came
+        self.accepted = 0
+
+    async def __aenter__(self) -> Self:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self._listener.setblocking(False)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._serving = asyncio.ensure_future(self._serve())
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._serving
+        self._listener.close()
+
+    async def _serve(self) -> None:
+        while True:
+            sock, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+            self.accepted += 1
+            reader, writer = await asyncio.open_connection(sock=sock)
+            try:
+                with suppress(asyncio.IncompleteReadError, ConnectionError):
+                    while True:
+                        await self._answer(reader, writer)
+            finally:
+                writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        body = await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+        self.requests.release()
+        if body == b"slow":
+            await self.slow.wait()
+        writer.write(answer("200 OK", b"ok"))
+        await writer.drain()
+
+
+def request(number: int, body: bytes = b"body") -> Request:
+    made = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
+    assert made is not None
+    return msgspec.structs.replace(made, id=number, number=number, body=[body])
+
+
+@in_loop
+async def test_a_connection_too_many_is_closed_and_requests_wait_for_one_that_works() -> None:
+    told = Recorded()
+    async with OneAtATime() as front:
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger.start(told)
+        exchanger.send(request(1, b"slow"))
+        await front.requests.acquire()
+        stuck = request(2)
+        exchanger.send(stuck)  # on a second connection
+        front.slow.set()
+        assert await told.outcomes.get() == b"ok"
+        for number in range(3, 8):
+            exchanger.send(request(number))
+            assert await told.outcomes.get() == b"ok"
+        exchanger.send(msgspec.structs.replace(stuck, id=20, repeat=1))
+        assert {await told.outcomes.get(), await told.outcomes.get()} == {FEWER, b"ok"}
+        front.slow.clear()
+        exchanger.send(request(30, b"slow"))
+        exchanger.send(request(31))
+        exchanger.send(request(32))
+        exchanger.send(msgspec.structs.replace(request(31), id=33, repeat=1))  # takes the place of the first
+        exchanger.abandon(32)
+        await asyncio.sleep(0)
+        assert told.outcomes.empty()
+        front.slow.set()
+        assert [await told.outcomes.get(), await told.outcomes.get()] == [b"ok", b"ok"]
+        assert told.outcomes.empty()
+        assert front.accepted == 1
+        exchanger.send(request(40))
+        exchanger.send(request(41))  # waits when the exchanger closes
+        await exchanger.close()
+    assert told.outcomes.empty()
+
+
+@in_loop
+async def test_one_silent_connection_proves_nothing_if_few_others_answer() -> None:
+    told = Recorded()
+    async with OneAtATime() as front:
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger.start(told)
+        exchanger.send(request(1, b"slow"))
+        await front.requests.acquire()
+        exchanger.send(request(2))
+        front.slow.set()
+        for number in range(3, 6):
+            assert await told.outcomes.get() == b"ok"
+            exchanger.send(request(number))
+        assert await told.outcomes.get() == b"ok"
+        exchanger.send(msgspec.structs.replace(request(2), id=20, repeat=1))
+        # The first connection is closed for the repeat, so that the others are accepted, one after another.
+        assert await told.outcomes.get() == b"ok"
+        await exchanger.close()
+
+
+@in_loop
+async def test_a_limit_lasts_for_a_minute_and_then_for_twice_as_long() -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    working, silent = connections.take(0), connections.take(0)
+    assert working is not None
+    assert silent is not None
+    for _ in range(4):
+        connections.answered(working)
+    assert not connections.is_one_too_many(silent, 0)
+    connections.answered(working)
+    assert connections.is_one_too_many(silent, 0)
+    connections.give_back(silent)
+    silent.has_answer = False
+    assert connections.take(1) is silent
+    assert connections.take(59.9) is None
+    third = connections.take(60)
+    assert third is not None
+    for _ in range(5):
+        connections.answered(working)
+    assert connections.is_one_too_many(third, 60)
+    assert connections.take(179.9) is None
+    for used in (working, silent, third):
+        connections.give_back(used)
+    await connections.close()
+
+
+@in_loop
+async def test_a_connection_that_has_brought_an_answer_is_not_one_too_many() -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    first, second = connections.take(0), connections.take(0)
+    assert first is not None
+    assert second is not None
+    connections.answered(second)
+    for _ in range(10):
+        connections.answered(first)
+    assert not connections.is_one_too_many(second, 0)
+    connections.give_back(first)
+    connections.give_back(second)
+    await connections.close()
