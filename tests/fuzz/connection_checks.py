@@ -93,7 +93,8 @@ def _check_endpoint(world: World) -> None:
     entries = len(endpoint._timers)
     assert entries <= TIMER_ENTRIES_MIN + TIMER_ENTRIES_PER_CONNECTION * connections, f"{entries} timers"
     budget = endpoint.budget
-    granted = sum(connection.receiver.window._granted for connection in endpoint.connections.values())
+    open_ = endpoint.connections.values()
+    granted = sum(connection.receiver.window._granted + connection._send_granted for connection in open_)
     assert budget.granted_bytes == granted <= budget.total_bytes
     assert len(endpoint._scheduler._carried) == len(world.batches)
     assert len(endpoint._admission._routes) <= connections

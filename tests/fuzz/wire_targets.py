@@ -45,6 +45,8 @@ from tunnel.wire import (
     parse_frames,
     parse_packets,
     readdress,
+    unwrap_form,
+    wrap_form,
 )
 
 __all__ = ["WIRE_TARGETS"]
@@ -130,6 +132,26 @@ def _link_header(data: bytes) -> None:
         assert data[:1] != _REPAIRED
 
 
+def _form(data: bytes) -> None:
+    """The first bytes, up to a line break, are the Content-Type."""
+    kind, _, form = data.partition(b"\n")
+    content_type = kind.decode("latin-1")
+    found = unwrap_form(content_type, form)
+    if not isinstance(found, str):
+        body = bytes(found)
+        assert body in form
+        again = unwrap_form(*wrap_form([body], lambda size: "00" * size))
+        assert not isinstance(again, str)
+        assert bytes(again) == body
+
+
+def _forms() -> Iterator[tuple[str, bytes]]:
+    for name, body in (("empty", b""), ("binary", bytes(range(256))), ("boundary", b"\r\n--00")):
+        kind, form = wrap_form([body], lambda size: "00" * size)
+        yield name, kind.encode() + b"\n" + form
+        yield f"{name}_cut", kind.encode() + b"\n" + form[:-4]
+
+
 def _vectors(choose: Callable[[str], bool], head: int, prefix: bytes = b"") -> Seeds:
     """Golden vectors as seeds, without their first `head` bytes; large vectors teach no more than small ones."""
 
@@ -173,5 +195,6 @@ WIRE_TARGETS = (
     Target("opening", _codecs(_OPENING), _vectors(lambda name: name.startswith(_OPENINGS), HEADER_SIZE), 1024),
     Target("control", _codecs(_CONTROL), _vectors(_is_control, HEADER_SIZE), 512),
     Target("envelope", _envelope, _vectors(_is_envelope, 0, _REPAIRED)),
+    Target("form", _form, _forms, 1024),
     Target("link", _link_header, _vectors(lambda name: name.startswith("link_"), 0, _REPAIRED), 512),
 )

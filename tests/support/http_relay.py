@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tests.support.relays import TestRelay, authorise, may_listen
 from tunnel import Attachment, attach
-from tunnel.carriers.form_data import FORM_TYPE, unwrap_form
+from tunnel.wire import FORM_TYPE, unwrap_form
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.config import SwitchConfig
@@ -93,7 +93,8 @@ class HttpTestRelay(TestRelay):
         self.seen.append((request.transport.get_extra_info("peername")[1], dict(request.headers)))
         body = await request.read()
         if request.content_type == FORM_TYPE:
-            body = bytes(unwrap_form(request.headers["Content-Type"], body))
+            found = unwrap_form(request.headers["Content-Type"], body)
+            body = found.encode() if isinstance(found, str) else bytes(found)
         user = self.user(request)
         if user is None:
             return web.Response(status=401, text="who are you?")

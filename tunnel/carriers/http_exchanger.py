@@ -12,10 +12,9 @@ from tunnel.carriers.connections import Connection, Connections
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.failures import describe_failure, is_cut, is_final
-from tunnel.carriers.form_data import wrap_form
 from tunnel.exchange import Request
 from tunnel.tasks import KeptTasks
-from tunnel.wire import Buffer
+from tunnel.wire import Buffer, wrap_form
 
 __all__ = ["HttpExchanger"]
 

@@ -74,6 +74,7 @@ from tunnel.wire.envelope import (
     encode_envelope,
     mask_of,
 )
+from tunnel.wire.form_data import FORM_TYPE, unwrap_form, wrap_form
 from tunnel.wire.frame import (
     Discarded,
     Frame,
@@ -132,6 +133,7 @@ __all__ = [
     "ENVELOPE_BYTES",
     "EVIDENCE_BYTES",
     "EXCHANGE_BYTES",
+    "FORM_TYPE",
     "HEADER_SIZE",
     "HTTP_STATUS",
     "LINK_HEADER_SIZE",
@@ -217,6 +219,8 @@ __all__ = [
     "parse_packets",
     "readdress",
     "unwrap",
+    "unwrap_form",
     "whole_packet",
     "wrap",
+    "wrap_form",
 ]

@@ -12,11 +12,10 @@ from ipaddress import ip_address
 import structlog
 from aiohttp import web
 
-from tunnel.carriers.form_data import FORM_TYPE, unwrap_form
 from tunnel.carriers.link_protocol import LINK_PROTOCOL
 from tunnel.clock import now_us
 from tunnel.traces.record import TraceSink
-from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
+from tunnel.wire import FORM_TYPE, Buffer, Status, StatusCode, encode_envelope, unwrap_form
 from tunnel_servlet.access.connections import source_of
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
@@ -136,10 +135,10 @@ def _content(request: web.Request, body: bytes) -> Buffer:
     """Return the envelope: the whole body, or the file of the form in which it came (7.19)."""
     if request.content_type != FORM_TYPE:
         return body
-    try:
-        return unwrap_form(request.headers["Content-Type"], body)
-    except ValueError as error:
-        raise _Refusal(400, StatusCode.CORRUPT, f"{error}") from None
+    found = unwrap_form(request.headers["Content-Type"], body)
+    if isinstance(found, str):
+        raise _Refusal(400, StatusCode.CORRUPT, found)
+    return found
 
 
 def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:

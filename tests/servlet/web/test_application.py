@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.support import connect, kinds, listen_state
 from tests.support.loops import in_loop
-from tunnel.carriers.form_data import wrap_form
-from tunnel.wire import Answer, Attached, EnvelopeError, Frame, Status, StatusCode, parse_packets
+from tunnel.wire import Answer, Attached, EnvelopeError, Frame, Status, StatusCode, parse_packets, wrap_form
 from tunnel_servlet.config import ListenAddress
 from tunnel_servlet.web.application import RELAY, create_app
 from tunnel_servlet.web.server import RelayRunner, listen

@@ -6,7 +6,7 @@ Web application firewalls refuse `application/octet-stream` by default, and let 
 import re
 from collections.abc import Callable
 
-from tunnel.wire import Buffer
+from tunnel.wire.buffers import Buffer
 
 __all__ = ["FORM_TYPE", "unwrap_form", "wrap_form"]
 
@@ -20,7 +20,7 @@ _HEADERS_BYTES_MAX = 512  # of the part
 def wrap_form(body: list[Buffer], random_hex: Callable[[int], str]) -> tuple[str, bytes]:
     """Return the Content-Type of the form and its bytes. `random_hex(n)` returns that many random bytes as digits.
 
-    The boundary is not looked for in the body: by chance it occurs in one of 2**128 places.
+    The boundary is not looked for in the body: it is there by chance once in 2**128 places.
     """
     boundary = random_hex(16)
     head = (
@@ -31,22 +31,22 @@ def wrap_form(body: list[Buffer], random_hex: Callable[[int], str]) -> tuple[str
     return f"{FORM_TYPE}; boundary={boundary}", whole
 
 
-def unwrap_form(content_type: str, form: bytes) -> memoryview:
-    """Return the content of the form's one part. Raise ValueError, with what is wrong, if it has another layout."""
+def unwrap_form(content_type: str, form: bytes) -> memoryview | str:
+    """Return the content of the form's one part, or what is wrong if it has another layout."""
     found = _BOUNDARY.search(content_type)
     if found is None:
-        raise ValueError("the Content-Type of the form names no valid boundary")
+        return "the Content-Type of the form names no valid boundary"
     boundary = found[2]
     opening = f"--{boundary}\r\n".encode()
     if not form.startswith(opening):
-        raise ValueError("the form does not begin with its boundary")
+        return "the form does not begin with its boundary"
     start = form.find(b"\r\n\r\n", len(opening) - 2, len(opening) + _HEADERS_BYTES_MAX)
     if start < 0:
-        raise ValueError(f"the headers of the form's part do not end within {_HEADERS_BYTES_MAX} bytes")
+        return f"the headers of the form's part do not end within {_HEADERS_BYTES_MAX} bytes"
     closing = f"\r\n--{boundary}--".encode()
     end = len(form) - len(closing)
     if form.endswith(b"\r\n"):
         end -= 2  # the line break after the form, which is optional
     if end < start + 4 or not form.startswith(closing, end):
-        raise ValueError("the form does not end with its boundary after one part")
+        return "the form does not end with its boundary after one part"
     return memoryview(form)[start + 4 : end]
