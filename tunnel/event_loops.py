@@ -3,6 +3,7 @@
 import asyncio
 
 from tunnel.descriptors import raise_descriptor_limit
+from tunnel.garbage import leave_alone_what_exists
 from tunnel.malloc import keep_freed_memory
 
 __all__ = ["new_event_loop"]
@@ -12,6 +13,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a new uvloop event loop, or asyncio's where uvloop is missing, and tune the process for moving bytes."""
     keep_freed_memory()
     raise_descriptor_limit()
+    leave_alone_what_exists()
     try:
         import uvloop
     except ImportError:

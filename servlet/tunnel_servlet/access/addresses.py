@@ -4,6 +4,7 @@ The tables are our own: `ipaddress.is_private` and `is_global` differ between ve
 """
 
 import enum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import TypeAlias
 
@@ -56,6 +57,7 @@ _TEREDO = IPv6Network("2001::/32")
 _IPV4 = 0xFFFF_FFFF
 
 
+@lru_cache(maxsize=4096)  # each dial asks, mostly about the same addresses, and every answer compares 40 networks
 def special(address: IPAddress) -> Special | None:
     """Return the special range that holds the address, or None for an ordinary public host.
 

@@ -1,0 +1,28 @@
+"""The collector in a process that runs a command, in a process of its own, since it holds for the whole process."""
+
+import subprocess
+import sys
+
+from tests.support.loops import DEADLINE_S
+
+PROGRAM = """
+import gc, weakref
+from tunnel.event_loops import new_event_loop
+
+class Node:
+    def __init__(self):
+        self.itself = self
+
+before = len(gc.get_objects())
+new_event_loop().close()
+print(gc.get_freeze_count() >= 0.9 * before, len(gc.get_objects()) < 0.1 * before)
+ended = weakref.ref(Node())
+gc.collect()
+print(ended())
+"""
+
+
+def test_what_exists_is_left_alone_and_what_comes_later_is_collected() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    assert done.stdout == "True True\nNone\n"
