@@ -48,7 +48,7 @@ class SwitchConfig:
     # Routes
     routes_max: int = 10_000
     routes_per_user_max: int = 4096
-    routes_per_attachment_max: int = 1024
+    routes_per_attachment_max: int = 2048
     """Open routes that one attachment may have initiated."""
     pending_timeout_us: int = 75 * SECOND
     """How long a CONNECT that was handed on may stay unanswered before the relay answers REJECTED(timed out). It is
