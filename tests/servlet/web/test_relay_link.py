@@ -348,5 +348,6 @@ async def test_a_link_has_the_keepalive_of_tcp_and_is_watched_until_it_ends() ->
             found = [sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
             assert found == [1, 30, 10, 3, 60_000]
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        await until(lambda: not running.relay._watched)
+        await until(lambda: not running.relay.host.links)
+        assert not running.relay._watched
         assert not running.relay.host.turns._inputs
