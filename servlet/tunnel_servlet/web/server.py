@@ -57,7 +57,8 @@ class RelayHandler(web.RequestHandler):
         super().connection_made(transport)
         if isinstance(transport, asyncio.WriteTransport):
             self._link = transport
-            transport.set_write_buffer_limits(high=0)  # `pause_writing` is called as soon as an answer must wait
+            # `pause_writing` is called as soon as an answer must wait; with 0, TLS would call it for an empty buffer.
+            transport.set_write_buffer_limits(high=1)
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:

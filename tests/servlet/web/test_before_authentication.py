@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,22 @@ async def test_an_answer_that_is_read_in_time_is_whole_and_its_connection_goes_o
         for number in range(1, 4):
             assert (await client.post(exchange_body(client.epoch, number))).status == 200
         assert running.connections.total == 1
+
+
+@pytest.mark.real("openssl")
+@in_loop
+async def test_an_answer_over_tls_that_has_left_waits_for_nothing(certificates: Path) -> None:
+    context = ssl.create_default_context(cafile=certificates / "ca.pem")
+    async with relay(settings(tls=files(certificates))) as running, Client(running) as client:
+        url = f"https://{running.addresses[0]}/exchange"
+        headers = {"Authorization": f"Bearer {TOKENS['ann']}", "Content-Type": "application/octet-stream"}
+        for seed in (1, 2):
+            async with client.session.post(url, data=attach_body(seed), headers=headers, ssl=context) as response:
+                assert response.status == 200
+            server = running._runners[0].server
+            assert server is not None
+            assert [connection.writing_paused for connection in server.connections] == [False]
+        assert running.connections.held_bytes == 0
 
 
 @pytest.mark.real("openssl")
