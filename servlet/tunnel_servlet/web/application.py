@@ -25,9 +25,10 @@ from tunnel_servlet.web.relay import Relay
 from tunnel_servlet.web.relay_link import serve_link
 from tunnel_servlet.web.server import RelayHandler
 
-__all__ = ["RELAY", "create_app"]
+__all__ = ["RELAY", "STRANGERS", "create_app"]
 
 RELAY = web.AppKey("relay", Relay)
+STRANGERS = "@strangers"  # the name under which they are charged; no user is called so
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
@@ -83,8 +84,10 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
     try:
         return await handler(request)
     except _Refusal as refusal:
+        await _strangers_turn(request)
         return _refused(refusal)
     except web.HTTPException as error:
+        await _strangers_turn(request)
         return web.Response(status=error.status, text=error.reason, headers=_allowed(error))
     except (ConnectionError, TimeoutError):
         raise
@@ -92,6 +95,14 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
         if request.app[RELAY].log_limiter.passes("failed", source_of(request.remote or ""), now_us()):
             _log.exception("failed", address=request.remote)
         return web.Response(status=500, text="Internal Server Error")
+
+
+async def _strangers_turn(request: web.Request) -> None:
+    """Let a request without a valid token wait for the turn of all strangers, who share the time of one user."""
+    if isinstance(request.protocol, RelayHandler) and not request.protocol.place.user:
+        turns = request.app[RELAY].host.turns
+        turns.spend(STRANGERS, _REQUEST_US)
+        await turns.admitted(STRANGERS)
 
 
 def _allowed(error: web.HTTPException) -> dict[str, str]:

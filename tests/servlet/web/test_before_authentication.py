@@ -16,6 +16,7 @@ from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay,
 from tests.servlet.web.test_server import answer, certificates, close, connect, files
 from tests.support.loops import in_loop
 from tunnel.wire import Attached, StatusCode
+from tunnel_servlet.web.application import STRANGERS
 from tunnel_servlet.web.running import RunningRelay
 
 __all__ = ["certificates"]
@@ -221,6 +222,23 @@ async def test_garbage_for_tls_is_logged_once_a_second_at_most(certificates: Pat
             await until(lambda: running.connections.total == 0)
     assert troubles == []
     assert len([line for line in logs if line.get("address") == ELSEWHERE]) <= 2
+
+
+@pytest.mark.parametrize("path", [b"/", b"/exchange", b"/link"])
+@in_loop
+async def test_two_users_strangers_share_one_part_of_the_processor(path: bytes) -> None:
+    async with relay() as running, Client(running) as victim:
+        turns = running.relay.host.turns
+        turns.spend(STRANGERS, 50_000)  # other strangers have used their time up
+        turns._timers.pop(STRANGERS).cancel()  # until the test lets them go on
+        reader, writer = await stranger(running)
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        waiting = asyncio.ensure_future(answer(reader))
+        assert isinstance(await victim.attach(), Attached)
+        assert not waiting.done()
+        turns.close()
+        assert (await waiting)[0] in (401, 404, 405)
+        await close(writer)
 
 
 @in_loop
