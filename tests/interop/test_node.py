@@ -1,6 +1,7 @@
 """The endpoint in examples/node, written from docs/PROTOCOL.md alone, against the relay and the endpoint in Python."""
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -183,6 +184,16 @@ def test_wrong_usage_is_code_2() -> None:
     done = subprocess.run(["node", str(main), "connect"], capture_output=True, timeout=WAIT_S, check=False)
     assert done.returncode == 2
     assert done.stderr
+
+
+@pytest.mark.parametrize("way", [["--relay", "http://relay.invalid"], ["--relay", "http://127.0.0.1.invalid:1"]])
+def test_two_users_a_token_does_not_cross_a_network_unencrypted(way: list[str]) -> None:
+    main = installed_node_example() / "main.mjs"
+    command = ["node", str(main), "connect", *way, "127.0.0.1:22"]
+    environment = {**os.environ, "TUNNEL_TOKEN": "tnl_x"}
+    done = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=False, env=environment)
+    assert done.returncode == 2
+    assert b"unencrypted" in done.stderr
 
 
 @on_both_carriers

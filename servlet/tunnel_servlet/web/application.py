@@ -32,7 +32,7 @@ STRANGERS = "@strangers"  # the name under which they are charged; no user is ca
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
-_REQUEST_US = 200  # processor time for the HTTP of one request, measured with aiohttp; its packets are measured
+_REQUEST_US = 300  # processor time for the HTTP of one request, measured with aiohttp; its packets are measured
 _ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
@@ -101,8 +101,7 @@ async def _strangers_turn(request: web.Request) -> None:
     """Let a request without a valid token wait for the turn of all strangers, who share the time of one user."""
     if isinstance(request.protocol, RelayHandler) and not request.protocol.place.user:
         turns = request.app[RELAY].host.turns
-        turns.spend(STRANGERS, _REQUEST_US)
-        await turns.admitted(STRANGERS)
+        await turns.admitted(STRANGERS, _REQUEST_US)
 
 
 def _allowed(error: web.HTTPException) -> dict[str, str]:
@@ -131,9 +130,8 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
         text = f"the Content-Type of a body must be {_CONTENT_TYPE} or {FORM_TYPE}"
         raise _Refusal(415, StatusCode.MALFORMED, text)
     is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
-    relay.host.turns.spend(identity.user, _REQUEST_US)
     with _held(request, relay.config):
-        await relay.host.turns.admitted(identity.user)
+        await relay.host.turns.admitted(identity.user, _REQUEST_US)
         body = _content(request, await _read_body(request, relay.config))
         await relay.host.turns.admitted(identity.user)
     response = await relay.host.exchange(identity.user, body, is_exit=is_exit)

@@ -54,12 +54,17 @@ class Turns:
         """Whether the user's input must wait."""
         return user in self._stopped
 
-    async def admitted(self, user: str) -> None:
-        """Return when the user's input may be handled. The caller handles it without another await."""
+    async def admitted(self, user: str, cost_us: int = 0) -> None:
+        """Return when the user's input may be handled, and charge what that costs besides the time that is measured.
+
+        The caller handles the input without another await.
+        """
         while (waiting := self._stopped.get(user)) is not None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiting.append(future)
             await future
+        if cost_us:
+            self.spend(user, cost_us)
 
     def spent_since(self, user: str, began: float) -> None:
         """Charge the user for the time since `began`, a reading of `clock`, and stop its input if it must wait."""

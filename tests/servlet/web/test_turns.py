@@ -79,6 +79,25 @@ async def test_two_users_a_debt_delays_its_user_alone() -> None:
 
 
 @in_loop
+async def test_two_users_those_who_waited_do_not_all_go_on_in_one_turn() -> None:
+    turns, passed = Turns(clock=Clock()), list[int]()
+    turns.spend("eve", 25_000)
+
+    async def ask(number: int) -> None:
+        await turns.admitted("eve", 6000)
+        passed.append(number)
+
+    waiting = [asyncio.ensure_future(ask(number)) for number in range(6)]
+    await until(lambda: passed)
+    assert passed == [0]
+    assert turns.is_stopped("eve")
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    turns.close()
+
+
+@in_loop
 async def test_the_carriers_of_others_packets_are_exempt() -> None:
     turns = Turns(lambda user: user == "exits", clock=Clock())
     spend(turns, "exits", 10.0)

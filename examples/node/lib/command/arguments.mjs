@@ -40,6 +40,18 @@ function httpUrl(text, what, schemes) {
   return text;
 }
 
+// A token crosses a network only in TLS: without it, everybody on the way could use the token.
+function requirePrivate({ relay, proxy, token }) {
+  if (!token || relay.startsWith('https:') || process.env.TUNNEL_INSECURE_HTTP === '1') return;
+  const away = [relay, proxy].find((url) => url && !isHere(new URL(url).hostname));
+  if (away)
+    throw new UsageError(`the token would go unencrypted to ${away}; use https:// or set TUNNEL_INSECURE_HTTP=1`);
+}
+
+function isHere(host) {
+  return host === '[::1]' || /^127(\.\d+){3}$/.test(host) || /^(.+\.)?localhost\.?$/.test(host);
+}
+
 function tokenOf(file) {
   if (!file) return process.env.TUNNEL_TOKEN;
   try {
@@ -77,6 +89,7 @@ export function parse(argv) {
     token: tokenOf(values['token-file']),
     proxy: values.proxy && httpUrl(values.proxy, '--proxy', ['http:']),
   };
+  requirePrivate(common);
   if (command === 'serve')
     return {
       ...common,
