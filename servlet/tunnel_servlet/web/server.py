@@ -34,7 +34,7 @@ _ADMIN_CONNECTIONS_MAX = 16
 _ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
-_READ_BUFFER_BYTES = 256 * 1024  # of a body; reading pauses at twice this size until the handler has read it
+_READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size until the handler has read it
 
 
 class RelayHandler(web.RequestHandler):
