@@ -75,6 +75,20 @@ def test_a_file_system_without_links_has_records_too(tmp_path: Path, monkeypatch
     assert [file.name for file in Ledger(tmp_path).intake.files] == ["a"]
 
 
+def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
+    """The folder for the tables may hold other things of the user."""
+    compressed(tmp_path / "traces", "a")
+    mine = [tmp_path / "events" / "party", tmp_path / "staged" / "plays", tmp_path / "commits" / ".hidden"]
+    left = [tmp_path / "events" / "00000007-0123abcd", tmp_path / "staged" / "00000007-0123abcd"]
+    for path in mine + left:
+        path.mkdir(parents=True)
+    for _ in range(2):
+        take_in(tmp_path / "traces", tmp_path)
+    assert all(path.exists() for path in mine)
+    assert not any(path.exists() for path in left)
+    assert len(rows_of(tmp_path)) == 3
+
+
 def test_data_that_is_missing_is_an_error_and_not_fewer_rows(tmp_path: Path) -> None:
     compressed(tmp_path, "a")
     work = tmp_path / "_tables"

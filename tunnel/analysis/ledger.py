@@ -9,6 +9,7 @@ One process at a time may add to the tables. It holds a lock of the operating sy
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -25,6 +26,8 @@ _COMMITS = "commits"
 _EVENTS = "events"
 _STAGED = "staged"
 _LOCK = "lock"
+_OURS = re.compile(r"\d{8}-[0-9a-f]{8}")  # folders of data and of staged files
+_WRITTEN = re.compile(r"\.\d{8}\.json-[0-9a-f]{8}")  # a record that has no name yet
 _OLD = "intake.json"  # of tables that were written before there was a ledger
 
 
@@ -168,14 +171,16 @@ class Ledger:
         self.commits.append(record)
 
     def clean(self) -> None:
-        """Remove what processes left that were killed, or whose job failed."""
+        """Remove what processes left that were killed, or whose job failed. Folders that are not ours stay."""
         known = {commit.data for commit in self.commits}
-        shutil.rmtree(self.work / _STAGED, ignore_errors=True)
-        left = [path for path in (self.work / _EVENTS).glob("*") if path.name not in known]
+        left = list((self.work / _STAGED).glob("*"))
+        left += [path for path in (self.work / _EVENTS).glob("*") if path.name not in known]
         for path in left:
-            shutil.rmtree(path, ignore_errors=True)
+            if _OURS.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
         for path in (self.work / _COMMITS).glob(".*"):
-            path.unlink(missing_ok=True)
+            if _WRITTEN.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
 
 @contextmanager
