@@ -252,7 +252,10 @@ class Attachment:
                 await driver.until(lambda: acceptor.announcements.is_answered(name))
         if acceptor.refused(name):
             server.close()
-            raise DeniedError(f"{name}: the relay does not allow this user to listen under this name: ask its operator")
+            raise DeniedError(
+                f"{name}: the relay does not allow this user to listen under this name: ask its operator for the line "
+                f'listen = ["{name}"] under your user\'s name in the configuration'
+            )
         return server
 
     def _unlisten(self, name: str) -> None:

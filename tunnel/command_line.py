@@ -1,24 +1,37 @@
 """The parts that all commands of tunnel share: the log, the layout of help texts, error messages and exit codes."""
 
 import argparse
+import difflib
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TextIO
 
 from tunnel.exit_codes import INTERNAL, INTERRUPTED, USAGE
 
 __all__ = [
     "LOG_LEVELS",
     "CommandAdder",
+    "CommandParser",
     "allows_insecure_http",
     "configure_log",
     "exit_code_of",
+    "may_escape",
 ]
 
 _QUOTE_LETTERS = 300  # of an unexpected error, which may quote a page
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_DUMB_TERMINALS = ("dumb", "unknown")
+
+
+def may_escape(stream: TextIO) -> bool:
+    """Whether escape codes, such as those of colours, may be written to the stream.
+
+    They may only if it is a terminal, TERM does not say that the terminal is dumb, and NO_COLOR is not set
+    (no-color.org).
+    """
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in _DUMB_TERMINALS
 
 
 def allows_insecure_http(option: bool) -> bool:
@@ -31,7 +44,9 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
     import structlog  # here: commands that log nothing start sooner without it
 
     file = sys.stderr if stream is None else stream
-    last = structlog.dev.ConsoleRenderer() if file.isatty() else structlog.processors.JSONRenderer()
+    last = (
+        structlog.dev.ConsoleRenderer(colors=may_escape(file)) if file.isatty() else structlog.processors.JSONRenderer()
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -90,18 +105,55 @@ def _unexpected(program: str, error: Exception) -> int:
     return INTERNAL
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser of a command or of its subcommand, whose errors say what to do next."""
+
+    def __init__(self, *, outer: "CommandParser | None" = None, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+        self._outer = outer  # the parser of the command that this one is a subcommand of
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage of this very command and the message, and exit with code 2."""
+        super().error(f"{message}; see {self.prog} --help")
+
+    def parse_known_args(  # type: ignore[override]  # the namespace is never of another class
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse as argparse does, but refuse unknown arguments here: the parser above would show its own usage."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0].partition('=')[0])}")
+        return found, unknown
+
+    def owner_of(self, option: str) -> str:
+        """Return the words of the command that has the option: of this one, or of one around it; empty for none."""
+        if option in self._option_string_actions:
+            return self.prog
+        return "" if self._outer is None else self._outer.owner_of(option)
+
+    def _hint(self, option: str) -> str:
+        if not option.startswith("-"):
+            return ""
+        owner = self.owner_of(option)
+        if owner:
+            return f": write {option} before the name of the command, as in {owner} {option} ..."
+        near = difflib.get_close_matches(option, self._option_string_actions, n=1)
+        return f": did you mean {near[0]}?" if near else ""
+
+
 class CommandAdder:
     """Adds commands to a parser, each with help in the same layout: what it does, its arguments, an example."""
 
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    def __init__(self, parser: CommandParser) -> None:
+        self._parser = parser
+        self._commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=CommandParser)
 
-    def add(self, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    def add(self, name: str, what: str, example: str) -> CommandParser:
         """Add the command `name` and return its parser. `what`: its description, in lower case without a full stop."""
         return self._commands.add_parser(
             name,
             help=what,
             description=what[0].upper() + what[1:] + ".",
             epilog=f"example: {example}",
-            allow_abbrev=False,
+            outer=self._parser,
         )

@@ -10,6 +10,7 @@ from loadtests.demo.play import Play
 from loadtests.demo.show import LiveShow, PlainShow, Show, SilentShow
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.processes import NotReadyError
+from tunnel.command_line import may_escape
 from tunnel.event_loops import new_event_loop
 
 EXIT_OK, EXIT_WRONG, EXIT_INTERRUPTED = 0, 1, 130
@@ -43,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 async def _perform(size_bytes: int, seed: int, *, as_json: bool) -> int:
-    show: Show = SilentShow() if as_json else LiveShow() if sys.stdout.isatty() else PlainShow()
+    show: Show = SilentShow() if as_json else LiveShow() if may_escape(sys.stdout) else PlainShow()
     play = Play(size_bytes, seed, show.said)
     async with show.watching(play):
         report = await play.perform()

@@ -8,13 +8,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import ip_address
-from typing import Any, Literal, TypeVar
+from ipaddress import IPv6Address, ip_address
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
 from tunnel_servlet.access.grants import Grant, GrantTable
-from tunnel_servlet.access.rules import parse_network, parse_rule
+from tunnel_servlet.access.rules import parse_network, parse_rule, read_host
 from tunnel_servlet.access.tokens import Key, TokenTable, check_user_name
 from tunnel_servlet.switch.config import SwitchConfig
 
@@ -33,9 +33,35 @@ __all__ = [
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_CHOICE = re.compile(r"invalid enum value '(.*)'")
+_TWICE = re.compile(r"Cannot declare (\(.*\)) twice(.*)")
+_ExitChoice: TypeAlias = Literal["inline", "none"]
 _T = TypeVar("_T")
 _PORT_MAX = 65535
 _LIMIT_MAX = 1 << 40
+
+# A line or a table that is right, for each key, as errors show it. Keys of a user's table are those of [everyone].
+_EXAMPLES = {
+    "listen": 'listen = ["127.0.0.1:8080"]',
+    "base": 'base = "/tunnel"',
+    "admin": 'admin = "127.0.0.1:9080"',
+    "exit": 'exit = "inline"',
+    "tokens": 'tokens = "relay.tokens.toml"',
+    "names_may_resolve_to": 'names_may_resolve_to = ["10.0.0.0/8"]',
+    "trace": 'trace = "traces"',
+    "tls": 'a table: [tls] on one line, certificate = "relay.crt" and key = "relay.key" on the next ones',
+    "tls.certificate": 'certificate = "relay.crt"',
+    "tls.key": 'key = "relay.key"',
+    "tls.client_ca": 'client_ca = "clients.crt"',
+    "limits": "a table: [limits] on one line, body_bytes_max = 1048576 on the next one",
+    "users": 'a table for each user: [users.ann] on one line, connect = ["db.internal:5432"] on the next one',
+    "users.*": 'a table: [users.ann] on one line, connect = ["db.internal:5432"] on the next one',
+    "everyone": 'a table: [everyone] on one line, connect = ["db.internal:5432"] on the next one',
+    "everyone.connect": 'connect = ["db.internal:5432"]',
+    "everyone.services": 'services = ["reports"]',
+    "everyone.listen": 'listen = ["reports"]',
+    "everyone.exit": "exit = true",
+}
 
 
 class ConfigError(ValueError):
@@ -123,7 +149,7 @@ class RelayConfig:
     base: str = ""
     """Prefix of every path: empty, or a path such as /prefix."""
     admin: ListenAddress | None = None
-    exit: Literal["inline", "none"] = "inline"
+    exit: _ExitChoice = "inline"
     tokens: TokenTable = field(default_factory=lambda: TokenTable({}))
     tokens_file: str = "tokens.toml"
     grants: GrantTable = field(default_factory=GrantTable)
@@ -146,7 +172,7 @@ class _ConfigFile(msgspec.Struct, forbid_unknown_fields=True):
     listen: tuple[str, ...] = ("127.0.0.1:8080",)
     base: str = ""
     admin: str = ""
-    exit: Literal["inline", "none"] = "inline"
+    exit: _ExitChoice = "inline"
     tokens: str = "tokens.toml"
     names_may_resolve_to: list[str] = []
     trace: str = ""
@@ -163,6 +189,7 @@ def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None
     grants = {name: _grant(value, file, f"users.{name}") for name, value in raw.users.items()}
     for name in grants:
         _checked(check_user_name, name, file, "users")
+    _require_distinct(raw.listen, file, "listen")
     switch, limits = _limits(raw.limits, file)
     if raw.base and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", raw.base):
         raise ConfigError(f"{file}: base: {raw.base!r} is not a path: write it as in /prefix, or leave it out")
@@ -190,9 +217,17 @@ def parse_address(text: str) -> ListenAddress:
     if scheme not in ("", "http", "https"):
         raise ValueError(f"{text!r}: only http:// or https:// may precede an address")
     host, colon, port = rest.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not is_bracketed:
+        raise ValueError(f"{text!r} is not an address: put brackets around IPv6 and add the port, as in [::1]:8080")
+    host = host[1:-1] if is_bracketed else host
+    if host == "*":
+        raise ValueError(f"{text!r} is not an address: for every IPv4 address of this machine, write 0.0.0.0:{port}")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
         raise ValueError(f"{text!r} is not an address: write HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080")
+    found = read_host(host)
+    if found is None or isinstance(found, IPv6Address) != is_bracketed:
+        raise ValueError(f"{text!r} is not an address: {host!r} is neither a name nor an address of this machine")
     return ListenAddress(host, int(port), scheme == "https" if separator else None)
 
 
@@ -201,6 +236,8 @@ def require_safe(config: RelayConfig, file: str) -> None:
     for address in config.listen:
         if address.tls and config.tls is None:
             raise ConfigError(f"{file}: listen: https://{address} needs a [tls] table with certificate and key")
+    if config.admin is not None and config.admin.tls:
+        raise ConfigError(f"{file}: admin: the admin listener speaks no TLS: write {config.admin} without https://")
     if config.is_open:
         for address in config.listen:
             if not address.is_loopback:
@@ -245,7 +282,7 @@ def _load(text: str, file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from None
+        raise ConfigError(f"{file}: not TOML: {_syntax(str(error))}") from None
 
 
 def _convert(value: Any, wanted: type[_T], file: str, where: str) -> _T:
@@ -258,14 +295,44 @@ def _convert(value: Any, wanted: type[_T], file: str, where: str) -> _T:
     text = _PATH.sub("", text)
     unknown = _UNKNOWN.match(text)
     if unknown:
-        known = [] if found else list(getattr(wanted, "__struct_fields__", ()))
+        struct = TlsFiles if key == "tls" else wanted
+        known = [] if found and key != "tls" else list(getattr(struct, "__struct_fields__", ()))
         raise ConfigError(_unknown_key(file, f"{key}.{unknown[1]}".lstrip("."), unknown[1], known))
-    raise ConfigError(f"{file}: {key or 'the whole file'}: {text[0].lower()}{text[1:]}".replace("`", ""))
+    text = f"{text[0].lower()}{text[1:]}".replace("`", "")
+    raise ConfigError(f"{file}: {key or 'the whole file'}: {text}{_remedy(key, text)}")
+
+
+def _remedy(key: str, text: str) -> str:
+    """Return what to write instead of the value of `key`, where that is known."""
+    choice = _CHOICE.match(text)
+    if choice and key == "exit":
+        choices = get_args(_ExitChoice)
+        near = difflib.get_close_matches(choice[1], choices, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        return f": {guess}choose {' or '.join(map(repr, choices))}"
+    table, *names = key.partition("[")[0].split(".")
+    if table == "users" and names:
+        table, names = ("everyone", names[-1:]) if names[1:] else ("users", ["*"])
+    example = _EXAMPLES.get(".".join([table, *names]), "")
+    return f": write {'' if example.startswith('a table') else 'it as in '}{example}" if example else ""
+
+
+def _syntax(text: str) -> str:
+    """Return an error of the TOML parser, with advice for the one that its words do not explain."""
+    twice = _TWICE.match(text)
+    if twice:
+        names = ".".join(re.findall(r"'([^']*)'", twice[1]))
+        return f"the table [{names}] is there twice{twice[2]}: join the two"
+    return f"{text}: check the quotes, brackets and commas there"
 
 
 def _unknown_key(file: str, key: str, name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(sorted(known))}" if known else "remove it"
+    if near:
+        advice = f"did you mean {near[0]}?"
+    else:
+        removal = [] if known and "." not in key else ["remove it"]
+        advice = "; ".join(removal + ([f"known keys: {', '.join(sorted(known))}"] if known else []))
     return f"{file}: {key}: unknown key; {advice}"
 
 
@@ -276,8 +343,18 @@ def _checked(check: Any, value: Any, file: str, key: str) -> Any:
         raise ConfigError(": ".join(part for part in (file, key, str(error)) if part)) from None
 
 
+def _require_distinct(names: Iterable[str], file: str, key: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigError(f"{file}: {key}: {name!r} is listed twice: remove one, or write the name that you meant")
+        seen.add(name)
+
+
 def _grant(value: Any, file: str, where: str) -> Grant:
     raw = _convert(value, _GrantFile, file, where)
+    for key in ("services", "listen"):
+        _require_distinct(getattr(raw, key), file, f"{where}.{key}")
     rules = tuple(_checked(parse_rule, item, file, f"{where}.connect") for item in raw.connect)
     return Grant(rules, tuple(raw.services), tuple(raw.listen), raw.exit)
 
@@ -289,12 +366,14 @@ def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ServiceLim
         if name not in of_switch | of_shell:
             raise ConfigError(_unknown_key(file, f"limits.{name}", name, sorted(of_switch | of_shell)))
         if type(value) is not int and not (type(value) is float and name.endswith("_seconds")):
+            default = getattr(SwitchConfig() if name in of_switch else ServiceLimits(), name)
             raise ConfigError(
-                f"{file}: limits.{name}: expected a {'' if '_sec' in name else 'whole '}number, not {value!r}"
+                f"{file}: limits.{name}: expected a {'' if '_sec' in name else 'whole '}number, not {value!r}: write "
+                f"it as in {name} = {default}"
             )
     try:
         switch = SwitchConfig(**{name: value for name, value in values.items() if name in of_switch})
         limits = ServiceLimits(**{name: value for name, value in values.items() if name in of_shell})
     except ValueError as error:
-        raise ConfigError(f"{file}: limits: {error}") from None
+        raise ConfigError(f"{file}: limits: {error}: write another number, or remove the line") from None
     return switch, limits

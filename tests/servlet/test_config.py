@@ -129,6 +129,32 @@ ERRORS = [
     ("[limits]\nheader_seconds = nan", "relay.toml: limits: header_seconds must be at least 0.001, not nan"),
     ("[limits]\nheader_seconds = 'x'", "relay.toml: limits.header_seconds: expected a number, not 'x'"),
     ("[limits]\nnode = 'x'", "relay.toml: limits.node: unknown key"),
+    ("exit = 'inlin'", "exit: invalid enum value 'inlin': did you mean 'inline'? choose 'inline' or 'none'"),
+    ("exit = 'maybe'", "exit: invalid enum value 'maybe': choose 'inline' or 'none'"),
+    ("exit = true", 'exit: expected str, got bool: write it as in exit = "inline"'),
+    ("listen = '127.0.0.1:8080'", 'expected array, got str: write it as in listen = ["127.0.0.1:8080"]'),
+    ("listen = 8080", 'listen: expected array, got int: write it as in listen = ["127.0.0.1:8080"]'),
+    ("admin = 9080", 'admin: expected str, got int: write it as in admin = "127.0.0.1:9080"'),
+    ("[users.ann]\nconnect = 'db:1'", 'got str: write it as in connect = ["db.internal:5432"]'),
+    ("[users.ann]\nlisten = [1]", 'users.ann.listen[0]: expected str, got int: write it as in listen = ["reports"]'),
+    ("[users.ann]\nexit = 'yes'", "users.ann.exit: expected bool, got str: write it as in exit = true"),
+    ("[users]\nann = 1", "users.ann: expected object, got int: write a table: [users.ann] on one line"),
+    ("everyone = ['db:1']", "everyone: expected object, got array: write a table: [everyone] on one line"),
+    ("tls = true", "got bool: write a table: [tls] on one line, certificate = "),
+    ("[tls]\nkey = 'k'", "tls: object missing required field certificate: write a table: [tls] on one line"),
+    ("[tls]\nkey = 1\ncertificate = 'c'", 'tls.key: expected str, got int: write it as in key = "relay.key"'),
+    ("[tls]\ncertifcate = 'c'", "tls.certifcate: unknown key; did you mean certificate?"),
+    ("[tls]\nca = 'c'", "tls.ca: unknown key; remove it; known keys: certificate, client_ca, key"),
+    ("[user.ann]", "user: unknown key; did you mean users?"),
+    ("[users.ann]\nservice = ['x']", "users.ann.service: unknown key; did you mean services?"),
+    ("[limits]\nbody_bytes_max = '9'", "not '9': write it as in body_bytes_max = 1048576"),
+    ("[limits]\nheader_seconds = '9'", "not '9': write it as in header_seconds = 10"),
+    ("[limits]\nbody_bytes_max = 0", "must be at least 1, not 0: write another number, or remove the line"),
+    ("[users.ann]\nservices = ['a', 'b', 'a']", "users.ann.services: 'a' is listed twice: remove one"),
+    ("[everyone]\nlisten = ['a', 'a']", "everyone.listen: 'a' is listed twice: remove one"),
+    ("listen = ['a:1', 'a:1']", "relay.toml: listen: 'a:1' is listed twice"),
+    ("[users.ann]\n[users.ann]", "not TOML: the table [users.ann] is there twice (at line 2, column 11): join the two"),
+    ("exit = inline", "not TOML: Invalid value (at line 1, column 8): check the quotes, brackets and commas there"),
 ]
 
 
@@ -139,10 +165,21 @@ def test_an_error_names_file_key_and_remedy(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "8080", ":8080", "x:", "x:y", "x:65536", "ftp://x:1", "x:-1"])
+@pytest.mark.parametrize("text", ["", "8080", ":8080", "x:", "x:y", "x:65536", "ftp://x:1", "x:-1", "[x]:1", "a b:1"])
 def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="address"):
         parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["::1:8080", "::1", "https://fd00::1:443"])
+def test_an_ipv6_address_needs_brackets(text: str) -> None:
+    with pytest.raises(ValueError, match=r"put brackets around IPv6 and add the port, as in \[::1\]:8080"):
+        parse_address(text)
+
+
+def test_every_address_of_the_machine_is_not_a_star() -> None:
+    with pytest.raises(ValueError, match=r"for every IPv4 address of this machine, write 0\.0\.0\.0:80$"):
+        parse_address("*:80")
 
 
 @pytest.mark.parametrize(
@@ -169,6 +206,10 @@ PUBLIC = (ListenAddress("0.0.0.0", 80),)
         (RelayConfig(grants=POLICY), "no user has a token"),
         (RelayConfig(listen=PUBLIC, is_open=True), "--open: other machines can reach 0.0.0.0:80"),
         (RelayConfig(listen=(ListenAddress("127.0.0.1", 1, tls=True),), is_open=True), "needs a [tls] table"),
+        (
+            RelayConfig(admin=ListenAddress("::1", 1, tls=True)),
+            "admin: the admin listener speaks no TLS: write [::1]:1",
+        ),
     ],
 )
 def test_a_relay_does_not_start_with_a_mistaken_configuration(config: RelayConfig, message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from tests.sim.streams import Ending, Flow, StreamSpec
 from tests.sim.violation import Violation
 from tests.sim.workload import Outcome, Party
 from tests.sim.world import World
+from tunnel.command_line import may_escape
 
 __all__ = ["main"]
 
@@ -183,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Violation as violation:
         failure = str(violation)
     end_us = world.moves[-1][0] if world.moves else world.clock.now_us
-    paint = Painter(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    paint = Painter(may_escape(sys.stdout))
     print("\n".join(draw(world, end_us, failure, paint)))
     return 1 if failure else 0
 

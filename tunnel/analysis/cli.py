@@ -15,7 +15,7 @@ from tunnel.analysis.failures import JobError, NoTracesError, SetupError, failur
 from tunnel.analysis.intake import compressed_bytes
 from tunnel.analysis.launch import running_spark
 from tunnel.analysis.ledger import LedgerError, open_ledger
-from tunnel.command_line import LOG_LEVELS, CommandAdder, configure_log, exit_code_of
+from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of, may_escape
 from tunnel.exit_codes import EXIT_CODES, INTERNAL, OK
 
 __all__ = ["main"]
@@ -36,12 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
     return exit_code_of("tunnel-traces", lambda: _run(options), known, has_details=options.log == "debug")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="tunnel-traces",
         description="Explain what a tunnel did, from the traces that its commands write with --trace DIR.",
         epilog=f"{EXIT_CODES}. example: tunnel-traces report traces -o report.html",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('tunnel-transport')}")
     parser.add_argument(
@@ -171,5 +170,5 @@ def _export(options: argparse.Namespace) -> int:
 
 def _progress(text: str) -> None:
     """Show the current step on standard error, if that is a terminal."""
-    if sys.stderr.isatty():
+    if may_escape(sys.stderr):
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

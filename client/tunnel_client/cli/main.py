@@ -1,12 +1,11 @@
 """The command `tunnel`: its arguments, exit codes and log."""
 
-import argparse
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
 
 from tunnel import __version__
-from tunnel.command_line import LOG_LEVELS, CommandAdder, configure_log, exit_code_of
+from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of
 from tunnel.exit_codes import EXIT_CODES
 from tunnel_client.errors import UsageError
 
@@ -31,11 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:
     """Build the parser with the named commands, by default all."""
-    parser = argparse.ArgumentParser(
-        prog="tunnel", description="TCP-like sockets over plain HTTP requests.", epilog=EXIT_CODES, allow_abbrev=False
-    )
+    parser = CommandParser(prog="tunnel", description="TCP-like sockets over plain HTTP requests.", epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument(
         "--log",

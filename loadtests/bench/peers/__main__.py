@@ -26,6 +26,7 @@ from loadtests.bench.road import machine, measure, render
 from loadtests.bench.road_paths import Road, Way, bare, start_target
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.processes import NotReadyError
+from tunnel.command_line import may_escape
 
 __all__ = ["main", "survive"]
 
@@ -85,10 +86,10 @@ def _survivors(contenders: list[Contender], weathers: list[Weather], size_bytes:
     found: dict[str, dict[str, Outcome]] = {}
     for contender in contenders:
         for weather in weathers:
-            if sys.stderr.isatty():
+            if may_escape(sys.stderr):
                 print(f"\r{contender.name}, {weather.name} ...\033[K", end="", file=sys.stderr, flush=True)
             found.setdefault(contender.name, {})[weather.name] = survive(contender, weather, size_bytes)
-    if sys.stderr.isatty():
+    if may_escape(sys.stderr):
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     return found
 

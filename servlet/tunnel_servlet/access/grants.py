@@ -1,5 +1,6 @@
 """The grants of users: decisions for the relay's switch, and rules for the exit. By default users may do nothing."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -9,11 +10,13 @@ from tunnel_servlet.access.addresses import IPNetwork
 from tunnel_servlet.access.rules import UDP_RULE, Rule, Ruleset, parse_rule
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
-__all__ = ["EXIT_USER", "OPEN_USER", "Grant", "GrantTable"]
+__all__ = ["EXIT_USER", "OPEN_USER", "Grant", "GrantTable", "user_table"]
 
 EXIT_USER = "relay:exit"  # the inline exit; the name of a configured user cannot contain a colon
 OPEN_USER = "open"  # every client of a relay that runs with --open
 _ANY = "*"
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_LINE_LETTERS_MAX = 300  # of a line with the rules that a user already has; a longer one is shortened
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -40,17 +43,24 @@ class GrantTable:
         *,
         resolvable: Iterable[IPNetwork] = (),
         allows_all: bool = False,
+        is_open: bool = False,
     ) -> None:
         self._users = dict(users or {})
         self._everyone = everyone or Grant()
         self._resolvable = tuple(resolvable)
         self._allows_all = allows_all
+        self._is_open = is_open
         self._rulesets: dict[str, Ruleset] = {}
 
-    def widened(self, rules: Iterable[Rule], *, allows_all: bool = False) -> "GrantTable":
-        """Return a copy with more rules for every user, or one that allows everything (`allows_all`)."""
+    def widened(self, rules: Iterable[Rule], *, is_open: bool = False, allows_all: bool = False) -> "GrantTable":
+        """Return a copy with more rules for every user, or one that allows everything (`allows_all`).
+
+        `is_open`: every client of the relay is the same user, who may reach and offer all services.
+        """
         everyone = msgspec.structs.replace(self._everyone, connect=(*self._everyone.connect, *rules))
-        return GrantTable(self._users, everyone, resolvable=self._resolvable, allows_all=allows_all)
+        if is_open:
+            everyone = msgspec.structs.replace(everyone, services=(_ANY,), listen=(_ANY,))
+        return GrantTable(self._users, everyone, resolvable=self._resolvable, allows_all=allows_all, is_open=is_open)
 
     @property
     def is_empty(self) -> bool:
@@ -88,9 +98,29 @@ class GrantTable:
         if target.kind == TargetKind.SERVICE:
             if self._allows(user, "services", target.host):
                 return Hand(HandTo.SERVICE)
-            return Deny(RejectReason.DENIED, f"no rule allows the service {target.host}")
-        verdict = self.rules_of(user).check_target(target.host, target.port)
-        return Hand(HandTo.EXIT) if verdict.allowed else Deny(RejectReason.DENIED, verdict.text)
+            line = self.line_for(user, "services", target.host)
+            return Deny(RejectReason.DENIED, f"no rule allows the service {target.host}; {line}")
+        rules = self.rules_of(user)
+        verdict = rules.check_target(target.host, target.port)
+        if verdict.allowed:
+            return Hand(HandTo.EXIT)
+        missing = rules.missing_rule(target.host, target.port)
+        line = f"; {self.line_for(user, 'connect', missing)}" if missing else ""
+        return Deny(RejectReason.DENIED, verdict.text + line)
+
+    def line_for(self, user: str, key: str, value: str) -> str:
+        """Return the clause that names the line of the configuration which would allow the user what was denied.
+
+        `key`: "connect", "services" or "listen"; `value`: the rule or the name that is missing.
+        """
+        if self._is_open:
+            return f"starting the relay with --allow {value} would allow it"
+        own = self._users.get(user, Grant())
+        present = [rule.text for rule in own.connect] if key == "connect" else list(getattr(own, key))
+        line = f"{key} = [{', '.join(map(_toml_text, [*present, value]))}]"
+        if len(line) > _LINE_LETTERS_MAX:
+            line = f"{key} = [..., {_toml_text(value)}]"
+        return f"under {user_table(user)} in the relay's configuration, this line would allow it: {line}"
 
     def may_listen(self, user: str, name: str) -> bool:
         """Whether the user may listen under the name (2.8)."""
@@ -108,6 +138,16 @@ class GrantTable:
     def _grants(self, user: str) -> list[Grant]:
         own = self._users.get(user)
         return [self._everyone] if own is None else [self._everyone, own]
+
+
+def user_table(user: str) -> str:
+    """Return the header of a user's table in the configuration, as TOML wants it."""
+    return f"[users.{user if _BARE_KEY.fullmatch(user) else _toml_text(user)}]"
+
+
+def _toml_text(text: str) -> str:
+    letters = (f"\\{one}" if one in '"\\' else one if one.isprintable() else f"\\U{ord(one):08x}" for one in text)
+    return f'"{"".join(letters)}"'
 
 
 # An open relay listens on loopback, so its clients are on its own machine, and the relay may dial every target that

@@ -151,6 +151,27 @@ class Ruleset:
             text = verdict.text
         return Verdict(True, text)
 
+    def missing_rule(self, host: str, port: int) -> str:
+        """Return the text of a rule that would allow a target that `check_target` denies; empty if no rule can."""
+        if host.startswith(UDP_TARGET) and self.datagrams is not self:
+            return self.datagrams.missing_rule(host.removeprefix(UDP_TARGET), port)
+        found = read_host(host)
+        if found is None or not 1 <= port <= _PORT_MAX:
+            return ""
+        if isinstance(found, str):
+            return f"{self._label}{found}:{port}"
+        return self.missing_address_rule(found, port)
+
+    def missing_address_rule(self, address: IPAddress, port: int, name: str = "") -> str:
+        """Return the text of a rule that would allow an address that `check_address` denies; empty if no rule can."""
+        for face in embedded_addresses(address):
+            found = special(face)
+            if found is not None and found.kind is Kind.UNUSABLE:
+                return ""
+            if not self._check_embedded(face, port, name).allowed:
+                return f"{self._label}{f'[{face}]' if face.version == 6 else face}:{port}"
+        return ""
+
     def _check_embedded(self, face: IPAddress, port: int, name: str) -> Verdict:
         found = special(face)
         if found is not None and found.kind is Kind.UNUSABLE:

@@ -102,6 +102,11 @@ class TokenTable:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def users(self) -> list[str]:
+        """The users that have a valid token."""
+        return list(dict.fromkeys(user for user, _ in self._keys.values()))
+
     def identify(self, token: str) -> Identity | None:
         """Return the token's owner, or None if the token is not valid.
 

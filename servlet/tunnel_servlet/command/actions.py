@@ -19,9 +19,10 @@ from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import DENIED, INTERRUPTED, LOST, OK
 from tunnel.private_files import read_token
 from tunnel.wire import Target, TargetKind
-from tunnel_servlet.access.grants import OPEN_USER
+from tunnel_servlet.access.grants import OPEN_USER, user_table
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
 from tunnel_servlet.command.files import Overrides, load_config, watched_files
+from tunnel_servlet.command.users import similar_name
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, parse_address, require_safe
 from tunnel_servlet.exit.dialer import Dialer
 from tunnel_servlet.exit.resolver import resolve
@@ -35,6 +36,7 @@ __all__ = ["DEFAULT_FILE", "check", "drain", "run_exit", "run_relay", "try_rule"
 DEFAULT_FILE = "relay.toml"
 _LOOK_S = 1.0  # interval between two checks of the exit's attachment
 _log = structlog.get_logger("exit")
+_relay_log = structlog.get_logger("relay")
 _STOP_S = 3.0  # time for a relay to stop after it has drained
 _ANSWER_S = 5.0  # time for the admin listener to answer
 
@@ -45,6 +47,8 @@ def run_relay(arguments: argparse.Namespace) -> int:
     load = partial(load_config, file, _overrides(arguments))
     config = load()
     _require_safe(config, file)
+    for note in _notes(config):
+        _relay_log.warning("note", text=note)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serve(config, load, watched_files(file, config)))
 
@@ -55,7 +59,10 @@ def check(arguments: argparse.Namespace) -> int:
     config = load_config(file, _overrides(arguments))
     _require_safe(config, file)
     contexts(config)
-    without = [str(address) for address in config.listen if not address.is_loopback and not (config.tls or address.tls)]
+    is_plain = {address: config.tls is None or address.tls is False for address in config.listen}
+    without = [str(address) for address in config.listen if is_plain[address] and not address.is_loopback]
+    for note in _notes(config):
+        print(f"note: {note}", file=sys.stderr)
     if arguments.json:
         found = {"ok": True, "tokens": len(config.tokens), "users": config.grants.users, "without_tls": without}
         print(msgspec.json.encode(found).decode())
@@ -64,6 +71,21 @@ def check(arguments: argparse.Namespace) -> int:
     for address in without:
         print(f"note: no TLS on {address}: put a TLS proxy in front of it, or configure [tls]")
     return OK
+
+
+def _notes(config: RelayConfig) -> list[str]:
+    """Return what the configuration allows, but what its operator hardly meant."""
+    grants = config.grants
+    if config.is_open and grants.users:
+        users = ", ".join(grants.users)
+        return [f"with --open, the rules of {users} are not used: only [everyone] and --allow count for all clients"]
+    known = config.tokens.users
+    return [
+        f"{user} has rules but no token: {similar_name(user, [name for name in known if name not in grants.users])}"
+        f"run `tunnel-relay user add {user}`, or remove {user_table(user)}"
+        for user in grants.users
+        if user not in known and not config.is_open
+    ]
 
 
 def try_rule(arguments: argparse.Namespace) -> int:
@@ -78,6 +100,11 @@ def try_rule(arguments: argparse.Namespace) -> int:
         )
     config = load_config(_config_file(arguments), Overrides(allow=tuple(arguments.allow), is_open=arguments.open))
     target = _read_target(arguments.target)
+    users = dict.fromkeys([*config.tokens.users, *config.grants.users])
+    if arguments.name not in users and not arguments.open:
+        names = f"the users are {', '.join(users)}" if users else "there are no users yet"
+        advice = f"{similar_name(arguments.name, users)}{names}"
+        raise ConfigError(f"no user {arguments.name} has a token or rules in {_config_file(arguments)}: {advice}")
     is_udp = target.host.startswith(UDP_TARGET)
     host = target.host.removeprefix(UDP_TARGET)
     decision = config.grants.authorise(arguments.name, target)
@@ -93,8 +120,11 @@ def try_rule(arguments: argparse.Namespace) -> int:
                 f"{host} cannot be resolved on this machine ({error.strerror}): check the name, or leave out --resolve"
             )
             raise UnreachableError(text) from None
-        verdicts = [(str(address), rules.check_address(address, target.port, host)) for address in addresses]
-        rows += [(address, verdict.allowed, verdict.text) for address, verdict in verdicts]
+        verdicts = [(address, rules.check_address(address, target.port, host)) for address in addresses]
+        for address, verdict in verdicts:
+            missing = "" if verdict.allowed else rules.missing_address_rule(address, target.port, host)
+            line = f"; {config.grants.line_for(arguments.name, 'connect', missing)}" if missing else ""
+            rows.append((str(address), verdict.allowed, verdict.text + line))
         allowed = any(verdict.allowed for _, verdict in verdicts)
     if arguments.json:
         found = [{"target": name, "allowed": good, "reason": why} for name, good, why in rows]
@@ -225,7 +255,7 @@ async def _exit(
         attachment = attach(
             arguments.relay,
             token=token,
-            proxy=arguments.proxy,
+            proxy=arguments.proxy or "env",
             ca=arguments.ca,
             cert=arguments.cert,
             insecure_http=allows_insecure_http(arguments.insecure_http),

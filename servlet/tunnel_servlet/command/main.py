@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from tunnel import __version__
-from tunnel.command_line import LOG_LEVELS, CommandAdder, configure_log, exit_code_of
+from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of
 from tunnel.exit_codes import EXIT_CODES
 from tunnel_servlet.command import actions, users
 from tunnel_servlet.command.actions import DEFAULT_FILE
@@ -25,13 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandParser:
     """Build the parser with all commands."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="tunnel-relay",
         description="Run and manage a tunnel relay: the web service that carries tunnel connections to their targets.",
         epilog=EXIT_CODES,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument(
@@ -57,13 +56,23 @@ def _add_allow(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_token_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help="write the token to this new file, which only you can read, instead of printing it",
+    )
+
+
 def _add_init(commands: CommandAdder) -> None:
     parser = commands.add(
         "init",
-        "write a commented configuration file and print the first user's token, once",
-        "tunnel-relay init relay.toml",
+        "write a commented configuration file and print or store the first user's token",
+        "tunnel-relay init relay.toml --token-file token",
     )
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", metavar="FILE", help="name of the configuration file, such as relay.toml")
+    _add_token_file(parser)
     parser.add_argument("--user", default="admin", help="name of the first user (default: admin)")
     _add_json(parser)
     parser.set_defaults(run=users.init)
@@ -101,7 +110,8 @@ def _add_open(parser: argparse.ArgumentParser) -> None:
         "--open",
         action="store_true",
         help="accept clients without a token, as the user open; only if the relay listens on loopback alone. They may "
-        "reach what the rules allow, or everything if there is neither a configuration file nor --allow",
+        "reach and offer every service, and reach the targets that the rules allow, or every target if there is neither "
+        "a configuration file nor --allow",
     )
 
 
@@ -177,6 +187,8 @@ def _add_user(commands: CommandAdder) -> None:
         parser = actions.add(action, what, f"tunnel-relay user {action}{name} -c relay.toml")
         if action != "list":
             parser.add_argument("name", metavar="NAME")
+        if action in ("add", "rotate"):
+            _add_token_file(parser)
         if action == "revoke":
             parser.add_argument("--key", default="", metavar="ID", help="revoke only the token with this key id")
         parser.add_argument("-c", "--config", default=DEFAULT_FILE, metavar="FILE")

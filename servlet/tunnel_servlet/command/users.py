@@ -1,18 +1,23 @@
 """The commands `tunnel-relay init` and `tunnel-relay user`, which write the configuration and tokens files."""
 
 import argparse
+import contextlib
+import difflib
+import os
 import sys
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
 
 import msgspec
 
+from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import KEYS_MAX, Key, check_user_name, make_token
 from tunnel_servlet.command.files import read_users, tokens_path, write_users
 from tunnel_servlet.config import ConfigError, parse_config
 
-__all__ = ["init", "user"]
+__all__ = ["init", "similar_name", "user"]
 
 _Users = dict[str, tuple[Key, ...]]
 
@@ -20,7 +25,8 @@ TEMPLATE = """\
 # Configuration of a tunnel relay. Check this file with: tunnel-relay check -c {file}
 # A running relay applies changes of rules, users and tokens within 2 seconds, all other changes at its next start.
 
-# Addresses to listen on: HOST:PORT, with https:// before it for TLS. Plain HTTP suffices behind a TLS proxy.
+# Addresses to listen on: HOST:PORT. They speak plain HTTP, which suffices behind a TLS proxy. With the table [tls]
+# below they speak TLS, except those with http:// before them.
 listen = ["127.0.0.1:8080"]
 
 # A prefix for the paths of all URLs, such as "/tunnel".
@@ -39,10 +45,11 @@ tokens = "{tokens}"
 # Private networks to which the names in the rules below may resolve. By default only public addresses are allowed.
 # names_may_resolve_to = ["10.0.0.0/8"]
 
+# TLS at the addresses in `listen`. Names of PEM files are relative to the folder of this file.
 # [tls]
 # certificate = "relay.crt"
 # key = "relay.key"
-# client_ca = "clients.crt"      # accept only clients with a certificate from this authority
+# client_ca = "clients.crt"      # accept only clients that show a certificate from this authority
 
 # What one user may do. A user can reach only what is listed here or under [everyone].
 #   connect   targets: "host:port", "10.1.0.0/16:5432", "[fd00::/8]:22". "*:443" is any public host, "host:*" any port.
@@ -51,7 +58,7 @@ tokens = "{tokens}"
 #   services  names of services that the user may connect to; "*" is any
 #   listen    names of services that the user may offer; "*" is any
 #   exit      true: the user's endpoints may be exits, which dial targets for all users
-[users."{user}"]
+{table}
 connect = ["example.com:443"]
 services = []
 listen = []
@@ -71,24 +78,26 @@ listen = []
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Write a commented configuration and a tokens file for the first user, and print the token."""
+    """Write a commented configuration and a tokens file for the first user; print or store the token."""
     path = Path(arguments.file)
     if not path.name:
         raise ConfigError(f"{arguments.file!r} is not a file name: write one such as relay.toml")
     user_name = _name(arguments.user)
     tokens = path.with_name(f"{path.stem}.tokens.toml")
-    text = TEMPLATE.format(file=path, tokens=tokens.name, user=user_name)
+    text = TEMPLATE.format(file=path, tokens=tokens.name, table=user_table(user_name))
     parse_config(text, arguments.file)
     token, key = _new_token()
     for existing in (path, tokens):
         if existing.exists():
             raise ConfigError(f"{existing} exists: nothing was changed; choose another name, or remove the file")
-    try:
-        write_users(tokens, {user_name: (key,)})
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    with _token_kept(arguments.token_file, token, beside=(path, tokens)):
+        try:
+            write_users(tokens, {user_name: (key,)})
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            tokens.unlink(missing_ok=True)
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}: check the path and its folder") from None
     _note(f"wrote {path} and {tokens}; now edit the rules, then run: tunnel-relay serve -c {path}")
     _show(arguments, user_name, token, key)
     return 0
@@ -112,10 +121,11 @@ def user(arguments: argparse.Namespace) -> int:
             f"{name} exists: run `tunnel-relay user rotate {name} -c {arguments.config}` for another token"
         )
     if arguments.action == "rotate" and name not in users:
-        raise ConfigError(f"{path}: no user {name}: run `tunnel-relay user add {name} -c {arguments.config}`")
+        raise ConfigError(_no_user(path, name, users, f"run `tunnel-relay user add {name} -c {arguments.config}`"))
     token, key = _new_token()
     users[name] = (*users.get(name, ()), key)[-KEYS_MAX:]
-    write_users(path, users)
+    with _token_kept(arguments.token_file, token, beside=(Path(arguments.config), path)):
+        write_users(path, users)
     if arguments.action == "rotate":
         _note(
             "the previous token is still valid; once the new one is in use, run: "
@@ -127,13 +137,24 @@ def user(arguments: argparse.Namespace) -> int:
 
 def _revoke(users: _Users, name: str, key_id: str, path: Path) -> None:
     if name not in users:
-        raise ConfigError(f"{path}: no user {name}")
+        raise ConfigError(_no_user(path, name, users, "`tunnel-relay user list` shows the users"))
     rest = tuple(key for key in users[name] if key_id and key.id != key_id)
     if key_id and len(rest) == len(users[name]):
-        raise ConfigError(f"{path}: {name} has no token with the key id {key_id}")
+        known = ", ".join(key.id for key in users[name])
+        raise ConfigError(f"{path}: {name} has no token with the key id {key_id}: the key ids of {name} are {known}")
     users[name] = rest
     if not rest:
         del users[name]
+
+
+def _no_user(path: Path, name: str, users: Iterable[str], advice: str) -> str:
+    return f"{path}: no user {name}: {similar_name(name, users)}{advice}"
+
+
+def similar_name(name: str, known: Iterable[str]) -> str:
+    """Return a question that names a known name like this one; empty if there is none."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _list(arguments: argparse.Namespace, users: _Users) -> None:
@@ -145,12 +166,45 @@ def _list(arguments: argparse.Namespace, users: _Users) -> None:
         print(f"{name}\t{key_id}\t{created}")
 
 
+@contextlib.contextmanager
+def _token_kept(file: str, token: str, beside: tuple[Path, Path]) -> Iterator[None]:
+    """Store the token in a new file of mode 0600, which is removed if the block raises. No file name: do nothing.
+
+    A file that exists is never replaced: it may hold another user's token, or be a trap in a shared folder.
+    """
+    if not file:
+        yield
+        return
+    path = Path(file)
+    if path.absolute() in [other.absolute() for other in beside]:
+        raise ConfigError(f"--token-file {file} is the name of another file of the relay: choose another name")
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        text = f"--token-file {file} exists: nothing was changed; choose another name, or remove the file"
+        raise ConfigError(text) from None
+    except OSError as error:
+        text = f"--token-file {file} cannot be written: {error.strerror}: nothing was changed; name a file in a folder "
+        raise ConfigError(text + "that exists and that you can write") from None
+    try:
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(f"{token}\n")
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def _show(arguments: argparse.Namespace, name: str, token: str, key: Key) -> None:
-    """Print the token, alone on standard output so that it can be piped into a file."""
-    _note(f"the token of {name} (key id {key.id}); it is stored nowhere and is not shown again:")
-    if arguments.json:
-        _print_json({"user": name, "key": key.id, "token": token})
+    """Name the file that holds the token, or print the token alone on standard output, so that it can be piped."""
+    file = arguments.token_file
+    if file:
+        _note(f"the token of {name} (key id {key.id}) is in {file}, which only you can read; it is stored nowhere else")
     else:
+        _note(f"the token of {name} (key id {key.id}); it is stored nowhere and is not shown again:")
+    if arguments.json:
+        _print_json({"user": name, "key": key.id} | ({"token_file": file} if file else {"token": token}))
+    elif not file:
         print(token)
 
 

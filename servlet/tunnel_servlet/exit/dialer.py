@@ -14,6 +14,7 @@ from tunnel import ExitRequest, RejectReason
 from tunnel.datagrams import UDP_PREFIX
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_servlet.access.addresses import IPAddress, embedded_addresses
+from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.rules import Ruleset, read_host
 from tunnel_servlet.exit.datagrams import open_datagrams
 from tunnel_servlet.exit.lookups import Lookups
@@ -110,7 +111,7 @@ class Dialer:
         rules = self._rules_of(request.user)
         verdict = rules.check_target(host, port)
         if not verdict.allowed:
-            raise _Refused(RejectReason.DENIED, verdict.text)
+            raise _Refused(RejectReason.DENIED, _denied(request.user, verdict.text, rules.missing_rule(host, port)))
         if host.startswith(UDP_PREFIX):
             host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
         try:
@@ -136,7 +137,9 @@ class Dialer:
         allowed = [address for address, verdict in verdicts if verdict.allowed]
         if not allowed:
             # The refusal does not contain the address: users must not learn the private addresses of names.
-            _log.warning("leads_inside", user=user, target=name, text=verdicts[0][1].text)
+            address, verdict = verdicts[0]
+            text = _denied(user, verdict.text, rules.missing_address_rule(address, port, name))
+            _log.warning("leads_inside", user=user, target=name, text=text)
             raise _Refused(RejectReason.DENIED, f"{name} has no address that the rules allow")
         return allowed
 
@@ -169,6 +172,14 @@ class Dialer:
             return await open_datagrams(literal, port)
         _, side = await asyncio.get_running_loop().create_connection(SocketSide, literal, port)
         return side
+
+
+def _denied(user: str, why: str, rule: str) -> str:
+    """Return why the exit denies a target. `rule` would allow it; it is empty if no rule can."""
+    if not rule:
+        return why
+    place = f"under {user_table(user)} in the configuration of the exit, or --allow {rule} in its command"
+    return f'{why}; this line would allow it: connect = ["{rule}"] {place}'
 
 
 def _who(request: ExitRequest) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tunnel.clock import now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import FORM_TYPE, Buffer, Status, StatusCode, encode_envelope, unwrap_form
 from tunnel_servlet.access.connections import source_of
+from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
@@ -158,9 +159,9 @@ def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
     user = identity.user
     is_exit = relay.grants.is_exit(user)
     if role == "exit" and not is_exit:
-        raise _Refusal(
-            403, StatusCode.DENIED, f"{user} may not be an exit: exit = true is missing under [users.{user}]"
-        )
+        table = "[everyone]" if relay.config.is_open else user_table(user)
+        text = f"{user} may not be an exit: exit = true is missing under {table} in the relay's configuration"
+        raise _Refusal(403, StatusCode.DENIED, text)
     return is_exit and role != "endpoint"
 
 

@@ -102,7 +102,8 @@ class Relay:
 
     def _may_listen(self, user: str, name: str) -> bool:
         allowed = user != EXIT_USER and self.grants.may_listen(user, name)
-        _log.info("listen", user=user, service=name, allowed=allowed)
+        text = "" if allowed else f"no rule allows this name; {self.grants.line_for(user, 'listen', name)}"
+        _log.info("listen", user=user, service=name, allowed=allowed, text=text)
         return allowed
 
     # --- lifetime

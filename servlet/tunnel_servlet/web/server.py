@@ -284,18 +284,38 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(files.certificate, files.key)
-    except (OSError, ssl.SSLError) as error:
+        for file in (files.certificate, files.key):
+            _require_readable(file)
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except (OSError, ssl.SSLError, ConfigError) as error:
         raise ConfigError(
-            f"tls: {files.certificate} and {files.key} are not a certificate and its key: {error}"
+            f"tls: {files.certificate} and {files.key} are not a certificate and its key: {error}: name two PEM files "
+            "that can be read and belong together"
         ) from None
     if files.client_ca:
         try:
+            _require_readable(files.client_ca)
             context.load_verify_locations(files.client_ca)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"tls: {files.client_ca} holds no certificates: {error}") from None
+        except (OSError, ssl.SSLError, ConfigError) as error:
+            raise ConfigError(
+                f"tls: {files.client_ca} holds no certificates: {error}: name a PEM file with those of the authority"
+            ) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _require_readable(file: str) -> None:
+    """Raise ConfigError if the file cannot be read: OpenSSL's own error does not name it."""
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+
+
+def _no_password() -> str:
+    """Refuse an encrypted key: without this function, OpenSSL would ask for a password on the terminal."""
+    raise ConfigError("the key is encrypted, and the relay cannot ask for its password")
 
 
 def contexts(config: RelayConfig) -> list[tuple[ListenAddress, ssl.SSLContext | None]]:

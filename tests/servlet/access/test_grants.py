@@ -5,6 +5,7 @@ import pytest
 from tunnel.wire import RejectReason, Target, TargetKind
 from tunnel_servlet.access.grants import EXIT_USER, Grant, GrantTable
 from tunnel_servlet.access.rules import parse_network, parse_rule
+from tunnel_servlet.config import parse_config
 from tunnel_servlet.switch.decisions import Deny, Hand, HandTo
 
 DB = Target(TargetKind.TCP, "db.internal", 5432)
@@ -29,7 +30,10 @@ def test_each_user_has_only_his_own_grants() -> None:
         {"ann": connect("db.internal:5432"), "bob": Grant(services=("reports",), listen=("x",), exit=True)}
     )
     assert table.authorise("ann", DB) == Hand(HandTo.EXIT)
-    assert table.authorise("bob", DB) == Deny(RejectReason.DENIED, "no rule allows db.internal:5432")
+    denied = table.authorise("bob", DB)
+    assert isinstance(denied, Deny)
+    assert denied.reason == RejectReason.DENIED
+    assert denied.text.startswith("no rule allows db.internal:5432; ")
     assert table.authorise("bob", REPORTS) == Hand(HandTo.SERVICE)
     assert isinstance(table.authorise("ann", REPORTS), Deny)
     assert (table.may_listen("bob", "x"), table.may_listen("bob", "y"), table.may_listen("ann", "x")) == (1, 0, 0)
@@ -79,3 +83,51 @@ def test_an_open_relay_allows_all_addresses_except_metadata(host: str) -> None:
     assert isinstance(table.authorise("open", Target(TargetKind.TCP, host, 80)), Hand) == (host in REACHED.split())
     assert isinstance(table.authorise("open", REPORTS), Hand)
     assert table.may_listen("open", "reports")
+
+
+HERE = "in the relay's configuration, this line would allow it:"
+
+
+@pytest.mark.parametrize(
+    ("user", "target", "clause"),
+    [
+        ("eve", DB, f'under [users.eve] {HERE} connect = ["db.internal:5432"]'),
+        ("ann", DB, f'under [users.ann] {HERE} connect = ["web:80", "db.internal:5432"]'),
+        ("a.b@c", DB, f'under [users."a.b@c"] {HERE} connect = ["db.internal:5432"]'),
+        ("ann", REPORTS, f'under [users.ann] {HERE} services = ["x", "reports"]'),
+        ("eve", Target(TargetKind.TCP, "udp:Dns.Internal.", 53), f'{HERE} connect = ["udp/dns.internal:53"]'),
+        ("eve", Target(TargetKind.TCP, "10.0.0.1", 22), f'{HERE} connect = ["10.0.0.1:22"]'),
+        ("eve", Target(TargetKind.TCP, "fd00::1", 22), f'{HERE} connect = ["[fd00::1]:22"]'),
+        ("eve", Target(TargetKind.SERVICE, 'a"\\\n'), 'services = ["a\\"\\\\\\U0000000a"]'),
+        ("crowd", REPORTS, f'under [users.crowd] {HERE} services = [..., "reports"]'),
+    ],
+)
+def test_a_denial_prints_the_line_that_would_allow_it(user: str, target: Target, clause: str) -> None:
+    crowd = Grant(services=tuple(f"service-{number}" for number in range(30)))
+    ann = Grant(connect=(parse_rule("web:80"),), services=("x",))
+    denied = GrantTable({"ann": ann, "crowd": crowd}).authorise(user, target)
+    assert isinstance(denied, Deny)
+    assert denied.text.startswith("no rule allows ")
+    assert denied.text.endswith(clause)
+    if "..." not in clause:
+        table, line = denied.text.partition("under ")[2].split(f" {HERE} ")
+        grants = parse_config(f"{table}\n{line}\n", "r.toml").grants
+        assert isinstance(grants.authorise(user, target), Hand)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.1"])
+def test_a_target_that_no_rule_can_allow_is_denied_without_a_line(host: str) -> None:
+    denied = GrantTable().authorise("ann", Target(TargetKind.TCP, host, 80))
+    assert isinstance(denied, Deny)
+    assert "this line" not in denied.text
+
+
+def test_an_open_relay_allows_services_beside_rules_for_targets() -> None:
+    table = GrantTable().widened([parse_rule("web:80")], is_open=True)
+    assert isinstance(table.authorise("open", REPORTS), Hand)
+    assert table.may_listen("open", "reports")
+    denied = table.authorise("open", DB)
+    assert isinstance(denied, Deny)
+    assert denied.text == (
+        "no rule allows db.internal:5432; starting the relay with --allow db.internal:5432 would allow it"
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -23,6 +25,7 @@ from tunnel import attach
 from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.command.files import load_config, read_users
 from tunnel_servlet.command.main import main
+from tunnel_servlet.config import parse_config
 
 COMMANDS = [["init"], ["serve"], ["exit"], ["check"], ["drain"], ["rule"], ["rule", "check"], ["user"]]
 COMMANDS += [["user", action] for action in ("add", "rotate", "revoke", "list")]
@@ -71,6 +74,66 @@ def test_init_explains_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not a user name" in capsys.readouterr().err
 
 
+def test_a_token_is_written_to_a_file_of_its_owner(capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.umask(0)
+    try:
+        assert main(["init", "relay.toml", "--user", "ann", "--token-file", "token"]) == 0
+    finally:
+        os.umask(before)
+    captured = capsys.readouterr()
+    token = Path("token").read_text().strip()
+    assert stat.S_IMODE(Path("token").stat().st_mode) == 0o600
+    assert captured.out == ""
+    assert token not in captured.err
+    assert "the token of ann (key id " in captured.err
+    assert "is in token, which only you can read" in captured.err
+    assert load_config("relay.toml").tokens.identify(token) is not None
+    assert main(["user", "add", "bob", "--token-file", "bob", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["token_file"] == "bob"
+    assert main(["user", "rotate", "bob", "--token-file", "bob2"]) == 0
+    tokens = load_config("relay.toml").tokens
+    assert all(tokens.identify(Path(name).read_text().strip()) is not None for name in ("bob", "bob2"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("full", "--token-file full exists: nothing was changed; choose another name"),
+        ("link", "--token-file link exists: nothing was changed"),
+        ("missing/token", "--token-file missing/token cannot be written: No such file or directory"),
+        ("relay.toml", "--token-file relay.toml is the name of another file of the relay"),
+        ("./relay.tokens.toml", "is the name of another file of the relay"),
+    ],
+)
+def test_a_token_file_that_cannot_be_new_changes_nothing(
+    name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("full").write_text("mine")
+    Path("link").symlink_to("elsewhere")
+    assert main(["init", "relay.toml", "--token-file", name]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+    assert sorted(path.name for path in Path().iterdir()) == ["full", "link"]
+    assert Path("full").read_text() == "mine"
+
+
+def test_no_token_file_is_left_where_the_configuration_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "missing/relay.toml", "--token-file", "token"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert list(Path().iterdir()) == []
+
+
+def test_the_template_is_right_where_its_comments_are_removed(made: str) -> None:
+    lines = Path("relay.toml").read_text().splitlines()
+    settings_ = [line.removeprefix("# ") for line in lines if re.match(r"# (\[|\w+ = )", line)]
+    assert "[tls]" in settings_
+    text = "\n".join(line.removeprefix("# ") if line.removeprefix("# ") in settings_ else line for line in lines)
+    config = parse_config(text, "relay.toml")
+    assert config.tls is not None
+    assert config.tls.client_ca == "clients.crt"
+
+
 def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["user", "add", "bob", "--json"]) == 0
     bob = json.loads(capsys.readouterr().out)
@@ -99,8 +162,16 @@ def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFi
     [
         (["user", "add", "ann"], "ann exists: run `tunnel-relay user rotate ann -c relay.toml`"),
         (["user", "rotate", "bob"], "no user bob: run `tunnel-relay user add bob -c relay.toml`"),
-        (["user", "revoke", "bob"], "no user bob"),
-        (["user", "revoke", "ann", "--key", "00000000"], "ann has no token with the key id 00000000"),
+        (["user", "revoke", "bob"], "no user bob: `tunnel-relay user list` shows the users"),
+        (["user", "revoke", "an"], "no user an: did you mean ann? `tunnel-relay user list` shows"),
+        (["user", "rotate", "anm"], "no user anm: did you mean ann? run `tunnel-relay user add anm"),
+        (
+            ["rule", "check", "anm", "x:1"],
+            "no user anm has a token or rules in relay.toml: did you mean ann? the users",
+        ),
+        (["serve", "--open", "--listen", "::1:0"], "--listen: '::1:0' is not an address: put brackets around IPv6"),
+        (["serve", "--allow", "db"], "--allow: 'db' is not a rule: write HOST:PORT"),
+        (["user", "revoke", "ann", "--key", "00000000"], "no token with the key id 00000000: the key ids of ann are "),
         (["user", "add", "a:b"], "is not a user name"),
         (["user", "add", "bob", "-c", "other.toml"], "other.toml: no such file: run `tunnel-relay init other.toml`"),
         (["rule", "check", "ann", "x:y"], "'x:y' is not a target"),
@@ -146,6 +217,18 @@ def test_commands_refuse_to_run_without_tokens_rules_or_admin_listener(capsys: p
 def test_check_reports_listeners_without_tls(made: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--listen", "0.0.0.0:80", "--listen", "127.0.0.1:80"]) == 0
     assert "note: no TLS on 0.0.0.0:80" in capsys.readouterr().out
+    text = Path("relay.toml").read_text()
+    Path("relay.toml").write_text(f"{text}\n[users.anm]\nservices = ['*']\n[users.'a.b']\nservices = ['*']\n")
+    assert main(["check"]) == 0
+    notes = capsys.readouterr().err
+    assert "note: anm has rules but no token: run `tunnel-relay user add anm`, or remove [users.anm]" in notes
+    assert 'or remove [users."a.b"]' in notes
+    Path("relay.toml").write_text(text.replace("[users.ann]", "[users.anm]"))
+    assert main(["check"]) == 0
+    assert "note: anm has rules but no token: did you mean ann? run" in capsys.readouterr().err
+    assert main(["check", "--open"]) == 0
+    assert "note: with --open, the rules of anm are not used: only [everyone]" in capsys.readouterr().err
+    Path("relay.toml").write_text(text)
     assert main(["check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"ok": True, "tokens": 1, "users": ["ann"], "without_tls": []}
 
@@ -205,6 +288,14 @@ def test_every_command_has_help_with_an_example(command: list[str], capsys: pyte
         main([*command, "--help"])
     assert ended.value.code == 0
     assert f"example: {'TUNNEL_TOKEN=... ' * (command == ['exit'])}tunnel-relay {command[0]}" in capsys.readouterr().out
+
+
+def test_an_unknown_flag_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["serve"], ["user", "add", "ann"], ["rule", "check", "ann", "x:1"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--jsno"])
+        words = " ".join(word for word in command if word in ("serve", "user", "add", "rule", "check"))
+        assert f"usage: tunnel-relay {words} " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -200,5 +200,11 @@ def test_wrong_certificate_files_are_explained(certificates: Path) -> None:
         tls_context(TlsFiles(str(certificates / "relay.pem"), str(certificates / "client.key")))
     with pytest.raises(ConfigError, match="are not a certificate and its key"):
         tls_context(TlsFiles("missing", "missing"))
+    with pytest.raises(ConfigError, match=r"missing\.key cannot be read \(No such file or directory\): name two PEM"):
+        tls_context(TlsFiles(str(certificates / "relay.pem"), "missing.key"))
+    with pytest.raises(
+        ConfigError, match=r"missing\.pem cannot be read \(No such file or directory\): name a PEM file"
+    ):
+        tls_context(files(certificates, "missing.pem"))
     with pytest.raises(ConfigError, match="holds no certificates"):
         tls_context(files(certificates, "ca.key"))

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from tunnel.command_line import CommandAdder
+from tunnel.command_line import CommandAdder, may_escape
 from tunnel.exit_codes import OK
 from tunnel_client.cli.status_table import Rates, render
 from tunnel_client.status import running_clients
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the reports once, or on a terminal every second until interrupted."""
     if arguments.json:
         print(msgspec.json.encode(running_clients()).decode())
-    elif arguments.once or not sys.stdout.isatty():
+    elif arguments.once or not may_escape(sys.stdout):  # a live table is redrawn with escape codes
         print(render(running_clients(), time.time()), end="")
     else:
         _watch()
