@@ -31,7 +31,8 @@ _POPULATION_S = 10  # between counts of the objects, since each takes a while
 # The gate must see the memory in use, not what malloc keeps after a peak: of 160 MiB at 20 % loss, 60 were unused.
 _GIVE_BACK_S = 4  # at least twice in a window of the gate
 _CONTROL_S = 60.0
-_ACTION = "tunnel"  # the request type of user actions; the other type is METRIC
+_ACTION = "tunnel"  # the request type of user actions
+_METRIC = "METRIC"  # the type of the rows with measures
 _SETTLE_S = 15.0  # for open connections and tasks to end
 _LOOP_DESCRIPTORS = 3  # an event loop holds its selector and a socket pair that wakes it
 
@@ -91,6 +92,8 @@ class Session:
         if not all(where.values()):
             where = self._start_world()
         _set_where(where)
+        for user_class in self.environment.user_classes:
+            user_class.host = where["relay"]  # Locust's page asks for a host where users have none
         if isinstance(runner, MasterRunner):
             runner.register_message("where", lambda environment, msg: runner.send_message("world", where, msg.node_id))
             runner.send_message("world", where)
@@ -163,7 +166,7 @@ class Session:
         }
         if self._is_due("population", _POPULATION_S):
             row["objects"] = object_population()
-        self._fire(row)
+        self._show(row)
         return row
 
     def _is_due(self, name: str, period_s: float) -> bool:
@@ -173,7 +176,7 @@ class Session:
         self._done_at[name] = now
         return True
 
-    def _fire(self, row: dict[str, Any]) -> None:
+    def _show(self, row: dict[str, Any]) -> None:
         """Report the measures to Locust, too, so that its tables show their percentiles."""
         for name in (
             "rto_ms",
@@ -184,14 +187,8 @@ class Session:
             "rss_bytes",
         ):
             if name in row:
-                self.environment.events.request.fire(  # type: ignore[no-untyped-call]
-                    request_type="METRIC",
-                    name=name,
-                    response_time=row[name],
-                    response_length=0,
-                    exception=None,
-                    context={},
-                )
+                # A request event would enter the aggregate of all rows, which is that of the users' actions.
+                self.environment.stats.get(name, _METRIC).log(row[name], 0)
 
     # End of the run
 
