@@ -12,6 +12,7 @@ import structlog
 from tunnel import Attachment, LostError
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
+from tunnel.stillness import STILL_S, until_still
 from tunnel_client.cli.options import positive_seconds
 from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
@@ -38,9 +39,7 @@ class Served:
 Serving: TypeAlias = Callable[[Attachment], AbstractAsyncContextManager[Served]]
 
 _log = structlog.get_logger("tunnel")
-_STOP_LOOK_S = 0.2  # interval of the checks whether bytes still move
 LOOK_S = 1.0  # interval of the checks whether the relay still accepts us and answers
-STILL_S = 3.0  # after SIGTERM, connections that move no byte for this long are reset
 
 
 def add_serving_options(parser: argparse.ArgumentParser) -> None:
@@ -129,13 +128,12 @@ async def _finish(served: Served) -> None:
         count = f"{report.connections_open} open connection{'s' * (report.connections_open > 1)}"
         text = f"waiting for {count} until no byte has moved for {STILL_S:g} s; a second signal cuts them"
         _log.warning("stopping", text=text)
-    now = asyncio.get_running_loop().time
-    moved, since = report.bytes_up + report.bytes_down, now()
-    while report.connections_open and now() - since < STILL_S:
-        await asyncio.sleep(_STOP_LOOK_S)
+
+    def moved() -> int:
         report = served.traffic.report()
-        if report.bytes_up + report.bytes_down != moved:
-            moved, since = report.bytes_up + report.bytes_down, now()
+        return report.bytes_up + report.bytes_down
+
+    await until_still(lambda: served.traffic.report().connections_open, moved, STILL_S)
 
 
 class _Listener:

@@ -1,61 +1,51 @@
-"""The commands `tunnel-relay serve`, `exit`, `check`, `rule` and `drain`."""
+"""The commands `tunnel-relay serve`, `check`, `rule` and `drain`."""
 
 import argparse
 import asyncio
-import contextlib
 import http.client
-import os
-import signal
 import sys
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import structlog
 
-from tunnel import Attachment, LostError, TraceWriter, UnreachableError, attach
-from tunnel.command_line import allows_insecure_http
+from tunnel import UnreachableError
 from tunnel.event_loops import new_event_loop
-from tunnel.exit_codes import DENIED, INTERRUPTED, LOST, OK
-from tunnel.private_files import read_token
+from tunnel.exit_codes import DENIED, LOST, OK
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.grants import OPEN_USER, user_table
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
-from tunnel_servlet.command.files import Overrides, load_config, watched_files
+from tunnel_servlet.command.files import DEFAULT_FILE, Overrides, config_file, load_config, watched_files
 from tunnel_servlet.command.users import similar_name
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, parse_address, require_safe
-from tunnel_servlet.exit.dialer import Dialer
 from tunnel_servlet.exit.resolver import resolve
 from tunnel_servlet.switch.decisions import Deny
 from tunnel_servlet.web.admin import ADMIN_HEADER
-from tunnel_servlet.web.running import open_traces, serve
+from tunnel_servlet.web.running import serve
 from tunnel_servlet.web.server import contexts
 
-__all__ = ["DEFAULT_FILE", "check", "drain", "run_exit", "run_relay", "try_rule"]
+__all__ = ["check", "drain", "run_relay", "try_rule"]
 
-DEFAULT_FILE = "relay.toml"
-_LOOK_S = 1.0  # interval between two checks of the exit's attachment
-_log = structlog.get_logger("exit")
-_relay_log = structlog.get_logger("relay")
+_log = structlog.get_logger("relay")
 _STOP_S = 3.0  # time for a relay to stop after it has drained
 _ANSWER_S = 5.0  # time for the admin listener to answer
 
 
 def run_relay(arguments: argparse.Namespace) -> int:
     """Run a relay until a signal or `tunnel-relay drain` stops it; return the exit code."""
-    file = _config_file(arguments)
+    file = config_file(arguments)
     load = partial(load_config, file, _overrides(arguments))
     config = load()
     _require_safe(config, file)
     for note in _notes(config):
-        _relay_log.warning("note", text=note)
+        _log.warning("note", text=note)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serve(config, load, watched_files(file, config)))
 
 
 def check(arguments: argparse.Namespace) -> int:
     """Check whether `serve` would start with these arguments; raise ConfigError if not."""
-    file = _config_file(arguments)
+    file = config_file(arguments)
     config = load_config(file, _overrides(arguments))
     _require_safe(config, file)
     contexts(config)
@@ -98,13 +88,13 @@ def try_rule(arguments: argparse.Namespace) -> int:
             f"--open: every client of an open relay is the user {OPEN_USER}: "
             f"run `tunnel-relay rule check {OPEN_USER} {arguments.target} --open`"
         )
-    config = load_config(_config_file(arguments), Overrides(allow=tuple(arguments.allow), is_open=arguments.open))
+    config = load_config(config_file(arguments), Overrides(allow=tuple(arguments.allow), is_open=arguments.open))
     target = _read_target(arguments.target)
     users = dict.fromkeys([*config.tokens.users, *config.grants.users])
     if arguments.name not in users and not arguments.open:
         names = f"the users are {', '.join(users)}" if users else "there are no users yet"
         advice = f"{similar_name(arguments.name, users)}{names}"
-        raise ConfigError(f"no user {arguments.name} has a token or rules in {_config_file(arguments)}: {advice}")
+        raise ConfigError(f"no user {arguments.name} has a token or rules in {config_file(arguments)}: {advice}")
     is_udp = target.host.startswith(UDP_TARGET)
     host = target.host.removeprefix(UDP_TARGET)
     decision = config.grants.authorise(arguments.name, target)
@@ -207,129 +197,13 @@ def _admin_address(arguments: argparse.Namespace) -> ListenAddress:
             return parse_address(arguments.admin)
         except ValueError as error:
             raise ConfigError(f"--admin: {error}") from None
-    file = _config_file(arguments)
+    file = config_file(arguments)
     address = load_config(file).admin
     if address is None:
         raise ConfigError(
             f"{file or DEFAULT_FILE}: no admin listener: set admin, name it with --admin, or send SIGTERM to the relay"
         )
     return address
-
-
-# --- tunnel-relay exit
-
-
-def run_exit(arguments: argparse.Namespace) -> int:
-    """Run an exit for a relay in another process, with the rules of the local configuration file."""
-    config = load_config(_config_file(arguments), Overrides(allow=tuple(arguments.allow)))
-    if config.grants.is_empty:
-        raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
-    token = _token(arguments)
-    with (
-        open_traces(arguments.trace or config.trace, "exit") as trace,
-        asyncio.Runner(loop_factory=new_event_loop) as runner,
-    ):
-        return runner.run(_exit(arguments, config, token, trace))
-
-
-async def _exit(
-    arguments: argparse.Namespace, config: RelayConfig, token: str, trace: TraceWriter | None = None
-) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code of that signal."""
-    limits = config.limits
-    dialer = Dialer(
-        config.grants.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max
-    )
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    code = OK
-
-    def stop(signal_code: int) -> None:
-        nonlocal code
-        code = signal_code
-        stopped.set()
-
-    loop.add_signal_handler(signal.SIGTERM, stop, OK)
-    loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
-    try:
-        attachment = attach(
-            arguments.relay,
-            token=token,
-            proxy=arguments.proxy or "env",
-            ca=arguments.ca,
-            cert=arguments.cert,
-            insecure_http=allows_insecure_http(arguments.insecure_http),
-            name=arguments.name,
-            exit_handler=dialer,
-            attach_timeout=None,
-            trace=trace,
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    waiting = loop.create_task(stopped.wait())
-    starting = loop.create_task(attachment.start())
-    try:
-        patience = _Patience(arguments.give_up_after)
-        trouble = ""
-        while not (await asyncio.wait([waiting, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-            last, trouble = trouble, attachment.stats().trouble
-            if trouble and trouble != last:
-                _log.warning("not_attached", relay=arguments.relay, text=trouble)
-            patience.look(attachment)
-        if starting.done():
-            await starting
-            print(f"attached to {arguments.relay} as {arguments.name or 'an exit'}", file=sys.stderr, flush=True)
-            await _stopped_or_refused(stopped, attachment, patience)
-    finally:
-        starting.cancel()
-        waiting.cancel()
-        await asyncio.gather(starting, waiting, return_exceptions=True)
-        dialer.abort()
-        await attachment.close()
-    return code
-
-
-class _Patience:
-    """Ends an exit whose relay stays away for longer than `seconds`; None means never."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._heard = asyncio.get_running_loop().time()
-
-    def look(self, attachment: Attachment) -> None:
-        """Note whether the relay answers. Raise LostError if it has not for too long."""
-        now = asyncio.get_running_loop().time()
-        if attachment.is_attached:
-            self._heard = now
-        elif self._seconds is not None and now - self._heard > self._seconds:
-            raise LostError(
-                f"the relay has not answered for {self._seconds:g} s ({attachment.stats().trouble}): check the path to "
-                "it and start this command again; without --give-up-after it would keep trying"
-            )
-
-
-async def _stopped_or_refused(stopped: asyncio.Event, attachment: Attachment, patience: _Patience) -> None:
-    """Wait for `stopped`. Raise the relay's refusal if the relay ends the attachment, as after a token was revoked."""
-    while attachment.refusal is None and not stopped.is_set():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                await stopped.wait()
-        patience.look(attachment)
-    if attachment.refusal is not None:
-        raise attachment.refusal
-
-
-def _token(arguments: argparse.Namespace) -> str:
-    """Read the token from a file or the environment: all users of the machine can see the command line."""
-    if not arguments.token_file:
-        token = os.environ.get("TUNNEL_TOKEN", "")
-        if not token:
-            raise ConfigError("no token: set TUNNEL_TOKEN, or name a file that holds it with --token-file")
-        return token
-    try:
-        return read_token(Path(arguments.token_file))
-    except ValueError as error:
-        raise ConfigError(f"--token-file {error}") from None
 
 
 # --- inside
@@ -342,13 +216,6 @@ def _require_safe(config: RelayConfig, file: str) -> None:
             "or try the relay on loopback with --open"
         )
     require_safe(config, file)
-
-
-def _config_file(arguments: argparse.Namespace) -> str:
-    """Return the file that -c names, else relay.toml if it exists, else an empty string."""
-    if arguments.config:
-        return str(arguments.config)
-    return DEFAULT_FILE if Path(DEFAULT_FILE).exists() else ""
 
 
 def _overrides(arguments: argparse.Namespace) -> Overrides:

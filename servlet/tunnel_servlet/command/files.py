@@ -1,5 +1,6 @@
 """Reads and writes the relay's files: configuration and tokens."""
 
+import argparse
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +15,18 @@ from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
 from tunnel_servlet.config import ConfigError, RelayConfig, parse_address, parse_config, parse_users, render_users
 
-__all__ = ["Overrides", "load_config", "read_users", "tokens_path", "watched_files", "write_users"]
+__all__ = [
+    "DEFAULT_FILE",
+    "Overrides",
+    "config_file",
+    "load_config",
+    "read_users",
+    "tokens_path",
+    "watched_files",
+    "write_users",
+]
 
+DEFAULT_FILE = "relay.toml"
 _T = TypeVar("_T")
 
 
@@ -29,6 +40,13 @@ class Overrides:
     exit: Literal["inline", "none", ""] = ""
     admin: str = ""
     trace: str = ""
+
+
+def config_file(arguments: argparse.Namespace) -> str:
+    """Return the file that -c names, else relay.toml if it exists, else an empty string."""
+    if arguments.config:
+        return str(arguments.config)
+    return DEFAULT_FILE if Path(DEFAULT_FILE).exists() else ""
 
 
 def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:

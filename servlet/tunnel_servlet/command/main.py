@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from tunnel import __version__
 from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of
 from tunnel.exit_codes import EXIT_CODES
-from tunnel_servlet.command import actions, users
-from tunnel_servlet.command.actions import DEFAULT_FILE
+from tunnel_servlet.command import actions, exit_process, users
+from tunnel_servlet.command.files import DEFAULT_FILE
 from tunnel_servlet.config import ConfigError
 
 __all__ = ["main", "make_parser"]
@@ -137,7 +137,11 @@ def _add_check(commands: CommandAdder) -> None:
 
 def _add_exit(commands: CommandAdder) -> None:
     example = "TUNNEL_TOKEN=... tunnel-relay exit --relay https://relay.example --name berlin --allow db.internal:5432"
-    parser = commands.add("exit", "run an exit in this process: attach to a relay and dial targets for it", example)
+    parser = commands.add(
+        "exit",
+        "attach to a relay and dial targets for it, in this process; SIGTERM lets connections finish",
+        example,
+    )
     parser.add_argument("--relay", required=True, metavar="URL")
     parser.add_argument(
         "--name",
@@ -171,7 +175,7 @@ def _add_exit(commands: CommandAdder) -> None:
     _add_config(parser)
     _add_allow(parser)
     _add_trace(parser)
-    parser.set_defaults(run=actions.run_exit)
+    parser.set_defaults(run=exit_process.run_exit)
 
 
 def _add_user(commands: CommandAdder) -> None:

@@ -48,6 +48,7 @@ class Dialer:
         resolve: Resolve = resolve,
     ) -> None:
         self.connections = 0  # being dialled, or open
+        self.is_draining = False  # new connections are refused
         self._open: dict[Side, None] = {}  # the tunnel's side of each open connection
         self._rules_of = rules_of
         self._dial_seconds = dial_seconds
@@ -58,6 +59,9 @@ class Dialer:
 
     async def __call__(self, request: ExitRequest) -> None:
         """Dial the target and join it to the connection, or refuse the connection with the reason."""
+        if self.is_draining:
+            request.refuse(RejectReason.SHUTTING_DOWN, "the exit is shutting down")
+            return
         user = request.user
         held = self._of_user.get(user, 0)
         free = self._connections_max - self.connections

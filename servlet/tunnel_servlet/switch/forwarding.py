@@ -91,7 +91,9 @@ class Forwarder:
         """Put the packet into the queue of the route's other side."""
         far = leg.far
         if frame.type in IN_STREAM:
-            if not far.mailbox.put(far.queue, frame):
+            if far.mailbox.put(far.queue, frame):
+                self._context.counters.packets_streamed += 1
+            else:
                 self._trace_dropped(frame, TraceReason.FULL, now)
             return
         far.mailbox.put_control(far.queue, frame)

@@ -5,11 +5,13 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from tunnel import TraceWriter, open_trace
 from tunnel.exit_codes import INTERRUPTED, OK
+from tunnel.stillness import STILL_S, until_still
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.admin import create_admin
@@ -114,25 +116,54 @@ class RunningRelay:
 
         `seconds` overrides the configured time. A call while the relay drains has no effect.
         """
-        if self._drain is None:
-            self.relay.drain()
-            self._drain = asyncio.get_running_loop().create_task(
-                self._drained(self.config.limits.drain_seconds if seconds is None else seconds)
-            )
+        self._start_draining(seconds, "for {count} to end, {most:g} s at most; SIGTERM cuts them", until_still_=False)
 
     def terminate(self) -> None:
-        """Handle SIGTERM: drain the relay, or stop at once if it is draining already."""
+        """Handle SIGTERM: drain the relay, but do not wait for connections that move no bytes.
+
+        Stop at once if the relay is draining already.
+        """
         if self._drain is not None:
             self.stopped.set()
-        self.drain()
+        text = (
+            f"for {{count}} until no byte has moved for {STILL_S:g} s, {{most:g}} s at most; a second SIGTERM cuts them"
+        )
+        self._start_draining(None, text, until_still_=True)
 
-    async def _drained(self, seconds: float) -> None:
+    def _start_draining(self, seconds: float | None, text: str, *, until_still_: bool) -> None:
+        if self._drain is not None:
+            return
+        most = self.config.limits.drain_seconds if seconds is None else seconds
+        routes = self._routes()
+        self.relay.drain()
+        if routes:
+            count = f"{routes} open connection{'s' * (routes > 1)}"
+            _log.warning("stopping", text=f"waiting {text.format(count=count, most=most)}")
+        self._drain = asyncio.get_running_loop().create_task(self._drained(most, until_still_=until_still_))
+
+    def _routes(self) -> int:
+        return self.relay.host.switch.stats().routes
+
+    def _streamed(self) -> int:
+        return self.relay.host.switch.stats().counters.packets_streamed
+
+    async def _drained(self, seconds: float, *, until_still_: bool) -> None:
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.relay.host.drained())]
+        if until_still_:
+            waiting.append(asyncio.ensure_future(until_still(self._routes, self._streamed, STILL_S)))
         try:
-            async with asyncio.timeout(seconds):
-                await self.relay.host.drained()
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        routes = self._routes()
+        if not routes:
             _log.info("drained")
-        except TimeoutError:
-            _log.warning("drain_timeout", routes=self.relay.host.switch.stats().routes)
+        elif until_still_ and waiting[1].done() and not waiting[1].cancelled():
+            _log.warning("cut", routes=routes, text=f"these connections have moved no byte for {STILL_S:g} s")
+        else:
+            _log.warning("drain_timeout", routes=routes)
         self.stopped.set()
 
 

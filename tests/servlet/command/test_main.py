@@ -9,20 +9,16 @@ import re
 import resource
 import signal
 import stat
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 
-from loadtests.harness.ports import hold_port
-from loadtests.harness.tree import python_path
-from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings
+from tests.servlet.command.rig import process
+from tests.servlet.rig import LOOPBACK, relay, settings
 from tests.support.loops import in_loop
 from tunnel import attach
-from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.command.files import load_config, read_users
 from tunnel_servlet.command.main import main
 from tunnel_servlet.config import parse_config
@@ -316,52 +312,6 @@ def test_the_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
 # --- processes
 
 
-class Process:
-    """A command that runs until it is ended. `lines`: the log that it has written so far."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.lines: list[str] = []
-
-    async def line(self, words: str) -> str:
-        """Return the next line on standard error that contains these words."""
-        assert self.process.stderr is not None
-        while line := (await self.process.stderr.readline()).decode():
-            self.lines.append(line)
-            if words in line:
-                return line
-        raise AssertionError(f"the command ended without {words!r}: {self.lines}")
-
-    async def urls(self) -> tuple[str, str]:
-        """The URLs of the relay and of its admin listener."""
-        relay_url = json.loads(await self.line("listening"))["url"]
-        return relay_url, json.loads(await self.line("listening"))["url"]
-
-    async def ended(self) -> int:
-        _, rest = await self.process.communicate()
-        self.lines += rest.decode().splitlines()
-        return await self.process.wait()
-
-
-@asynccontextmanager
-async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
-    started = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tunnel_servlet",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": python_path(), **environment},
-    )
-    try:
-        yield Process(started)
-    finally:
-        if started.returncode is None:
-            started.kill()
-            await started.communicate()
-
-
 ANY = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
 
 
@@ -441,71 +391,3 @@ async def test_draining_by_a_public_listener_is_code_2() -> None:
 async def test_a_relay_that_does_not_stop_in_time_is_code_6() -> None:
     async with relay(settings(admin=LOOPBACK)) as running:  # no task completes the stop
         assert await asyncio.to_thread(main, ["drain", "--admin", str(running.admin), "--timeout", "0"]) == 6
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-@in_loop
-async def test_an_exit_attaches_and_ends_on_a_signal(number: signal.Signals, code: int) -> None:
-    async with relay() as running:
-        url = f"http://{running.addresses[0]}"
-        arguments = ["exit", "--relay", url, "--name", "berlin", "--allow", "127.0.0.1:1", "--proxy", ""]
-        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
-            await exit_.line("attached to")
-            assert running.relay.host.switch.stats().exits == 1
-            exit_.process.send_signal(number)
-            assert await exit_.ended() == code
-
-
-@in_loop
-async def test_an_exit_whose_token_is_revoked_ends_with_code_4() -> None:
-    async with relay() as running:
-        url = f"http://{running.addresses[0]}"
-        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
-        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
-            await exit_.line("attached to")
-            running.relay.reload(settings(tokens=TokenTable({"ann": KEYS["ann"]})))
-            assert await exit_.ended() == 4
-
-
-@in_loop
-async def test_an_exit_keeps_trying_unless_it_is_told_to_give_up() -> None:
-    with hold_port() as port:
-        arguments = ["exit", "--relay", f"http://127.0.0.1:{port}", "--allow", "127.0.0.1:1", "--proxy", "none"]
-        async with process(*arguments, "--give-up-after", "1", TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
-            assert await exit_.ended() == 6
-            assert "the relay has not answered for 1 s (the connection was refused): check the path" in exit_.lines[-1]
-
-
-@in_loop
-async def test_an_exit_with_a_wrong_token_is_code_4() -> None:
-    async with relay() as running:
-        url = f"http://{running.addresses[0]}"
-        async with process("exit", "--relay", url, "--allow", "127.0.0.1:1", TUNNEL_TOKEN="tnl_x") as exit_:
-            assert await exit_.ended() == 4
-
-
-@in_loop
-async def test_an_exit_whose_user_may_not_be_one_is_code_5() -> None:
-    async with relay() as running:
-        url = f"http://{running.addresses[0]}"
-        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
-        async with process(*arguments, TUNNEL_TOKEN=TOKENS["ann"]) as exit_:
-            assert await exit_.ended() == 5
-            assert "ann may not be an exit: exit = true is missing under [users.ann]" in exit_.lines[-1]
-
-
-@in_loop
-async def test_an_exit_quotes_an_answer_that_is_not_from_a_relay() -> None:
-    async def hotel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nConnection: close\r\n\r\n<html>Welcome, guest")
-        writer.close()
-
-    server = await asyncio.start_server(hotel, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
-        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
-            assert "<html>Welcome, guest" in json.loads(await exit_.line("not_attached"))["text"]
-            exit_.process.send_signal(signal.SIGTERM)
-            assert await exit_.ended() == 0

@@ -17,7 +17,7 @@ from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings, until
-from tests.servlet.support import accepted, connect, control, kinds, of_kind, read_rejected
+from tests.servlet.support import accepted, connect, control, data, kinds, of_kind, read_rejected
 from tests.support.loops import in_loop
 from tunnel.event_loops import new_event_loop
 from tunnel.traces.jsonl import read_trace
@@ -135,6 +135,43 @@ async def test_draining_ends_at_its_deadline() -> None:
             running.drain()
             await running.stopped.wait()
     assert [entry["routes"] for entry in logs if entry["event"] == "drain_timeout"] == [1]
+
+
+def test_sigterm_does_not_wait_for_connections_that_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel_servlet.web.running.STILL_S", 0.05)
+
+    @in_loop
+    async def scenario() -> None:
+        running = relay()
+        with capture_logs() as logs:
+            async with running, Client(running) as ann, Client(running, "exits") as exit_:
+                await route(ann, exit_)
+                running.terminate()
+                await running.stopped.wait()
+        texts = {entry["event"]: entry.get("text", "") for entry in logs}
+        assert texts["stopping"] == (
+            "waiting for 1 open connection until no byte has moved for 0.05 s, 60 s at most; a second SIGTERM cuts them"
+        )
+        assert "moved no byte" in texts["cut"]
+
+    scenario()
+
+
+def test_sigterm_waits_for_connections_that_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel_servlet.web.running.STILL_S", 1e9)
+
+    @in_loop
+    async def scenario() -> None:
+        running = relay()
+        async with running, Client(running) as ann, Client(running, "exits") as exit_:
+            await route(ann, exit_)
+            running.terminate()
+            before = running.relay.host.switch.stats().counters.packets_streamed
+            await ann.post(exchange_body(ann.epoch, 2, data(11, 22, 1), serial_received=1))
+            assert running.relay.host.switch.stats().counters.packets_streamed == before + 1
+            assert not running.stopped.is_set()
+
+    scenario()
 
 
 @in_loop

@@ -1,0 +1,172 @@
+"""The command `tunnel-relay exit`: an exit in a process of its own, which dials targets for a relay."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+
+from tunnel import Attachment, LostError, TraceWriter, attach
+from tunnel.command_line import allows_insecure_http
+from tunnel.event_loops import new_event_loop
+from tunnel.exit_codes import INTERRUPTED, OK
+from tunnel.private_files import read_token
+from tunnel.stillness import STILL_S, until_still
+from tunnel_servlet.command.files import Overrides, config_file, load_config
+from tunnel_servlet.config import ConfigError, RelayConfig
+from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.web.running import open_traces
+
+__all__ = ["run_exit"]
+
+_LOOK_S = 1.0  # interval between two checks of the attachment
+_log = structlog.get_logger("exit")
+
+
+def run_exit(arguments: argparse.Namespace) -> int:
+    """Run an exit for a relay in another process, with the rules of the local configuration file."""
+    config = load_config(config_file(arguments), Overrides(allow=tuple(arguments.allow)))
+    if config.grants.is_empty:
+        raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
+    token = _token(arguments)
+    with (
+        open_traces(arguments.trace or config.trace, "exit") as trace,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        return runner.run(_exit(arguments, config, token, trace))
+
+
+async def _exit(
+    arguments: argparse.Namespace, config: RelayConfig, token: str, trace: TraceWriter | None = None
+) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code of that signal.
+
+    After SIGTERM, connections that still move bytes may finish; a second signal cuts them.
+    """
+    limits = config.limits
+    dialer = Dialer(
+        config.grants.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max
+    )
+    try:
+        attachment = attach(
+            arguments.relay,
+            token=token,
+            proxy=arguments.proxy or "env",
+            ca=arguments.ca,
+            cert=arguments.cert,
+            insecure_http=allows_insecure_http(arguments.insecure_http),
+            name=arguments.name,
+            exit_handler=dialer,
+            attach_timeout=None,
+            trace=trace,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    signals = _Signals()
+    serving = asyncio.ensure_future(_serve(arguments, attachment, dialer, signals))
+    try:
+        await asyncio.wait([serving, signals.cut], return_when=asyncio.FIRST_COMPLETED)
+        return signals.cut.result() if signals.cut.done() else await serving
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        dialer.abort()
+        await attachment.close()
+
+
+class _Signals:
+    """The effect of the signals so far. `finish` is done after SIGTERM; `cut` becomes the exit code of a cut."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.finish: asyncio.Future[None] = loop.create_future()
+        self.cut: asyncio.Future[int] = loop.create_future()
+        loop.add_signal_handler(signal.SIGTERM, self._handle, OK)
+        loop.add_signal_handler(signal.SIGINT, self._handle, INTERRUPTED)
+
+    def _handle(self, code: int) -> None:
+        if code == OK and not self.finish.done():
+            self.finish.set_result(None)
+        elif not self.cut.done():
+            self.cut.set_result(code)
+
+
+async def _serve(arguments: argparse.Namespace, attachment: Attachment, dialer: Dialer, signals: _Signals) -> int:
+    """Attach and dial until SIGTERM, then let connections finish. Raise the error of a relay that refuses the exit."""
+    starting = asyncio.ensure_future(attachment.start())
+    patience = _Patience(arguments.give_up_after)
+    trouble = ""
+    try:
+        while not signals.finish.done() and not starting.done():
+            await asyncio.wait([signals.finish, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            last, trouble = trouble, attachment.stats().trouble
+            if trouble and trouble != last:
+                _log.warning("not_attached", relay=arguments.relay, text=trouble)
+            patience.look(attachment)
+        if starting.done():
+            await starting
+            print(f"attached to {arguments.relay} as {arguments.name or 'an exit'}", file=sys.stderr, flush=True)
+            while attachment.refusal is None and not signals.finish.done():
+                await asyncio.wait([signals.finish], timeout=_LOOK_S)
+                patience.look(attachment)
+            if attachment.refusal is not None:
+                raise attachment.refusal
+            await _finish(attachment, dialer)
+        return OK
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+
+async def _finish(attachment: Attachment, dialer: Dialer) -> None:
+    """Refuse new connections, and return when those that are open move no bytes any more."""
+    dialer.is_draining = True
+    count = dialer.connections
+    if not count:
+        return
+    open_ones = f"{count} open connection{'s' * (count > 1)}"
+    text = f"waiting for {open_ones} until no byte has moved for {STILL_S:g} s; a second signal cuts them"
+    _log.warning("stopping", text=text)
+
+    def moved() -> list[tuple[int, int]]:
+        connections = attachment.stats().connections.values()
+        return [(one.bytes_acknowledged, one.bytes_delivered) for one in connections]
+
+    left = await until_still(lambda: dialer.connections, moved, STILL_S)
+    if left:
+        _log.warning("cut", connections=left, text=f"these connections have moved no byte for {STILL_S:g} s")
+
+
+class _Patience:
+    """Ends an exit whose relay stays away for longer than `seconds`; None means never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._heard = asyncio.get_running_loop().time()
+
+    def look(self, attachment: Attachment) -> None:
+        """Note whether the relay answers. Raise LostError if it has not for too long."""
+        now = asyncio.get_running_loop().time()
+        if attachment.is_attached:
+            self._heard = now
+        elif self._seconds is not None and now - self._heard > self._seconds:
+            raise LostError(
+                f"the relay has not answered for {self._seconds:g} s ({attachment.stats().trouble}): check the path to "
+                "it and start this command again; without --give-up-after it would keep trying"
+            )
+
+
+def _token(arguments: argparse.Namespace) -> str:
+    """Read the token from a file or the environment: all users of the machine can see the command line."""
+    if not arguments.token_file:
+        token = os.environ.get("TUNNEL_TOKEN", "")
+        if not token:
+            raise ConfigError("no token: set TUNNEL_TOKEN, or name a file that holds it with --token-file")
+        return token
+    try:
+        return read_token(Path(arguments.token_file))
+    except ValueError as error:
+        raise ConfigError(f"--token-file {error}") from None

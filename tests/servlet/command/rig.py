@@ -1,0 +1,60 @@
+"""The command tunnel-relay in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from loadtests.harness.tree import python_path
+
+__all__ = ["Process", "process"]
+
+
+class Process:
+    """A command that runs until it is ended. `lines`: the log that it has written so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def line(self, words: str) -> str:
+        """Return the next line on standard error that contains these words."""
+        assert self.process.stderr is not None
+        while line := (await self.process.stderr.readline()).decode():
+            self.lines.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"the command ended without {words!r}: {self.lines}")
+
+    async def urls(self) -> tuple[str, str]:
+        """The URLs of the relay and of its admin listener."""
+        relay_url = json.loads(await self.line("listening"))["url"]
+        return relay_url, json.loads(await self.line("listening"))["url"]
+
+    async def ended(self) -> int:
+        _, rest = await self.process.communicate()
+        self.lines += rest.decode().splitlines()
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tunnel_servlet",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": python_path(), **environment},
+    )
+    try:
+        yield Process(started)
+    finally:
+        if started.returncode is None:
+            started.kill()
+            await started.communicate()

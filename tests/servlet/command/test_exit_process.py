@@ -1,0 +1,138 @@
+"""The command tunnel-relay exit: attaching, refusals by the relay, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from loadtests.harness.ports import hold_port
+from tests.servlet.command.rig import Process, process
+from tests.servlet.rig import KEYS, TOKENS, relay, settings
+from tests.support.loops import in_loop
+from tunnel import Attachment, RefusedError, StreamReader, StreamWriter, attach
+from tunnel_servlet.access.tokens import TokenTable
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@in_loop
+async def test_an_exit_attaches_and_ends_on_a_signal(number: signal.Signals, code: int) -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--name", "berlin", "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            await exit_.line("attached to")
+            assert running.relay.host.switch.stats().exits == 1
+            exit_.process.send_signal(number)
+            assert await exit_.ended() == code
+
+
+@asynccontextmanager
+async def exit_with_a_connection() -> AsyncIterator[tuple[Process, Attachment, StreamReader, StreamWriter]]:
+    """An exit in a process, and a connection through it to a target that sends back what it gets."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            while data := await reader.read(100):
+                writer.write(data)
+        writer.close()
+
+    async with relay() as running, await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+        url, port = f"http://{running.addresses[0]}", server.sockets[0].getsockname()[1]
+        arguments = ["exit", "--relay", url, "--allow", f"127.0.0.1:{port}", "--proxy", "none"]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            await exit_.line("attached to")
+            async with attach(url, token=TOKENS["ann"], proxy=None) as client:
+                reader, writer = await client.open_connection("127.0.0.1", port, timeout=30)
+                writer.write(b"one")
+                assert await reader.readexactly(3) == b"one"
+                yield exit_, client, reader, writer
+                writer.transport.abort()
+
+
+@in_loop
+async def test_an_exit_waits_for_connections_that_move_and_refuses_others() -> None:
+    async with exit_with_a_connection() as (exit_, client, reader, writer):
+        exit_.process.send_signal(signal.SIGTERM)
+        text = json.loads(await exit_.line("stopping"))["text"]
+        assert text == "waiting for 1 open connection until no byte has moved for 3 s; a second signal cuts them"
+        writer.write(b"two")
+        assert await reader.readexactly(3) == b"two"
+        with pytest.raises(RefusedError, match="the exit is shutting down"):
+            await client.open_connection("127.0.0.1", 1, timeout=30)
+        assert await exit_.ended() == 0
+        assert any("moved no byte for 3 s" in line for line in exit_.lines)
+        with pytest.raises(ConnectionError):
+            await reader.read()
+
+
+@in_loop
+async def test_a_second_signal_cuts_the_connections_of_an_exit() -> None:
+    async with exit_with_a_connection() as (exit_, _, reader, _):
+        exit_.process.send_signal(signal.SIGTERM)
+        await exit_.line("stopping")
+        exit_.process.send_signal(signal.SIGTERM)
+        assert await exit_.ended() == 0
+        assert not any("moved no byte" in line for line in exit_.lines)
+        with pytest.raises(ConnectionError):
+            await reader.read()
+
+
+@in_loop
+async def test_an_exit_whose_token_is_revoked_ends_with_code_4() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            await exit_.line("attached to")
+            running.relay.reload(settings(tokens=TokenTable({"ann": KEYS["ann"]})))
+            assert await exit_.ended() == 4
+
+
+@in_loop
+async def test_an_exit_keeps_trying_unless_it_is_told_to_give_up() -> None:
+    with hold_port() as port:
+        arguments = ["exit", "--relay", f"http://127.0.0.1:{port}", "--allow", "127.0.0.1:1", "--proxy", "none"]
+        async with process(*arguments, "--give-up-after", "1", TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            assert await exit_.ended() == 6
+            assert "the relay has not answered for 1 s (the connection was refused): check the path" in exit_.lines[-1]
+
+
+@in_loop
+async def test_an_exit_with_a_wrong_token_is_code_4() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        async with process("exit", "--relay", url, "--allow", "127.0.0.1:1", TUNNEL_TOKEN="tnl_x") as exit_:
+            assert await exit_.ended() == 4
+
+
+@in_loop
+async def test_an_exit_whose_user_may_not_be_one_is_code_5() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["ann"]) as exit_:
+            assert await exit_.ended() == 5
+            assert "ann may not be an exit: exit = true is missing under [users.ann]" in exit_.lines[-1]
+
+
+@in_loop
+async def test_an_exit_quotes_an_answer_that_is_not_from_a_relay() -> None:
+    async def hotel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nConnection: close\r\n\r\n<html>Welcome, guest")
+        writer.close()
+
+    server = await asyncio.start_server(hotel, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            assert "<html>Welcome, guest" in json.loads(await exit_.line("not_attached"))["text"]
+            exit_.process.send_signal(signal.SIGTERM)
+            assert await exit_.ended() == 0
