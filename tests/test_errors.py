@@ -30,6 +30,14 @@ def test_a_refusal_says_what_to_do(reason: RejectReason) -> None:
     assert isinstance(error, DeniedError if reason is RejectReason.DENIED else RefusedError)
 
 
+@pytest.mark.parametrize("reason", [RejectReason.DENIED, RejectReason.NO_SUCH_SERVICE])
+def test_a_target_without_a_port_is_doubted(reason: RejectReason) -> None:
+    doubt = "without a port, db is the name of a service: did you mean db:PORT?"
+    assert str(refused_error(Refused(1, reason, ""), "db")).endswith(f"; {doubt}")
+    assert "did you mean" not in str(refused_error(Refused(1, reason, ""), "db:5432"))
+    assert "did you mean" not in str(refused_error(Refused(1, RejectReason.BUSY, ""), "db"))
+
+
 def test_refusals_have_the_errno_of_a_socket_error() -> None:
     numbers = {reason: RefusedError("", reason).errno for reason in RejectReason}
     assert numbers[RejectReason.REFUSED] == errno.ECONNREFUSED

@@ -1,6 +1,7 @@
 """The functions that create an attachment: over HTTP, or in memory to a relay in the same process."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from tunnel.attachment import ATTACH_TIMEOUT_S, LINGER_S, Attachment
@@ -34,6 +35,7 @@ def attach(
     linger: float = LINGER_S,
     lanes: LaneConfig | None = None,
     links: int = 1,
+    await_login: bool | None = None,
     trace: TraceSink | None = None,
     insecure_http: bool = False,
 ) -> Attachment:
@@ -53,21 +55,26 @@ def attach(
     everybody on the way can read it.
 
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
-    seconds without an answer after which a connection is lost. Raise ValueError when an argument is wrong.
+    seconds without an answer after which a connection is lost.
+
+    `await_login`: if a login page of the network answers before a relay ever has, keep trying for `attach_timeout`
+    seconds (True) or raise UnreachableError at once (False). By default, only a redirect raises it at once.
+
+    Raise ValueError when an argument is wrong.
     """
     if carrier not in CARRIERS:
         raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
     from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
 
     urls = [url] if isinstance(url, str) else list(url)
-    if not 1 <= links <= _LINKS_MAX or not urls:
-        raise ValueError(
-            f"an attachment has from 1 to {_LINKS_MAX} links and at least one URL, not {links} links, {len(urls)} URLs"
-        )
+    _require_some(links, urls)
     is_exit, allowed = exit_handler is not None, insecure_http
     dialing, *others = (
         Dialing(one, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=is_exit, insecure_http=allowed) for one in urls
     )
+
+    if await_login is not None:
+        lanes = replace(lanes or LaneConfig(), await_login=await_login)
 
     def make(secret: bytes, random: Random) -> Carrier:
         from tunnel.carriers.link import LinkCarrier
@@ -89,6 +96,13 @@ def attach(
         linger=linger,
         trace=trace,
     )
+
+
+def _require_some(links: int, urls: Sequence[str]) -> None:
+    if not 1 <= links <= _LINKS_MAX or not urls:
+        raise ValueError(
+            f"an attachment has from 1 to {_LINKS_MAX} links and at least one URL, not {links} links, {len(urls)} URLs"
+        )
 
 
 def memory_attach(

@@ -283,7 +283,7 @@ class Attachment:
         return AttachmentStats(
             attached=self.is_attached,
             carrier=driver.carrier.description,
-            trouble=self._trouble,
+            trouble=self._trouble or ("" if self._attached.done() else driver.carrier.failure),
             batches_unreceipted=driver.unreceipted,
             packets_discarded=driver.endpoint.packets_discarded,
             connections={number: connection.snapshot() for number, connection in connections},
@@ -394,6 +394,10 @@ class Attachment:
             self._refusal = NotAuthenticatedError(f"{event.text}{advice}")
         elif event.status in _DENIALS or event.code == StatusCode.DENIED:
             self._refusal = DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy in front of it")
+        elif event.is_page:
+            self._refusal = UnreachableError(
+                f"{event.text}: sign in there and try again, or give --wait SECONDS to wait until it is gone"
+            )
         elif event.status:
             self._refusal = UnreachableError(f"{event.text}: check that the URL belongs to a tunnel relay")
         else:

@@ -128,6 +128,8 @@ _LOSSES = {
 def refused_error(event: Refused, target: str) -> RefusedError | DeniedError:
     """Return the error for a CONNECT that was refused."""
     text = f"{target}: {event.text + '; ' if event.text else ''}{_REFUSALS[event.reason]}"
+    if event.reason in (RejectReason.DENIED, RejectReason.NO_SUCH_SERVICE) and ":" not in target:
+        text = f"{text}; without a port, {target} is the name of a service: did you mean {target}:PORT?"
     if event.reason is RejectReason.DENIED:
         return DeniedError(text)
     return RefusedError(text, event.reason)

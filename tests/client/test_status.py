@@ -140,9 +140,22 @@ def test_the_default_runtime_directory_is_in_tmp(home: Path, monkeypatch: pytest
         assert status_directory() == Path(f"/tmp/tunnel-{os.geteuid()}")
 
 
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}], ids=str)
+def test_status_prints_one_table_where_escape_codes_are_not_wanted(variables: dict[str, str], runtime: Path) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "tunnel_client", "status"]
+    ended = subprocess.run(command, stdin=follower, stdout=follower, env={**os.environ, **variables}, check=False)
+    os.close(follower)
+    shown = os.read(leader, 4096)
+    os.close(leader)
+    assert (ended.returncode, shown) == (0, b"no tunnel command of yours is running\r\n")
+
+
 def test_status_on_a_terminal_refreshes_until_interrupted(runtime: Path) -> None:
     leader, follower = pty.openpty()
-    with subprocess.Popen([sys.executable, "-m", "tunnel_client", "status"], stdin=follower, stdout=follower) as child:
+    variables = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    command = [sys.executable, "-m", "tunnel_client", "status"]
+    with subprocess.Popen(command, stdin=follower, stdout=follower, env=variables) as child:
         os.close(follower)
         shown = b""
         while shown.count(b"no tunnel command of yours is running") < 2:

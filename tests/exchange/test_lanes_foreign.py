@@ -1,6 +1,7 @@
 """Refusals and redirects of another party: final before the first attach, failures of one body after it (7.9)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -168,3 +169,33 @@ def test_refused_answers_are_asked_for_with_4_kib_at_least() -> None:
     loop.fate = lambda request, now: Fate(status=403)
     loop.run(20 * SECOND)
     assert loop.lanes.answer_bytes == min(answer_limits(loop)) == 4 * KIB
+
+
+PAGE = Fate(status=200, body=b"<html><title>sign in</title>")
+
+
+@pytest.mark.parametrize("fate", [Fate(status=302), PAGE], ids=["redirect", "page"])
+def test_a_login_page_before_the_first_attach_is_final_or_waited_for(fate: Fate) -> None:
+    loop = Loop(replace(STEADY, await_login=False), lambda request, now: fate)
+    loop.run(60 * SECOND)
+    (refused,) = loop.told(AttachRefused)
+    assert isinstance(refused, AttachRefused)
+    assert (refused.status, refused.is_page, len(loop.requests)) == (fate.status, True, 2)  # in both forms
+
+    def until_signed_in(request: Request, now: int) -> Fate:
+        return fate if now < 20 * SECOND else Fate()
+
+    loop = Loop(replace(STEADY, await_login=True), until_signed_in)
+    loop.run(60 * SECOND)
+    assert loop.told(AttachRefused) == []
+    assert len(loop.told(AttachedEvent)) == 1
+    (troubled,) = loop.told(Troubled)
+    assert isinstance(troubled, Troubled)
+    assert "it may be a login or block page" in troubled.last
+
+
+@pytest.mark.parametrize("fate", [Fate(status=403), Fate(status=407), Fate(status=401)], ids=str)
+def test_refusals_are_not_waited_for(fate: Fate) -> None:
+    loop = Loop(replace(STEADY, await_login=True), lambda request, now: fate)
+    loop.run(60 * SECOND)
+    assert len(loop.told(AttachRefused)) == 1

@@ -153,3 +153,26 @@ def test_another_version_is_fatal() -> None:
 
 def test_a_body_that_is_not_text_can_be_quoted() -> None:
     assert judge(200, b"\xff\xfe<html>", 0).text.endswith("\ufffd\ufffd<html>")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_page"),
+    [
+        (302, b"", True),
+        (200, b" \n<!DOCTYPE HTML>\n<p>", True),
+        (200, b"<html lang=en>", True),
+        (511, b"<html>", True),
+        (200, b"hello", False),
+        (200, b"", False),
+        (404, b"<html>", False),
+        (403, b"<html>", False),
+    ],
+)
+def test_redirects_and_html_are_pages(status: int, body: bytes, is_page: bool) -> None:
+    assert judge(status, body, 0).is_page is is_page
+
+
+def test_the_title_of_a_page_is_quoted() -> None:
+    text = judge(200, b"<html><head>" + bytes(200) + b"<TITLE class=x>\n Sign\x1b in </title>", 0).text
+    assert text.endswith(": the page 'Sign in'")
+    assert judge(200, b"<html><title> </title>", 0).text.endswith(": an empty body") is False

@@ -146,6 +146,8 @@ class HttpExchanger:
             coding = response.headers.get("Content-Encoding", "identity")
             if coding.lower() != "identity":
                 body = f"a device on the path compresses answers ({coding:.20}) although they say no-transform".encode()
+            elif 300 <= response.status < 400 and "Location" in response.headers:
+                body = f"it leads to {response.headers['Location']}".encode("utf-8", "replace")  # no relay does
             return response.status, body, retry_after_us(response.headers)
         finally:
             if complete:

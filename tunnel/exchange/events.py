@@ -90,6 +90,7 @@ class AttachRefused(msgspec.Struct, frozen=True):
     status: int
     code: int
     text: str
+    is_page: bool = False  # a login page of another party, or the like, was answered
 
 
 class Troubled(msgspec.Struct, frozen=True):

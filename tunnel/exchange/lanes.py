@@ -307,6 +307,8 @@ class Lanes:
 
     def _refused_once(self, flight: Flight, request_id: int, status: int, outcome: Outcome, now: int) -> None:
         """Process a response that is neither ANSWER nor ATTACHED."""
+        if outcome.is_page and self._config.await_login is not None and not self._registration.was_attached:
+            outcome.verdict = Verdict.REPEAT if self._config.await_login else Verdict.FOREIGN
         verdict = outcome.verdict
         if outcome.too_many is not None and self._registration.was_attached:
             self._path.pace.refused(flight.sent_at_us(request_id), now, surely=outcome.too_many)
@@ -315,7 +317,7 @@ class Lanes:
             verdict = self._judge_foreign(flight, now)
         if verdict is Verdict.FATAL:
             self._close(flight, request_id)
-            self._refuse(AttachRefused(status, outcome.code, outcome.text))
+            self._refuse(AttachRefused(status, outcome.code, outcome.text, outcome.is_page))
         elif verdict is Verdict.STALE or (verdict is Verdict.UNKNOWN and flight is not self._attach):
             self._close(flight, request_id)
             self.attach_again(outbid=verdict is Verdict.STALE)

@@ -1,6 +1,7 @@
 """The meaning of an HTTP response for the exchange that it answers (7.9, 7.10), as data."""
 
 import enum
+import re
 
 import msgspec
 
@@ -59,11 +60,15 @@ _BY_STATUS: dict[int, Verdict] = {
 
 
 _NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these concern no form of a body
-
+_REDIRECTS = (301, 302, 303, 307, 308)
+_TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})<", re.IGNORECASE)
+_HTML = re.compile(rb"\s*(?:<!doctype html|<html|<head|<body)", re.IGNORECASE)
+_HEAD_BYTES = 4096  # of a page: its title is near its beginning
 _LOGIN = "it may be a login or block page: open the relay's URL in a browser"
 _BEHIND = "a proxy cannot reach the relay"
 _REASONS = {
     200: _LOGIN,
+    **dict.fromkeys(_REDIRECTS, _LOGIN),
     404: "check the path of the relay's URL",
     405: "something on the way allows no POST requests to this URL: check the path of the relay's URL",
     407: "a proxy asks for user and password",
@@ -85,6 +90,7 @@ class Outcome(msgspec.Struct):
     retry_after_us: int = 0
     may_be_form: bool = False  # another party refused, perhaps because of the form of the body
     too_many: bool | None = None  # another party refused because of the number of requests; False: perhaps
+    is_page: bool = False  # a redirect or an HTML page of another party, such as a login page
 
 
 def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
@@ -109,7 +115,9 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
             )
     verdict = _BY_STATUS.get(status, Verdict.REPEAT)
     size = _ADVICE_BYTES if status == 407 else _QUOTE_BYTES
+    is_page = False
     if message is EnvelopeError.NOT_OURS:
+        is_page = status in _REDIRECTS or (status in (200, 511) and _HTML.match(bytes(body[:_HEAD_BYTES])) is not None)
         quoted = _quote(body, size)
         text = f"HTTP {status}, but not from a relay{_explained(status, quoted)}: {quoted}"
     elif isinstance(message, EnvelopeError):
@@ -120,7 +128,14 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
         retry_after_us = min(retry_after_us, _AWAY_US_MAX)  # the relay may be back sooner than a proxy believes
     too_many = {_TOO_MANY_REQUESTS: True, _UNAVAILABLE: False}.get(status)
     may_be_form = message is EnvelopeError.NOT_OURS and status not in _NOT_FORM
-    return Outcome(verdict, text=text, retry_after_us=retry_after_us, may_be_form=may_be_form, too_many=too_many)
+    return Outcome(
+        verdict,
+        text=text,
+        retry_after_us=retry_after_us,
+        may_be_form=may_be_form,
+        too_many=too_many,
+        is_page=is_page,
+    )
 
 
 def _explained(status: int, quoted: str) -> str:
@@ -131,6 +146,13 @@ def _explained(status: int, quoted: str) -> str:
 
 
 def _quote(body: Buffer, size: int) -> str:
-    """Return the start of a foreign body on one line, without control characters, so that a terminal can show it."""
-    start = bytes(body[:size]).decode("utf-8", "replace")
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in start).split()) or "an empty body"
+    """Return the title of a foreign page, or the start of a foreign body, on one line and without control characters,
+    so that a terminal can show it."""
+    title = _TITLE.search(bytes(body[:_HEAD_BYTES]))
+    named = _on_one_line(title[1]) if title else ""
+    return f"the page {named!r}" if named else _on_one_line(bytes(body[:size])) or "an empty body"
+
+
+def _on_one_line(text: bytes) -> str:
+    shown = "".join(letter if letter.isprintable() else " " for letter in text.decode("utf-8", "replace"))
+    return " ".join(shown.split())

@@ -13,6 +13,7 @@ from tunnel import Attachment, LostError
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.stillness import STILL_S, until_still
+from tunnel_client.cli.attaching import add_wait_option, make_attachment, told_of_waiting
 from tunnel_client.cli.options import positive_seconds
 from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
@@ -44,13 +45,7 @@ LOOK_S = 1.0  # interval of the checks whether the relay still accepts us and an
 
 def add_serving_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that every serving command has."""
-    parser.add_argument(
-        "--wait",
-        type=_seconds,
-        default=30.0,
-        metavar="S",
-        help="seconds to try to reach the relay at the start (default: 30)",
-    )
+    add_wait_option(parser, 30.0)
     parser.add_argument(
         "--give-up-after",
         type=positive_seconds,
@@ -88,11 +83,11 @@ def run_serving(settings: RelaySettings, serving: Serving, arguments: argparse.N
 
 async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Namespace) -> int:
     try:
-        attachment = settings.attach(attach_timeout=arguments.wait)
+        attachment = make_attachment(settings, arguments)
     except ValueError as error:
         raise UsageError(str(error)) from None
     async with _stop_signals() as signals:
-        work = asyncio.get_running_loop().create_task(_serve(attachment, serving, signals, arguments.give_up_after))
+        work = asyncio.get_running_loop().create_task(_serve(attachment, serving, signals, arguments))
         try:
             await asyncio.wait([work, signals.cut], return_when=asyncio.FIRST_COMPLETED)
             return signals.cut.result() if signals.cut.done() else await work
@@ -102,12 +97,13 @@ async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Na
             await attachment.close()
 
 
-async def _serve(attachment: Attachment, serving: Serving, signals: "_Signals", give_up_s: float | None) -> int:
-    await attachment.start()
+async def _serve(attachment: Attachment, serving: Serving, signals: "_Signals", arguments: argparse.Namespace) -> int:
+    async with told_of_waiting(attachment, arguments):
+        await attachment.start()
     attachment.add_connection_listener(_Listener())
     async with serving(attachment) as served:
         signals.is_serving = True
-        failing = asyncio.get_running_loop().create_task(_fails(attachment, give_up_s))
+        failing = asyncio.get_running_loop().create_task(_fails(attachment, arguments.give_up_after))
         try:
             await asyncio.wait([failing, signals.finish], return_when=asyncio.FIRST_COMPLETED)
             if not signals.finish.done():

@@ -61,6 +61,7 @@ async def _exit(
             name=arguments.name,
             exit_handler=dialer,
             attach_timeout=None,
+            await_login=True,
             trace=trace,
         )
     except ValueError as error:

@@ -10,6 +10,7 @@ from typing import Any
 import tunnel
 from tunnel.command_line import CommandAdder
 from tunnel.exit_codes import OK
+from tunnel_client.cli.attaching import add_wait_option, attached
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.stdio import Input, Output
 from tunnel_client.places import Address, parse_target
@@ -35,13 +36,7 @@ def add(commands: CommandAdder) -> None:
         metavar="S",
         help="seconds for the target to answer (default: 30)",
     )
-    parser.add_argument(
-        "--wait",
-        type=positive_seconds,
-        default=30.0,
-        metavar="S",
-        help="seconds to try to reach the relay (default: 30)",
-    )
+    add_wait_option(parser, 30.0)
     add_relay_options(parser)
     parser.set_defaults(run=run, logs=False)
 
@@ -55,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _connect(settings: RelaySettings, target: Address, arguments: argparse.Namespace) -> int:
-    async with settings.attach(attach_timeout=arguments.wait) as attachment:
+    async with attached(settings, arguments) as attachment:
         try:
             reader, writer = await attachment.open_connection(target.host, target.port, timeout=arguments.timeout)
         except TimeoutError:

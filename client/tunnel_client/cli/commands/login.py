@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tunnel.command_line import CommandAdder, allows_insecure_http
 from tunnel.exit_codes import OK
-from tunnel_client.cli.options import add_insecure_http, positive_seconds
+from tunnel_client.cli.attaching import add_wait_option, attached, make_attachment
+from tunnel_client.cli.options import add_insecure_http
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import USER_TIMEOUT_S, RelaySettings, read_token
 
@@ -42,13 +43,7 @@ def add(commands: CommandAdder) -> None:
         help="PEM file with the authorities to trust instead of the system's; its path is stored as well",
     )
     add_insecure_http(parser)
-    parser.add_argument(
-        "--wait",
-        type=positive_seconds,
-        default=15.0,
-        metavar="S",
-        help="seconds to try to reach the relay (default: 15)",
-    )
+    add_wait_option(parser, 15.0)
     parser.add_argument("--no-check", action="store_true", help="store relay and token without trying them")
     parser.set_defaults(run=run)
 
@@ -65,14 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
     settings = RelaySettings(
         login.relay, login.token, proxy, ca or None, "poll", USER_TIMEOUT_S, insecure_http=insecure
     )
-    attachment = settings.attach(attach_timeout=arguments.wait)  # UsageError: a malformed URL or token
+    make_attachment(settings, arguments)  # UsageError: a malformed URL or token
     if not arguments.no_check:
 
-        async def attached() -> int:
-            async with attachment:
+        async def tried() -> int:
+            async with attached(settings, arguments):
                 return OK
 
-        one_task.run(attached())
+        one_task.run(tried())
     path = write_login(login)
     verdict = "not tried" if arguments.no_check else "which accepts the token"
     print(f"stored in {path}: {login.relay}, {verdict}", file=sys.stderr)

@@ -1,0 +1,83 @@
+"""The start of a command: how long it tries to reach the relay, and what it does when a login page answers instead."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import math
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import tunnel
+from tunnel_client.settings import RelaySettings
+
+__all__ = ["add_wait_option", "attached", "make_attachment", "told_of_waiting"]
+
+_LOOK_S = 0.1  # interval of the checks whether there is something to say
+
+
+def add_wait_option(parser: argparse.ArgumentParser, default_s: float) -> None:
+    """Add --wait, with the seconds that the command tries without it."""
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        nargs="?",
+        const=math.inf,
+        metavar="S",
+        help=f"try for S seconds to reach the relay at the start (default: {default_s:g}), also while a login page of "
+        "the network answers, which is an error without --wait; without S: for ever",
+    )
+    parser.set_defaults(wait_default=default_s)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: write --wait 60, or --wait at the end")
+    return seconds
+
+
+def make_attachment(settings: RelaySettings, arguments: argparse.Namespace) -> tunnel.Attachment:
+    """Create an attachment, not yet started, that tries for as long as --wait says."""
+    seconds = arguments.wait_default if arguments.wait is None else arguments.wait
+    timeout = None if seconds == math.inf else seconds
+    return settings.attach(attach_timeout=timeout, await_login=arguments.wait is not None)
+
+
+@asynccontextmanager
+async def told_of_waiting(attachment: tunnel.Attachment, arguments: argparse.Namespace) -> AsyncIterator[None]:
+    """While the block starts the attachment, print one line if --wait is given and no relay answers."""
+    if arguments.wait is None:
+        yield
+        return
+    telling = asyncio.ensure_future(_tell(attachment, arguments.wait))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await telling
+
+
+@asynccontextmanager
+async def attached(settings: RelaySettings, arguments: argparse.Namespace) -> AsyncIterator[tunnel.Attachment]:
+    """Attach as --wait says, and close the attachment after the block."""
+    attachment = make_attachment(settings, arguments)
+    async with AsyncExitStack() as stack:
+        async with told_of_waiting(attachment, arguments):
+            await stack.enter_async_context(attachment)
+        yield attachment
+
+
+async def _tell(attachment: tunnel.Attachment, seconds: float) -> None:
+    trouble = ""
+    while not trouble:
+        await asyncio.sleep(_LOOK_S)
+        trouble = attachment.stats().trouble
+    limit = "until a relay answers" if seconds == math.inf else f"for up to {seconds:g} s"
+    print(f"tunnel: no relay answers yet ({trouble}): trying {limit}", file=sys.stderr, flush=True)

@@ -1,0 +1,113 @@
+"""The start of a command behind a login page: an error that names the page, or a wait until it is gone."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.commands.test_connect import connect
+from tests.client.rig import TOKEN, Rig, greet
+from tests.support.proxies import splice
+from tunnel_client.cli.attaching import add_wait_option
+from tunnel_client.cli.main import main
+
+REDIRECT = b"HTTP/1.1 302 Found\r\nLocation: http://portal.example/sign-in\r\nContent-Length: 0\r\n"
+HTML = b"<!DOCTYPE html>\n<html><head><title>Hotel\n sign-in</title></head></html>"
+PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n" % len(HTML)
+PAGES = {
+    "a redirect": (REDIRECT, b"", "it leads to http://portal.example/sign-in"),
+    "a page": (PAGE, HTML, "the page 'Hotel sign-in'"),
+}
+every_page = pytest.mark.parametrize("page", PAGES)
+FOR_EVER = 1 << 30
+
+
+class Portal:
+    """Answers the first `pages` requests with a login page, and leads later connections to the relay."""
+
+    def __init__(self, rig: Rig, page: str, pages: int) -> None:
+        self.left = pages
+        self._answer = PAGES[page]
+        self._relay = rig.running.addresses[0]
+        self.url = f"http://127.0.0.1:{rig.serve(self._serve)}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            if self.left:
+                self.left -= 1
+                await reader.readuntil(b"\r\n\r\n")
+                head, body, _ = self._answer
+                writer.write(head + b"Connection: close\r\n\r\n" + body)
+                await writer.drain()
+                return
+            far_reader, far_writer = await asyncio.open_connection(self._relay.host, self._relay.port)
+            with contextlib.closing(far_writer):
+                await asyncio.gather(splice(reader, far_writer), splice(far_reader, writer))
+
+
+@pytest.mark.parametrize("command", [["connect", "a:1"], ["forward", "0:a:1"], ["proxy", "0"], ["login"]])
+@every_page
+def test_without_wait_it_is_an_error_that_names_the_page(
+    page: str, command: list[str], known: Rig, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    portal = Portal(known, page, FOR_EVER)
+    if command == ["login"]:
+        file = home / "token"
+        file.touch(0o600)
+        file.write_text(TOKEN)
+        assert main(["login", portal.url, "--token-file", str(file)]) == 3
+    else:
+        assert main([*command, "--relay", portal.url]) == 3
+    text = capsys.readouterr().err
+    assert "but not from a relay (it may be a login or block page: open the relay's URL in a browser)" in text
+    assert PAGES[page][2] in text
+    assert "sign in there and try again, or give --wait SECONDS to wait until it is gone" in text
+
+
+@pytest.mark.parametrize("wait", [["--wait", "60"], ["--wait"]])
+@every_page
+def test_with_wait_the_command_tries_until_the_page_is_gone(page: str, wait: list[str], rig: Rig, home: Path) -> None:
+    portal = Portal(rig, page, FOR_EVER)
+    target = f"127.0.0.1:{rig.serve(greet)}"
+    with connect(rig, target, "--relay", portal.url, *wait, stdin=subprocess.DEVNULL) as child:
+        assert child.stderr is not None
+        line = child.stderr.readline().decode().rstrip()
+        portal.left = 0
+        out, rest = child.communicate(timeout=60)
+    assert (child.returncode, out, rest) == (0, b"hello\n", b"")
+    assert line.startswith("tunnel: no relay answers yet (HTTP ")
+    assert PAGES[page][2] in line
+    assert line.endswith("): trying " + ("for up to 60 s" if wait[1:] else "until a relay answers"))
+
+
+@every_page
+def test_the_wait_ends(page: str, known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    portal = Portal(known, page, FOR_EVER)
+    assert main(["connect", "a:1", "--relay", portal.url, "--wait", "1.5"]) == 3
+    text = capsys.readouterr().err
+    assert "no relay answers at" in text
+    assert PAGES[page][2] in text
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [([], None), (["--wait", "0"], 0.0), (["--wait", "2.5"], 2.5), (["--wait"], math.inf)]
+)
+def test_the_option_has_a_number_or_stands_alone(given: list[str], seconds: float | None) -> None:
+    parser = argparse.ArgumentParser()
+    add_wait_option(parser, 30.0)
+    assert parser.parse_args(given).wait == seconds
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "nan", "8080:reports"])
+def test_a_wait_that_is_no_number_is_explained(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_wait_option(parser, 30.0)
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"--wait={text}"])
+    assert f"{text!r} is not a number of seconds: write --wait 60, or --wait at the end" in capsys.readouterr().err
