@@ -42,10 +42,10 @@ def attach(
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`.
 
     `url`: one URL, or several that lead to the same relay, for example through different ports. Links use them in turn,
-    exchanges use the first. `proxy`: "env" for the usual environment variables, None for no proxy, or a URL, which may
-    hold user and password; they are sent only after the proxy has asked for them. `ca`: a PEM file, or a directory of
-    them, with the authorities to trust instead of those that the operating system trusts. `cert`: a PEM file with
-    certificate and key, or a pair of files.
+    exchanges use the first. `proxy`: "env" for the usual environment variables, None or "none" for no proxy, or a URL,
+    which may hold user and password; they are sent only after the proxy has asked for them. `ca`: a PEM file, or a
+    directory of them, with the authorities to trust instead of those that the operating system trusts. `cert`: a PEM
+    file with certificate and key, or a pair of files.
 
     `carrier`: "poll" uses exchanges only. "auto" and "link" also try a link; "link" waits for the first try and repeats
     it more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it is lost, a
@@ -72,7 +72,6 @@ def attach(
     dialing, *others = (
         Dialing(one, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=is_exit, insecure_http=allowed) for one in urls
     )
-
     if await_login is not None:
         lanes = replace(lanes or LaneConfig(), await_login=await_login)
 
@@ -86,10 +85,9 @@ def attach(
             dialing, secret, random, name=name, config=lanes, eager=carrier == "link", links=links, others=others
         )
 
-    config = _endpoint_config(user_timeout, exit_handler)
     return Attachment(
         make,
-        config,
+        _endpoint_config(user_timeout, exit_handler),
         name=name,
         exit_handler=exit_handler,
         attach_timeout=attach_timeout,

@@ -100,7 +100,7 @@ def find_settings(
     return RelaySettings(
         url=url,
         token=token,
-        proxy=None if proxy in ("", "none") else proxy,
+        proxy=None if (proxy or "none").lower() == "none" else proxy,
         ca=ca or login.ca or None,
         carrier=carrier,
         user_timeout=user_timeout,

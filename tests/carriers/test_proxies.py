@@ -41,6 +41,7 @@ def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, bypa
     assert (choose_proxy(URL(url), "env") is None) == bypassed
     assert choose_proxy(URL(url), "http://named:1") is not None
     assert choose_proxy(URL(url), "none") is None
+    assert choose_proxy(URL(url), "None") is None
 
 
 def test_a_proxy_never_shows_its_password() -> None:

@@ -28,7 +28,7 @@ def choose_proxy(relay: URL, choice: str | None) -> Proxy | None:
 
     Raise ValueError, whose text contains no password, when the choice is not an HTTP proxy.
     """
-    text = None if choice == "none" else choice
+    text = None if choice is None or choice.lower() == "none" else choice
     if choice == "env":
         proxies = urllib.request.getproxies_environment()
         bypassed = _is_bypassed(relay, proxies.get("no", ""))

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     ca = os.path.abspath(arguments.ca) if arguments.ca else ""
     insecure = allows_insecure_http(arguments.insecure_http)
     login = Login(arguments.url, _token(arguments.token_file), arguments.proxy, ca, insecure)
-    proxy = None if login.proxy == "none" else login.proxy or "env"
+    proxy = None if login.proxy.lower() == "none" else login.proxy or "env"
     settings = RelaySettings(
         login.relay, login.token, proxy, ca or None, "poll", USER_TIMEOUT_S, insecure_http=insecure
     )
