@@ -1,0 +1,107 @@
+"""The README's first steps, line by line as they are written there, from an empty folder and home."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadtests.harness.ports import hold_port
+from loadtests.harness.tree import ROOT, python_path
+
+TIMEOUT_S = 60
+MODULES = {"tunnel": "tunnel_client", "tunnel-relay": "tunnel_servlet"}
+SERVING = ("serve", "forward", "proxy", "expose")
+ELSEWHERE = ("doctor", "run", "ssh")  # need hosts of other networks
+PORTS = {"5432:db": "0:db", "udp/5353:": "udp/0:", "proxy 1080": "proxy 0"}  # others may use them on this machine
+
+
+def lines() -> list[str]:
+    """The lines of the README's section on use that are commands or rules."""
+    section = (ROOT / "README.md").read_text().partition("## Use it")[2].partition("\n[docs/")[0]
+    blocks = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+class Shell:
+    """Runs the lines in a folder and a home of their own, with ports that are free."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        home = folder / "home"
+        home.mkdir()
+        variables = ("TUNNEL_RELAY", "TUNNEL_TOKEN", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "http_proxy", "https_proxy")
+        kept = {name: value for name, value in os.environ.items() if name not in variables}
+        self.environment = {**kept, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PYTHONPATH": python_path()}
+        with hold_port() as relay, hold_port() as admin:
+            self.ports = {":8080": f":{relay}", ":9080": f":{admin}"} | PORTS
+
+    def words(self, line: str) -> list[str]:
+        for ours, free in self.ports.items():
+            line = line.replace(ours, free)
+        program, *words = shlex.split(line, comments=True)
+        return [sys.executable, "-m", MODULES[program], *words]
+
+    def run(self, line: str) -> str:
+        """Run a command to its end; return its output."""
+        done = subprocess.run(
+            self.words(line), cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        return done.stdout
+
+    @contextlib.contextmanager
+    def serving(self, line: str) -> Iterator[None]:
+        """Start a command that serves, and end it with SIGTERM."""
+        started = subprocess.Popen(
+            self.words(line), cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, text=True
+        )
+        with started:
+            assert started.stderr is not None
+            try:
+                said = [started.stderr.readline()]
+                assert '"listening"' in said[0], f"{line}: {said[0]}"
+                yield
+            finally:
+                started.send_signal(signal.SIGTERM)
+                assert started.wait(TIMEOUT_S) == 0, line
+
+    def write_rules(self, rules: list[str]) -> None:
+        """Put the rules in place of those of the same names, and write free ports."""
+        file = self.folder / "relay.toml"
+        text = file.read_text()
+        for rule in rules:
+            name = rule.partition(" ")[0]
+            head, table, own = text.partition("[users.")
+            text = head + table + re.sub(rf"^{name} = .*$", rule, own, count=1, flags=re.MULTILINE)
+        for ours, free in self.ports.items():
+            text = text.replace(ours, free)
+        file.write_text(text)
+
+
+def test_every_line_works_as_it_is_written(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    found = lines()
+    rules = [line for line in found if re.match(r"(connect|services|listen) = ", line)]
+    commands = [line for line in found if line not in rules and not {*ELSEWHERE} & {*line.split()[:2]}]
+    assert [line.split()[1] for line in commands[:3]] == ["init", "serve", "login"]
+    with contextlib.ExitStack() as stack:
+        for line in commands:
+            name = line.split()[1]
+            if name in SERVING:
+                stack.enter_context(shell.serving(line))
+                continue
+            said = shell.run(line)
+            if name == "init":
+                shell.write_rules(rules)
+        stored = json.loads((tmp_path / "home" / ".config" / "tunnel" / "login.json").read_text())
+        assert stored["token"] == (tmp_path / "token").read_text().strip()
+        for name in ("forward", "proxy", "expose"):
+            assert f"{name} " in said
