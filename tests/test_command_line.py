@@ -72,7 +72,8 @@ def parser() -> CommandParser:
         (["user", "add", "--log", "debug"], "usage: x user add", "write --log before the name of the command, as in x"),
         (["user", "add", "--qqq"], "usage: x user add", "x user add: error: unrecognized"),
         (["--qqq", "serve"], "usage: x [-h]", "unrecognized arguments: --qqq; see x --help"),
-        (["srve"], "usage: x [-h]", "invalid choice: 'srve'"),
+        (["srve"], "usage: x [-h]", "invalid choice: 'srve' (choose from 'serve', 'user'): did you mean serve?; see x"),
+        (["q"], "usage: x [-h]", "invalid choice: 'q' (choose from 'serve', 'user'); see x --help"),
     ],
 )
 def test_an_unknown_argument_shows_the_usage_of_its_command(

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ __all__ = [
 
 _QUOTE_LETTERS = 300  # of an unexpected error, which may quote a page
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$")
+_WORD = re.compile(r"[\w-]+")
 _DUMB_TERMINALS = ("dumb", "unknown")
 
 
@@ -114,7 +117,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage of this very command and the message, and exit with code 2."""
-        super().error(f"{message}; see {self.prog} --help")
+        choice = _CHOICE.search(message)
+        near = difflib.get_close_matches(choice[1], _WORD.findall(choice[2]), n=1) if choice else []
+        guess = f": did you mean {near[0]}?" if near else ""
+        super().error(f"{message}{guess}; see {self.prog} --help")
 
     def parse_known_args(  # type: ignore[override]  # the namespace is never of another class
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -29,6 +29,8 @@ PROTOCOLS = ("tcp", "udp")  # a specification may begin with one and a slash; th
 
 _PROTOCOL = re.compile(r"([a-z]+)/(.*)")
 _PART = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::|$)")
+_URL = re.compile(r"(https?)://([^/?#@]+)(?:/.*)?")
+_URL_PORTS = {"http": 80, "https": 443}
 _HOST_BYTES_MAX = 255  # docs/PROTOCOL.md, 2.1
 _PORT_MAX = 65535
 _LOOPBACK = "127.0.0.1"
@@ -115,8 +117,32 @@ def parse_target(text: str) -> Address:
         return Address(_host(text, text, _TARGET_FORM))
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or not _is_port_from(port, 1) or (":" in bare and bare == host):
-        raise UsageError(f"{_quoted(text)} is not a target: {_TARGET_FORM}")
+        raise UsageError(f"{_quoted(text)} is not a target: {_TARGET_FORM}{_guessed_target(text)}")
     return Address(_host(bare, text, _TARGET_FORM), int(port))
+
+
+def _guessed_target(text: str) -> str:
+    """Return a question that names the target that the user may have meant; empty if that is not evident."""
+    found = _URL.fullmatch(text)
+    if found:
+        scheme, place = found.groups()
+        place = place if _is_port(place.rpartition(":")[2]) else f"{place}:{_URL_PORTS[scheme]}"
+        return f"; did you mean {_quoted(place)}?"
+    host, _, port = text.rpartition(":")
+    if _is_port_from(port, 1) and _is_ipv6(host):
+        return f"; did you mean {_quoted(f'[{host}]:{port}')}?"
+    if _is_ipv6(text.strip("[]")):
+        return f"; the port is missing: did you mean {_quoted('[' + text.strip('[]') + ']:PORT')}?"
+    if port and not _is_port(port) and ":" not in host:
+        return f"; {_quoted(port)} is not a port number"
+    return ""
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
 
 
 def parse_service(text: str) -> str:

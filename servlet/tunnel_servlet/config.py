@@ -132,7 +132,7 @@ class ServiceLimits:
     """Connections of one exit, including those that it is still dialling. Each user may have as many as leave the same
     number free."""
     drain_seconds: float = 60
-    """How long SIGTERM waits for connections to end."""
+    """The longest time that SIGTERM waits for connections to end."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -163,3 +163,23 @@ def test_an_error_names_the_wrong_part_and_the_form_that_was_expected_there(
 
 def test_the_name_of_a_service_is_returned_as_it_is() -> None:
     assert parse_service("team/reports") == "team/reports"
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"),
+    [
+        ("::1:22", "; did you mean '[::1]:22'?"),
+        ("fd00::1", "; the port is missing: did you mean '[fd00::1]:PORT'?"),
+        ("[::1]", "the port is missing: did you mean '[::1]:PORT'?"),
+        ("fd00::a", "the port is missing: did you mean '[fd00::a]:PORT'?"),
+        ("http://db/x", "did you mean 'db:80'?"),
+        ("https://db", "did you mean 'db:443'?"),
+        ("https://db:8443/", "did you mean 'db:8443'?"),
+        ("db:http", "; 'http' is not a port number"),
+        ("db:", "is not a target: write HOST:PORT"),
+    ],
+)
+def test_a_target_that_was_nearly_right_is_guessed(text: str, guess: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target(text)
+    assert guess in str(caught.value)

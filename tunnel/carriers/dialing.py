@@ -153,7 +153,9 @@ def _tls_context(ca: str | None, cert: str | Sequence[str] | None) -> ssl.SSLCon
         else:
             context = ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"ca={ca!r} cannot be used: {error}: name a PEM file, or a directory of them") from None
+        raise ValueError(
+            f"ca={ca!r} cannot be used: {error.strerror or error}: name a PEM file, or a directory of them"
+        ) from None
     if cert is not None:
         files = [cert] if isinstance(cert, str) else list(cert)
         try:
