@@ -52,13 +52,20 @@ class GrantTable:
         self._is_open = is_open
         self._rulesets: dict[str, Ruleset] = {}
 
-    def widened(self, rules: Iterable[Rule], *, is_open: bool = False, allows_all: bool = False) -> "GrantTable":
-        """Return a copy with more rules for every user, or one that allows everything (`allows_all`).
+    def widened(
+        self,
+        rules: Iterable[Rule],
+        *,
+        is_open: bool = False,
+        allows_services: bool = False,
+        allows_all: bool = False,
+    ) -> "GrantTable":
+        """Return a copy with more rules for every user, with all services (`allows_services`), or that allows all.
 
-        `is_open`: every client of the relay is the same user, who may reach and offer all services.
+        `is_open`: every client of the relay is the same user.
         """
         everyone = msgspec.structs.replace(self._everyone, connect=(*self._everyone.connect, *rules))
-        if is_open:
+        if allows_services:
             everyone = msgspec.structs.replace(everyone, services=(_ANY,), listen=(_ANY,))
         return GrantTable(self._users, everyone, resolvable=self._resolvable, allows_all=allows_all, is_open=is_open)
 
@@ -113,14 +120,15 @@ class GrantTable:
 
         `key`: "connect", "services" or "listen"; `value`: the rule or the name that is missing.
         """
-        if self._is_open:
+        if self._is_open and key == "connect":
             return f"starting the relay with --allow {value} would allow it"
-        own = self._users.get(user, Grant())
+        own = self._everyone if self._is_open else self._users.get(user, Grant())
         present = [rule.text for rule in own.connect] if key == "connect" else list(getattr(own, key))
         line = f"{key} = [{', '.join(map(_toml_text, [*present, value]))}]"
         if len(line) > _LINE_LETTERS_MAX:
             line = f"{key} = [..., {_toml_text(value)}]"
-        return f"under {user_table(user)} in the relay's configuration, this line would allow it: {line}"
+        table = "[everyone]" if self._is_open else user_table(user)
+        return f"under {table} in the relay's configuration, this line would allow it: {line}"
 
     def may_listen(self, user: str, name: str) -> bool:
         """Whether the user may listen under the name (2.8)."""

@@ -91,7 +91,7 @@ def try_rule(arguments: argparse.Namespace) -> int:
     config = load_config(config_file(arguments), Overrides(allow=tuple(arguments.allow), is_open=arguments.open))
     target = _read_target(arguments.target)
     users = dict.fromkeys([*config.tokens.users, *config.grants.users])
-    if arguments.name not in users and not arguments.open:
+    if arguments.name not in users and arguments.name != OPEN_USER:
         names = f"the users are {', '.join(users)}" if users else "there are no users yet"
         advice = f"{similar_name(arguments.name, users)}{names}"
         raise ConfigError(f"no user {arguments.name} has a token or rules in {config_file(arguments)}: {advice}")

@@ -58,15 +58,15 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     overrides = overrides or Overrides()
     config = _load_file(file) if file else RelayConfig()
     rules = _parse(parse_rule, overrides.allow, "--allow")
-    allows_all = overrides.is_open and not rules and not file
-    grants = config.grants.widened(rules, allows_all=allows_all)
-    if overrides.is_open:
-        if not grants.allows_anything(OPEN_USER):
-            raise ConfigError(
-                f'--open: {file} allows the clients of an open relay nothing: add connect = ["HOST:PORT"] under '
-                "[everyone], or name targets with --allow; without a file, --open allows everything"
-            )
-        grants = config.grants.widened(rules, is_open=True, allows_all=allows_all)
+    is_open = overrides.is_open
+    grants = config.grants.widened(
+        rules, is_open=is_open, allows_services=is_open and not file, allows_all=is_open and not rules and not file
+    )
+    if is_open and not grants.allows_anything(OPEN_USER):
+        raise ConfigError(
+            f'--open: {file} allows the clients of an open relay nothing: add connect = ["HOST:PORT"] under '
+            "[everyone], or name targets with --allow; without a file, --open allows everything"
+        )
     return replace(
         config,
         listen=_parse(parse_address, overrides.listen, "--listen") or config.listen,

@@ -110,8 +110,8 @@ def _add_open(parser: argparse.ArgumentParser) -> None:
         "--open",
         action="store_true",
         help="accept clients without a token, as the user open; only if the relay listens on loopback alone. They may "
-        "reach and offer every service, and reach what the rules allow, or every target if there is neither a "
-        "configuration file nor --allow",
+        "do what --allow and [everyone] in the configuration allow; without a configuration file, they may use every "
+        "service, and without --allow every target",
     )
 
 

@@ -123,7 +123,7 @@ def test_a_target_that_no_rule_can_allow_is_denied_without_a_line(host: str) -> 
 
 
 def test_an_open_relay_allows_services_beside_rules_for_targets() -> None:
-    table = GrantTable().widened([parse_rule("web:80")], is_open=True)
+    table = GrantTable().widened([parse_rule("web:80")], is_open=True, allows_services=True)
     assert isinstance(table.authorise("open", REPORTS), Hand)
     assert table.may_listen("open", "reports")
     denied = table.authorise("open", DB)
@@ -131,3 +131,9 @@ def test_an_open_relay_allows_services_beside_rules_for_targets() -> None:
     assert denied.text == (
         "no rule allows db.internal:5432; starting the relay with --allow db.internal:5432 would allow it"
     )
+
+
+def test_an_open_relay_without_services_prints_the_line_for_everyone() -> None:
+    denied = GrantTable(everyone=Grant(services=("x",))).widened([], is_open=True).authorise("open", REPORTS)
+    assert isinstance(denied, Deny)
+    assert denied.text.endswith(f'under [everyone] {HERE} services = ["x", "reports"]')

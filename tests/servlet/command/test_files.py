@@ -67,15 +67,6 @@ def test_open_allows_everything_unless_rules_are_given() -> None:
     assert policy.may_listen("open", "reports")
 
 
-def test_an_open_relay_obeys_the_rules_of_its_file(file: Path) -> None:
-    grants = load_config(str(file), Overrides(is_open=True)).grants
-    assert not grants.rules_of("open").check_target("db.internal", 5432).allowed
-    file.write_text("[everyone]\nconnect = ['db.internal:5432']\n")
-    grants = load_config(str(file), Overrides(is_open=True)).grants
-    assert grants.rules_of("open").check_target("db.internal", 5432).allowed
-    assert not grants.rules_of("open").check_target("web", 80).allowed
-
-
 def test_two_users_of_an_open_relay_are_bound_by_the_rules_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "relay.toml"
     path.write_text("[everyone]\nconnect = ['web:80']\nlisten = ['reports']\n[users.ann]\nconnect = ['db:5432']\n")

@@ -165,7 +165,7 @@ def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFi
             ["rule", "check", "anm", "x:1"],
             "no user anm has a token or rules in relay.toml: did you mean ann? the users",
         ),
-        (["serve", "--open", "--listen", "::1:0"], "--listen: '::1:0' is not an address: put brackets around IPv6"),
+        (["serve", "--listen", "::1:0"], "--listen: '::1:0' is not an address: put brackets around IPv6"),
         (["serve", "--allow", "db"], "--allow: 'db' is not a rule: write HOST:PORT"),
         (["user", "revoke", "ann", "--key", "00000000"], "no token with the key id 00000000: the key ids of ann are "),
         (["user", "add", "a:b"], "is not a user name"),
@@ -222,6 +222,7 @@ def test_check_reports_listeners_without_tls(made: str, capsys: pytest.CaptureFi
     Path("relay.toml").write_text(text.replace("[users.ann]", "[users.anm]"))
     assert main(["check"]) == 0
     assert "note: anm has rules but no token: did you mean ann? run" in capsys.readouterr().err
+    Path("relay.toml").write_text(text.replace("[users.ann]", "[everyone]\nservices = ['x']\n[users.anm]"))
     assert main(["check", "--open"]) == 0
     assert "note: with --open, the rules of anm are not used: only [everyone]" in capsys.readouterr().err
     Path("relay.toml").write_text(text)
