@@ -122,7 +122,9 @@ def test_an_unknown_carrier_is_explained(monkeypatch: pytest.MonkeyPatch) -> Non
         find_settings(relay="https://x", carrier="dove")
 
 
-@pytest.mark.parametrize(("proxy", "used"), [("", None), ("none", None), ("NONE", None), (None, None), ("http://p:1", "http://p:1")])
+@pytest.mark.parametrize(
+    ("proxy", "used"), [("", None), ("none", None), ("NONE", None), (None, None), ("http://p:1", "http://p:1")]
+)
 @pytest.mark.usefixtures("home")
 def test_a_program_may_name_a_proxy_or_forbid_one(proxy: str | None, used: str | None) -> None:
     assert find_settings(relay="https://x", proxy=proxy).proxy == used
