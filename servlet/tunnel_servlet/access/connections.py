@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
 
-__all__ = ["Connections", "LogLimiter", "Place", "source_of"]
+__all__ = ["Connections", "LineBudget", "LogLimiter", "Place", "source_of"]
 
 _SECOND_US = 1_000_000
 _SOURCES_MAX = 10_000  # kinds and sources of log lines that are remembered
@@ -39,6 +39,25 @@ class LogLimiter:
         if len(self._passed) > _SOURCES_MAX:
             self._passed.popitem(last=False)
         return True
+
+
+class LineBudget:
+    """Lets a number of lines about each user pass in a second, and counts those that it leaves out."""
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._seconds: OrderedDict[str, tuple[int, int, int]] = OrderedDict()  # its begin, lines, lines left out
+
+    def take(self, user: str, now: int) -> int | None:
+        """Return None if a line about this user must be left out, else how many were left out before it."""
+        began_us, lines, left_out = self._seconds.pop(user, (now, 0, 0))
+        if now - began_us >= _SECOND_US:
+            began_us, lines = now, 0
+        passes = lines < self._per_second
+        self._seconds[user] = began_us, lines + passes, 0 if passes else left_out + 1
+        if len(self._seconds) > _SOURCES_MAX:
+            self._seconds.popitem(last=False)
+        return left_out if passes else None
 
 
 class Connections:

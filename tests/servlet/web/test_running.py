@@ -290,3 +290,18 @@ async def test_two_users_only_this_machine_may_drain_the_relay(remote: str, stat
         match = await app.router.resolve(request)
         response = await match.handler(request)
         assert (response.status, drained) == (status, [None] if status == 202 else [])
+
+
+@in_loop
+async def test_two_users_a_flood_of_requests_does_not_fill_the_log() -> None:
+    with capture_logs() as logs:
+        async with relay() as running, Client(running, "bob") as flood, Client(running) as victim:
+            await flood.attach(1)
+            await victim.attach(2)
+            packets = [connect(each) for each in range(1, 301)]
+            assert (await flood.post(exchange_body(flood.epoch, 1, *packets))).status == 200
+            await victim.post(exchange_body(victim.epoch, 1, connect(7), seed=2))
+            assert running.relay.host.switch.stats().counters.connects == 301
+    lines = [line["user"] for line in logs if line["event"] == "connect"]
+    assert lines.count("bob") < 300
+    assert lines.count("ann") == 1
