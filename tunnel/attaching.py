@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from tunnel.attachment import ATTACH_TIMEOUT_S, LINGER_S, Attachment
@@ -62,16 +63,12 @@ def attach(
 
     Raise ValueError when an argument is wrong.
     """
-    if carrier not in CARRIERS:
-        raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
     from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
 
     urls = [url] if isinstance(url, str) else list(url)
-    _require_some(links, urls)
-    is_exit, allowed = exit_handler is not None, insecure_http
-    dialing, *others = (
-        Dialing(one, token=token, proxy=proxy, ca=ca, cert=cert, is_exit=is_exit, insecure_http=allowed) for one in urls
-    )
+    _require_known(carrier, links, urls)
+    dial = partial(Dialing, token=token, proxy=proxy, ca=ca, cert=cert, insecure_http=insecure_http)
+    dialing, *others = (dial(one, is_exit=exit_handler is not None) for one in urls)
     if await_login is not None:
         lanes = replace(lanes or LaneConfig(), await_login=await_login)
 
@@ -96,7 +93,9 @@ def attach(
     )
 
 
-def _require_some(links: int, urls: Sequence[str]) -> None:
+def _require_known(carrier: str, links: int, urls: Sequence[str]) -> None:
+    if carrier not in CARRIERS:
+        raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
     if not 1 <= links <= _LINKS_MAX or not urls:
         raise ValueError(
             f"an attachment has from 1 to {_LINKS_MAX} links and at least one URL, not {links} links, {len(urls)} URLs"
