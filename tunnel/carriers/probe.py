@@ -179,7 +179,8 @@ class Prober:
         self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: CountedSession | None = None
     ) -> Reply:
         """Repeat the newest exchange of the lane. A relay answers with another serial, a cache with the same one."""
-        return await self._send(_padding(size), lane, own.session if own else self._session, hold_s=hold_s)
+        padding = _padding(size - (_FORM_BYTES if self.is_multipart else 0))
+        return await self._send(padding, lane, own.session if own else self._session, hold_s=hold_s)
 
     async def ask(self, size: int, *, lane: int = 0) -> Reply:
         """Send a body of about `size` bytes full of questions. The answers wait at the relay, which sends few of them.
@@ -188,7 +189,8 @@ class Prober:
         relays.
         """
         self._numbers[lane] = self._numbers.get(lane, 0) + 1
-        questions = [_question() for _ in range(max(1, (size - EXCHANGE_BYTES) // _QUESTION_BYTES))]
+        room = size - EXCHANGE_BYTES - (_FORM_BYTES if self.is_multipart else 0)
+        questions = [_question() for _ in range(max(1, room // _QUESTION_BYTES))]
         payload = b"".join(encode_packets(questions))
         return await self._send(payload, lane, self._session, answer_bytes=_ONE_ANSWER_BYTES)
 
@@ -270,6 +272,10 @@ class Prober:
         return await ask_link(self.dialing, identity, list(encode_packets(packets)), seconds)
 
     # requests that hops answer themselves
+
+    async def page(self) -> Reply:
+        """Ask for the relay's resource as a browser would, without the token."""
+        return await self._get({})
 
     async def big_head(self) -> Reply:
         """Send a header that is too large for most servers, without the token. The first hop that minds answers."""
@@ -380,6 +386,9 @@ def _as_part(body: bytes) -> bytes:
     """Return the body as the only file of a form."""
     head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="body"; filename="body"\r\nContent-Type: {OCTETS}'
     return head.encode() + b"\r\n\r\n" + body + f"\r\n--{_BOUNDARY}--\r\n".encode()
+
+
+_FORM_BYTES = len(_as_part(b""))
 
 
 def _explain(reply: Reply, found: Message | EnvelopeError, data: bytes) -> None:

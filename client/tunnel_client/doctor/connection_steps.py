@@ -1,6 +1,7 @@
 """The steps that find out how the path treats connections: reuse, requests at once, waiting and idleness."""
 
 import asyncio
+import time
 
 import msgspec
 
@@ -16,8 +17,14 @@ HELD_S = 1.0
 _REUSES = 2
 _HOLD_LANE, _IDLE_LANE = 5, 6
 _ACCIDENTS = 2  # of the requests that wait together, where others fail as well
+_SETTLE_S_MAX = 0.5
 _SETTLE_S = 0.1  # in which a hop notices that connections were closed
 _ENOUGH = 4  # requests at once: two to send, one to wait for data, and one to spare
+_TURN_S_MIN = 0.03  # faster exchanges depend on the processor more than on hops
+_TURN_S_MAX = 1.0  # on slower paths it would take too long to tell a rate from the delay
+TURNS_S = 1.0
+_TURNS = 3  # exchanges of each lane
+_TURNS_PART = 0.4  # of the rate that all lanes together would have if no hop delayed them
 _TOGETHER = 3  # connections that the two last steps open at the same time, and one to spare
 _DRAINS = 20
 _EMPTY_BYTES = 256  # an answer without packets is smaller
@@ -64,9 +71,10 @@ async def examine_at_once(report: Report, trials: Trials) -> None:
     if not found.answered:
         text = f"no request may wait for {found.held_s:g} s ({tallied(found.others)})"
         report.add("at once", Verdict.SKIPPED, text)
-    elif found.prompt == _PULLS[0]:
+    elif found.prompt == min(_PULLS[0], trials.lanes):
         text = f"{found.prompt} requests may wait at once (more were not tried)"
         report.add("at once", Verdict.OK, text, requests=found.prompt)
+        await _examine_turns(report, trials, found.prompt)
     elif any(reply.status == 429 for reply in found.others):
         text = f"a hop limits the rate: {found.answered} of {count} requests that came together passed, others got "
         text += described(found.others[0])
@@ -76,6 +84,27 @@ async def examine_at_once(report: Report, trials: Trials) -> None:
         report.add("at once", Verdict.SKIPPED, f"requests fail here in any case ({tallied(found.others)})")
     else:
         _few_at_once(report, trials, found)
+
+
+async def _examine_turns(report: Report, trials: Trials, count: int) -> None:
+    """Find out whether a hop delays requests that come too fast: then more at once are no faster than one."""
+    if trials.pause_s or not _TURN_S_MIN < trials.median_s < _TURN_S_MAX or count == 1:
+        return
+    began = time.monotonic()
+    ends = began + max(TURNS_S, _TURNS * trials.median_s)
+
+    async def push(lane: int) -> int:
+        passed = 0
+        while time.monotonic() < ends:
+            passed += (await trials.once(trials.prober.exchange(lane=lane), is_test=True)).kind == "answer"
+        return passed
+
+    passed = sum(await asyncio.gather(*(push(lane) for lane in range(count))))
+    rate = passed / (time.monotonic() - began)
+    if rate * trials.median_s < _TURNS_PART * count:
+        text = f"a hop lets about {rate:.0f} requests per second pass and delays the others"
+        advice = "ask its operator for a higher rate for the relay"
+        report.add("rate limit", Verdict.NOTE, text, advice, requests_per_s=round(rate, 1))
 
 
 class _Together(msgspec.Struct):
@@ -91,7 +120,7 @@ async def _pull_together(trials: Trials, count: int) -> _Together:
     prober = trials.prober
     assert prober.attached is not None
     await prober.reconnect()
-    await asyncio.sleep(max(_SETTLE_S, trials.worst_s))
+    await asyncio.sleep(max(_SETTLE_S, min(trials.worst_s, _SETTLE_S_MAX)))
     held_s = min(HELD_S + count * trials.pause_s, prober.attached.hold_ms_max / 1e3)
     latest_s = 1.75 * held_s + 2 * trials.worst_s
 

@@ -49,7 +49,7 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
     examine_proxy(report, settings, str(dialing.proxy or ""))
     async with Prober(dialing) as prober:
         trials = Trials(prober)
-        if await examine_relay(report, trials, settings.ca):
+        if await examine_relay(report, trials, settings.ca, settings.proxy):
             await _examine_all(report, settings, trials, watch_seconds)
             if target is not None and report.exit_code == OK:
                 await examine_target(report, settings, target)

@@ -1,7 +1,9 @@
 """The steps that find out which hops stand on the path, and how many relays answer at its end."""
 
 import asyncio
+from collections.abc import Sequence
 
+from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import Prober, Reply
 from tunnel.exit_codes import UNREACHABLE
 from tunnel_client.doctor.findings import Report, Verdict
@@ -12,28 +14,51 @@ __all__ = ["examine_hops", "examine_relays", "recognise"]
 
 _ATTACHES = 4  # on connections of their own: enough to meet the same relay again where two answer by turns
 _ATTACHES_MAX = 8
+_NOWHERE = "http://tunnel-doctor.invalid"  # no such name exists (RFC 6761): a proxy answers with a page of its own
+PAGE_S = 3.0  # enough for a proxy that asks its name server first
 _VIA = ("via", "x-cache")
 
 
-async def recognise(trials: Trials, reply: Reply | None) -> list[Reply]:
+async def recognise(trials: Trials, reply: Reply | None, proxy: str | None = None) -> list[Reply]:
     """Note in `trials` the products that name themselves, and return the replies that show it.
 
     Two requests ask for an answer of the hops themselves: one with a header that is too large, one with an expectation
-    that no server can meet. Neither carries the token.
+    that no server can meet. A forward proxy, which `proxy` names as in the settings, is also asked for a host that
+    exists nowhere. None of these requests carries the token.
     """
     if reply is None:
         return []
     prober = trials.prober
-    replies = [reply]
-    asking = (trials.once(work(), is_test=True) for work in (prober.odd_expectation, prober.big_head))
-    replies += await asyncio.gather(*asking)
+    expectation, head, outside = await asyncio.gather(
+        trials.once(prober.odd_expectation(), is_test=True),
+        trials.once(prober.big_head(), is_test=True),
+        _ask_proxy(trials, proxy),
+    )
+    replies = [reply, expectation, head]
+    trials.writers = _names(replies)
+    trials.products = _names([*replies, outside] if outside is not None else replies)
+    is_mute = expectation.status == 417 and not expectation.headers.get("server") and not expectation.bytes
+    if not trials.products and is_mute and head.kind == "lost":
+        trials.products = ["Varnish (by its behaviour)"]
+    return replies
+
+
+def _names(replies: Sequence[Reply]) -> list[str]:
     names: dict[str, None] = {}
     for each in replies:
         page = each.page if each.kind == "foreign" else ""
         names.update(dict.fromkeys(products_in(each.headers, page)))
     plain = {name.split(" ")[0] for name in names if " " in name}
-    trials.products = [name for name in names if name not in plain]  # "nginx 1.22.1" says more than "nginx"
-    return replies
+    return [name for name in names if name not in plain]  # "nginx 1.22.1" says more than "nginx"
+
+
+async def _ask_proxy(trials: Trials, proxy: str | None) -> Reply | None:
+    if proxy is None or trials.prober.dialing.proxy is None:
+        return None
+    async with Prober(Dialing(_NOWHERE, proxy=proxy)) as stranger:
+        if stranger.dialing.proxy is None:
+            return None  # the environment excludes this host
+        return await trials.once(stranger.page(), PAGE_S, is_test=True)
 
 
 def examine_hops(report: Report, trials: Trials, replies: list[Reply]) -> None:

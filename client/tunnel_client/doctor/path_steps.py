@@ -135,6 +135,9 @@ def examine_reliability(report: Report, trials: Trials) -> None:
         text = f"the relay answered all {trials.made} exchanges"
         report.add("reliability", Verdict.OK, text, failed=0, made=trials.made)
         return
-    text = f"{len(failed)} of {trials.made} exchanges were not answered by the relay ({tallied(failed)})"
+    number = (
+        f"one of {trials.made} exchanges was" if len(failed) == 1 else f"{len(failed)} of {trials.made} exchanges were"
+    )
+    text = f"{number} not answered by the relay ({tallied(failed)})"
     advice = "lost exchanges are repeated, which costs time"
     report.add("reliability", Verdict.NOTE, text, advice, failed=len(failed), made=trials.made)

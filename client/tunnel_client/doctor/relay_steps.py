@@ -41,13 +41,16 @@ _FAILURES = {
 }
 
 
-async def examine_relay(report: Report, trials: Trials, ca: str | None = None) -> bool:
-    """Find out whether a relay answers and accepts us. Return whether exchanges are possible."""
+async def examine_relay(report: Report, trials: Trials, ca: str | None = None, proxy: str | None = None) -> bool:
+    """Find out whether a relay answers and accepts us. Return whether exchanges are possible.
+
+    `ca` and `proxy` are as in the settings.
+    """
     prober = trials.prober
     failures, strangers, reply = await _attach(prober)
-    replies = await recognise(trials, reply)
+    replies = await recognise(trials, reply, proxy)
     if prober.dialing.tls is not None:
-        devices = [name for name in trials.products if name.startswith(_FORWARD_PROXIES)]
+        devices = [name for name in trials.writers if name.startswith(_FORWARD_PROXIES)]
         await examine_certificate(report, prober, failures, devices if prober.dialing.proxy else [], ca)
     if reply is not None and prober.attached is not None:
         _found(report, reply, failures, strangers)

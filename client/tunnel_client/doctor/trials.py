@@ -19,7 +19,8 @@ class Trials:
 
     `median_s` is the time of an exchange. `pause_s` is the least time between two requests, once a rate limit is
     known; `failed` has the exchanges that a working path would have answered. `requests_max` is the number of requests
-    that pass at once, or 0 if no limit was found. `products` names the hops that were recognised.
+    that pass at once, or 0 if no limit was found. `products` names the hops that were recognised, `writers`
+    those of them that can write into answers.
     """
 
     prober: Prober
@@ -30,6 +31,13 @@ class Trials:
     pause_s: float = 0.0
     requests_max: int = 0
     products: list[str] = field(default_factory=list)
+    writers: list[str] = field(default_factory=list)
+
+    @property
+    def lanes(self) -> int:
+        """The number of exchanges that the relay takes at once."""
+        assert self.prober.attached is not None
+        return self.prober.attached.lanes
 
     async def once(
         self, work: Coroutine[object, object, Reply], seconds: float = ANSWER_S, *, is_test: bool = False

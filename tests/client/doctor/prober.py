@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class _Own:
 class Played:
     """`attaching`: the outcomes of `attach`, one after the other. `caches`: a hop repeats the first answer it saw.
     `path`: what all other requests find. `epochs`: those of the relays that answer on new connections.
-    `reuses`: whether a connection carries several exchanges.
+    `reuses`: whether a connection carries several exchanges. `delay_s`: how long a plain exchange takes.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Played:
         epochs: Sequence[int] = (),
         link: str = "",
         reuses: bool = True,
+        delay_s: float = 0.0,
         url: str = "http://relay.invalid",
         token: str | None = "tnl_x",
         proxy: str | None = None,
@@ -90,6 +92,7 @@ class Played:
         self._epochs = list(epochs)
         self._link = link
         self._reuses = reuses
+        self._delay_s = delay_s
         self._serial = 0
         self._cached: Reply | None = None
 
@@ -117,6 +120,8 @@ class Played:
         self._cached = None
         if own is not None:
             own.opened += own.opened == 0 or not self._reuses
+        if self._delay_s and not hold_s:
+            await asyncio.sleep(self._delay_s)
         found = self._find("exchange", size, hold_s, lane)
         return found or self._of_lane()
 

@@ -49,6 +49,19 @@ def test_late_answers_show_a_queue() -> None:
     assert "only one request passes at once; the others wait until" in finding(report, "at once").text
 
 
+@pytest.mark.parametrize(("together_s", "is_limited"), [(0.001, False), (0.3, True)])
+def test_a_hop_that_delays_requests_is_found_where_more_at_once_are_no_faster(
+    monkeypatch: pytest.MonkeyPatch, together_s: float, is_limited: bool
+) -> None:
+    monkeypatch.setattr("tunnel_client.doctor.connection_steps.TURNS_S", 0.1)
+    report, played = Report(""), Played(delay_s=together_s)
+    found = trials(played)
+    found.median_s = found.worst_s = 0.05
+    run(examine_at_once(report, found))
+    steps = [one.step for one in report.findings]
+    assert ("rate limit" in steps) == is_limited
+
+
 def test_a_path_on_which_no_request_may_wait_is_not_judged() -> None:
     found = finding(at_once(Played(path=lambda asked: foreign(504) if asked.hold_s else None)), "at once")
     assert found.verdict is Verdict.SKIPPED

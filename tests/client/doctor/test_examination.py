@@ -27,6 +27,7 @@ def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.doctor.path_steps.WITHHELD_S", 0.3)
     monkeypatch.setattr("tunnel_client.doctor.connection_steps.HELD_S", 0.2)
     monkeypatch.setattr("tunnel_client.doctor.relay_steps.PAUSE_S_MAX", 0.0)
+    monkeypatch.setattr("tunnel_client.doctor.hop_steps.PAGE_S", 0.5)
     monkeypatch.setenv("TUNNEL_TOKEN", TOKEN)
 
 

@@ -58,6 +58,11 @@ def test_hops_without_a_known_name() -> None:
     assert finding(hops(relay_says(), big_head=Reply("lost", 0, "", 0, {})), "hops").verdict is Verdict.OK
 
 
+def test_varnish_that_pipes_is_known_by_its_behaviour() -> None:
+    report = hops(relay_says(), odd_expectation=foreign(417), big_head=Reply("lost", 0, "", 0, {}))
+    assert finding(report, "hops").data["products"] == ["Varnish (by its behaviour)"]
+
+
 def test_http_1_0_is_noted() -> None:
     reply = relay_says()
     reply.http = "1.0"

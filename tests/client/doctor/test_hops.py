@@ -235,6 +235,21 @@ def test_carriers_of_later_versions_are_tried(
     assert found[more][0] == verdict
 
 
+def test_a_forward_proxy_is_named_by_its_page_for_a_host_that_exists_nowhere(rig: Rig, doctor: Any) -> None:
+    asked: list[bytes] = []
+
+    async def script(request: Request) -> bytes:
+        if b"tunnel-doctor.invalid" in request.head:
+            asked.append(request.head)
+            return says("502 Bad Gateway", Server="mitmproxy 12.0.1")
+        return await plain(request)
+
+    code, found, _ = doctor(rig.url, "--proxy", hop(rig, script))
+    assert code == 0
+    assert found["hops"][2]["products"] == ["mitmproxy 12.0.1"]
+    assert TOKEN.encode() not in asked[0]
+
+
 STRANGE = {
     "nothing but 204": b"HTTP/1.1 204 No Content\r\n\r\n",
     "no HTTP": b"220 mail.example ESMTP\r\n",

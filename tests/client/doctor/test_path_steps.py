@@ -50,7 +50,7 @@ def test_a_lost_exchange_is_counted_and_the_steps_go_on() -> None:
     assert finding(report, "altering").verdict is Verdict.OK
     found = finding(report, "reliability")
     assert found.verdict is Verdict.NOTE
-    assert "exchanges were not answered by the relay (the connection was closed before" in found.text
+    assert "exchanges was not answered by the relay (the connection was closed before" in found.text
     assert found.data["failed"] == 1
 
 
