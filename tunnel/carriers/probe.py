@@ -22,6 +22,7 @@ from tunnel.carriers.probe_link import ask_link
 from tunnel.wire import (
     ENVELOPE_BYTES,
     EXCHANGE_BYTES,
+    FORM_TYPE,
     HEADER_SIZE,
     MAGIC,
     SECRET_SIZE,
@@ -41,13 +42,13 @@ from tunnel.wire import (
     encode_envelope,
     encode_listen_state,
     encode_packets,
+    wrap_form,
 )
 
 __all__ = ["MULTIPART", "OCTETS", "CountedSession", "ProbeError", "Prober", "Reply"]
 
 OCTETS = "application/octet-stream"
-MULTIPART = "multipart/form-data"
-_BOUNDARY = "tunnel-a5f1c0"
+MULTIPART = FORM_TYPE
 _READ_BYTES_MAX = 2 << 20
 _QUOTE_LETTERS = 100
 _PAGE_BYTES = 4096  # of a foreign answer that are kept: enough for every error page that products are known by
@@ -297,7 +298,7 @@ class Prober:
     ) -> tuple[Reply, Message | EnvelopeError]:
         kind = OCTETS
         if self.is_multipart and isinstance(body, bytes):
-            body, kind = _as_part(body), f"{MULTIPART}; boundary={_BOUNDARY}"
+            kind, body = wrap_form([body], secrets.token_hex)
         return await self._ask("POST", body, session, {**self.dialing.headers, "Content-Type": kind, **(headers or {})})
 
     async def _ask(
@@ -382,13 +383,7 @@ def _question() -> Packet:
     return Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(ListenState(1, ListenStatus.DOWN, 0, name)))
 
 
-def _as_part(body: bytes) -> bytes:
-    """Return the body as the only file of a form."""
-    head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="body"; filename="body"\r\nContent-Type: {OCTETS}'
-    return head.encode() + b"\r\n\r\n" + body + f"\r\n--{_BOUNDARY}--\r\n".encode()
-
-
-_FORM_BYTES = len(_as_part(b""))
+_FORM_BYTES = len(wrap_form([b""], secrets.token_hex)[1])
 
 
 def _explain(reply: Reply, found: Message | EnvelopeError, data: bytes) -> None:

@@ -161,7 +161,9 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
         rested = await _rest(trials, seconds)
     else:
         held, rested = await asyncio.gather(_hold(trials, held_s), _rest(trials, seconds))
-    if held.kind == "answer":
+    if held.kind == "answer" and held.bytes >= _EMPTY_BYTES:
+        report.add("hold limit", Verdict.SKIPPED, "the relay had something to send all the time")
+    elif held.kind == "answer":
         text = f"a request may wait for {held_s:g} s (longer was not tried: --watch)"
         report.add("hold limit", Verdict.OK, text, hold_s=held_s)
     else:
@@ -183,8 +185,8 @@ async def _hold(trials: Trials, seconds: float) -> Reply:
     for _ in range(TRIES):
         work = trials.prober.exchange(hold_s=seconds, lane=_lane(trials, _HOLD_LANE))
         reply = await trials.once(work, seconds + ANSWER_S, is_test=True)
-        if reply.kind == "answer" or reply.seconds > seconds / 2:
-            break
+        if reply.seconds > seconds / 2 or (reply.kind == "answer" and reply.bytes < _EMPTY_BYTES):
+            break  # a request that is answered with packets was not held
     return reply
 
 

@@ -78,7 +78,7 @@ class Played:
         token: str | None = "tnl_x",
         proxy: str | None = None,
     ) -> None:
-        self.dialing = Dialing(url, token=token, proxy=proxy)
+        self.dialing = Dialing(url, token=token, proxy=proxy, insecure_http=True)
         self.attached: Attached | None = None if attaching else LIMITS
         self.tries = 0
         self.asked: list[Asked] = []
