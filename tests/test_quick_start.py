@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +34,13 @@ def lines() -> list[str]:
 class Shell:
     """Runs the lines in a folder and a home of their own, with ports that are free."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, runtime: str) -> None:
         self.folder = folder
         home = folder / "home"
         home.mkdir()
         variables = ("TUNNEL_RELAY", "TUNNEL_TOKEN", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "http_proxy", "https_proxy")
         kept = {name: value for name, value in os.environ.items() if name not in variables}
-        self.environment = {**kept, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PYTHONPATH": python_path()}
+        self.environment = {**kept, "HOME": str(home), "XDG_RUNTIME_DIR": runtime, "PYTHONPATH": python_path()}
         with hold_port() as relay, hold_port() as admin:
             self.ports = {":8080": f":{relay}", ":9080": f":{admin}"} | PORTS
 
@@ -87,12 +88,13 @@ class Shell:
 
 
 def test_every_line_works_as_it_is_written(tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
     found = lines()
     rules = [line for line in found if re.match(r"(connect|services|listen) = ", line)]
     commands = [line for line in found if line not in rules and not {*ELSEWHERE} & {*line.split()[:2]}]
     assert [line.split()[1] for line in commands[:3]] == ["init", "serve", "login"]
     with contextlib.ExitStack() as stack:
+        runtime = stack.enter_context(tempfile.TemporaryDirectory(prefix="q"))  # a path short enough for sockets
+        shell = Shell(tmp_path, runtime)
         for line in commands:
             name = line.split()[1]
             if name in SERVING:
