@@ -44,8 +44,11 @@ processors, and the shares tell more than the rates."""
 def render_document(results: Sequence[Result], machine: str, date: datetime.date, versions: str) -> str:
     """The whole document."""
     measured = f"Measured on {date.isoformat()}: {machine}."
+    names = {result.row for result in results}
+    missing = "; ".join(row.title for row in ROWS if row.name not in names)
+    absent = textwrap.fill(f"Not measured in this run: {missing}.", _COLUMNS) + "\n\n" if missing else ""
     programs = textwrap.fill(f"Programs: {versions}.", _COLUMNS)
-    return f"{_HEAD}\n{measured}\n{_LOAD}\n\n{programs}\n\n{render_markdown(results)}\n"
+    return f"{_HEAD}\n{measured}\n{_LOAD}\n\n{programs}\n\n{absent}{render_markdown(results)}\n"
 
 
 def write_document(results: Sequence[Result], machine: str, date: datetime.date) -> None:

@@ -29,13 +29,19 @@ class Row(msgspec.Struct, frozen=True):
     known: dict[str, str] = {}  # parts ("up", "auto:kill") that are not whole yet, each with the reason
 
 
+_THIRD_CONNECTION = "a 403 for the third connection is answered with a further connection"
+
 _APACHE = (
     Row("apache", "Apache mod_proxy, defaults", (apache("apache-defaults.conf"),)),
     Row("apache-strict", "Apache, strict limits", (apache("apache-strict.conf"),)),
     Row("apache-upgrade", "Apache, `upgrade=ANY`", (apache("apache-upgrade.conf"),)),
     Row("modsecurity", "ModSecurity without rules", (apache("modsecurity-empty.conf"),)),
     Row("modsecurity-crs", "ModSecurity, core rule set at its defaults", (apache("modsecurity-crs.conf"),)),
-    Row("modsecurity-crs-octets", "the same, octet-stream allowed", (apache("modsecurity-crs-octets.conf"),)),
+    Row(
+        "modsecurity-crs-octets",
+        "ModSecurity, core rule set, octet-stream allowed",
+        (apache("modsecurity-crs-octets.conf"),),
+    ),
 )
 _VARNISH = (
     Row("varnish", "Varnish, defaults", (varnish("varnish-defaults.vcl"),)),
@@ -55,7 +61,12 @@ _FORWARD = (
     Row("mitmproxy", "mitmproxy, plain http", (mitmproxy(),)),
     Row("squid-bump", "Squid, `ssl_bump`", (squid_bump("squid-bump.conf"),), tls=True),
     Row("squid-64k", "Squid, `reply_body_max_size 64 KB`", (squid("squid-64k.conf"),)),
-    Row("squid-two-connections", "Squid, an ACL with `maxconn 2`", (squid("squid-two-connections.conf"),)),
+    Row(
+        "squid-two-connections",
+        "Squid, an ACL with `maxconn 2`",
+        (squid("squid-two-connections.conf"),),
+        known=dict.fromkeys(("up", "down", "echo", "doctor"), _THIRD_CONNECTION),
+    ),
 )
 _REVERSE = (
     Row("lighttpd", "lighttpd", (lighttpd("lighttpd.conf"),)),
@@ -77,7 +88,7 @@ _REVERSE = (
     ),
     Row(
         "squid-accelerator-pass",
-        "the same, `login=PASS`",
+        "Squid as an accelerator, `login=PASS`",
         (squid_accelerator("squid-accelerator-pass.conf"),),
     ),
 )

@@ -1,13 +1,14 @@
 """The table as text and as Markdown, and the document around it."""
 
 import datetime
+import re
 
 import pytest
 
 from tests.field import table
-from tests.field.document import render_document
+from tests.field.document import FILE, render_document
 from tests.field.results import Bare, Doctor, Result
-from tests.field.rows import Row
+from tests.field.rows import ROWS, Row
 from tests.field.table import COLUMNS, cells, render_markdown, render_text
 
 BARE = Bare(up_bps=200e6, down_bps=400e6, echo_ms=0.1)
@@ -74,3 +75,17 @@ def test_the_document_has_the_machine_the_date_and_the_programs() -> None:
     assert "Measured on 2026-01-02: 2 processors." in text
     assert "Programs: caddy 2.6.2." in text
     assert "| Caddy | auto, link |" in text
+
+
+def test_the_document_names_the_rows_that_were_not_measured() -> None:
+    results = [Result(row.name, "auto") for row in ROWS if row.name != "closes"]
+    text = render_document(results, "2 processors", datetime.date(2026, 1, 2), "")
+    assert "Not measured in this run: closes after each answer.\n" in text
+    whole = render_document([*results, Result("closes", "auto")], "2 processors", datetime.date(2026, 1, 2), "")
+    assert "Not measured" not in whole
+
+
+def test_the_document_of_this_checkout_has_every_row() -> None:
+    """A new row must be measured: make test-field FIELD=--write."""
+    text = re.sub(r"\s+", " ", FILE.read_text())
+    assert [row.name for row in ROWS if row.title not in text] == []
