@@ -136,7 +136,12 @@ _SCRIPTED = (
     Row("outage-403", "403 for 2 s in mid-transfer", (scripted("outage-403"),)),
     Row("empty-answers", "one empty 200 in ten", (scripted("empty-answers"),)),
     Row("two-seconds", "2 s before each request", (scripted("two-seconds"),)),
-    Row("two-connections", "two TCP connections at most", (scripted("two-connections"),)),
+    Row(
+        "two-connections",
+        "two TCP connections at most",
+        (scripted("two-connections"),),
+        known=dict.fromkeys(("auto:up", "auto:down", "auto:echo", "auto:doctor"), "transfers stall here with auto"),
+    ),
     Row("closes", "closes after each answer", (scripted("closes"),)),
     Row("closes-silently", "closes after each answer, silently", (scripted("closes-silently"),)),
     Row("strips-headers", "unknown headers stripped", (scripted("strips-headers"),)),
