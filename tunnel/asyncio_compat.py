@@ -7,7 +7,13 @@ from typing import cast
 
 __all__ = ["SENDFILE_BY_COPYING", "FlowControlled", "fill", "sends_file", "start_tls"]
 
-FlowControlled = transports._FlowControlMixin  # noqa: SLF001 - loop.sendfile takes only transports of this base class
+
+class FlowControlled(transports._FlowControlMixin):  # noqa: SLF001 - loop.sendfile takes only transports of this class
+    """The base class of transports with flow control."""
+
+    __slots__ = ()  # a compiled class can inherit only from a class that has none
+
+
 SENDFILE_BY_COPYING = constants._SendfileMode.FALLBACK  # noqa: SLF001
 """The `_sendfile_compatible` of a transport for which `loop.sendfile` reads the file and calls `write`."""
 

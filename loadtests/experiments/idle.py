@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--connections", type=int, default=1000, help="at most 1024, the limit of one attachment (default: 1000)"
+        "--connections", type=int, default=1000, help="at most 2048, the limit of one attachment (default: 1000)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)

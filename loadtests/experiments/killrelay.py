@@ -123,6 +123,7 @@ async def _kill(relay: RelayProcess, flow: Flow, kills: int, report: Report, sho
         in_flight_bytes, at_bytes = await flow.put_in_flight(), flow.received_bytes
         killed = time.monotonic()
         await relay.replace()
+        flow.hold(flow.written_bytes + 1)  # all that was written may have arrived, and then no byte would follow
         recovery_s = await flow.delivery() - killed
         report.kills.append(Kill(at_bytes, in_flight_bytes, relay.startup_s, recovery_s))
         if shown:

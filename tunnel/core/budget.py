@@ -30,8 +30,6 @@ class WindowBudget:
 class UserShare(WindowBudget):
     """The part of a budget that one user's connections hold."""
 
-    __slots__ = ("connections", "pool")
-
     def __init__(self, pool: WindowBudget) -> None:
         super().__init__(pool.total_bytes)
         self.pool = pool
@@ -50,8 +48,6 @@ class UserShare(WindowBudget):
 
 class BudgetShares:
     """The shares of all users whose connections this endpoint has accepted."""
-
-    __slots__ = ("_pool", "_shares")
 
     def __init__(self, pool: WindowBudget) -> None:
         self._pool = pool

@@ -22,6 +22,6 @@ def test_figures_beyond_a_limit_are_not_good() -> None:
 
 def test_too_many_connections_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--connections", "1025"])
+        main(["--connections", "2049"])
     assert ended.value.code == 2
-    assert "from 1 to 1024" in capsys.readouterr().err
+    assert "from 1 to 2048" in capsys.readouterr().err
