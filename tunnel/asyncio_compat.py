@@ -9,9 +9,7 @@ __all__ = ["SENDFILE_BY_COPYING", "FlowControlled", "fill", "sends_file", "start
 
 
 class FlowControlled(transports._FlowControlMixin):  # noqa: SLF001 - loop.sendfile takes only transports of this class
-    """The base class of transports with flow control."""
-
-    __slots__ = ()  # a compiled class can inherit only from a class that has none
+    """The base class of transports with flow control. It has slots, so that no compiled class may inherit from it."""
 
 
 SENDFILE_BY_COPYING = constants._SendfileMode.FALLBACK  # noqa: SLF001
