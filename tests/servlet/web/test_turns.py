@@ -80,15 +80,16 @@ async def test_two_users_a_debt_delays_its_user_alone() -> None:
 
 @in_loop
 async def test_two_users_those_who_waited_do_not_all_go_on_in_one_turn() -> None:
-    turns, passed = Turns(clock=Clock()), list[int]()
+    turns, passed, first = Turns(clock=Clock()), list[int](), asyncio.Event()
     turns.spend("eve", 25_000)
 
     async def ask(number: int) -> None:
         await turns.admitted("eve", 6000)
         passed.append(number)
+        first.set()
 
     waiting = [asyncio.ensure_future(ask(number)) for number in range(6)]
-    await until(lambda: passed)
+    await first.wait()
     assert passed == [0]
     assert turns.is_stopped("eve")
     for each in waiting:
