@@ -233,9 +233,8 @@ class Lanes:
         if not self.attached:
             return max(pace_us, due_us)
         idle_us = self._idle_until_us()
-        due_us = max(pace_us, min(due_us, self._pull_due_us()))
-        if now < pace_us:
-            due_us = pace_us  # there may be room for a push
+        # Until the pace allows a request, none leaves; then there may be room for a push, too.
+        due_us = pace_us if now < pace_us else min(due_us, self._pull_due_us())
         return min(due_us, NEVER_US if idle_us is None else idle_us)
 
     # starting exchanges
