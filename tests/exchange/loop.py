@@ -196,6 +196,9 @@ class Fate:
     """An intermediary answers with this status, and the relay does not see the request."""
     body: bytes = b"<html>"
     retry_after_us: int = 0
+    too_large: "Fate | None" = None
+    """The fate of an answer that is larger than `answer_bytes_max`: a status, or lost."""
+    answer_bytes_max: int = 0
 
 
 @dataclass
@@ -209,6 +212,8 @@ class Loop:
     seed: int = 1
     relay: Relay = field(default_factory=lambda: Relay(Random(2)))
     now: int = 0
+    resends: bool = False
+    """Send the packets of a batch that was given up again, as the core would."""
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -219,6 +224,7 @@ class Loop:
         self.delivered: list[int] = []
         self.pushed: dict[int, tuple[int, list[int]]] = {}  # token -> number of requests before, names
         self.tokens = 0
+        self._batches: dict[int, list[Packet]] = {}
         self.waiting: dict[int, tuple[int, Fate]] = {}  # handle -> request id
         self._handles = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -283,6 +289,7 @@ class Loop:
                 size += self.queue[0].size
                 batch.append(self.queue.popleft())
             self.tokens += 1
+            self._batches[self.tokens] = batch
             self.pushed[self.tokens] = (len(self.requests), [packet.sequence for packet in batch])
             self.lanes.push(batch, self.tokens, self.now)
             moved = True
@@ -302,6 +309,8 @@ class Loop:
             self.events.append((self.now, event))
             if isinstance(event, PacketsReceived):
                 self.delivered += [packet.sequence for packet in event.packets]
+            if self.resends and isinstance(event, BatchDone) and not event.ok:
+                self.queue.extend(self._batches[event.token])
             moved = True
         return moved
 
@@ -337,7 +346,11 @@ class Loop:
             body = damaged(b"".join(buffers), fate.response_damage)
             self._down_free_us = max(self.now, self._down_free_us) + self._transfer_us(len(body))
             at_us = self._down_free_us + self.one_way_us
-            if not fate.response_lost:
+            if fate.too_large is not None and len(body) > fate.answer_bytes_max:
+                fate = fate.too_large
+            if fate.status:
+                self.at(at_us, self._answering(request_id, fate.status, fate.body))
+            elif not fate.response_lost:
                 self.at(at_us, self._answering(request_id, status, body))
             elif fate.reported:
                 self.at(at_us, self._failing(request_id))

@@ -16,8 +16,6 @@ ATTACH_LANE = -1
 _TOLD_US_MIN = 50 * MILLISECOND_US
 _TOLD_US_MAX = SECOND_US
 _MASK_FAILURES = 2  # 7.9: the body is masked from its second failure on
-_SHRINK_FOREIGN = 3  # 7.16: from this answer of another party on, each repeat asks for a smaller answer
-_FOREIGN_MAX = 8  # 7.9: answers of another party after which a batch is given up, about 3 s after the first of them
 _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9
 # On a path so slow that repeats leave before the answer comes, the oldest attempt will be answered first. Repeats
 # therefore replace younger attempts. But the oldest attempt may be dead: it is given up at this age, the next oldest at
@@ -33,6 +31,7 @@ class Attempt(msgspec.Struct):
     sent_us: int
     repeat: int
     as_form: bool
+    answer_bytes_max: int
     overdue: bool = False  # its missing answer was counted as a failure
 
 
@@ -78,8 +77,14 @@ class Flight:
         self.silent = False  # an attempt got no answer in time
         self.as_form = as_form  # the form of the next attempt's body
         self.foreign = 0  # attempts that another party refused
+        self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
+        self.passed_between = 0  # unexplained failures after a smaller body had passed
+        self.smaller_passed = False  # a smaller body has passed since the last unexplained failure
+        self.first_sent_us = now
+        self.answer_bytes_full = self.answer_bytes_max  # of the first attempt
         self.first_failure_us = 0  # age of the first attempt when it failed
         self.attempts: list[Attempt] = []  # open attempts, oldest first
+        self._failed_us = 0  # time of the last unexplained failure
         self._message = message
         self._wait_us = wait_us
         self._repeat_us = repeat_us
@@ -101,7 +106,7 @@ class Flight:
         if self.sent > 1 and not self._is_reported:
             self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
         self._is_reported = False
-        self.attempts.append(Attempt(request_id, now, self.sent, self.as_form))
+        self.attempts.append(Attempt(request_id, now, self.sent, self.as_form, self.answer_bytes_max))
         self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
         self._spread = random.getrandbits(16)
         request = Request(
@@ -110,36 +115,35 @@ class Flight:
         self.sent += 1
         return request, evicted
 
-    def fail(self, request_id: int, text: str, retry_after_us: int, now: int) -> None:
-        """Record that an open attempt was reported as failed.
+    def fail(self, request_id: int, text: str, retry_after_us: int, now: int, *, explained: bool = False) -> None:
+        """Record that an open attempt was reported as failed; `explained`, if its size cannot be the reason.
 
         The repeat leaves at once after the first such failure, and soon after later ones (7.8).
         """
         attempt = self.take(request_id)
         if not attempt.overdue:
             self._count(attempt, text, now)
+            if not explained:
+                self._wonder(now)
         if attempt.repeat == self.sent - 1:
             self._is_reported = True
             self.next_us = min(self.next_us, now + self._next_reported_wait())
         self._not_before_us = max(self._not_before_us, now + min(retry_after_us, _RETRY_AFTER_US_MAX))
         self.next_us = max(self.next_us, self._not_before_us)
 
-    @property
-    def may_shrink(self) -> bool:
-        """Whether another party has refused this exchange so often, masked or not, that the answer may be too large."""
-        return self.foreign >= _SHRINK_FOREIGN
-
-    def limit_answer(self, size_bytes: int) -> None:
-        """Ask for at most this many bytes in the repeats. The relay then answers with as many of the same packets."""
-        if isinstance(self._message, Exchange):
+    def ask_for(self, size_bytes: int) -> None:
+        """Ask for at most this many bytes in the next repeats. The relay answers with as many of the same packets."""
+        if isinstance(self._message, Exchange) and size_bytes != self.answer_bytes_max:
             self._message = msgspec.structs.replace(self._message, answer_bytes_max=size_bytes)
             self._body = encode_envelope(self._message)
             self.answer_bytes_max = size_bytes
 
-    @property
-    def is_rejected(self) -> bool:
-        """Whether another party refuses this body time and again, so that it is better to send it as other bodies."""
-        return self.foreign >= _FOREIGN_MAX
+    def compare(self, body_bytes: int, sent_us: int) -> None:
+        """Learn that another exchange with a body of this size passed, by an attempt that was sent at `sent_us`."""
+        if body_bytes >= self.body_bytes:
+            self.unexplained = self.passed_between = 0
+        elif sent_us >= self._failed_us:
+            self.smaller_passed = True
 
     def check_silence(self, now: int) -> bool:
         """Count a failure if the newest attempt has passed its deadline. Return True once for each such attempt."""
@@ -150,6 +154,7 @@ class Flight:
             return False
         attempt.overdue = self.silent = True
         self._count(attempt, f"no answer within {(now - attempt.sent_us) / SECOND_US:.1f} s", now)
+        self._wonder(now)
         return True
 
     def prove(self, repeat_us: int) -> None:
@@ -183,6 +188,13 @@ class Flight:
         self.last = text
         if attempt.repeat == 0:
             self.first_failure_us = now - attempt.sent_us
+
+    def _wonder(self, now: int) -> None:
+        """Count a failure whose reason may be the size of the body."""
+        self._failed_us = now
+        self.unexplained += 1
+        self.passed_between += self.smaller_passed
+        self.smaller_passed = False
 
     def _next_reported_wait(self) -> int:
         """Return the wait before the repeat of an attempt that was reported as failed.

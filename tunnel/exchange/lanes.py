@@ -28,6 +28,7 @@ from tunnel.exchange.lane import Lane
 from tunnel.exchange.laneset import LaneSet
 from tunnel.exchange.path_model import AnswerSeen, PathModel
 from tunnel.exchange.pulls import NEVER_US
+from tunnel.exchange.refusals import Refusals
 from tunnel.exchange.registration import Registration
 from tunnel.exchange.responses import Outcome, Verdict, judge
 from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, encode_packets
@@ -51,6 +52,7 @@ class Lanes:
         self._random = random
         self._registration = Registration(secret, endpoint_name, config, identity=identity)
         self._path = PathModel(config)
+        self._refusals = Refusals(config, self._path, self._registration)
         self.health = Health()
         self._attach: Flight | None = None
         self._attach_at_us = 0  # the next ATTACH leaves no earlier
@@ -210,9 +212,12 @@ class Lanes:
             self._attach_at_us = now + repeat_delay(SECOND_US, self._random)
         if attached is not None and now >= self._path.pace.next_us:
             self._start_what_is_due(attached, now)
-        due = min(self._flights(), key=lambda flight: flight.next_us, default=None)
-        if due is not None and due.next_us <= now and self._path.pace.allows(now):
-            return self._send(due, now)
+        while (due := min(self._flights(), key=_next_us, default=None)) is not None and due.next_us <= now:
+            if not self._path.pace.allows(now):
+                break
+            self._check_silence(due, now)
+            if due is self._attach or self._set.lanes[due.lane].flight is due:
+                return self._send(due, now)
         self._nothing_due_until_us = self._due_us(now)
         return None
 
@@ -275,7 +280,6 @@ class Lanes:
         lane.flight = self._path.flight(exchange, now)
 
     def _send(self, flight: Flight, now: int) -> Request:
-        self._check_silence(flight, now)
         self._next_id += 1
         request, evicted = flight.send(self._next_id, now, self._random)
         self._open[request.id] = flight
@@ -291,11 +295,13 @@ class Lanes:
         if flight.check_silence(now):
             self._failed_once(flight, now)
 
-    def _fail(self, flight: Flight, request_id: int, text: str, retry_after_us: int, now: int) -> None:
-        """Record that one attempt failed. Its flight goes on."""
+    def _fail(
+        self, flight: Flight, request_id: int, text: str, retry_after_us: int, now: int, *, explained: bool = False
+    ) -> None:
+        """Record that one attempt failed. Its flight goes on, unless its body is too large."""
         self._nothing_due_until_us = 0
         del self._open[request_id]
-        flight.fail(request_id, text, retry_after_us, now)
+        flight.fail(request_id, text, retry_after_us, now, explained=explained)
         self._failed_once(flight, now)
 
     def _failed_once(self, flight: Flight, now: int) -> None:
@@ -303,55 +309,38 @@ class Lanes:
         troubled = self.health.failed(flight, now)
         if troubled is not None:
             self._events.append(troubled)
+        if flight is self._attach:
+            return
+        if self._refusals.is_too_large(flight, now):
+            self._abandon(flight)
+            self._give_up(self._set.lanes[flight.lane])
+        elif self._refusals.wants_probe(flight, self._set):
+            self._probe(now)
+
+    def _probe(self, now: int) -> None:
+        """Pull on a further lane, without a hold, to find out whether small bodies pass."""
+        attached = self._registration.attached
+        if attached is not None and self._path.lanes.add():
+            lane = self._set.lanes[self.lane_count - 1]
+            lane.used_us = now
+            if lane.idle:
+                self._start(lane, lane.start_pull(attached, 0, self._path.down.limit_bytes), now)
+            self._tell_lanes()
 
     def _refused_once(self, flight: Flight, request_id: int, status: int, outcome: Outcome, now: int) -> None:
         """Process a response that is neither ANSWER nor ATTACHED."""
-        if outcome.is_page and self._config.await_login is not None and not self._registration.was_attached:
-            outcome.verdict = Verdict.REPEAT if self._config.await_login else Verdict.FOREIGN
-        verdict = outcome.verdict
-        if outcome.too_many is not None and self._registration.was_attached:
-            self._path.pace.refused(flight.sent_at_us(request_id), now, surely=outcome.too_many)
-        self._try_other_form(flight, outcome)
-        if verdict is Verdict.FOREIGN:
-            verdict = self._judge_foreign(flight, now)
+        verdict = self._refusals.judge(flight, request_id, outcome, now, attaching=flight is self._attach)
+        if verdict is Verdict.REPEAT:
+            explained = outcome.code != 0 or outcome.too_many is True
+            self._fail(flight, request_id, outcome.text, outcome.retry_after_us, now, explained=explained)
+            return
+        self._close(flight, request_id)
         if verdict is Verdict.FATAL:
-            self._close(flight, request_id)
             self._refuse(AttachRefused(status, outcome.code, outcome.text, outcome.is_page))
-        elif verdict is Verdict.STALE or (verdict is Verdict.UNKNOWN and flight is not self._attach):
-            self._close(flight, request_id)
+        elif verdict in (Verdict.STALE, Verdict.UNKNOWN):
             self.attach_again(outbid=verdict is Verdict.STALE)
-        elif verdict is Verdict.FOREIGN or (verdict is Verdict.TOO_LARGE and self._shrinks(flight, now)):
-            self._close(flight, request_id)
-            self._give_up(self._set.lanes[flight.lane])
         else:
-            self._fail(flight, request_id, outcome.text, outcome.retry_after_us, now)
-
-    def _try_other_form(self, flight: Flight, outcome: Outcome) -> None:
-        """Choose the form of the next attempt's body, if another party may have refused this one for its form (7.19).
-
-        After the first attach its content is the more likely reason, so that a masked body is tried before.
-        """
-        flight.foreign += outcome.verdict is Verdict.FOREIGN
-        attached = self._registration.was_attached
-        if (outcome.verdict is Verdict.FOREIGN and flight.foreign % 2 == 0) if attached else outcome.may_be_form:
-            flight.as_form = not flight.as_form
-
-    def _judge_foreign(self, flight: Flight, now: int) -> Verdict:
-        """Return what a refusal by another party means: FATAL, REPEAT, or FOREIGN if the batch is to be given up.
-
-        After the first attach the path is known to work, so the refusal may concern this body alone: a content filter
-        found something in it, or the answer is too large. The repeats are masked, and then ask for smaller answers
-        (7.9, 7.16). If they are refused, too, the packets go into new batches, and the lane is free for other packets.
-        """
-        if not self._registration.was_attached:
-            return Verdict.FATAL if flight.foreign > 1 else Verdict.REPEAT
-        if flight is not self._attach and flight.may_shrink and self._path.down.refused(flight.answer_bytes_max, now):
-            flight.limit_answer(self._path.down.limit_bytes)
-        is_push = flight is not self._attach and not flight.pull
-        return Verdict.FOREIGN if is_push and flight.is_rejected else Verdict.REPEAT
-
-    def _shrinks(self, flight: Flight, now: int) -> bool:
-        return flight is not self._attach and not flight.pull and self._path.up.refused(flight.body_bytes, now)
+            self._give_up(self._set.lanes[flight.lane])
 
     def _close(self, flight: Flight, request_id: int) -> Attempt:
         """End the flight with this attempt and abandon its other attempts."""
@@ -380,6 +369,7 @@ class Lanes:
         self._path.passed(attempt)
         lane = self._set.lanes[flight.lane]
         arrived = AnswerSeen(attempt, body_bytes, not len(answer.data), answer.more)
+        self._refusals.passed(flight, attempt, answer, self._set, now)
         if self._path.answered(flight, arrived, now):
             self._set.lanes[self.lane_count - 1].used_us = now
             self._tell_lanes()
@@ -474,3 +464,7 @@ class Lanes:
         self._registration.attached = None
         self._refused = True
         self._events.append(refused)
+
+
+def _next_us(flight: Flight) -> int:
+    return flight.next_us

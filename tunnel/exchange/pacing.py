@@ -197,6 +197,13 @@ class LaneCount:
         self._changed_us = now
         return True
 
+    def add(self) -> bool:
+        """Add a lane for a probe, if there may be more. Return whether one was added."""
+        if self.count >= self.most:
+            return False
+        self.count += 1
+        return True
+
     def idle_until_us(self, used_us: int) -> int | None:
         """Return when the highest lane, last used at `used_us`, is to be given back; None if it stays.
 

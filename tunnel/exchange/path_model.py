@@ -95,7 +95,7 @@ class PathModel:
         took_us = now - arrived.attempt.sent_us
         self.pace.answered(arrived.attempt.sent_us, now)
         first = flight.sent == 1
-        full = arrived.more or arrived.body_bytes * 4 >= flight.answer_bytes_max * 3
+        full = arrived.more or arrived.body_bytes * 4 >= arrived.attempt.answer_bytes_max * 3
         self.pulls.answered(Pulled(flight.pull, arrived.empty, full, flight.hold_us, took_us, not first), now)
         if flight.hold_us:
             self._learn_hold(flight, took_us, first=first)

@@ -1,0 +1,92 @@
+"""Paths that refuse large bodies without saying so: by another status than 413, by a reset, or by silence (7.16)."""
+
+from collections.abc import Callable
+from random import Random
+from statistics import median
+
+import pytest
+
+from tests.exchange.loop import Fate, Loop, data_frame, data_packet
+from tunnel.exchange import LaneConfig, Request
+
+KIB = 1024
+SECOND = 1_000_000
+PACKET_BYTES = 7_500  # an eighth of the first body, as the core cuts them
+LIMIT = 40 * KIB
+REFUSALS = {
+    "400": Fate(status=400),
+    "403": Fate(status=403),
+    "500": Fate(status=500),
+    "502": Fate(status=502),
+    "503": Fate(status=503),
+    "200 with a page": Fate(status=200),
+    "a reset": Fate(request_lost=True, response_lost=True, reported=True),
+    "silence": Fate(request_lost=True, response_lost=True),
+}
+
+
+def size_of(request: Request) -> int:
+    return sum(map(len, request.body))
+
+
+def refusing(refusal: Fate, limit: int = LIMIT) -> Callable[[Request, int], Fate]:
+    """The path gives this fate to large requests."""
+    return lambda request, now: refusal if size_of(request) > limit else Fate()
+
+
+def upload(loop: Loop, count: int, seconds: int) -> None:
+    """Send packets; fail if they have not all arrived after this number of seconds."""
+    loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(count))
+    wanted = set(range(count))
+    loop.until(lambda: {name for _, name in loop.relay.received} >= wanted, loop.now + seconds * SECOND)
+
+
+@pytest.mark.parametrize("idle_seconds", [1, 60])
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_requests_that_are_too_large_become_smaller(refusal: Fate, idle_seconds: int) -> None:
+    loop = Loop(fate=refusing(refusal), resends=True)
+    loop.run(idle_seconds * SECOND)
+    upload(loop, 300, 600)
+    print("TOOK", loop.now)
+    assert 16 * KIB <= loop.lanes.body_bytes <= LIMIT
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_answers_that_are_too_large_become_smaller(refusal: Fate) -> None:
+    loop = Loop(fate=lambda request, now: Fate(too_large=refusal, answer_bytes_max=LIMIT))
+    loop.run(SECOND)
+    loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(300)])
+    loop.until(lambda: set(loop.delivered) == set(range(300)), loop.now + 60 * SECOND)
+    assert 16 * KIB <= loop.lanes.answer_bytes <= LIMIT
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_an_outage_says_nothing_about_sizes(refusal: Fate) -> None:
+    loop = Loop(resends=True)
+    upload(loop, 300, 10)
+    before = loop.lanes.body_bytes, loop.lanes.answer_bytes
+    back_us = loop.now + 20 * SECOND
+    loop.fate = lambda request, now: Fate() if now >= back_us else refusal
+    loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(300)])
+    upload(loop, 300, 40)
+    assert loop.lanes.body_bytes >= before[0]
+    assert loop.lanes.answer_bytes >= before[1]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_failures_by_chance_say_nothing_about_sizes(both: bool) -> None:
+    """Three of ten exchanges fail: beside an upload alone, and beside both directions."""
+    sizes = []
+    for seed in range(12):
+        random = Random(seed)
+        loop = Loop(
+            LaneConfig(),
+            lambda request, now, random=random: Fate(status=502) if random.random() < 0.3 else Fate(),  # type: ignore[misc]
+            seed=seed,
+            resends=True,
+        )
+        if both:
+            loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(1500)])
+        upload(loop, 1500, 100)
+        sizes.append(min(loop.lanes.body_bytes, loop.lanes.answer_bytes if both else 1 << 30))
+    assert median(sizes) >= 64 * KIB

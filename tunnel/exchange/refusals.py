@@ -1,0 +1,104 @@
+"""Reactions to failures of one exchange: another form, smaller answers, giving up, smaller bodies (7.9, 7.16, 7.19).
+
+Many paths refuse large bodies without the status 413: with another status, a reset, or silence. An exchange then fails
+time and again. An outage looks the same, except that smaller bodies fail, too.
+"""
+
+from tunnel.exchange.config import KIB, LaneConfig
+from tunnel.exchange.flight import Attempt, Flight
+from tunnel.exchange.laneset import LaneSet
+from tunnel.exchange.path_model import PathModel
+from tunnel.exchange.registration import Registration
+from tunnel.exchange.responses import Outcome, Verdict
+from tunnel.wire import Answer
+
+__all__ = ["Refusals"]
+
+_FOREIGN_MAX = 8  # 7.9: answers of another party after which a batch is given up, about 2 s after the first of them
+_UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passed in between
+_PASSED_BETWEEN = 2  # of these failures, the number that came after a smaller body had passed
+_LOWER_FAILURES = 4  # 7.16: from this failure on, the repeats ask for the smallest answer
+_ANSWER_BYTES_MIN = 4 * KIB
+
+
+class Refusals:
+    """Decides what follows from the failures of exchanges. It learns the sizes that pass."""
+
+    def __init__(self, config: LaneConfig, path: PathModel, registration: Registration) -> None:
+        self._await_login = config.await_login
+        self._path = path
+        self._registration = registration
+        self._lowered_us = (
+            -1
+        )  # when an exchange last passed only with the smallest answer; -1: larger ones passed since
+
+    # the answers of other parties, and the refusals of the relay
+
+    def judge(self, flight: Flight, request_id: int, outcome: Outcome, now: int, *, attaching: bool) -> Verdict:
+        """Return what a response that is neither ANSWER nor ATTACHED means for its exchange: FATAL, STALE, UNKNOWN,
+        REPEAT, or FOREIGN or TOO_LARGE if the batch is to be given up."""
+        was_attached = self._registration.was_attached
+        if outcome.is_page and self._await_login is not None and not was_attached:
+            outcome.verdict = Verdict.REPEAT if self._await_login else Verdict.FOREIGN
+        if outcome.too_many is not None and was_attached:
+            self._path.pace.refused(flight.sent_at_us(request_id), now, surely=outcome.too_many)
+        self._try_other_form(flight, outcome)
+        is_push = not attaching and not flight.pull
+        match outcome.verdict:
+            case Verdict.FOREIGN if not was_attached:
+                return Verdict.FATAL if flight.foreign > 1 else Verdict.REPEAT
+            case Verdict.FOREIGN if not is_push or flight.foreign < _FOREIGN_MAX:
+                return Verdict.REPEAT
+            case Verdict.FOREIGN if flight.passed_between + flight.smaller_passed >= _PASSED_BETWEEN:
+                self._path.up.refused(flight.body_bytes, now)
+            case Verdict.TOO_LARGE if not is_push or not self._path.up.refused(flight.body_bytes, now):
+                return Verdict.REPEAT
+            case Verdict.UNKNOWN if attaching:
+                return Verdict.REPEAT
+        return outcome.verdict
+
+    def _try_other_form(self, flight: Flight, outcome: Outcome) -> None:
+        """Choose the form of the next attempt's body, if another party may have refused this one for its form (7.19).
+
+        After the first attach its content is the more likely reason, so that a masked body is tried before.
+        """
+        flight.foreign += outcome.verdict is Verdict.FOREIGN
+        attached = self._registration.was_attached
+        if (outcome.verdict is Verdict.FOREIGN and flight.foreign % 2 == 0) if attached else outcome.may_be_form:
+            flight.as_form = not flight.as_form
+
+    # sizes
+
+    def is_too_large(self, flight: Flight, now: int) -> bool:
+        """Learn that an attempt of this exchange failed again. Return whether its body must be given up for its size.
+
+        Every second repeat of an exchange that fails often asks for the smallest answer: the answer may be too large.
+        """
+        limited = self._path.pace.gap_us > 0  # then the number of requests is the more likely reason
+        lower = flight.unexplained >= _LOWER_FAILURES and flight.unexplained % 2 == 0 and not limited
+        flight.ask_for(min(_ANSWER_BYTES_MIN, flight.answer_bytes_full) if lower else flight.answer_bytes_full)
+        return (
+            not flight.pull
+            and flight.unexplained >= _UNEXPLAINED_MAX
+            and flight.passed_between >= _PASSED_BETWEEN
+            and self._path.up.refused(flight.body_bytes, now)
+        )
+
+    def wants_probe(self, flight: Flight, lanes: LaneSet) -> bool:
+        """Return whether to find out by a pull if small bodies pass, since this push fails and nothing else does."""
+        if flight.pull or flight.unexplained < _LOWER_FAILURES or flight.smaller_passed:
+            return False
+        return not any(other.pull and (other.failures or not other.hold_us) for other in lanes.flights())
+
+    def passed(self, flight: Flight, attempt: Attempt, answer: Answer, lanes: LaneSet, now: int) -> None:
+        """Learn from an exchange and from the attempt of it that was answered."""
+        for other in lanes.flights():
+            if other.unexplained and other is not flight:
+                other.compare(flight.body_bytes, attempt.sent_us)
+        if attempt.answer_bytes_max < flight.answer_bytes_full:
+            if answer.more and 0 <= self._lowered_us <= flight.first_sent_us:
+                self._path.down.refused(flight.answer_bytes_full, now)
+            if answer.more:
+                self._lowered_us = now
+        elif answer.more or len(answer.data) * 2 > attempt.answer_bytes_max:
+            self._lowered_us = -1
