@@ -7,6 +7,7 @@ from random import Random
 from typing import Self
 
 import msgspec
+import pytest
 
 from tests.carriers.origin import answer
 from tests.carriers.test_http_exchanger import Recorded
@@ -133,9 +134,9 @@ async def test_a_limit_lasts_for_a_minute_and_then_for_twice_as_long() -> None:
     assert working is not None
     assert silent is not None
     for _ in range(4):
-        connections.answered(working)
+        connections.answered(working, by_relay=True)
     assert not connections.is_one_too_many(silent, 0)
-    connections.answered(working)
+    connections.answered(working, by_relay=True)
     assert connections.is_one_too_many(silent, 0)
     connections.give_back(silent)
     silent.has_answer = False
@@ -144,7 +145,7 @@ async def test_a_limit_lasts_for_a_minute_and_then_for_twice_as_long() -> None:
     third = connections.take(60)
     assert third is not None
     for _ in range(5):
-        connections.answered(working)
+        connections.answered(working, by_relay=True)
     assert connections.is_one_too_many(third, 60)
     assert connections.take(179.9) is None
     for used in (working, silent, third):
@@ -158,10 +159,93 @@ async def test_a_connection_that_has_brought_an_answer_is_not_one_too_many() -> 
     first, second = connections.take(0), connections.take(0)
     assert first is not None
     assert second is not None
-    connections.answered(second)
+    connections.answered(second, by_relay=True)
     for _ in range(10):
-        connections.answered(first)
+        connections.answered(first, by_relay=True)
     assert not connections.is_one_too_many(second, 0)
     connections.give_back(first)
     connections.give_back(second)
     await connections.close()
+
+
+class FewConnections:
+    """A server that answers on so many connections, and refuses or cuts each further one."""
+
+    def __init__(self, most: int, refusal: bytes) -> None:
+        self._most = most
+        self._refusal = refusal
+        self.open = self.refused = 0
+        self.slow = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                    body = await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+                    if self.open > self._most:
+                        self.refused += 1
+                        writer.write(self._refusal)
+                        return
+                    if body == b"slow":
+                        await self.slow.wait()
+                    writer.write(answer("200 OK", b"TUNL"))
+                    await writer.drain()
+        finally:
+            self.open -= 1
+            writer.close()
+
+
+REFUSALS = {
+    "403": answer("403 Forbidden", b"no"),
+    "429": answer("429 Too Many Requests", b"no"),
+    "503": answer("503 Service Unavailable", b"no"),
+    "cut": b"",
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+@in_loop
+async def test_a_request_that_is_refused_on_a_further_connection_waits_for_one_that_works(refusal: bytes) -> None:
+    told = Recorded()
+    async with FewConnections(2, refusal) as front:
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger.start(told)
+        exchanger.send(request(1))
+        assert await told.outcomes.get() == b"TUNL"
+        exchanger.send(request(2, b"slow"))  # on the first connection
+        exchanger.send(request(3))
+        assert await told.outcomes.get() == b"TUNL"
+        for turn in range(1, 8):
+            exchanger.send(request(10 * turn))
+            exchanger.send(request(10 * turn + 1))  # on a third connection
+            assert [await told.outcomes.get(), await told.outcomes.get()] == [b"TUNL", b"TUNL"]
+        assert front.refused == 4  # from then on no third connection is opened
+        front.slow.set()
+        assert await told.outcomes.get() == b"TUNL"
+        await exchanger.close()
+
+
+@in_loop
+async def test_a_request_that_is_refused_there_too_is_reported() -> None:
+    told = Recorded()
+    async with FewConnections(1, REFUSALS["403"]) as front:
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger.start(told)
+        exchanger.send(request(1))
+        assert await told.outcomes.get() == b"TUNL"
+        front._most = 0  # now everything is refused
+        exchanger.send(request(2))
+        assert await told.outcomes.get() == b"no"
+        exchanger.send(request(3))
+        assert await told.outcomes.get() == b"no"
+        await exchanger.close()

@@ -29,8 +29,6 @@ class Row(msgspec.Struct, frozen=True):
     known: dict[str, str] = {}  # parts ("up", "auto:kill") that are not whole yet, each with the reason
 
 
-_THIRD_CONNECTION = "a 403 for the third connection is answered with a further connection"
-
 _APACHE = (
     Row("apache", "Apache mod_proxy, defaults", (apache("apache-defaults.conf"),)),
     Row("apache-strict", "Apache, strict limits", (apache("apache-strict.conf"),)),
@@ -61,12 +59,7 @@ _FORWARD = (
     Row("mitmproxy", "mitmproxy, plain http", (mitmproxy(),)),
     Row("squid-bump", "Squid, `ssl_bump`", (squid_bump("squid-bump.conf"),), tls=True),
     Row("squid-64k", "Squid, `reply_body_max_size 64 KB`", (squid("squid-64k.conf"),)),
-    Row(
-        "squid-two-connections",
-        "Squid, an ACL with `maxconn 2`",
-        (squid("squid-two-connections.conf"),),
-        known=dict.fromkeys(("up", "down", "echo", "doctor"), _THIRD_CONNECTION),
-    ),
+    Row("squid-two-connections", "Squid, an ACL with `maxconn 2`", (squid("squid-two-connections.conf"),)),
 )
 _REVERSE = (
     Row("lighttpd", "lighttpd", (lighttpd("lighttpd.conf"),)),
@@ -136,12 +129,7 @@ _SCRIPTED = (
     Row("outage-403", "403 for 2 s in mid-transfer", (scripted("outage-403"),)),
     Row("empty-answers", "one empty 200 in ten", (scripted("empty-answers"),)),
     Row("two-seconds", "2 s before each request", (scripted("two-seconds"),)),
-    Row(
-        "two-connections",
-        "two TCP connections at most",
-        (scripted("two-connections"),),
-        known=dict.fromkeys(("auto:up", "auto:down", "auto:echo", "auto:doctor"), "transfers stall here with auto"),
-    ),
+    Row("two-connections", "two TCP connections at most", (scripted("two-connections"),)),
     Row("closes", "closes after each answer", (scripted("closes"),)),
     Row("closes-silently", "closes after each answer, silently", (scripted("closes-silently"),)),
     Row("strips-headers", "unknown headers stripped", (scripted("strips-headers"),)),

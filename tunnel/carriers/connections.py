@@ -6,29 +6,55 @@ many: then requests wait here for a connection that works.
 """
 
 import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from weakref import WeakSet
 
 import aiohttp
+from aiohappyeyeballs import AddrInfoType
 
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.reuse import Reuse
 from tunnel.tasks import KeptTasks
 
-__all__ = ["Connection", "Connections"]
+__all__ = ["PAUSE_S", "Connection", "Connections"]
 
 _ANSWERS_MIN = 5  # answers on other connections during the silence of a new one, which show that the path works
 _LIMIT_S_MIN = 60.0  # time for which a limit is kept; doubles up to the maximum
 _LIMIT_S_MAX = 600.0
+_REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
+_DOUBT_S = 5.0  # after such a refusal, time for which no connection is opened
+_AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
+PAUSE_S = 0.2  # after such a refusal, time in which the path notices that the connection was closed
 
 
 class Connection:
     """A place for one TCP connection, and for one request at a time. aiohttp opens it when a request needs it."""
 
     def __init__(self, dialing: Dialing, *, reuse: bool, answers_before: int) -> None:
-        self.session: aiohttp.ClientSession = dialing.session(reuse=reuse)
+        self.session: aiohttp.ClientSession = dialing.session(reuse=reuse, make_socket=self._make_socket)
+        self._sockets: WeakSet[socket.socket] = WeakSet()
         self.reuse = reuse
         self.has_answer = False
+        self.works = False  # the relay has answered on it
         self.is_retired = False
         self.answers_before = answers_before  # on all connections, when this one was made
+
+    def reset_on_close(self) -> None:
+        """Close with a reset, which takes effect even if the other side does not read the rest of a request.
+
+        A proxy that refuses a request without reading it may otherwise count the connection as open for minutes.
+        """
+        for sock in self._sockets:
+            if sock.fileno() >= 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+
+    def _make_socket(self, address: AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        sock = socket.socket(family, kind, protocol)
+        self._sockets.add(sock)
+        return sock
 
 
 class Connections:
@@ -44,9 +70,13 @@ class Connections:
         self._most: int | None = None
         self._limit_s = _LIMIT_S_MIN
         self._limited_until_s = 0.0
+        self._refusals = 0  # in succession
+        self._pause_until_s = 0.0
 
     def take(self, now_s: float) -> Connection | None:
-        """Return a connection that is free, or a new one; None if the path carries no more."""
+        """Return a connection that is free, or a new one; None if the path carries no more, at least now."""
+        if now_s < self._pause_until_s:
+            return None
         reuse = self._reuse.is_wise(now_s)
         for idle in [idle for idle in self._idle if idle.reuse is not reuse]:
             self._close(idle)
@@ -80,10 +110,37 @@ class Connections:
 
     # learning
 
-    def answered(self, connection: Connection) -> None:
+    def answered(self, connection: Connection, *, by_relay: bool) -> None:
         """Record an answer."""
         connection.has_answer = True
         self._answers += 1
+        if by_relay and not connection.works:
+            connection.works = True
+            self._refusals = 0
+
+    def may_be_one_too_many(self, connection: Connection, now_s: float) -> bool:
+        """Return whether a request was refused, or its connection cut, perhaps because too many connections are open.
+
+        Then the connection is closed, and soon the request may use another one. For a few seconds no new one is opened.
+        """
+        others = sum(other.works for other in (*self._busy, *self._idle) if other is not connection)
+        doubted = self._most is not None and now_s < self._limited_until_s
+        if not others or (connection.works and not doubted):
+            return False
+        self._refusals += not connection.works
+        connection.is_retired = True
+        self._most = others
+        self._limited_until_s = max(self._limited_until_s, now_s + _DOUBT_S)
+        self._pause_until_s = now_s + PAUSE_S
+        return True
+
+    def waited(self, now_s: float, *, by_relay: bool) -> None:
+        """Record the answer to such a request on a connection that worked. Only the relay's answer is evidence."""
+        if by_relay and self._refusals >= _REFUSALS:
+            self._limit(now_s)
+        else:
+            self._most = None
+            self._limited_until_s = 0.0
 
     def died(self, connection: Connection, now_s: float) -> None:
         """Record that a connection died before an answer began."""
@@ -96,13 +153,19 @@ class Connections:
         """
         if connection.has_answer or self._answers - connection.answers_before < _ANSWERS_MIN:
             return False
-        working = sum(other.has_answer and not other.is_retired for other in (*self._busy, *self._idle))
+        working = self._working(lambda other: other.has_answer)
         if not working:
             return False
         self._most = working
+        self._limit(now_s)
+        return True
+
+    def _working(self, works: Callable[[Connection], bool]) -> int:
+        return sum(works(other) and not other.is_retired for other in (*self._busy, *self._idle))
+
+    def _limit(self, now_s: float) -> None:
         self._limited_until_s = now_s + self._limit_s
         self._limit_s = min(_LIMIT_S_MAX, 2 * self._limit_s)
-        return True
 
     def _close(self, connection: Connection) -> None:
         if connection in self._idle:

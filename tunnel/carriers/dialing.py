@@ -8,6 +8,7 @@ from ipaddress import IPv6Address, ip_address
 
 import aiohttp
 import truststore
+from aiohttp.connector import SocketFactoryType
 from yarl import URL
 
 from tunnel.carriers.challenges import Introduction
@@ -75,17 +76,20 @@ class Dialing:
         """Return the URL of one of the relay's two resources, exchange and link."""
         return self.base / name
 
-    def session(self, *, reuse: bool = True) -> aiohttp.ClientSession:
+    def session(self, *, reuse: bool = True, make_socket: SocketFactoryType | None = None) -> aiohttp.ClientSession:
         """Return a new session, without connections. It ignores netrc and the environment, and decompresses nothing.
 
-        Without `reuse` each request gets a connection of its own. The session has no headers of its own: aiohttp would
-        send them, and thus the token, to the proxy as well.
+        Without `reuse` each request gets a connection of its own. `make_socket` makes their sockets, except those for
+        CONNECT through a proxy that asks for credentials. The session has no headers of its own: aiohttp would send
+        them, and thus the token, to the proxy as well.
         """
         connector: aiohttp.BaseConnector
         middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = ()
         if self._proxy is None or self._introduction is None or self.tls is None:
             tls = self.tls or self._proxy_tls
-            connector = aiohttp.TCPConnector(limit=0, force_close=not reuse, ssl=tls if tls is not None else True)
+            connector = aiohttp.TCPConnector(
+                limit=0, force_close=not reuse, ssl=tls if tls is not None else True, socket_factory=make_socket
+            )
             if self._introduction is not None:
                 middlewares = (introduce(self._introduction),)
         else:

@@ -8,16 +8,18 @@ from secrets import token_hex
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
-from tunnel.carriers.connections import Connection, Connections
+from tunnel.carriers.connections import PAUSE_S, Connection, Connections
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.failures import describe_failure, is_cut, is_final
 from tunnel.exchange import Request
 from tunnel.tasks import KeptTasks
-from tunnel.wire import Buffer, wrap_form
+from tunnel.wire import MAGIC, Buffer, wrap_form
 
 __all__ = ["HttpExchanger"]
 
+_MOVES_MAX = 4  # of one request
+_REFUSED = (403, 429, 503)  # statuses with which intermediaries answer on a connection too many
 _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the answer limit
 
 
@@ -31,6 +33,7 @@ class HttpExchanger:
         self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
         self._has_answer = False
         self._waiting: deque[Request] = deque()  # for a connection
+        self._moves: dict[int, int] = {}  # by request id: how often a waiting request was moved
         self._sent: dict[int, _Sent] = {}  # by request id
         self._ending = KeptTasks()
         self._connections = Connections(dialing)
@@ -48,6 +51,7 @@ class HttpExchanger:
 
     def abandon(self, request_id: int) -> None:
         self._waiting = deque(request for request in self._waiting if request.id != request_id)
+        self._moves.pop(request_id, None)
         sent = self._sent.pop(request_id, None)
         if sent is not None:
             sent.connection.is_retired = True
@@ -55,7 +59,7 @@ class HttpExchanger:
             self._ending.keep(sent.task)
 
     async def close(self) -> None:
-        self._waiting.clear()
+        self._waiting.clear()  # a timer of a moved request then finds nothing to start
         for request_id in list(self._sent):
             self.abandon(request_id)
         await self._ending.done()
@@ -70,7 +74,7 @@ class HttpExchanger:
             if connection is None:
                 return
             request = self._waiting.popleft()
-            sent = _Sent(request, connection)
+            sent = _Sent(request, connection, self._moves.pop(request.id, 0))
             self._sent[request.id] = sent
             sent.task = loop.create_task(self._exchange(sent))
             sent.task.add_done_callback(functools.partial(self._ended, sent))  # also if cancelled before it starts
@@ -89,6 +93,7 @@ class HttpExchanger:
         earlier = [request for request in self._waiting if _is_same(request, repeat)]
         for request in earlier:
             self._waiting.remove(request)
+            self._moves.pop(request.id, None)
         return bool(earlier)
 
     def _drop_surplus(self, repeat: Request) -> bool:
@@ -96,6 +101,7 @@ class HttpExchanger:
         now_s = asyncio.get_running_loop().time()
         for request_id, sent in list(self._sent.items()):
             if _is_same(sent.request, repeat) and self._connections.is_one_too_many(sent.connection, now_s):
+                sent.connection.reset_on_close()
                 self.abandon(request_id)
                 text = "the path carries fewer TCP connections at once: the request waits for one that works"
                 asyncio.get_running_loop().call_soon(self._outcomes.failed, request_id, text)
@@ -107,9 +113,9 @@ class HttpExchanger:
     async def _exchange(self, sent: "_Sent") -> None:
         request, connection = sent.request, sent.connection
         body: Buffer
-        failure, final = "", False
+        failure, final, cut, by_relay = "", False, False, False
         try:
-            status, body, wait_us = await self._post(request, connection.session)
+            status, body, wait_us = await self._post(request, connection)
         except aiohttp.ClientHttpProxyError as error:
             # A proxy's answer to CONNECT counts as an answer like any other (7.9).
             status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
@@ -117,21 +123,37 @@ class HttpExchanger:
             status, body, wait_us = 0, b"", 0
             base = self._dialing.base
             failure, final = describe_failure(error, base, is_first=not self._has_answer), is_final(error, base)
-            if is_cut(error):
+            cut = is_cut(error)
+            if cut:
                 self._connections.died(connection, asyncio.get_running_loop().time())
         else:
             self._has_answer = True
-            self._connections.answered(connection)
+            by_relay = body[:4] == MAGIC
+            self._connections.answered(connection, by_relay=by_relay)
         if self._sent.pop(request.id, None) is None:
             return
+        if not by_relay and (cut or status in _REFUSED) and self._move(sent):
+            return
+        if sent.moves:
+            self._connections.waited(asyncio.get_running_loop().time(), by_relay=by_relay)
         self._release(sent)  # the outcome may lead to the next request at once
         if failure:
             self._outcomes.failed(request.id, failure, final=final)
         else:
             self._outcomes.answered(request.id, status, body, wait_us)
 
-    async def _post(self, request: Request, session: aiohttp.ClientSession) -> tuple[int, Buffer, int]:
-        response = await session.post(
+    def _move(self, sent: "_Sent") -> bool:
+        """Let a request wait for a connection that works, if too many may be open. Return whether it waits."""
+        loop = asyncio.get_running_loop()
+        if sent.moves >= _MOVES_MAX or not self._connections.may_be_one_too_many(sent.connection, loop.time()):
+            return False
+        self._moves[sent.request.id] = sent.moves + 1
+        self._waiting.appendleft(sent.request)
+        loop.call_later(PAUSE_S, self._start_waiting)
+        return True
+
+    async def _post(self, request: Request, connection: Connection) -> tuple[int, Buffer, int]:
+        response = await connection.session.post(
             self._url,
             headers=self._dialing.headers,
             data=_Body(request, self._outcomes),
@@ -139,6 +161,8 @@ class HttpExchanger:
             proxy=self._dialing.proxy,
             proxy_headers=self._dialing.proxy_headers or None,
         )
+        if response.status >= 400:
+            connection.reset_on_close()
         complete = False
         try:
             body = await self._read(response.content)
@@ -168,9 +192,10 @@ class HttpExchanger:
 class _Sent:
     """A request that is under way."""
 
-    def __init__(self, request: Request, connection: Connection) -> None:
+    def __init__(self, request: Request, connection: Connection, moves: int) -> None:
         self.request = request
         self.connection = connection
+        self.moves = moves  # how often it was refused because too many connections may have been open
         self.holds = True  # the connection
         self.task: asyncio.Task[None]
 
