@@ -23,7 +23,7 @@ class End(enum.Enum):
     WHOLE = "whole"
     ENDED = "ends early"  # with an end of stream, so that the data looks complete to the application
     FAILED = "fails"  # with an error
-    STOOD = "stands still"
+    STOOD = "stalls"
     WRONG = "is wrong"
 
 
