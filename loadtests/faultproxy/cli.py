@@ -126,7 +126,7 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
         "--drop-response",
         type=drop,
         metavar="P[:silent]",
-        help="drop the answer after upstream has sent it; the client's connection is treated as above",
+        help="drop the answer after upstream has sent it; close the client's connection or (silent) leave it open",
     )
     group.add_argument(
         "--duplicate", type=_checked(parse_probability), metavar="P", help="send the request upstream twice, at once"
@@ -167,7 +167,10 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
         "repeated",
     )
     group.add_argument(
-        "--html", type=_checked(Html.parse), metavar="P[:after]", help="the same with status 200 and a login page"
+        "--html",
+        type=_checked(Html.parse),
+        metavar="P[:after]",
+        help="answer with status 200 and a login page, at the times of --status",
     )
 
 
@@ -193,8 +196,8 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         "--blackhole",
         type=_checked(Blackhole.parse),
         metavar="LASTS@EVERY[:once][:request|:response]",
-        help="let nothing pass for a time, in both directions or one, and close nothing; all that waited passes "
-        "afterwards. 30s@60s: for 30 s, first 60 s after the start and then every 60 s",
+        help="pass no bytes on for a time, in both directions or one, without closing connections; bytes that waited "
+        "pass afterwards. 30s@60s: for 30 s, first 60 s after the start and then every 60 s",
     )
     group.add_argument(
         "--one-connection",

@@ -126,18 +126,19 @@ def _report(directory: Path) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.stress",
-        description="Users on tunnel sockets over a network that gets worse; gates decide the exit code.",
+        description="Simulate users of tunnel sockets while the relay drops more and more packets. Limits (gates) decide "
+        "the exit code.",
         epilog="example: python -m loadtests.stress --crowd 200 --seconds 600 --losses 0,0.01,0.05,0.1,0.2 --trace. "
         "Exit codes: 0 every gate held, 1 one broke, 2 the run could not be carried out.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--shape", choices=list(SHAPES), default="steps", help="course of users and loss (default: steps)"
+        "--shape", choices=list(SHAPES), default="steps", help="how users and loss change in time (default: steps)"
     )
     parser.add_argument("--crowd", type=int, default=50, help="number of users (default: 50)")
     parser.add_argument("--seconds", type=float, default=150.0, help="duration of the run (default: 150)")
     parser.add_argument(
-        "--losses", default="0,0.01,0.05,0.1,0.2", help="losses of single packets at the relay, in turn"
+        "--losses", default="0,0.01,0.05,0.1,0.2", help="shares of packets that the relay drops, in turn"
     )
     parser.add_argument("--weather", default="--drop-response 0.01", help="options of the fault proxy")
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults (default: 1)")
@@ -149,9 +150,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="directory for the measures, which each run replaces",
     )
-    parser.add_argument("--max-failures", type=int, default=0, help="failed user actions allowed (default: 0)")
     parser.add_argument(
-        "--max-slope", type=float, default=1.0, help="growth of memory allowed, in percent per minute (default: 1)"
+        "--max-failures", type=int, default=0, help="largest number of user actions that may fail (default: 0)"
+    )
+    parser.add_argument(
+        "--max-slope", type=float, default=1.0, help="largest growth of memory, in percent per minute (default: 1)"
     )
     parser.add_argument(
         "--only", default="", metavar="NAMES", help="classes of users, as in EchoUser,BulkUser (default: all)"

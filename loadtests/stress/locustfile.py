@@ -52,14 +52,16 @@ def add_options(parser: LocustArgumentParser) -> None:
         choices=[NO_SHAPE, *SHAPES],
         default=NO_SHAPE,
         include_in_web_ui=False,  # the page cannot change it: Locust has asked for the shape before
-        help="course of users and loss (default: none, so that -u, -r and -t decide, at the first loss)",
+        help="how users and loss change in time (default: none, so that -u, -r and -t decide, at the first loss)",
     )
     group = parser.add_argument_group("tunnel stress")
     group.add_argument(
         "--crowd", type=int, default=50, help="number of users of a shape, which decides when they come (default: 50)"
     )
     group.add_argument("--seconds", type=float, default=150.0, help="duration of a shape (default: 150)")
-    group.add_argument("--losses", default="0,0.01,0.05,0.1,0.2", help="losses of single packets at the relay, in turn")
+    group.add_argument(
+        "--losses", default="0,0.01,0.05,0.1,0.2", help="shares of packets that the relay drops, in turn"
+    )
     group.add_argument("--weather", default="--drop-response 0.01", help="options of the fault proxy")
     group.add_argument("--seed", type=int, default=1, help="seed of the faults (default: 1)")
     group.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")

@@ -144,7 +144,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tests", type=int, default=400, metavar="N", help="tests for one mutant, cheapest first (default 400)"
     )
-    parser.add_argument("--again", action="store_true", help="leave out what was noticed or defended before")
+    parser.add_argument("--again", action="store_true", help="leave out changes that were noticed or defended before")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR", help="where to work (build/mutants)")
     return parser.parse_args(arguments)
 

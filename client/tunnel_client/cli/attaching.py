@@ -26,8 +26,9 @@ def add_wait_option(parser: argparse.ArgumentParser, default_s: float) -> None:
         nargs="?",
         const=math.inf,
         metavar="S",
-        help=f"try for S seconds to reach the relay at the start (default: {default_s:g}), also while a login page of "
-        "the network answers, which is an error without --wait; without S: for ever",
+        help=f"at the start, keep trying to reach the relay for S seconds, or for ever if S is left out (default: "
+        f"{default_s:g}). A login page that answers in place of the relay is waited for, too; without --wait it is an "
+        "error at once",
     )
     parser.set_defaults(wait_default=default_s)
 

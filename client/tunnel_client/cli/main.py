@@ -16,6 +16,11 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 # log then starts at the level "info", unless standard error is a terminal. A command that must start fast sets `logs`
 # to False and must not log anything.
 COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "status", "doctor")
+_DESCRIPTION = (
+    "Open TCP and UDP connections through firewalls and proxies that let only HTTP requests out. The connections go "
+    "through a relay, which is a web service outside the firewall, to a target (HOST:PORT, as the other side sees it) "
+    "or to a service (a name that another user publishes with `tunnel expose`)."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:
     """Build the parser with the named commands, by default all."""
-    parser = CommandParser(prog="tunnel", description="TCP-like sockets over plain HTTP requests.", epilog=EXIT_CODES)
+    parser = CommandParser(prog="tunnel", description=_DESCRIPTION, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument(
         "--log",

@@ -71,8 +71,8 @@ def add_insecure_http(parser: argparse.ArgumentParser | argparse._ArgumentGroup)
     parser.add_argument(
         "--insecure-http",
         action="store_true",
-        help="send the token to an http:// relay on another machine, or through another machine, where everybody on "
-        "the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
+        help="allow the token to cross a network without encryption, to an http:// relay or an http:// proxy on "
+        "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
     )
 
 

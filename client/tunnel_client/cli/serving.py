@@ -50,7 +50,8 @@ def add_serving_options(parser: argparse.ArgumentParser) -> None:
         "--give-up-after",
         type=positive_seconds,
         metavar="SECONDS",
-        help="end with exit code 6 if the relay, once reached, does not answer for so long (default: keep trying)",
+        help="end with exit code 6 when a relay that was reached before has not answered for this number of seconds "
+        "(default: keep trying)",
     )
     parser.add_argument(
         "--stats",

@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--messages", type=int, default=100_000, help="messages to deliver (default 100000)")
     parser.add_argument(
-        "--kills", type=int, default=9, help="number of kill -9, evenly among the three processes (default 9)"
+        "--kills", type=int, default=9, help="number of kills (kill -9), evenly among the three processes (default 9)"
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="seed for the times and the victims of the kills (default 0)"

@@ -109,14 +109,14 @@ def _add_open(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--open",
         action="store_true",
-        help="accept clients without a token, as the user open; only if the relay listens on loopback alone. They may "
-        "do what --allow and [everyone] in the configuration allow; without a configuration file, they may use every "
-        "service, and without --allow every target",
+        help="accept clients without a token, as a user called open; only if the relay listens on loopback alone. They may "
+        "do what --allow, and [everyone] in the configuration file, allow. Without a configuration file they may use "
+        "every service, and without --allow, too, every target",
     )
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trace", default="", metavar="DIR", help="write traces to this folder, for tunnel-traces")
+    parser.add_argument("--trace", default="", metavar="DIR", help="write trace files to DIR, for tunnel-traces")
 
 
 def _add_serve(commands: CommandAdder) -> None:
@@ -142,14 +142,17 @@ def _add_exit(commands: CommandAdder) -> None:
         "attach to a relay and dial targets for it, in this process; SIGTERM lets connections finish",
         example,
     )
-    parser.add_argument("--relay", required=True, metavar="URL")
+    parser.add_argument("--relay", required=True, metavar="URL", help="URL of the relay; required")
     parser.add_argument(
         "--name",
         default="exit",
         help="name of this exit; it replaces an attached exit of the same name (default: exit)",
     )
     parser.add_argument(
-        "--token-file", default="", metavar="FILE", help="file with the token (default: variable TUNNEL_TOKEN)"
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help="file that holds the token (default: the token in TUNNEL_TOKEN)",
     )
     parser.add_argument(
         "--proxy",
@@ -161,17 +164,19 @@ def _add_exit(commands: CommandAdder) -> None:
     parser.add_argument(
         "--insecure-http",
         action="store_true",
-        help="send the token to an http:// relay on another machine, where everybody on the way can read it (default: "
-        "only if TUNNEL_INSECURE_HTTP is 1)",
+        help="allow the token to cross a network without encryption, to an http:// relay or an http:// proxy on "
+        "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
     )
     parser.add_argument(
         "--give-up-after",
         type=_seconds,
         metavar="SECONDS",
-        help="end with exit code 6 if the relay does not answer for so long (default: keep trying)",
+        help="end with exit code 6 when the relay has not answered for this number of seconds (default: keep trying)",
     )
-    parser.add_argument("--ca", metavar="FILE", help="CA certificates to trust instead of the system's")
-    parser.add_argument("--cert", metavar="FILE", help="client certificate and key, if the relay asks for one")
+    parser.add_argument("--ca", metavar="FILE", help="PEM file with the authorities to trust instead of the system's")
+    parser.add_argument(
+        "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
+    )
     _add_config(parser)
     _add_allow(parser)
     _add_trace(parser)

@@ -28,7 +28,8 @@ def add(commands: CommandAdder) -> None:
         type=positive_seconds,
         default=5.0,
         metavar="S",
-        help="seconds to leave a request waiting and a connection idle, to see whether the path cuts them (default: 5)",
+        help="number of seconds for which a request waits and a connection is idle, to see whether the path cuts them "
+        "(default: 5)",
     )
     add_relay_options(parser)
     parser.set_defaults(run=run)

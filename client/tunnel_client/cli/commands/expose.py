@@ -42,8 +42,8 @@ def add(commands: CommandAdder) -> None:
         type=_backlog,
         default=BACKLOG,
         metavar="N",
-        help="connections that are opened at once; of a larger burst, the others wait at the relay (default: "
-        f"{BACKLOG})",
+        help="largest number of connections that may wait to be accepted here; further ones wait at the relay "
+        f"(default: {BACKLOG})",
     )
     add_serving_options(parser)
     add_relay_options(parser)
