@@ -170,7 +170,7 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
         "--html",
         type=_checked(Html.parse),
         metavar="P[:after]",
-        help="answer with status 200 and a login page, at the times of --status",
+        help="like --status 200, with a login page as the body",
     )
 
 

@@ -126,8 +126,8 @@ def _report(directory: Path) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.stress",
-        description="Simulate users of tunnel sockets while the relay drops more and more packets. Limits (gates) decide "
-        "the exit code.",
+        description="Simulate users of tunnel sockets while the relay drops more and more packets. Limits (gates) "
+        "decide the exit code.",
         epilog="example: python -m loadtests.stress --crowd 200 --seconds 600 --losses 0,0.01,0.05,0.1,0.2 --trace. "
         "Exit codes: 0 every gate held, 1 one broke, 2 the run could not be carried out.",
         allow_abbrev=False,
