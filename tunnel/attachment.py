@@ -38,7 +38,7 @@ _IDENTITIES = frozenset({401, _PROXY_AUTH_REQUIRED})
 
 
 class Attachment:
-    """An endpoint's presence at a relay. Use it as an async context manager; everything runs in that event loop."""
+    """An endpoint's presence at a relay. Use it as an async context manager, within one event loop."""
 
     def __init__(
         self,

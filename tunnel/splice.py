@@ -95,7 +95,7 @@ class Side(asyncio.Protocol):
             self._transport.close()
 
     def other_ended(self, other: "Side", *, clean: bool) -> None:
-        """End this side, because the other one has ended. A clean end closes the pair: a peer that has closed does not
+        """End this side, because the other one has ended. After a clean end, close it: a peer that has closed does not
         read either."""
         if clean:
             self.close()

@@ -40,7 +40,7 @@ class Transport(FlowControlled):
     """A connection as an asyncio transport, created by `Attachment`. It owns the connection's events until the end."""
 
     _start_tls_compatible = True  # asyncio's start_tls requires it
-    _sendfile_compatible = SENDFILE_BY_COPYING  # and its sendfile this one
+    _sendfile_compatible = SENDFILE_BY_COPYING  # asyncio's sendfile requires it
 
     def __init__(
         self,
@@ -373,7 +373,7 @@ class Transport(FlowControlled):
                 self._finish(refused_error(event, self._target))
 
     def _end_reading(self) -> None:
-        """Tell the protocol of the peer's end of file once; a protocol that paused reading, when it resumes."""
+        """Report the peer's end of file to the protocol, once; if the protocol has paused reading, when it resumes."""
         self._peer_finished = True
         if self._closing or self._protocol is None or self._eof_shown or not self._reading:
             return

@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 _PORT_MAX = 65535
 _LIMIT_MAX = 1 << 40
 
-# A line or a table that is right, for each key, as errors show it. Keys of a user's table are those of [everyone].
+# For each key, an example of a valid line or table, which errors show. A user's table has the keys of [everyone].
 _EXAMPLES = {
     "listen": 'listen = ["127.0.0.1:8080"]',
     "base": 'base = "/tunnel"',
@@ -116,9 +116,9 @@ class ServiceLimits:
     """Connections from one address (one /64 network of IPv6) on which no valid token came yet. They are never more than
     a quarter of all."""
     connections_per_user_max: int = 2048
-    """Connections on which the token of one user came last."""
+    """Connections of one user: those whose latest request had a token of that user."""
     waiting_bytes_max: int = 256 << 20
-    """Bytes of bodies and batches that are still coming, and of answers that are not read yet. Each user may hold as
+    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. Each user may hold as
     many as leave the same number free."""
     link_opening_seconds: float = 10
     """Time from the upgrade to the first message on a link."""

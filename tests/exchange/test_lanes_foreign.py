@@ -1,4 +1,4 @@
-"""Refusals and redirects of another party: final before the first attach, failures of one body after it (7.9)."""
+"""Refusals and redirects of an intermediary: final before the first attach, failures of one body after it (7.9)."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -100,12 +100,12 @@ def test_the_quote_of_a_foreign_body_is_bounded(status: int, size: int) -> None:
             "this port speaks TLS: the URL must begin with https://",
         ),
         (302, b"it leads to http://portal/", "it may be a login or block page"),
-        (401, b"", "something on the way asks for credentials of its own"),
-        (403, b"", "something on the way forbids this"),
+        (401, b"", "a proxy or another server asks for credentials of its own"),
+        (403, b"", "a proxy or another server forbids this"),
         (404, b"", "check the path of the relay's URL"),
-        (429, b"", "something on the way limits the rate of requests"),
+        (429, b"", "a proxy or another server limits the rate of requests"),
         (500, b"", "a server on the way failed"),
-        (501, b"", "something on the way does not support POST requests"),
+        (501, b"", "a proxy or another server does not support POST requests"),
         (502, b"", "a proxy cannot reach the relay"),
     ],
 )
@@ -143,7 +143,7 @@ def test_our_own_request_sent_back_is_repeated() -> None:
     outcome = judge(200, encoded(Attach(bytes(32), 1, 0, 1)), 0)
     assert (outcome.verdict, outcome.text) == (
         Verdict.REPEAT,
-        "HTTP 200, but the answer is our own request, which something on the way sent back",
+        "HTTP 200, but the answer is our own request, which a proxy or another server sent back",
     )
 
 

@@ -97,7 +97,7 @@ class HttpExchanger:
         return bool(earlier)
 
     def _drop_surplus(self, repeat: Request) -> bool:
-        """Close the connection of an earlier attempt if the path carries fewer. Return whether there was one."""
+        """If the path carries no further connection, close that of an earlier attempt. Return whether there was one."""
         now_s = asyncio.get_running_loop().time()
         for request_id, sent in list(self._sent.items()):
             if _is_same(sent.request, repeat) and self._connections.is_one_too_many(sent.connection, now_s):

@@ -150,9 +150,9 @@ class Prober:
             return reply
 
     async def attach_as(self, content_type: str) -> Reply:
-        """Send ATTACH in a body of this type. Any relay answers, also one that does not understand the form.
+        """Send ATTACH in a body of this type. Any relay answers, even one that does not understand the type.
 
-        If it understands a form with files, all later exchanges are sent so.
+        If the relay understands forms, all later exchanges are sent as forms.
         """
         if content_type != MULTIPART:
             return (await self._post(self._greeting(), self._session, {"Content-Type": content_type}))[0]

@@ -42,7 +42,7 @@ class LaneConfig:
     pull_interval_us: int = 0
     """Send a pull at this interval, without a hold. With 0, pulls are sent continuously."""
     await_login: bool | None = None
-    """Before the first attach, repeat after a redirect or an HTML page of another party, which may be a login page. If
+    """Before the first attach, repeat after a redirect or an HTML page of an intermediary, such as a login page. If
     false, either is final. If None, redirects are final and pages are failures like any other (7.9)."""
     packet_bytes_max: int = PACKET_SIZE_MAX
     """Largest packet that is assembled from pieces."""

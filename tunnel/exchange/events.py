@@ -90,7 +90,7 @@ class AttachRefused(msgspec.Struct, frozen=True):
     status: int
     code: int
     text: str
-    is_page: bool = False  # a login page of another party, or the like, was answered
+    is_page: bool = False  # the answer was a login page of an intermediary, or the like
 
 
 class Troubled(msgspec.Struct, frozen=True):

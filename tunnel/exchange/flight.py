@@ -75,8 +75,8 @@ class Flight:
         self.last = ""  # the latest failure, in words
         self.proven = False  # the first repeat leaves before the deadline
         self.silent = False  # an attempt got no answer in time
-        self.as_form = as_form  # the form of the next attempt's body
-        self.foreign = 0  # attempts that another party refused
+        self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
+        self.foreign = 0  # attempts that an intermediary refused
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
         self.passed_between = 0  # unexplained failures after a smaller body had passed
         self.smaller_passed = False  # a smaller body has passed since the last unexplained failure

@@ -38,7 +38,7 @@ class PathModel:
         self._one_connection = config.one_connection
         self.round_trip = RoundTrip()
         self.pace = RequestPace()
-        self.as_form = False  # bodies pass as the files of forms
+        self.as_form = False  # bodies leave as the files of forms, which pass here (7.19)
         self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
         self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
         answer_bytes = min(config.body_bytes_start, config.answer_bytes_max)
@@ -87,7 +87,7 @@ class PathModel:
         )
 
     def passed(self, attempt: Attempt) -> None:
-        """Use the form of an attempt that was answered for the next bodies (7.19)."""
+        """Use the format of an attempt that was answered for the next bodies (7.19)."""
         self.as_form = attempt.as_form
 
     def answered(self, flight: Flight, arrived: AnswerSeen, now: int) -> bool:

@@ -1,7 +1,7 @@
-"""Reactions to failures of one exchange: another form, smaller answers, giving up, smaller bodies (7.9, 7.16, 7.19).
+"""Reactions to failures of one exchange: another format, smaller answers, giving up, smaller bodies (7.9, 7.16, 7.19).
 
 Many paths refuse large bodies without the status 413: with another status, a reset, or silence. An exchange then fails
-time and again. An outage looks the same, except that smaller bodies fail, too.
+repeatedly. An outage looks the same, except that smaller bodies fail, too.
 """
 
 from tunnel.exchange.config import KIB, LaneConfig
@@ -14,7 +14,7 @@ from tunnel.wire import Answer
 
 __all__ = ["Refusals"]
 
-_FOREIGN_MAX = 8  # 7.9: answers of another party after which a batch is given up, about 2 s after the first of them
+_FOREIGN_MAX = 8  # 7.9: answers of an intermediary after which a batch is given up, about 2 s after the first of them
 _UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passed in between
 _PASSED_BETWEEN = 2  # of these failures, the number that came after a smaller body had passed
 _LOWER_FAILURES = 4  # 7.16: from this failure on, the repeats ask for the smallest answer
@@ -58,7 +58,7 @@ class Refusals:
         return outcome.verdict
 
     def _try_other_form(self, flight: Flight, outcome: Outcome) -> None:
-        """Choose the form of the next attempt's body, if another party may have refused this one for its form (7.19).
+        """Choose the form of the next attempt's body, if an intermediary may have refused this one for its form (7.19).
 
         After the first attach its content is the more likely reason, so that a masked body is tried before.
         """

@@ -1,4 +1,4 @@
-"""The rate of requests that the path lets pass, learned from refusals of requests for their number (429, 503; 7.9).
+"""The rate of requests that the path lets pass, learned from refusals because of their number (429, 503; 7.18).
 
 Requests are judged in blocks. While a part of a block is refused, the gap between requests grows. When nothing is
 refused although requests wait for the gap, it shrinks by an eighth. If that is refused, the gap before is used for a
@@ -50,7 +50,7 @@ class RequestPace:
         self.next_us = now + self.gap_us if self.gap_us else 0
 
     def refused(self, sent_us: int, now: int, *, surely: bool) -> None:
-        """Record that another party refused a request that was sent at `sent_us`: `surely`, or perhaps, because of
+        """Record that an intermediary refused a request that was sent at `sent_us`: `surely`, or perhaps, because of
         the number of requests."""
         if sent_us < max(self._changed_us, self._ignored_until_us):
             return

@@ -13,8 +13,8 @@ __all__ = ["Outcome", "Verdict", "judge"]
 _TOO_MANY_REQUESTS = 429
 _UNAVAILABLE = 503  # also what nginx answers, by default, to too many requests
 _TOO_MANY_US = SECOND_US  # wait after a 429 of the relay without Retry-After
-_AWAY_US_MAX = 2 * SECOND_US  # 7.9: longest wait that another party's answer asks for, unless it is a 429
-_QUOTE_BYTES = 120  # length of a foreign body's quotation in an error text
+_AWAY_US_MAX = 2 * SECOND_US  # 7.9: longest wait that an intermediary's answer asks for, unless it is a 429
+_QUOTE_BYTES = 120  # longest quotation, in an error text, of a body that is not the relay's
 _ADVICE_BYTES = 500  # the same for a 407, whose body is the carrier's advice about proxy authentication
 
 
@@ -27,7 +27,7 @@ class Verdict(enum.Enum):
     TOO_LARGE = enum.auto()  # shrink the body
     UNKNOWN = enum.auto()  # attach again
     STALE = enum.auto()  # attach again under a higher generation
-    FOREIGN = enum.auto()  # another party refuses or redirects: final before the first attach, a failure after it
+    FOREIGN = enum.auto()  # an intermediary refuses or redirects: final before the first attach, a failure after it
     FATAL = enum.auto()  # repeating will not help
 
 
@@ -43,8 +43,8 @@ _BY_CODE: dict[int, Verdict] = {
     StatusCode.MALFORMED: Verdict.FATAL,
 }
 
-# 7.9. These hold for any responder. An exchange that got any other status without the magic is repeated, since proxies
-# and login pages use them all. 407 is final at any time: repeating a wrong password locks accounts.
+# 7.9. The meaning of a status if the body is not the relay's. After any other status the exchange is repeated, since
+# proxies and login pages use them all. 407 is final at any time: repeating a wrong password locks accounts.
 _BY_STATUS: dict[int, Verdict] = {
     301: Verdict.FOREIGN,
     302: Verdict.FOREIGN,
@@ -59,7 +59,7 @@ _BY_STATUS: dict[int, Verdict] = {
 }
 
 
-_NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these concern no form of a body
+_NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these say nothing about the format of the body (7.19)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})<", re.IGNORECASE)
 _HTML = re.compile(rb"\s*(?:<!doctype html|<html|<head|<body)", re.IGNORECASE)
@@ -69,17 +69,17 @@ _BEHIND = "a proxy cannot reach the relay"
 _REASONS = {
     200: _LOGIN,
     **dict.fromkeys(_REDIRECTS, _LOGIN),
-    400: "something on the way takes our request for invalid: check that the URL has the right port",
-    401: "something on the way asks for credentials of its own: check the URL",
-    403: "something on the way forbids this: check the URL, or ask who runs the proxy",
+    400: "a proxy or another server considers our request invalid: check that the URL has the right port",
+    401: "a proxy or another server asks for credentials of its own: check the URL",
+    403: "a proxy or another server forbids this: check the URL, or ask who runs the proxy",
     404: "check the path of the relay's URL",
-    405: "something on the way allows no POST requests to this URL: check the path of the relay's URL",
+    405: "a proxy or another server allows no POST requests to this URL: check the path of the relay's URL",
     407: "a proxy asks for user and password",
-    408: "something on the way waited too long for the rest of our request",
-    415: "something on the way accepts no binary bodies",
-    429: "something on the way limits the rate of requests",
+    408: "a proxy or another server waited too long for the rest of our request",
+    415: "a proxy or another server accepts no binary bodies",
+    429: "a proxy or another server limits the rate of requests",
     500: "a server on the way failed",
-    501: "something on the way does not support POST requests: check the URL and the proxy",
+    501: "a proxy or another server does not support POST requests: check the URL and the proxy",
     502: _BEHIND,
     503: _BEHIND,
     504: _BEHIND,
@@ -95,9 +95,9 @@ class Outcome(msgspec.Struct):
     code: int = 0
     text: str = ""
     retry_after_us: int = 0
-    may_be_form: bool = False  # another party refused, perhaps because of the form of the body
-    too_many: bool | None = None  # another party refused because of the number of requests; False: perhaps
-    is_page: bool = False  # a redirect or an HTML page of another party, such as a login page
+    may_be_form: bool = False  # an intermediary refused, perhaps because of the format of the body (7.19)
+    too_many: bool | None = None  # an intermediary refused because of the number of requests; False: perhaps
+    is_page: bool = False  # a redirect or an HTML page of an intermediary, such as a login page
 
 
 def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
@@ -130,7 +130,7 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
     elif isinstance(message, EnvelopeError):
         text = f"HTTP {status}, but the answer arrived damaged ({message.value})"
     else:
-        text = f"HTTP {status}, but the answer is our own request, which something on the way sent back"
+        text = f"HTTP {status}, but the answer is our own request, which a proxy or another server sent back"
     if status != _TOO_MANY_REQUESTS:
         retry_after_us = min(retry_after_us, _AWAY_US_MAX)  # the relay may be back sooner than a proxy believes
     too_many = {_TOO_MANY_REQUESTS: True, _UNAVAILABLE: False}.get(status)

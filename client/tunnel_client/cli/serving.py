@@ -1,4 +1,4 @@
-"""Runs a command that serves until a signal or a refusal by the relay ends it; on demand, also too long an outage."""
+"""Runs a command that serves until a signal, a refusal by the relay or, with --give-up-after, a long outage ends it."""
 
 import argparse
 import asyncio

@@ -168,7 +168,7 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
         report.add("hold limit", Verdict.OK, text, hold_s=held_s)
     else:
         text = f"a waiting request is ended after {held.seconds:.1f} s ({described(held)})"
-        advice = "the tunnel waits less, which costs requests; ask the hop's operator for a longer timeout"
+        advice = "the tunnel then uses shorter waits and more requests; ask the hop's operator for a longer timeout"
         report.add("hold limit", Verdict.NOTE, text, advice, hold_s=held.seconds, status=held.status)
     if prober.is_fresh:
         report.add("idle limit", Verdict.SKIPPED, "a connection carries only one exchange")

@@ -26,9 +26,9 @@ _HURT = frozenset({"rate limit", "body limit", "answer limit", "altering", "cach
 _NOTHING = Finding("", Verdict.OK, "")
 _SUMMARIES = {
     NOT_AUTHENTICATED: "the relay or a proxy does not accept our credentials: see above",
-    DENIED: "the relay answers, but does not allow what was asked for",
+    DENIED: "the relay answers, but does not allow this request",
     LOST: "the tunnel works, but the target was not reached",
-    INTEGRITY: "what the relay and we say to each other is altered on the way",
+    INTEGRITY: "requests or answers are altered on the path",
 }
 
 
@@ -61,7 +61,7 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
 
 
 async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float) -> None:
-    """Run the steps that need a relay that accepts us. Without an exchange that works, the others are of no use."""
+    """Run the steps that need a relay that accepts us. If no exchange works, leave out the steps that need one."""
     is_one = await examine_relays(report, trials)
     if is_one:
         await examine_reuse(report, trials)

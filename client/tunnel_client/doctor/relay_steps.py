@@ -34,7 +34,7 @@ _FAILURES = {
     "refused": "check host and port of the URL, and ask the relay's operator whether the relay runs",
     "timeout": "a firewall may drop the packets: name your proxy with --proxy, or ask the network's operator for one",
     "proxy": "check --proxy, or the variable that names the proxy",
-    "cut": "something on the way ends the connection: name your proxy with --proxy, or try https:// instead of http://",
+    "cut": "a hop ends the connection: name your proxy with --proxy, or try https:// instead of http://",
     "tls": "check whether the URL must begin with https:// or http://",
     "no-http": "check whether the URL must begin with https:// or http://",
     "other": "check the URL and the network",
@@ -114,7 +114,7 @@ async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
         text = f"something other than a relay answers ({described(reply)})"
         report.add("relay", Verdict.PROBLEM, text, advice_for(reply), exit_code=UNREACHABLE, **data)
         return
-    text = f"a relay is there, but something on the way refuses bodies of the type {OCTETS} ({described(reply)})"
+    text = f"a relay is there, but a hop refuses bodies of the type {OCTETS} ({described(reply)})"
     text += f"; {passing} passes"
     if trials.prober.attached is not None:
         report.add("relay", Verdict.NOTE, f"{text}, and the tunnel uses it", form=passing, **data)
@@ -142,7 +142,7 @@ def _refused(report: Report, prober: Prober, reply: Reply) -> None:
     what = f"HTTP {reply.status}" + (f", {reply.text}" if reply.text else "")
     if reply.kind == "damaged":
         text = f"a relay answers, but its answers arrive damaged: {what}"
-        advice = "something on the way changes them: use an https:// URL, which prevents that"
+        advice = "a hop changes them: use an https:// URL, which prevents that"
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=INTEGRITY, **data)
         return
     if reply.status == 400:
@@ -163,7 +163,7 @@ def _about_token(reply: Reply, *, has_token: bool) -> tuple[str, str]:
     if not has_token:
         return "a tunnel relay answers and asks for a token, but none is set", "name its file with --token-file FILE"
     if reply.text.startswith("no token came"):
-        text = "a tunnel relay answers, but the token does not reach it: something on the way removes the header "
+        text = "a tunnel relay answers, but the token does not reach it: a hop removes the header "
         advice = "ask its operator to pass the header on (Squid as an accelerator: login=PASS at cache_peer), or use "
         return f"{text}Authorization", f"{advice}an https:// URL if it stands in your network"
     return (

@@ -25,7 +25,7 @@ async def examine_target(report: Report, settings: RelaySettings, target: Addres
             writer.transport.abort()
     except (DeniedError, NotAuthenticatedError) as error:
         if _STRANGER in str(error):
-            text = f"the target was not tried, because something on the way refused the request: {error}"
+            text = f"the target was not tried, because a hop refused the request: {error}"
             advice = "the lines above say what limits the path"
             report.add("target", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, reason="path")
         else:

@@ -65,7 +65,7 @@ class Lender:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.keep(task)
-        # The borrower may have ended, or send nonsense.
+        # The borrower may have ended, or may send bytes that are not a request.
         with closing(writer), suppress(OSError, ValueError, KeyError, TypeError):
             question = await _read(reader)
             if "open" in question:

@@ -20,7 +20,7 @@ from tunnel_client.sockets.loop_thread import LoopThread, loop_thread, make_immo
 __all__ = ["Connecting", "Runtime", "configure", "connecting", "default_runtime"]
 
 LINGER_S = 10.0  # how long the end of the process waits for written bytes to arrive
-GRACE_S = 1.0  # by which the loop is late with a timeout of its own before it counts as stuck
+GRACE_S = 1.0  # a loop that handles a timeout later than by this counts as stuck
 
 
 class Runtime:
@@ -41,7 +41,7 @@ class Runtime:
         return self._given or _from_environment()
 
     def close(self) -> None:
-        """Wait at most `linger` seconds for what its sockets wrote to arrive, then end them.
+        """Wait up to `linger` seconds until the bytes that the sockets wrote have arrived, then end the sockets.
 
         The next connect attaches again.
         """

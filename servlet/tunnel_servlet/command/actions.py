@@ -64,7 +64,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _notes(config: RelayConfig) -> list[str]:
-    """Return what the configuration allows, but what its operator hardly meant."""
+    """Return notes about settings that are valid, but that the operator probably did not intend."""
     grants = config.grants
     if config.is_open and grants.users:
         users = ", ".join(grants.users)
@@ -81,7 +81,7 @@ def _notes(config: RelayConfig) -> list[str]:
 def try_rule(arguments: argparse.Namespace) -> int:
     """Print whether a user may reach a target; with --resolve, also check the addresses that the name has here.
 
-    The decision is that of a relay which runs with the same file, --allow and --open.
+    It decides as a relay with the same file, --allow and --open does.
     """
     if arguments.open and arguments.name != OPEN_USER:
         raise ConfigError(
@@ -135,7 +135,7 @@ def drain(arguments: argparse.Namespace) -> int:
 
 
 def _read_target(text: str) -> Target:
-    """Return the target that a user would name so. Raise ConfigError if the text is not one."""
+    """Parse a target as users write it. Raise ConfigError if the text is not one."""
     host, colon, port = text.rpartition(":")
     is_udp = host.startswith(UDP_RULE)
     host = host.removeprefix(UDP_RULE).removeprefix("[").removesuffix("]")

@@ -110,8 +110,8 @@ def _add_open(parser: argparse.ArgumentParser) -> None:
         "--open",
         action="store_true",
         help="accept clients without a token, as a user called open; only if the relay listens on loopback alone. They "
-        "may do what --allow, and [everyone] in the configuration file, allow. Without a configuration file they may use "
-        "every service, and without --allow, too, every target",
+        "may do what --allow, and [everyone] in the configuration file, allow. Without a configuration file they may "
+        "use every service, and without --allow, too, every target",
     )
 
 

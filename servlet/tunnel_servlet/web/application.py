@@ -29,7 +29,7 @@ from tunnel_servlet.web.server import RelayHandler
 __all__ = ["RELAY", "STRANGERS", "create_app"]
 
 RELAY = web.AppKey("relay", Relay)
-STRANGERS = "@strangers"  # the name under which they are charged; no user is called so
+STRANGERS = "@strangers"  # the name that is charged for requests without a valid token; no user can have it
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1

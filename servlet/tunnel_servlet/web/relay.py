@@ -109,7 +109,7 @@ class Relay:
         return allowed
 
     def _audit(self, event: str, user: str, **fields: object) -> None:
-        """Write a line about what a user asked for. Beyond a number of lines in a second they are only counted."""
+        """Write a log line about a request of a user. Above the limit of lines per second, only count it."""
         left_out = self._lines.take(user, now_us())
         if left_out is not None:
             _log.info(event, user=user, **fields, **({"left_out": left_out} if left_out else {}))

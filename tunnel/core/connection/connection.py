@@ -1,4 +1,4 @@
-"""The connection object that the application holds. It wires its parts and the state table together.
+"""The connection object that the application holds. It connects its parts and the state table.
 
 How to drive it: pass packets in (`inbound.receive`), fire timers (`handle_timeout`), call the commands (`write`,
 `read`, `finish`, `close`, `abort`), then take the packets that leave (`outbound.py`). Events go to the owner.
@@ -313,7 +313,7 @@ class Connection(ConnectionBase):
         self.closing.fail(reason, tell, now, text)
 
     def junk_send(self) -> None:
-        """Drop the send queue: the peer reads no more, or has received everything."""
+        """Drop the send queue, because the peer does not read any more, or has received everything."""
         junked = self.sender.stop()
         self._unflushed = self._write_refused = False  # a later ACK must not emit Flushed or Writable
         if self.state is State.PEER_CLOSED:

@@ -216,7 +216,7 @@ class Handshake:
     # both
 
     def begin(self, now: int) -> None:
-        """Let the stream flow: both sides know each other."""
+        """Start the stream: each side now knows the id of the other."""
         connection, initial_edge_bytes = self._connection, self._owner.carrier.initial_edge_bytes
         sender = connection.sender
         sender.window.ends_held = False

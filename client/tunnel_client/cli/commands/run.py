@@ -1,4 +1,4 @@
-"""`tunnel run -- CMD`: run a command, and lead the sockets of every Python that it starts through one tunnel."""
+"""`tunnel run -- CMD`: run a command; the sockets of every Python process that it starts use one tunnel."""
 
 import argparse
 import os
@@ -39,8 +39,8 @@ def add(commands: CommandAdder) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="name, *.domain, address or network to reach through the tunnel; repeatable (default: every host but this "
-        "machine)",
+        help="name, *.domain, address or network to reach through the tunnel; repeatable (default: every host except "
+        "this machine)",
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run, with its arguments"
