@@ -17,28 +17,29 @@ FILE = ROOT / "docs" / "PATHS.md"
 _HEAD = """\
 # Paths
 
-This document shows how the tunnel works through real intermediaries, for people who want to know
-what to expect of theirs. `make test-field` measures it and writes this table (`--write`); the
-configuration of each intermediary is in `tests/field/config`.
+This document shows how the tunnel works through real intermediaries (proxies, gateways and
+firewalls), for people who want to know how it will work through theirs. `make test-field` measures
+it and writes this table (`--write`); the configuration of each intermediary is in
+`tests/field/config`.
 
-Each line is one intermediary with one carrier: `auto`, which uses an upgraded connection (link)
+Each line shows one intermediary with one carrier: `auto`, which uses an upgraded connection (link)
 where the path allows it, or `poll`, which uses separate requests only. Relay, exit, client
 (`tunnel forward`), target and intermediary are processes on one machine.
 
 | column | meaning |
 |---|---|
 | asked, in use | the carrier that was asked for, and the one that the client used |
-| MB/s | 32 MiB in one direction (8 where that takes minutes), with equal digests; `no`: not complete in 90 s |
+| MB/s | the rate of 32 MiB in one direction (8 where that takes minutes), with equal digests; `no`: not complete in 90 s |
 | of bare | the same rates as shares of those of a bare TCP forwarder, measured a few minutes before or after |
 | echo p50 | the median of up to 100 echoes of 64 bytes |
-| after idling | the first echo on a connection that was idle for 70 s |
+| after idling | the time of the first echo on a connection that was idle for 70 s |
 | kill of the relay | the longest silence of a stream when the relay is killed with SIGKILL and started again |
-| doctor | the exit code of `tunnel doctor`, and the steps in which it finds something |
-| outcome | whole; refused: no tunnel can work there, and the client says so and ends; known: a known fault; or FAILED |
+| doctor | the exit code of `tunnel doctor`, and the steps that report a note or a problem |
+| outcome | *whole*: all parts of the line succeeded; *refused*: no tunnel can work there, and the client says so and ends; *known*: a known fault, with its reason; *FAILED*: another fault |
 """
 _LOAD = """\
 The load average is that before the run. Where it is not near 0, other programs shared the
-processors, and the shares tell more than the rates."""
+processors; then compare the shares, not the rates."""
 
 
 def render_document(results: Sequence[Result], machine: str, date: datetime.date, versions: str) -> str:
