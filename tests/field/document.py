@@ -29,13 +29,14 @@ where the path allows it, or `poll`, which uses separate requests only. Relay, e
 | column | meaning |
 |---|---|
 | asked, in use | the carrier that was asked for, and the one that the client used |
-| MB/s | the rate of 32 MiB in one direction (8 where that takes minutes), with equal digests; `no`: not complete in 90 s |
+| MB/s | the rate of 32 MiB in one direction (8 where that takes minutes); `no`: not complete in 90 s, or altered |
 | of bare | the same rates as shares of those of a bare TCP forwarder, measured a few minutes before or after |
 | echo p50 | the median of up to 100 echoes of 64 bytes |
 | after idling | the time of the first echo on a connection that was idle for 70 s |
 | kill of the relay | the longest silence of a stream when the relay is killed with SIGKILL and started again |
 | doctor | the exit code of `tunnel doctor`, and the steps that report a note or a problem |
-| outcome | *whole*: all parts of the line succeeded; *refused*: no tunnel can work there, and the client says so and ends; *known*: a known fault, with its reason; *FAILED*: another fault |
+| outcome | *whole*: every part of the line succeeded; *known*: a known fault; *FAILED*: another fault |
+| | *refused*: no tunnel can work there, and the client says so and ends |
 """
 _LOAD = """\
 The load average is that before the run. Where it is not near 0, other programs shared the
