@@ -1,4 +1,4 @@
-"""What asyncio needs from a transport or does for one, and does not export: filling, TLS, and the sending of files."""
+"""The parts of asyncio that our transports need and that asyncio does not export: filling, TLS and sending files."""
 
 import asyncio
 from asyncio import base_events, constants, transports

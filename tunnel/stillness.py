@@ -1,4 +1,4 @@
-"""Waits at a graceful shutdown: for connections that still move bytes, but not for those that stand still."""
+"""Waits at a graceful shutdown: for connections that still move bytes, but not for idle ones."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,3 +1,3 @@
-"""The stress suite: users on tunnel sockets over a network that gets worse, measures each second, gates at the end."""
+"""The stress suite: users of tunnel sockets while packet loss grows, measures each second, and limits (gates) on them."""
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
-"""The HTTP connections of exchanges: each carries one request at a time, and is reused as long as that is wise.
+"""The HTTP connections of exchanges: each carries one request at a time, and is reused where the path allows it.
 
-Some paths carry only a few TCP connections at once. The next one is accepted by the system of the proxy, but nothing
-reads from it until another one is closed. So a new connection that stays silent while others bring answers is one too
-many: then requests wait here for a connection that works.
+Some paths carry only a few TCP connections at once. The proxy's operating system accepts a further one, but the proxy
+does not read from it until another one is closed. So a new connection that stays silent while others bring answers is
+one too many. Requests then wait here for a connection that works.
 """
 
 import asyncio

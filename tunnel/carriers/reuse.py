@@ -1,7 +1,7 @@
 """Whether HTTP connections are used for more than one request. Some proxies close them soon after an answer.
 
-A request that meets the close is lost and must be repeated, on a new connection. If that happens time and again, a new
-connection for each request costs less.
+A request that is sent while the proxy closes is lost, and must be repeated on a new connection. If that happens
+repeatedly, a new connection for each request costs less.
 """
 
 from collections import deque

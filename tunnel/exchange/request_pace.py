@@ -1,8 +1,9 @@
 """The rate of requests that the path lets pass, learned from refusals because of their number (429, 503; 7.18).
 
 Requests are judged in blocks. While a part of a block is refused, the gap between requests grows. When nothing is
-refused although requests wait for the gap, it shrinks by an eighth. If that is refused, the gap before is used for a
-while that doubles each time. Refusals that stay, however large the gap is, have another cause: then there is no gap.
+refused although requests wait for the gap, it shrinks by an eighth. If requests are then refused, the
+previous gap is used again, for a time that doubles each time. If requests are refused however large the gap is, the
+refusals have another cause, and no gap is used.
 """
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US

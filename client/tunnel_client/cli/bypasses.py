@@ -1,7 +1,7 @@
-"""Notices when a program under `tunnel run` connects past the tunnel: the hook sees only the sockets that Python opens.
+"""Notices when a program under `tunnel run` bypasses the tunnel, which sees only the sockets that Python opens.
 
-The kernel's tables are read, from time to time. So a connection that ends quickly may remain unnoticed; one that hangs
-at a firewall does not.
+It reads the kernel's tables of connections at intervals. So it may miss a connection that ends quickly, but not one
+that hangs at a firewall.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The step that finds out who issued the certificate that is shown: a public authority, a private one, or a device."""
+"""The step that finds out who issued the certificate that is shown: a public authority, a private one, or a hop."""
 
 import asyncio
 

@@ -120,7 +120,7 @@ async def examine_throughput(report: Report, trials: Trials, size: int) -> None:
     failed = [reply for reply in replies if reply.kind != "answer"]
     if len(failed) > _FAILED_PART * len(replies):
         text += f"; {len(failed)} of {len(replies)} requests failed ({tallied(failed)})"
-        advice = "a hop does not bear this load; the tunnel sends less when requests fail"
+        advice = "a hop cannot carry this load; the tunnel sends less when requests fail"
         report.add("throughput", Verdict.NOTE, text, advice, up_mib_s=round(speed, 2), failed=len(failed))
     else:
         trials.made += len(replies)

@@ -1,4 +1,4 @@
-"""The names of the proxies, servers and gateways that stand on the path, from what they say in answers. No I/O.
+"""The names of the proxies, servers and gateways on the path, recognised from their answers. No I/O.
 
 Most hops name themselves in a header. Others are known by the pages that they send when something goes wrong.
 """

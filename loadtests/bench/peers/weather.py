@@ -1,4 +1,4 @@
-"""The kinds of faults between client and server."""
+"""The kinds of faults between client and server, here called weather."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

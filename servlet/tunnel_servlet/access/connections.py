@@ -1,4 +1,4 @@
-"""What a source address may cost the relay: connections before a token was shown, and lines in the log."""
+"""Limits for each source address: its connections on which no valid token has come, and its lines in the log."""
 
 from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address

@@ -1,4 +1,4 @@
-"""The questions that the switch asks before it allows something, and their answers. The rules are not in the switch."""
+"""The questions that the switch asks before it allows something, and their answers. The rules are in `access`."""
 
 import enum
 from collections.abc import Callable

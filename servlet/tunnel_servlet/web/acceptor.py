@@ -1,4 +1,4 @@
-"""Accepts connections: asyncio's own servers know no limits, no deadline of ours for TLS, and no spare descriptors."""
+"""Accepts connections, with limits, a deadline for TLS and spare descriptors, which asyncio's servers do not have."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Stops the input of users who have spent more processor time than their share, until they are due again."""
+"""Stops the input of users who have spent more processor time than their share, until their debt is paid."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The sending half of a connection: it wires window, round-trip time, loss detection and their timers together."""
+"""The sending half of a connection: it connects window, round-trip time, loss detection and their timers."""
 
 from tunnel.core.constants import ACK_DELAY_US, BACKOFF_MAX_US, NEVER_US
 from tunnel.core.ports import CarrierView
