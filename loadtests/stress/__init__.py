@@ -1,3 +1,3 @@
-"""The stress suite: users of tunnel sockets while packet loss grows, measures each second, and limits (gates) on them."""
+"""The stress suite: users of tunnel sockets while packet loss grows, measures each second, and limits on them."""
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
 """Users on tunnel sockets through a relay that loses packets: `locust -f loadtests/stress/locustfile.py`.
 
 Locust's own -u, -r and -t, or its page, decide the number of users, unless `--shape` names a shape. Relay, fault proxy
-and target are started here, unless TUNNEL_RELAY and STRESS_TARGET name running ones. docs/LOADTESTS.md explains options,
-users and measures. `make stress` is a short run with gates and a report.
+and target are started here, unless TUNNEL_RELAY and STRESS_TARGET name running ones. docs/LOADTESTS.md explains
+options, users and measures. `make stress` is a short run with gates and a report.
 """
 
 import logging

@@ -47,13 +47,13 @@ async def examine_certificate(
         data = {"issuer": issuer, "trusted": False, "kind": refused.kind}
         report.add("TLS", Verdict.PROBLEM, text, refused.advice, exit_code=UNREACHABLE, **data)
     elif any(known in name for known in INTERCEPTORS):
-        text = f"TLS is opened on the way by {issuer}, which this machine trusts"
+        text = f"TLS is decrypted on the path by {issuer}, which this machine trusts"
         report.add("TLS", Verdict.NOTE, text, _DANGER, issuer=issuer, trusted=True, intercepted=True)
     elif any(known in name for known in _PUBLIC):
         text = f"the certificate comes from {issuer}"
         report.add("TLS", Verdict.OK, text, issuer=issuer, trusted=True, intercepted=False)
     elif devices:
-        text = f"TLS is opened on the way by {', '.join(devices)}, with certificates of {issuer}, which is trusted here"
+        text = f"TLS is decrypted on the path by {', '.join(devices)}, with certificates of {issuer}, which is trusted here"
         report.add("TLS", Verdict.NOTE, text, _DANGER, issuer=issuer, trusted=True, intercepted=True)
     else:
         _private(report, issuer, ca)
@@ -62,5 +62,7 @@ async def examine_certificate(
 def _private(report: Report, issuer: str, ca: str | None) -> None:
     why = f"the file {ca} names it" if ca else "it was added to this machine"
     text = f"the certificate comes from {issuer}, which is no public authority and is trusted because {why}"
-    advice = "ask the relay's operator whether it is the relay's; if not, a device of your network opens TLS on the way"
+    advice = (
+        "ask the relay's operator whether it is the relay's; if not, a device of your network decrypts it on the path"
+    )
     report.add("TLS", Verdict.NOTE, text, advice, issuer=issuer, trusted=True, intercepted=None)

@@ -50,7 +50,7 @@ def test_a_proxy_that_opens_tls_with_the_companys_own_authority(home: Path, rig:
     code, found, _ = doctor("https://127.0.0.1:9", "--proxy", proxy, "--ca", str(TLS / "ca.pem"))
     assert code == 0
     assert found["TLS"][0] == "note"
-    assert "TLS is opened on the way by Squid 5.7" in found["TLS"][1]
+    assert "TLS is decrypted on the path by Squid 5.7" in found["TLS"][1]
     assert "can read the token" in found["TLS"][1]
     assert found["hops"][2]["products"] == ["Squid 5.7"]
 

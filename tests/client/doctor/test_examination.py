@@ -151,7 +151,7 @@ def test_trusted_and_untrusted_certificates(home: Path, doctor: Any, monkeypatch
         assert report["next"] == "tunnel doctor --ca FILE"
         monkeypatch.setattr("tunnel_client.doctor.certificate_steps.INTERCEPTORS", [issuer.lower()])
         _, found, _ = doctor(url, "--ca", str(TLS / "ca.pem"))
-        assert "TLS is opened on the way by" in found["TLS"][1]
+        assert "TLS is decrypted on the path by" in found["TLS"][1]
         _, found, _ = doctor(rig.url)
         assert found["relay"][0] == "problem"  # plain HTTP to a TLS port
         code, found, _ = doctor(f"https://127.0.0.1:{rig.serve(greet)}")
