@@ -53,7 +53,8 @@ async def examine_certificate(
         text = f"the certificate comes from {issuer}"
         report.add("TLS", Verdict.OK, text, issuer=issuer, trusted=True, intercepted=False)
     elif devices:
-        text = f"TLS is decrypted on the path by {', '.join(devices)}, with certificates of {issuer}, which is trusted here"
+        names = ", ".join(devices)
+        text = f"TLS is decrypted on the path by {names}, with certificates of {issuer}, which is trusted here"
         report.add("TLS", Verdict.NOTE, text, _DANGER, issuer=issuer, trusted=True, intercepted=True)
     else:
         _private(report, issuer, ca)
