@@ -42,10 +42,10 @@ class _Remote:
 
 
 class Bypasses:
-    """Finds connections past the tunnel in a process and its descendants. Without a /proc of Linux, there are none.
+    """Finds connections of a process and its descendants that bypass the tunnel. Without Linux's /proc it finds none.
 
-    `greeted` holds the processes in which the hook runs. There, only C extensions open sockets past it; hosts that do
-    not match the patterns are none of ours.
+    `greeted` returns the processes in which the hook runs. There, only C extensions can open sockets past the hook.
+    Connections to hosts that do not match the patterns are ignored.
     """
 
     def __init__(self, pid: int, greeted: Callable[[], set[int]], hosts: Hosts, proc: Path = _PROC) -> None:
@@ -72,7 +72,7 @@ class Bypasses:
         return None
 
     def _is_ours(self, remote: _Remote, hooked: bool) -> bool:
-        """Whether this connection should have gone through the tunnel, or might have to: a name is not to be seen."""
+        """Whether this connection should use the tunnel, or perhaps should: it shows an address and no name."""
         is_tcp = remote.kind.startswith("tcp")
         if str(remote.address) in self._hosts:
             return is_tcp or not hooked  # the resolver below Python asks name servers over UDP
@@ -137,7 +137,7 @@ class Bypasses:
 
 
 class Noticing:
-    """Prints the first notice of `bypasses` on standard error, and then looks no more. Use it as a context manager."""
+    """Prints the first notice of `bypasses` on standard error, and then stops looking. Use it as a context manager."""
 
     def __init__(self, bypasses: Bypasses) -> None:
         self.has_noticed = False

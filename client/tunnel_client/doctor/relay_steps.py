@@ -101,7 +101,7 @@ def _found(report: Report, reply: Reply, failures: list[Failure], strangers: lis
 
 
 async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
-    """Report an answer of something other than a relay. It may concern only the form of our bodies."""
+    """Report an answer of something other than a relay. It may concern only the format of our bodies."""
     data: dict[str, Any] = {"status": reply.status, "answer": reply.text, "products": trials.products}
     if reply.status in (301, 302, 303, 307, 308):
         where = reply.headers.get("location", "elsewhere").partition("?")[0]
