@@ -32,7 +32,7 @@ class Refusals:
             -1
         )  # when an exchange last passed only with the smallest answer; -1: larger ones passed since
 
-    # the answers of other parties, and the refusals of the relay
+    # the answers of intermediaries, and the refusals of the relay
 
     def judge(self, flight: Flight, request_id: int, outcome: Outcome, now: int, *, attaching: bool) -> Verdict:
         """Return what a response that is neither ANSWER nor ATTACHED means for its exchange: FATAL, STALE, UNKNOWN,
@@ -58,7 +58,7 @@ class Refusals:
         return outcome.verdict
 
     def _try_other_form(self, flight: Flight, outcome: Outcome) -> None:
-        """Choose the form of the next attempt's body, if an intermediary may have refused this one for its form (7.19).
+        """Choose the other format for the next attempt, if an intermediary may have refused that of this one (7.19).
 
         After the first attach its content is the more likely reason, so that a masked body is tried before.
         """

@@ -88,7 +88,7 @@ def environment(path: str, patterns: list[str]) -> dict[str, str]:
 def _wait_for(
     command: list[str], variables: dict[str, str], make_bypasses: Callable[[int], Bypasses]
 ) -> tuple[int, bool]:
-    """Run the command to its end. Return its exit code, and whether a connection that bypassed the tunnel was noticed."""
+    """Run the command to its end. Return its exit code, and whether a connection was seen to bypass the tunnel."""
     try:
         process = subprocess.Popen(command, env=variables)
     except OSError as error:
