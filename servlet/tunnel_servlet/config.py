@@ -118,8 +118,8 @@ class ServiceLimits:
     connections_per_user_max: int = 2048
     """Connections of one user: those whose latest request had a token of that user."""
     waiting_bytes_max: int = 256 << 20
-    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. Each user may hold as
-    many as leave the same number free."""
+    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. Each user may hold at
+    most as many as are then still free."""
     link_opening_seconds: float = 10
     """Time from the upgrade to the first message on a link."""
     link_batch_bytes_max: int = 4 << 20
@@ -129,8 +129,8 @@ class ServiceLimits:
     dial_seconds: float = 10
     """How long an exit waits for a target, including name resolution."""
     exit_connections_max: int = 8192
-    """Connections of one exit, including those that it is still dialling. Each user may have as many as leave the same
-    number free."""
+    """Connections of one exit, including those that it is still dialling. Each user may have at most as many
+    as are then still free."""
     drain_seconds: float = 60
     """The longest time that SIGTERM waits for connections to end."""
 

@@ -1,7 +1,7 @@
 """The budget from which a process grants windows and buffers, so that many connections cannot use up its memory.
 
-An endpoint that accepts connections of several users gives each of them a share, which leaves as much free as it holds:
-one user gets at most half of the budget, two users get a third each, and so on.
+An endpoint that accepts connections of several users gives each of them a share, which is never larger than the part
+that is still free: one user gets at most half of the budget, two users get a third each, and so on.
 """
 
 __all__ = ["BudgetShares", "WindowBudget"]

@@ -61,11 +61,11 @@ class LineBudget:
 
 
 class Connections:
-    """Counts open connections, and the bytes that wait on them, by who pays for them: the source address, then the user
-    whose token came.
+    """Counts open connections, and the bytes that wait on them. The payer of a connection is its source address until a
+    valid token has come, and then the user of the token.
 
     Connections of strangers take at most half of all, and one source takes at most half of those. Each payer may hold
-    as many bytes as leave the same number free: one alone half of `bytes_max`, each of two a third.
+    at most as many bytes as are then still free: one payer alone half of `bytes_max`, each of two a third.
     """
 
     def __init__(self, total_max: int, per_source_max: int, per_user_max: int, bytes_max: int) -> None:

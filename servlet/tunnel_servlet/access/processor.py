@@ -12,10 +12,10 @@ _SHARED = 0.9  # the part of the processor that several users share; the rest is
 
 
 class ProcessorShares:
-    """Counts the processor time that users have spent and not yet been due.
+    """Counts the processor time that users have spent beyond their shares.
 
-    All users who are active have equal shares of the processor. A user who spends more is in debt, and the relay reads
-    nothing from that user until time has paid the debt.
+    All users who are active have equal shares of the processor. A user who spends more is in debt, which the user's
+    share pays back as time passes. Until then the relay reads nothing from that user.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class Dialer:
     """An exit handler for `tunnel.attach`. `rules_of(user)` returns the rules of the user that the relay put into
     CONNECT.
 
-    Each user may have as many connections as leave the same number free: one user alone half of `connections_max`.
+    Each user may have at most as many connections as are then still free: one user alone, half of `connections_max`.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from tunnel_servlet.switch.own_packets import rejected_frame
 
 __all__ = ["RouteTable"]
 
-_SHARE = 8  # a user may have this many times as many routes to an acceptor as there is room for
+_SHARE = 8  # a user may have at most this many times the number of routes for which an acceptor still has room
 
 
 class RouteTable:

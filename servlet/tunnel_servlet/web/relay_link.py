@@ -212,7 +212,7 @@ class RelayLink(LinkProtocol):
     # --- batches
 
     def _handle_arrived(self) -> None:
-        """Handle what has arrived, in parts, until it is the turn of other users."""
+        """Handle the batches that have arrived, in parts, until it is the turn of other users."""
         user = self.identity.user
         while self._arrived and not self.is_over and not self._turns.is_stopped(user):
             began = self._turns.clock()
@@ -230,7 +230,7 @@ class RelayLink(LinkProtocol):
             self._transport.resume_reading()
 
     def _account(self) -> None:
-        """Charge the user for what this link has not handled, and limit the time for the rest of a batch."""
+        """Charge the user for the bytes that this link has not handled, and limit the time for the rest of a batch."""
         coming = self.state.coming_bytes
         held = coming + sum(map(len, self._arrived))
         if self._place is not None and not self.is_over:
