@@ -10,7 +10,7 @@ _LOOK_S = 0.2  # interval of the checks whether anything has moved
 
 
 async def until_still(open_now: Callable[[], int], moved_now: Callable[[], object], still_s: float = STILL_S) -> int:
-    """Return when nothing is open any more, or when nothing has moved for `still_s`: the number that is still open.
+    """Wait until no connection is open, or no byte has moved for `still_s`. Return the number of open connections.
 
     `open_now` counts the open connections; the value of `moved_now` changes whenever one of them moves bytes.
     """

@@ -147,9 +147,9 @@ class Connections:
         self._reuse.died(now_s, reused=connection.reuse and connection.has_answer)
 
     def is_one_too_many(self, connection: Connection, now_s: float) -> bool:
-        """Return whether a connection on which a request got no answer in time exceeds what the path carries.
+        """Return whether the path carries too few connections for this one, on which a request got no answer in time.
 
-        Then no more connections are opened, for a while, than those that have brought answers.
+        If so, for a while only as many connections are opened as have brought answers.
         """
         if connection.has_answer or self._answers - connection.answers_before < _ANSWERS_MIN:
             return False

@@ -22,8 +22,8 @@ _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _LISTENING = "0A"
 _FIRST_LOOK_S, _GROWTH, _LAST_LOOK_S = 0.05, 1.2, 1.0  # programs connect soon after they start
 _NOTICE = (
-    "tunnel: {program} (process {pid}) connects to {address} past the tunnel: `tunnel run` leads only sockets that "
-    "Python itself opens{unless}. Start this program without `tunnel run`, with `tunnel proxy 1080` and "
+    "tunnel: {program} (process {pid}) connects to {address} and bypasses the tunnel{unless}: `tunnel run` redirects "
+    "only sockets that Python itself opens. Start this program without `tunnel run`, with `tunnel proxy 1080` and "
     "HTTPS_PROXY=http://127.0.0.1:1080 (for Java -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1080), or use "
     "`tunnel forward`"
 )

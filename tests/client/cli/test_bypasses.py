@@ -1,4 +1,4 @@
-"""Connections past the tunnel: found in a /proc that the test writes, and printed once."""
+"""Connections that bypass the tunnel: found in a /proc that the test writes, and printed once."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_a_program_without_the_hook_that_connects(proc: Proc) -> None:
     assert proc.look("*") is None
     proc.tables["tcp"] += row(7, WEB, state="02")  # still connecting, as through a firewall that drops packets
     assert proc.look("*") == (
-        "tunnel: curl (process 101) connects to 93.184.216.34:443 past the tunnel: `tunnel run` leads only sockets "
-        "that Python itself opens. Start this program without `tunnel run`, with `tunnel proxy 1080` and "
+        "tunnel: curl (process 101) connects to 93.184.216.34:443 and bypasses the tunnel: `tunnel run` redirects only "
+        "sockets that Python itself opens. Start this program without `tunnel run`, with `tunnel proxy 1080` and "
         "HTTPS_PROXY=http://127.0.0.1:1080 (for Java -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1080), or use "
         "`tunnel forward`"
     )
@@ -103,7 +103,7 @@ def test_hosts_decide(proc: Proc, patterns: list[str], remote: str, is_noticed: 
 def test_the_notice_is_not_sure_where_only_names_are_given(proc: Proc) -> None:
     proc.add(CHILD, "curl", 7, parent=COMMAND)
     proc.tables["tcp"] += row(7, WEB)
-    assert "opens, if this is one of your --hosts. Start" in (proc.look("*.internal") or "")
+    assert "bypasses the tunnel, if this is one of your --hosts: `tunnel run`" in (proc.look("*.internal") or "")
 
 
 def test_ipv6(proc: Proc) -> None:
@@ -114,7 +114,7 @@ def test_ipv6(proc: Proc) -> None:
     assert "[2001:db8:6162:6364:6162:6364:6162:6364]:443" in (proc.look("*") or "")
 
 
-def test_other_sockets_are_none_of_ours(proc: Proc) -> None:
+def test_other_sockets_are_ignored(proc: Proc) -> None:
     """Those of other processes, listeners, what a listener accepted, and what is not connected."""
     proc.add(CHILD, "server", 7, 8, 9, parent=COMMAND)
     proc.tables["tcp"] += row(6, WEB) + row(7, ANYWHERE, 0, local=80, state="0A") + row(8, WEB, 5000, local=80)

@@ -274,7 +274,7 @@ def test_a_connection_past_the_tunnel_is_noticed_once(relay: RelayThread, words:
             second.close()
             rest = running.stderr.read()
         first.close()
-    assert f"connects to 127.0.0.1:{port} past the tunnel: `tunnel run` leads only" in notice
+    assert f"connects to 127.0.0.1:{port} and bypasses the tunnel: `tunnel run` redirects only" in notice
     assert "HTTPS_PROXY=http://127.0.0.1:1080" in notice
     assert (rest, running.returncode) == ("", OK)
 
