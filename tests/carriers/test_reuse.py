@@ -1,4 +1,4 @@
-"""Whether connections are reused: not where they die for it, and again where that was not the reason."""
+"""Whether connections are reused: not if reuse makes them fail, and again if that was not the reason."""
 
 from tunnel.carriers.reuse import Reuse
 

@@ -1,6 +1,6 @@
 """Explains the failures of connections to a relay, for commands and doctor: what happened, and what to do about it.
 
-The kinds of a failure of TLS are those that need different advice. All of them are final: a repeat would end in the
+Failures of TLS are divided into kinds that need different advice. All of them are final: a repeat would end in the
 same way.
 """
 
