@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TextIO
 
 from tunnel.exit_codes import INTERNAL, INTERRUPTED, USAGE
@@ -19,6 +20,8 @@ __all__ = [
     "configure_log",
     "exit_code_of",
     "may_escape",
+    "queued_log",
+    "tell",
 ]
 
 _QUOTE_LETTERS = 300  # of an unexpected error, which may quote a page
@@ -44,22 +47,31 @@ def allows_insecure_http(option: bool) -> bool:
 
 def configure_log(level: str, stream: TextIO | None = None) -> None:
     """Write one log line for each event to `stream`, by default standard error: JSON, unless it is a terminal."""
-    import structlog  # here: commands that log nothing start sooner without it
+    from tunnel.logs.setup import configure  # here: commands that log nothing start sooner without structlog
 
     file = sys.stderr if stream is None else stream
-    last = (
-        structlog.dev.ConsoleRenderer(colors=may_escape(file)) if file.isatty() else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            last,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(LOG_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file),
-    )
+    configure(LOG_LEVELS[level], file, colors=may_escape(file))
+
+
+def queued_log(level: str, source_of: Callable[[str], str] = str) -> AbstractContextManager[None]:
+    """Do as `configure_log`, but let a thread write the log to standard error while the context lasts.
+
+    So the process goes on when its log is not read; lines beyond a limit are then dropped and counted. Lines that
+    wait at the end are written within 2 s. `source_of` returns the source to which an address belongs, such as its
+    network.
+    """
+    from tunnel.logs.setup import queued
+
+    return queued(LOG_LEVELS[level], sys.stderr, colors=may_escape(sys.stderr), source_of=source_of)
+
+
+def tell(text: str) -> None:
+    """Write a line for people to standard error. Within `queued_log` it never waits for the reader."""
+    setup = sys.modules.get("tunnel.logs.setup")
+    if setup is None:
+        print(text, file=sys.stderr, flush=True)
+    else:
+        setup.tell(text)
 
 
 def exit_code_of(
@@ -79,10 +91,10 @@ def exit_code_of(
     try:
         return run()
     except usage_errors as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        tell(f"{program}: {error}")
         return USAGE
     except TunnelError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        tell(f"{program}: {error}")
         return int(getattr(error, "exit_code", INTERNAL))
     except BrokenPipeError:
         return INTERNAL
@@ -90,7 +102,7 @@ def exit_code_of(
         return INTERRUPTED
     except Exception as error:
         if has_details:
-            traceback.print_exc()
+            tell(traceback.format_exc().rstrip())
         return _unexpected(program, error)
 
 
@@ -98,13 +110,10 @@ def _unexpected(program: str, error: Exception) -> int:
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     cause = f"{type(error).__name__}: {first[:_QUOTE_LETTERS]}".rstrip(": ")
     if isinstance(error, OSError) and error.filename is not None:
-        print(
-            f"{program}: {error.filename} cannot be used: {error.strerror}: check the path and its permissions",
-            file=sys.stderr,
-        )
+        tell(f"{program}: {error.filename} cannot be used: {error.strerror}: check the path and its permissions")
         return USAGE
     advice = "run the command again with --log debug before its name, and report the output as a defect"
-    print(f"{program}: internal error: {cause}: {advice}", file=sys.stderr)
+    tell(f"{program}: internal error: {cause}: {advice}")
     return INTERNAL
 
 

@@ -6,11 +6,11 @@ import argparse
 import asyncio
 import contextlib
 import math
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import tunnel
+from tunnel.command_line import tell
 from tunnel_client.settings import RelaySettings
 
 __all__ = ["add_wait_option", "attached", "make_attachment", "told_of_waiting"]
@@ -81,4 +81,4 @@ async def _tell(attachment: tunnel.Attachment, seconds: float) -> None:
         await asyncio.sleep(_LOOK_S)
         trouble = attachment.stats().trouble
     limit = "until a relay answers" if seconds == math.inf else f"for up to {seconds:g} s"
-    print(f"tunnel: no relay answers yet ({trouble}): trying {limit}", file=sys.stderr, flush=True)
+    tell(f"tunnel: no relay answers yet ({trouble}): trying {limit}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
+from tunnel.command_line import tell
 from tunnel_client.borrowed.hosts import Hosts
 
 __all__ = ["Bypasses", "Noticing"]
@@ -159,7 +160,7 @@ class Noticing:
             notice = self._bypasses.look()
             if notice is not None:
                 self.has_noticed = True
-                print(notice, file=sys.stderr, flush=True)
+                tell(notice)
                 return
             pause_s = min(_GROWTH * pause_s, _LAST_LOOK_S)
 

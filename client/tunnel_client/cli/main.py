@@ -1,11 +1,12 @@
 """The command `tunnel`: its arguments, exit codes and log."""
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
 
 from tunnel import __version__
-from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of
+from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, exit_code_of, queued_log
 from tunnel.exit_codes import EXIT_CODES
 from tunnel_client.errors import UsageError
 
@@ -27,12 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = make_parser(_named(given)).parse_args(given)
-    if getattr(arguments, "logs", True):
-        is_logged = getattr(arguments, "serves", False) and not sys.stderr.isatty()
-        configure_log(arguments.log or ("info" if is_logged else "warning"))
-    return exit_code_of(
-        "tunnel", lambda: int(arguments.run(arguments)), (UsageError,), has_details=arguments.log == "debug"
-    )
+    is_logged = getattr(arguments, "serves", False) and not sys.stderr.isatty()
+    level = arguments.log or ("info" if is_logged else "warning")
+    with queued_log(level) if getattr(arguments, "logs", True) else contextlib.nullcontext():
+        return exit_code_of(
+            "tunnel", lambda: int(arguments.run(arguments)), (UsageError,), has_details=arguments.log == "debug"
+        )
 
 
 def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:

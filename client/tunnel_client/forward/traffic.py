@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from tunnel import Attachment
+from tunnel.command_line import tell
 from tunnel.splice import TunnelSide
 
 __all__ = ["Traffic", "TrafficReport"]
@@ -109,7 +110,7 @@ class Traffic:
     def _log(self) -> None:
         report = self.report()
         if sys.stderr.isatty():
-            print(_line(report), file=sys.stderr, flush=True)
+            tell(_line(report))
         else:
             _log.info("traffic", **msgspec.to_builtins(report))
 

@@ -1,12 +1,9 @@
-"""Limits for each source address: its connections on which no valid token has come, and its lines in the log."""
+"""The limits of each source address: connections before a valid token came, and the bytes that wait on them."""
 
-from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
 
-__all__ = ["Connections", "LineBudget", "LogLimiter", "Place", "source_of"]
+__all__ = ["Connections", "Place", "source_of"]
 
-_SECOND_US = 1_000_000
-_SOURCES_MAX = 10_000  # kinds and sources of log lines that are remembered
 _IPV6_HOST_BITS = 64
 
 
@@ -21,43 +18,6 @@ def source_of(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(IPv6Address(int(found) >> _IPV6_HOST_BITS << _IPV6_HOST_BITS))
-
-
-class LogLimiter:
-    """Lets one line a second pass for each kind and source."""
-
-    def __init__(self) -> None:
-        self._passed: OrderedDict[tuple[str, str], int] = OrderedDict()  # when the last line passed, oldest first
-
-    def passes(self, kind: str, source: str, now: int) -> bool:
-        """Whether to write a line of this kind about this source now; if so, note that it was written."""
-        key = kind, source
-        if now - self._passed.get(key, now - _SECOND_US) < _SECOND_US:
-            return False
-        self._passed[key] = now
-        self._passed.move_to_end(key)
-        if len(self._passed) > _SOURCES_MAX:
-            self._passed.popitem(last=False)
-        return True
-
-
-class LineBudget:
-    """Lets a number of lines about each user pass in a second, and counts those that it leaves out."""
-
-    def __init__(self, per_second: int) -> None:
-        self._per_second = per_second
-        self._seconds: OrderedDict[str, tuple[int, int, int]] = OrderedDict()  # its begin, lines, lines left out
-
-    def take(self, user: str, now: int) -> int | None:
-        """Return None if a line about this user must be left out, else how many were left out before it."""
-        began_us, lines, left_out = self._seconds.pop(user, (now, 0, 0))
-        if now - began_us >= _SECOND_US:
-            began_us, lines = now, 0
-        passes = lines < self._per_second
-        self._seconds[user] = began_us, lines + passes, 0 if passes else left_out + 1
-        if len(self._seconds) > _SOURCES_MAX:
-            self._seconds.popitem(last=False)
-        return left_out if passes else None
 
 
 class Connections:

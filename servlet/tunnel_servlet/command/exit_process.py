@@ -4,13 +4,12 @@ import argparse
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 
 import structlog
 
 from tunnel import Attachment, LostError, TraceWriter, attach
-from tunnel.command_line import allows_insecure_http
+from tunnel.command_line import allows_insecure_http, tell
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.private_files import read_token
@@ -109,7 +108,7 @@ async def _serve(arguments: argparse.Namespace, attachment: Attachment, dialer: 
             patience.look(attachment)
         if starting.done():
             await starting
-            print(f"attached to {arguments.relay} as {arguments.name or 'an exit'}", file=sys.stderr, flush=True)
+            tell(f"attached to {arguments.relay} as {arguments.name or 'an exit'}")
             while attachment.refusal is None and not signals.finish.done():
                 await asyncio.wait([signals.finish], timeout=_LOOK_S)
                 patience.look(attachment)

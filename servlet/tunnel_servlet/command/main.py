@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Sequence
 
 from tunnel import __version__
-from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of
+from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, exit_code_of, queued_log
 from tunnel.exit_codes import EXIT_CODES
+from tunnel_servlet.access.connections import source_of
 from tunnel_servlet.command import actions, exit_process, users
 from tunnel_servlet.command.files import DEFAULT_FILE
 from tunnel_servlet.config import ConfigError
@@ -16,13 +17,13 @@ __all__ = ["main", "make_parser"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = make_parser().parse_args(argv)
-    configure_log(arguments.log)
-    return exit_code_of(
-        "tunnel-relay",
-        lambda: int(arguments.run(arguments)),
-        (ConfigError,),
-        has_details=arguments.log == "debug",
-    )
+    with queued_log(arguments.log, source_of):
+        return exit_code_of(
+            "tunnel-relay",
+            lambda: int(arguments.run(arguments)),
+            (ConfigError,),
+            has_details=arguments.log == "debug",
+        )
 
 
 def make_parser() -> CommandParser:

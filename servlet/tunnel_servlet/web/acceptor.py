@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from tunnel.clock import now_us
-from tunnel_servlet.access.connections import Connections, LogLimiter, Place, source_of
+from tunnel_servlet.access.connections import Connections, Place, source_of
 
 __all__ = ["Acceptor", "bind"]
 
@@ -55,7 +54,6 @@ class Acceptor:
         listening: socket.socket,
         serve: Callable[[Place], asyncio.Protocol],
         connections: Connections,
-        log_limiter: LogLimiter,
         *,
         tls: ssl.SSLContext | None,
         tls_seconds: float,
@@ -64,7 +62,6 @@ class Acceptor:
         self._socket = listening
         self._serve = serve
         self._connections = connections
-        self._log_limiter = log_limiter
         self._tls = tls
         self._tls_seconds = tls_seconds
         self._spares_max = spares
@@ -127,8 +124,7 @@ class Acceptor:
             self._keep_spares()
 
     def _say(self, event: str, source: str, text: str) -> None:
-        if self._log_limiter.passes(event, source, now_us()):
-            _log.info(event, address=source, text=text)
+        _log.info(event, address=source, text=text)
 
     # --- spare descriptors
 

@@ -1,4 +1,4 @@
-"""The admin listener: liveness, readiness, the relay's state, and draining. It must not be reachable by the public."""
+"""The admin listener: liveness, readiness, the relay's state, metrics, draining. It must not be public."""
 
 import time
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from tunnel_servlet.switch.stats import SwitchStats
+from tunnel_servlet.web.metrics import METRICS_TYPE, render_metrics
 from tunnel_servlet.web.relay import Relay
 
 __all__ = ["ADMIN_HEADER", "RelayState", "create_admin", "state_of"]
@@ -59,6 +60,11 @@ def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.App
         body = msgspec.json.encode(state_of(relay, began_s))
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(
+            body=render_metrics(relay.trace).encode(), headers={**_HEADERS, "Content-Type": METRICS_TYPE}
+        )
+
     async def order_drain(request: web.Request) -> web.Response:
         if ADMIN_HEADER not in request.headers or not _is_loopback(request.remote):
             return web.Response(
@@ -74,6 +80,7 @@ def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.App
     app.router.add_get("/livez", live)
     app.router.add_get("/readyz", ready)
     app.router.add_get("/state", state)
+    app.router.add_get("/metrics", metrics)
     app.router.add_post("/drain", order_drain)
     return app
 

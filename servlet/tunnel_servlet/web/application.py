@@ -13,10 +13,8 @@ import structlog
 from aiohttp import web
 
 from tunnel.carriers.link_protocol import LINK_PROTOCOL
-from tunnel.clock import now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import FORM_TYPE, Buffer, Status, StatusCode, encode_envelope, unwrap_form
-from tunnel_servlet.access.connections import source_of
 from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
@@ -93,8 +91,7 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
     except (ConnectionError, TimeoutError):
         raise
     except Exception:
-        if request.app[RELAY].log_limiter.passes("failed", source_of(request.remote or ""), now_us()):
-            _log.exception("failed", address=request.remote)
+        _log.exception("failed", address=request.remote)
         return web.Response(status=500, text="Internal Server Error")
 
 

@@ -7,7 +7,7 @@ import structlog
 from tunnel.clock import now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Target, TargetKind
-from tunnel_servlet.access.connections import LineBudget, LogLimiter, source_of
+from tunnel_servlet.access.connections import source_of
 from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
 from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
 from tunnel_servlet.config import RelayConfig
@@ -17,7 +17,6 @@ from tunnel_servlet.web.host import SwitchHost
 __all__ = ["Relay", "TokenBound"]
 
 _log = structlog.get_logger("relay")
-_LINES_PER_SECOND = 100  # about one user
 
 
 class TokenBound(Protocol):
@@ -40,8 +39,6 @@ class Relay:
         self.tokens = config.tokens
         self.grants = config.grants
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
-        self.log_limiter = LogLimiter()
-        self._lines = LineBudget(_LINES_PER_SECOND)
         self.is_draining = False
         self.is_ready = False
         self.host = SwitchHost(
@@ -70,9 +67,8 @@ class Relay:
         """Count a wrong token. Return the seconds for which to refuse the address, or 0 to answer it now."""
         if not read_bearer(authorization):
             return 0
-        source = source_of(address)
-        wait_s = self.limiter.failed(source, now_us())
-        if not wait_s and self.log_limiter.passes("wrong_token", source, now_us()):
+        wait_s = self.limiter.failed(source_of(address), now_us())
+        if not wait_s:
             _log.warning("wrong_token", address=address)
         return wait_s
 
@@ -99,20 +95,14 @@ class Relay:
         decision = self.grants.authorise(user, target)
         text = decision.text if isinstance(decision, Deny) else ""
         port = f":{target.port}" if target.kind == TargetKind.TCP else ""
-        self._audit("connect", user, target=f"{target.host}{port}", allowed=not text, text=text)
+        _log.info("connect", user=user, target=f"{target.host}{port}", allowed=not text, text=text)
         return decision
 
     def _may_listen(self, user: str, name: str) -> bool:
         allowed = user != EXIT_USER and self.grants.may_listen(user, name)
         text = "" if allowed else f"no rule allows this name; {self.grants.line_for(user, 'listen', name)}"
-        self._audit("listen", user, service=name, allowed=allowed, text=text)
+        _log.info("listen", user=user, service=name, allowed=allowed, text=text)
         return allowed
-
-    def _audit(self, event: str, user: str, **fields: object) -> None:
-        """Write a log line about a request of a user. Above the limit of lines per second, only count it."""
-        left_out = self._lines.take(user, now_us())
-        if left_out is not None:
-            _log.info(event, user=user, **fields, **({"left_out": left_out} if left_out else {}))
 
     # --- lifetime
 

@@ -65,7 +65,7 @@ class RunningRelay:
     async def _start(self) -> None:
         config = self.config
         planned = contexts(config)  # first, so that a bad certificate is reported before any address is bound
-        runner = await self._runner(RelayRunner(self.app, config.limits, self.connections, self.relay.log_limiter))
+        runner = await self._runner(RelayRunner(self.app, config.limits, self.connections))
         for address, tls in planned:
             self.addresses.append(await listen(runner, address, tls))
         if config.admin is not None:

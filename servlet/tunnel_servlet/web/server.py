@@ -10,8 +10,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from tunnel.clock import now_us
-from tunnel_servlet.access.connections import Connections, LogLimiter, Place
+from tunnel_servlet.access.connections import Connections, Place
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
 from tunnel_servlet.web.acceptor import Acceptor, bind
 
@@ -102,8 +101,7 @@ class RelayHandler(web.RequestHandler):
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answer a request that is not valid HTTP. Neither the answer nor the log quotes it, as it may hold a token."""
-        if self._server.may_log("bad_request", self.place.source):
-            _log.info("bad_request", address=request.remote, error=type(exc).__name__)
+        _log.info("bad_request", address=request.remote, error=type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("part of an answer was sent already")
         response = web.Response(status=status, text="Bad Request" if status < 500 else "Internal Server Error")
@@ -111,9 +109,8 @@ class RelayHandler(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Write the errors that aiohttp reports to the relay's log, within its limit."""
-        if self._server.may_log("failed", self.place.source):
-            _log.error("failed", address=self.place.source, exc_info=kw.get("exc_info"))
+        """Write the errors that aiohttp reports to the relay's log."""
+        _log.error("failed", address=self.place.source, exc_info=kw.get("exc_info"))
 
     def _expect_headers(self) -> None:
         self._deadline = self._clock.call_later(self._server.limits.header_seconds, self._too_slow)
@@ -145,9 +142,7 @@ class RelayHandler(web.RequestHandler):
 class _Server(web.Server):
     """Creates a RelayHandler per connection and notifies it when its requests begin and end."""
 
-    def __init__(
-        self, plain: web.Server, limits: ServiceLimits, log_limiter: LogLimiter, *, is_admin: bool, **handler: Any
-    ) -> None:
+    def __init__(self, plain: web.Server, limits: ServiceLimits, *, is_admin: bool, **handler: Any) -> None:
         self._answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] = plain.request_handler
 
         def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -156,17 +151,12 @@ class _Server(web.Server):
 
         super().__init__(self._handle, request_factory=make, handler_cancellation=True)
         self.limits = limits
-        self._log_limiter = log_limiter
         self._is_admin = is_admin
         self._handler = handler
 
     def handler(self, place: Place) -> RelayHandler:
         """Return the protocol of a new connection."""
         return RelayHandler(self, place, **self._handler)
-
-    def may_log(self, kind: str, source: str) -> bool:
-        """Whether a line of this kind about this source may be written now."""
-        return self._log_limiter.passes(kind, source, now_us())
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         protocol = request.protocol
@@ -194,14 +184,12 @@ class RelayRunner(web.AppRunner):
         app: web.Application,
         limits: ServiceLimits,
         connections: Connections | None = None,
-        log_limiter: LogLimiter | None = None,
         *,
         is_admin: bool = False,
     ) -> None:
         super().__init__(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         self._limits = limits
         self._connections = connections or client_connections(limits)
-        self._log_limiter = log_limiter or LogLimiter()
         self._is_admin = is_admin
         self._acceptors: list[Acceptor] = []
 
@@ -209,7 +197,6 @@ class RelayRunner(web.AppRunner):
         return _Server(
             await super()._make_server(),
             self._limits,
-            self._log_limiter,
             is_admin=self._is_admin,
             access_log=None,
             auto_decompress=False,
@@ -226,7 +213,6 @@ class RelayRunner(web.AppRunner):
             listening,
             server.handler,
             self._connections,
-            self._log_limiter,
             tls=tls,
             tls_seconds=self._limits.tls_seconds,
             spares=_SPARE_DESCRIPTORS if self._is_admin else 0,

@@ -1,10 +1,9 @@
-"""What one source address may cost: connections and log lines."""
+"""What one source address may cost: connections, and bytes that wait on them."""
 
 import pytest
 
-from tunnel_servlet.access.connections import Connections, LineBudget, LogLimiter, Place, source_of
+from tunnel_servlet.access.connections import Connections, Place, source_of
 
-SECOND = 1_000_000
 BYTES = 1000
 
 
@@ -22,29 +21,6 @@ BYTES = 1000
 )
 def test_the_source_of_ipv6_is_a_network(address: str, source: str) -> None:
     assert source_of(address) == source
-
-
-def test_two_users_lines_of_one_source_do_not_silence_another() -> None:
-    limiter = LogLimiter()
-    assert [limiter.passes("a", "x", now) for now in (0, 1, SECOND - 1, SECOND, SECOND + 1)] == [1, 0, 0, 1, 0]
-    assert limiter.passes("b", "x", SECOND + 1)
-    assert limiter.passes("a", "y", SECOND + 1)
-
-
-def test_the_limiter_forgets_the_oldest_line() -> None:
-    limiter = LogLimiter()
-    assert all(limiter.passes("a", str(number), 0) for number in range(10_001))
-    assert limiter.passes("a", "0", 1)
-    assert not limiter.passes("a", "10000", 1)
-
-
-def test_two_users_have_their_own_lines_and_what_is_left_out_is_counted() -> None:
-    budget = LineBudget(2)
-    assert [budget.take("eve", now) for now in (0, 1, 2, SECOND - 1)] == [0, 0, None, None]
-    assert budget.take("ann", 2) == 0
-    assert [budget.take("eve", SECOND + now) for now in (0, 1, 2)] == [2, 0, None]
-    assert all(budget.take(str(number), SECOND) == 0 for number in range(10_000))
-    assert budget.take("eve", SECOND + 3) == 0  # forgotten
 
 
 def admitted(connections: Connections, source: str) -> Place:

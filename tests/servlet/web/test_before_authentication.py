@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from structlog.testing import capture_logs
 
 from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.web.test_server import answer, certificates, close, connect, files
+from tests.support.logs import limited_logs
 from tests.support.loops import in_loop
 from tunnel.wire import Attached, StatusCode
 from tunnel_servlet.web.application import STRANGERS
@@ -55,7 +55,7 @@ async def stranger(running: RunningRelay, source: str = ELSEWHERE) -> tuple[asyn
 @pytest.mark.parametrize("is_open", [False, True])
 @in_loop
 async def test_two_users_a_strangers_request_is_refused_in_a_line_at_most(request_: bytes, is_open: bool) -> None:
-    with capture_logs() as logs:
+    with limited_logs() as logs:
         async with relay(settings(is_open=is_open)) as running, Client(running) as victim:
             for _ in range(30):
                 reader, writer = await stranger(running)
@@ -212,7 +212,7 @@ async def test_two_users_a_stalled_tls_handshake_ends(certificates: Path) -> Non
 async def test_garbage_for_tls_is_logged_once_a_second_at_most(certificates: Path) -> None:
     troubles: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: troubles.append(context))
-    with capture_logs() as logs:
+    with limited_logs() as logs:
         async with relay(settings(tls=files(certificates))) as running:
             for _ in range(20):
                 reader, writer = await stranger(running)

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, control, data, kinds, of_kind, read_rejected
+from tests.support.logs import limited_logs
 from tests.support.loops import in_loop
 from tunnel.event_loops import new_event_loop
 from tunnel.traces.jsonl import read_trace
@@ -294,7 +295,7 @@ async def test_two_users_only_this_machine_may_drain_the_relay(remote: str, stat
 
 @in_loop
 async def test_two_users_a_flood_of_requests_does_not_fill_the_log() -> None:
-    with capture_logs() as logs:
+    with limited_logs() as logs:
         async with relay() as running, Client(running, "bob") as flood, Client(running) as victim:
             await flood.attach(1)
             await victim.attach(2)
@@ -305,3 +306,19 @@ async def test_two_users_a_flood_of_requests_does_not_fill_the_log() -> None:
     lines = [line["user"] for line in logs if line["event"] == "connect"]
     assert lines.count("bob") < 300
     assert lines.count("ann") == 1
+
+
+@in_loop
+async def test_the_metrics_count_lines_of_the_log_and_records_of_the_trace(tmp_path: Path) -> None:
+    async with relay(admin(trace=str(tmp_path / "traces"))) as running, Client(running) as client:
+        await client.attach()
+        status, page = await ask(running, "/metrics")
+    assert status == 200
+    names = [line.split()[0] for line in page.splitlines() if not line.startswith("#")]
+    assert names == [
+        *(f"tunnel_log_lines_{what}_total" for what in ("written", "dropped", "suppressed")),
+        *(f"tunnel_trace_records_{what}_total" for what in ("written", "dropped")),
+    ]
+    assert page.count("# TYPE ") == page.count(" counter\n") == len(names)
+    async with relay(admin()) as running:
+        assert "tunnel_trace" not in (await ask(running, "/metrics"))[1]

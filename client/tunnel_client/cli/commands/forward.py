@@ -12,7 +12,7 @@ from itertools import combinations
 import structlog
 
 from tunnel import Attachment, TunnelError
-from tunnel.command_line import CommandAdder
+from tunnel.command_line import CommandAdder, tell
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
@@ -99,7 +99,7 @@ async def _serving(
 def announce(line: str, **fields: str) -> None:
     """Announce that a port or a service is ready: as a line on a terminal, otherwise as a log event."""
     if sys.stderr.isatty():
-        print(line, file=sys.stderr, flush=True)
+        tell(line)
     else:
         _log.info("listening", **fields)
 
