@@ -133,6 +133,8 @@ class ServiceLimits:
     as are then still free."""
     drain_seconds: float = 60
     """The longest time that SIGTERM waits for connections to end."""
+    trace_bytes_max: int = 1 << 30
+    """Bytes of all trace files in the folder `trace`; the oldest are removed when there are more."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

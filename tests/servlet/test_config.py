@@ -94,6 +94,7 @@ def test_the_defaults_are_limits() -> None:
         "exit_connections_max": 16_384,
         "dial_seconds": 30,
         "drain_seconds": 600,
+        "trace_bytes_max": 1 << 30,
     }
     assert set(most) == set(ServiceLimits.__slots__)
     assert {name: getattr(limits, name) for name in most if getattr(limits, name) > most[name]} == {}

@@ -1,5 +1,6 @@
 """Traces as JSON lines in a plain file, for tests and small runs. Writing is synchronous and drops no record."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -29,7 +30,8 @@ class JsonLinesWriter:
     """A trace sink: call it with records, then close it (or use it in a `with`). The file is replaced if it exists."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file = Path(path).open("wb")  # noqa: SIM115 - close() closes it
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # only its owner may read a trace
+        self._file = open(descriptor, "wb")  # noqa: SIM115 - close() closes it
         self._writer = Path(path).stem
         self._number = 0
 

@@ -133,7 +133,8 @@ def salvage_directory(directory: Path) -> list[Path]:
         else:
             compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
             temporary = path.with_name(f".{target.name}")
-            with temporary.open("wb") as file:
+            temporary.unlink(missing_ok=True)
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 for part in parts:
                     file.write(compressor.compress(part))
                 file.flush()

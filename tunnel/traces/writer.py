@@ -5,17 +5,21 @@ called `_name` while it is written, and readers of the directory skip it. It los
 disk. The writer counts the records that it could not take and adds the count to the trace.
 """
 
+import errno
 import os
 import secrets
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import msgspec
 import zstandard
 
+from tunnel.traces.folder import FOLDER_BYTES_MAX, TraceFolder
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceRecord
 from tunnel.traces.salvage import SUFFIX, salvage_directory
 
@@ -25,6 +29,8 @@ FLUSH_RECORDS = 4096
 FLUSH_S = 0.25
 FILE_BYTES = 64 * 1024 * 1024  # of JSON lines, before compression
 FILE_S = 60.0
+_FILES_MIN = 8  # in a full folder: the oldest can be removed before it takes most of the trace with it
+_CLOSE_S = 10.0  # for the records that wait at the end, on a disk that hangs
 QUEUE_RECORDS = 64 * FLUSH_RECORDS  # about one second of the fastest transport; further records are dropped
 _LEVEL = 1  # zstd level: a tenth of the size, at more than 1 GB/s
 
@@ -33,6 +39,8 @@ class TraceWriter:
     """A trace sink: call it with records from any thread, then close it (or use it in a `with`).
 
     A call never blocks and never raises. When the disk is slow or full, records are dropped, and `dropped` counts them.
+    When the trace files of the directory, of whichever process, reach `bytes_max`, the oldest are removed. `tell` is
+    called in another thread with a sentence for the log: the first time that files are removed or writing fails.
     """
 
     def __init__(
@@ -44,6 +52,8 @@ class TraceWriter:
         file_bytes: int = FILE_BYTES,
         file_s: float = FILE_S,
         queue_records: int = QUEUE_RECORDS,
+        bytes_max: int = FOLDER_BYTES_MAX,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Create the directory and salvage what earlier processes left in it. Raise OSError if it cannot be written."""
         self.level = level
@@ -52,8 +62,11 @@ class TraceWriter:
         self.written = 0
         self.failure = ""  # why records are dropped at present; empty if they are not
         self._directory = Path(directory)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._folder = TraceFolder(self._directory, bytes_max, tell)
+        self._tell = tell
+        self._has_told_failure = False
         salvage_directory(self._directory)
+        self._folder.look()
         self._file_bytes = file_bytes
         self._file_s = file_s
         self._queue_records = queue_records
@@ -67,6 +80,7 @@ class TraceWriter:
         self._file: BinaryIO | None = None
         self._file_number = 0
         self._file_size = 0
+        self._file_disk_bytes = 0
         self._file_opened_s = 0.0
         self._open()  # at once, so that the caller gets the error if the directory cannot be written
         self._wake = threading.Event()
@@ -89,10 +103,18 @@ class TraceWriter:
             self._wake.set()
 
     def close(self) -> None:
-        """Write the queued records and close the file; later records are dropped. A second call has no effect."""
+        """Write the queued records and close the file; later records are dropped. A second call has no effect.
+
+        On a disk that hangs, it returns after 10 s.
+        """
         self._closed = True
         self._wake.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
+
+    @property
+    def removed_files(self) -> int:
+        """The number of files that were removed because the directory was full."""
+        return self._folder.removed_files
 
     def __enter__(self) -> Self:
         return self
@@ -140,15 +162,23 @@ class TraceWriter:
             number += 1
         self._number = number  # even if writing fails: the gap in the numbers then shows the loss
         lines = self._encoder.encode_lines(records)
+        frame = self._compressor.compress(lines)
+        if self._file is None:
+            self._folder.look()
+        if not self._folder.takes(len(frame)):
+            self._finish()  # a complete file can be removed
+            if not self._folder.takes(len(frame)):
+                raise OSError(errno.EDQUOT, "the limit for trace files is reached, and none can be removed")
         if self._file is None:
             self._open()
         assert self._file is not None
-        self._file.write(self._compressor.compress(lines))
+        self._file.write(frame)
         self._file.flush()
         self.written += len(records)
         self.failure = ""
         self._file_size += len(lines)
-        if self._file_size >= self._file_bytes:
+        self._file_disk_bytes += len(frame)
+        if self._file_size >= self._file_bytes or self._file_disk_bytes >= self._folder.bytes_max // _FILES_MIN:
             self._finish()
 
     def _dropped_record(self, count: int) -> TraceRecord:
@@ -160,15 +190,23 @@ class TraceWriter:
         """Drop records that could not be written, as when the disk is full. The next flush tries a new file."""
         self.dropped += count
         self.failure = f"{self._directory}: {error.strerror or error}"
+        if not self._has_told_failure:
+            self._has_told_failure = True
+            self._tell(f"trace records are lost, because they cannot be written: {self.failure}")
         file, self._file = self._file, None
         if file is not None:
             _close_quietly(file)
+            written = self._directory / f"_{self._file_name()}"
+            with suppress(OSError):
+                if not written.stat().st_size:  # on a full disk: each attempt would leave one
+                    written.unlink()
 
     def _open(self) -> None:
         self._file_number += 1
         self._file_size = 0
+        self._file_disk_bytes = 0
         self._file_opened_s = time.monotonic()
-        self._file = (self._directory / f"_{self._file_name()}").open("wb")
+        self._file = self._folder.create(f"_{self._file_name()}")
 
     def _file_name(self) -> str:
         return f"{self.writer}-{self._file_number:05d}{SUFFIX}"

@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 
 import tunnel
+from tunnel.command_line import tell
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import CARRIERS, UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
 
@@ -64,6 +65,13 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--trace", default="", metavar="DIR", help="write trace files to DIR, for tunnel-traces")
     group.add_argument("--trace-level", choices=LEVELS, default="packet", help="what --trace records (default: packet)")
+    group.add_argument(
+        "--trace-max",
+        type=_mebibytes,
+        default=1024,
+        metavar="MIB",
+        help="size of all trace files in DIR, at which the oldest are removed (default: 1024)",
+    )
 
 
 def add_insecure_http(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -88,7 +96,7 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         user_timeout=arguments.user_timeout,
         insecure_http=arguments.insecure_http,
     )
-    return replace(found, trace=_trace(arguments.trace, arguments.trace_level))  # last: it creates a directory
+    return replace(found, trace=_trace(arguments))  # last: it creates a directory
 
 
 def positive_seconds(text: str) -> float:
@@ -111,12 +119,24 @@ def _user_timeout(text: str) -> float:
     return seconds
 
 
-def _trace(directory: str, level: str) -> tunnel.TraceWriter | None:
+def _mebibytes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 30):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MiB above 0")
+    return int(text)
+
+
+def _tell(text: str) -> None:
+    tell(f"tunnel: {text}")
+
+
+def _trace(arguments: argparse.Namespace) -> tunnel.TraceWriter | None:
     """Open the command's trace. It is closed when the process exits, so an interrupted command loses no records."""
+    directory = arguments.trace
     if not directory:
         return None
     try:
-        trace = tunnel.open_trace(directory, level, name="client")
+        bytes_max = arguments.trace_max << 20
+        trace = tunnel.open_trace(directory, arguments.trace_level, name="client", bytes_max=bytes_max, tell=_tell)
     except OSError as error:
         raise UsageError(f"--trace {directory}: {error.strerror}: name a directory that can be written") from error
     if trace is not None:

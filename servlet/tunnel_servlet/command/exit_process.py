@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -32,7 +33,7 @@ def run_exit(arguments: argparse.Namespace) -> int:
         raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
     token = _token(arguments)
     with (
-        open_traces(arguments.trace or config.trace, "exit") as trace,
+        open_traces(replace(config, trace=arguments.trace or config.trace), "exit") as trace,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         return runner.run(_exit(arguments, config, token, trace))

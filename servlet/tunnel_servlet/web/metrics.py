@@ -24,5 +24,6 @@ def render_metrics(trace: TraceSink | None) -> str:
         counters += [
             ("tunnel_trace_records_written_total", "Records that were written to the trace.", trace.written),
             ("tunnel_trace_records_dropped_total", "Records that were lost: the disk was slow or full.", trace.dropped),
+            ("tunnel_trace_files_removed_total", "Trace files that were removed at the limit.", trace.removed_files),
         ]
     return "".join(f"# HELP {name} {help_}\n# TYPE {name} counter\n{name} {value}\n" for name, help_, value in counters)

@@ -43,7 +43,7 @@ class RunningRelay:
         self.admin: ListenAddress | None = None
         self.stopped = asyncio.Event()
         self._load = load
-        self._writer = open_trace_of(config.trace, "relay")
+        self._writer = open_trace_of(config, "relay")
         self.app = create_app(config, packet_filter, trace=self._writer)
         self.relay = self.app[RELAY]
         self._watch = FileWatch(files or [], self.reload)
@@ -168,9 +168,9 @@ class RunningRelay:
 
 
 @contextlib.contextmanager
-def open_traces(directory: str, name: str) -> Iterator[TraceWriter | None]:
-    """Open a trace writer in the directory and close it at the end; yields None if `directory` is empty."""
-    trace = open_trace_of(directory, name)
+def open_traces(config: RelayConfig, name: str) -> Iterator[TraceWriter | None]:
+    """Open a trace writer as the configuration says and close it at the end; yields None if it says nothing."""
+    trace = open_trace_of(config, name)
     try:
         yield trace
     finally:
@@ -178,15 +178,21 @@ def open_traces(directory: str, name: str) -> Iterator[TraceWriter | None]:
             trace.close()
 
 
-def open_trace_of(directory: str, name: str) -> TraceWriter | None:
-    """Open a trace writer, which the caller must close. Return None if `directory` is empty.
+def open_trace_of(config: RelayConfig, name: str) -> TraceWriter | None:
+    """Open a trace writer, which the caller must close. Return None if the configuration names no directory.
 
     Raise ConfigError if the directory is not writable.
     """
+    if not config.trace:
+        return None
     try:
-        return open_trace(directory, name=name) if directory else None
+        return open_trace(config.trace, name=name, bytes_max=config.limits.trace_bytes_max, tell=_tell)
     except OSError as error:
-        raise ConfigError(f"trace: {directory}: {error.strerror}: name a directory that can be written") from None
+        raise ConfigError(f"trace: {config.trace}: {error.strerror}: name a directory that can be written") from None
+
+
+def _tell(text: str) -> None:
+    _log.warning("trace", text=text)
 
 
 async def serve(config: RelayConfig, load: Callable[[], RelayConfig] | None, files: list[Path]) -> int:

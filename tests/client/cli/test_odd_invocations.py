@@ -72,3 +72,11 @@ def test_a_status_directory_that_cannot_be_read(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "file"))
     assert main(["status", "--once"]) == 2
     assert "file/tunnel cannot be read: Not a directory: set XDG_RUNTIME_DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "1.5", "x"])
+def test_a_size_of_traces_that_is_none_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["connect", "a:1", f"--trace-max={size}"])
+    assert stopped.value.code == 2
+    assert f"argument --trace-max: '{size}' is not a number of MiB above 0" in capsys.readouterr().err

@@ -318,6 +318,7 @@ async def test_the_metrics_count_lines_of_the_log_and_records_of_the_trace(tmp_p
     assert names == [
         *(f"tunnel_log_lines_{what}_total" for what in ("written", "dropped", "suppressed")),
         *(f"tunnel_trace_records_{what}_total" for what in ("written", "dropped")),
+        "tunnel_trace_files_removed_total",
     ]
     assert page.count("# TYPE ") == page.count(" counter\n") == len(names)
     async with relay(admin()) as running:
