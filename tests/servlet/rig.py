@@ -96,6 +96,7 @@ class Client:
     def __init__(self, running: RunningRelay, user: str = "ann", base: str = "") -> None:
         self.url = f"http://{running.addresses[0]}{base}"
         self.token = TOKENS.get(user, user)
+        self.role = "exit" if user == "exits" else "endpoint"  # empty: none is stated
         self.epoch = running.relay.host.switch.epoch
         self.switch = running.relay.host.switch
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
@@ -117,6 +118,8 @@ class Client:
     async def post(self, body: Any, **headers: str) -> Reply:
         """Send an exchange."""
         usual = {"Authorization": f"Bearer {self.token}", "Content_Type": "application/octet-stream"}
+        if self.role:
+            usual["Tunnel_Role"] = self.role
         return await self.ask("POST", "/exchange", body, **{**usual, **headers})
 
     def post_soon(self, body: bytes) -> asyncio.Task[Reply]:

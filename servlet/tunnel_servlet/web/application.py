@@ -149,9 +149,9 @@ def _content(request: web.Request, body: bytes) -> Buffer:
 
 
 def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
-    """Whether the endpoint attaches as an exit: the rules must allow it, and the endpoint must not have another role.
+    """Whether the endpoint attaches as an exit: the rules must allow it, and the endpoint must say so itself.
 
-    Older endpoints do not name a role.
+    Otherwise a plain client of that user would get a share of what all users send to targets.
     """
     user = identity.user
     is_exit = relay.grants.is_exit(user)
@@ -159,7 +159,13 @@ def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
         table = "[everyone]" if relay.config.is_open else user_table(user)
         text = f"{user} may not be an exit: exit = true is missing under {table} in the relay's configuration"
         raise _Refusal(403, StatusCode.DENIED, text)
-    return is_exit and role != "endpoint"
+    if is_exit and not role and relay.log_limiter.passes("no_role", user, now_us()):
+        text = (
+            f"{user} may be an exit, but this endpoint does not say that it is one, so it gets no connections to "
+            f"targets; if it is one, update it, or find the proxy that removes the header {_ROLE_HEADER}"
+        )
+        _log.warning("no_role", user=user, text=text)
+    return is_exit and role == "exit"
 
 
 @contextlib.contextmanager

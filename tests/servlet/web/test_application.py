@@ -13,9 +13,19 @@ from aiohttp import FormData, web
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay, settings, until
-from tests.servlet.support import connect, kinds, listen_state
+from tests.servlet.support import connect, data, kinds, listen_state, read_rejected
 from tests.support.loops import in_loop
-from tunnel.wire import Answer, Attached, EnvelopeError, Frame, Status, StatusCode, parse_packets, wrap_form
+from tunnel.wire import (
+    Answer,
+    Attached,
+    EnvelopeError,
+    Frame,
+    RejectReason,
+    Status,
+    StatusCode,
+    parse_packets,
+    wrap_form,
+)
 from tunnel_servlet.config import ListenAddress
 from tunnel_servlet.web.application import RELAY, create_app
 from tunnel_servlet.web.server import RelayRunner, listen
@@ -250,10 +260,12 @@ async def test_another_user_gets_the_answer_for_an_unknown_id() -> None:
     ("user", "role", "status", "exits"),
     [
         ("exits", "exit", 200, 1),
-        ("exits", "", 200, 1),  # from an endpoint of an older version
+        ("exits", "", 200, 0),
+        ("exits", "conductor", 200, 0),
         ("exits", "endpoint", 200, 0),
         ("ann", "exit", 403, 0),
         ("ann", "endpoint", 200, 0),
+        ("ann", "", 200, 0),
         ("ann", "conductor", 200, 0),  # from an endpoint of a later version
     ],
 )
@@ -261,13 +273,33 @@ async def test_another_user_gets_the_answer_for_an_unknown_id() -> None:
 async def test_an_endpoint_states_its_role(user: str, role: str, status: int, exits: int) -> None:
     """7.17: only endpoints that ask to be exits get targets, and one that may not be an exit is refused."""
     async with relay() as running, Client(running, user) as client:
-        reply = await client.post(attach_body(), **({"Tunnel_Role": role} if role else {}))
+        client.role = role
+        reply = await client.post(attach_body())
         assert reply.status == status
         if status == 200:
             assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # only now does an exit count
         else:
             assert "ann may not be an exit: exit = true is missing" in reply.message.text
         assert running.relay.host.switch.stats().exits == exits
+
+
+@pytest.mark.parametrize("role", ["", "endpoint", "conductor"])
+@in_loop
+async def test_two_users_an_endpoint_that_does_not_state_that_it_is_an_exit_gets_no_plaintext(role: str) -> None:
+    """7.17: the user `exits` may be an exit, but this endpoint of theirs does not say that it is one."""
+    running = relay(settings(switch={"settle_us": 0}))
+    with capture_logs() as logs:
+        async with running, Client(running) as ann, Client(running, "exits") as plain:
+            plain.role = role
+            await plain.attach(2)
+            await plain.post(exchange_body(plain.epoch, 1, seed=2))
+            await ann.attach()
+            reply = await ann.post(exchange_body(ann.epoch, 1, connect(11), data(11, 0, 101)))
+            (refused,) = parse_packets(reply.message.data)[0]
+            assert read_rejected(refused).reason == RejectReason.UNREACHABLE
+            reply = await plain.post(exchange_body(plain.epoch, 2, seed=2))
+            assert parse_packets(reply.message.data)[0] == []
+    assert [line["user"] for line in logs if line["event"] == "no_role"] == ["exits"] * (role == "")
 
 
 @pytest.mark.parametrize(
