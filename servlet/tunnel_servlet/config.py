@@ -29,6 +29,7 @@ __all__ = [
     "parse_users",
     "render_users",
     "require_safe",
+    "require_users",
 ]
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
@@ -39,6 +40,8 @@ _ExitChoice: TypeAlias = Literal["inline", "none"]
 _T = TypeVar("_T")
 _PORT_MAX = 65535
 _LIMIT_MAX = 1 << 40
+_USERS_END = "# end"
+_USERS_HEAD = f"# Written by `tunnel-relay user`, up to the line {_USERS_END!r}."  # so that a part of a file is noticed
 
 # For each key, an example of a valid line or table, which errors show. A user's table has the keys of [everyone].
 _EXAMPLES = {
@@ -233,7 +236,7 @@ def parse_address(text: str) -> ListenAddress:
     return ListenAddress(host, int(port), scheme == "https" if separator else None)
 
 
-def require_safe(config: RelayConfig, file: str) -> None:
+def require_safe(config: RelayConfig, file: str, *, needs_tokens: bool = True) -> None:
     """Raise ConfigError if the relay must not start with this configuration."""
     for address in config.listen:
         if address.tls and config.tls is None:
@@ -245,10 +248,24 @@ def require_safe(config: RelayConfig, file: str) -> None:
             if not address.is_loopback:
                 raise ConfigError(f"--open: other machines can reach {address}: listen only on 127.0.0.1 or [::1]")
         return
-    if not len(config.tokens):
+    if needs_tokens and not len(config.tokens):
         raise ConfigError(f"{config.tokens_file}: no user has a token: run `tunnel-relay user add NAME -c {file}`")
     if config.grants.is_empty:
         raise ConfigError(f'{file}: no rule allows anything: add connect = ["HOST:PORT"] under [users.NAME]')
+
+
+def require_users(config: RelayConfig) -> None:
+    """Raise ConfigError if no user has a token any more, and the tokens file does not say that this is meant.
+
+    A file that is missing, empty or not written to its end would otherwise end the connections of all users.
+    """
+    if config.is_open or len(config.tokens) or config.tokens.revoked:
+        return
+    raise ConfigError(
+        f"{config.tokens_file}: the file is missing, or lists no user: restore it, or run `tunnel-relay user add NAME`"
+        "; to leave nobody a token, run `tunnel-relay user revoke NAME` for each user: it keeps the name of the last "
+        "one, with tokens = []"
+    )
 
 
 # --- tokens
@@ -256,25 +273,29 @@ def require_safe(config: RelayConfig, file: str) -> None:
 
 def parse_users(text: str, file: str) -> dict[str, tuple[Key, ...]]:
     """Return the users in the tokens file, with the hashes of their tokens. Raise ConfigError if it is invalid."""
+    if text.startswith(_USERS_HEAD) and _USERS_END not in text.splitlines():
+        raise ConfigError(f"{file}: the file is not whole, because its line {_USERS_END!r} is missing: copy it again")
     users: dict[str, tuple[Key, ...]] = {}
     for name, value in _load(text, file).items():
         _checked(check_user_name, name, file, "")
         if not isinstance(value, dict) or set(value) - {"tokens"}:
             raise ConfigError(f"{file}: {name}: a user may have only the key `tokens`: remove the others")
-        users[name] = tuple(_convert(value.get("tokens", []), list[Key], file, f"{name}.tokens"))
+        if "tokens" not in value:
+            raise ConfigError(f"{file}: {name}: the key `tokens` is missing: if the user has none, write tokens = []")
+        users[name] = tuple(_convert(value["tokens"], list[Key], file, f"{name}.tokens"))
     _checked(TokenTable, users, file, "")
     return users
 
 
 def render_users(users: Mapping[str, Iterable[Key]]) -> str:
     """Return the text of a tokens file, which `parse_users` reads."""
-    lines = ["# Written by `tunnel-relay user`. This file holds no token, only the SHA-256 hash of each.\n"]
+    lines = [f"{_USERS_HEAD} It holds no token, only the SHA-256 hash of each.\n"]
     for name, keys in users.items():
         lines.append(f'\n["{name}"]\ntokens = [\n')
         for key in keys:
             lines.append(f'  {{ id = "{key.id}", sha256 = "{key.sha256}", created = "{key.created}" }},\n')
         lines.append("]\n")
-    return "".join(lines)
+    return "".join([*lines, f"\n{_USERS_END}\n"])
 
 
 # --- inside
@@ -285,6 +306,8 @@ def _load(text: str, file: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not TOML: {_syntax(str(error))}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: not TOML: its brackets are nested too deeply: check the brackets") from None
 
 
 def _convert(value: Any, wanted: type[_T], file: str, where: str) -> _T:

@@ -90,6 +90,7 @@ class TokenTable:
 
     def __init__(self, users: Mapping[str, Sequence[Key]]) -> None:
         self._keys: dict[str, tuple[str, Key]] = {}
+        self.revoked = [user for user, keys in users.items() if not keys]  # listed, but without any token
         for user, keys in users.items():
             check_user_name(user)
             if len(keys) > KEYS_MAX:
@@ -98,6 +99,7 @@ class TokenTable:
                 if key.id in self._keys:
                     raise ValueError(f"two tokens have the key id {key.id}: revoke one")
                 self._keys[key.id] = user, key
+        self._users = {user for user, keys in users.items() if keys}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -106,6 +108,10 @@ class TokenTable:
     def users(self) -> list[str]:
         """The users that have a valid token."""
         return list(dict.fromkeys(user for user, _ in self._keys.values()))
+
+    def has_user(self, user: str) -> bool:
+        """Whether the user has a valid token."""
+        return user in self._users
 
     def identify(self, token: str) -> Identity | None:
         """Return the token's owner, or None if the token is not valid.

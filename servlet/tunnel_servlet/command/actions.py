@@ -15,7 +15,14 @@ from tunnel.exit_codes import DENIED, LOST, OK
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.grants import OPEN_USER, user_table
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
-from tunnel_servlet.command.files import DEFAULT_FILE, Overrides, config_file, load_config, watched_files
+from tunnel_servlet.command.files import (
+    DEFAULT_FILE,
+    Overrides,
+    config_file,
+    load_config,
+    reload_config,
+    watched_files,
+)
 from tunnel_servlet.command.users import similar_name
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, parse_address, require_safe
 from tunnel_servlet.exit.resolver import resolve
@@ -34,12 +41,12 @@ _ANSWER_S = 5.0  # time for the admin listener to answer
 def run_relay(arguments: argparse.Namespace) -> int:
     """Run a relay until a signal or `tunnel-relay drain` stops it; return the exit code."""
     file = config_file(arguments)
-    load = partial(load_config, file, _overrides(arguments))
-    config = load()
+    config = load_config(file, _overrides(arguments))
     _require_safe(config, file)
     for note in _notes(config):
         _log.warning("note", text=note)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        load = partial(reload_config, file, _overrides(arguments))
         return runner.run(serve(config, load, watched_files(file, config)))
 
 

@@ -13,7 +13,16 @@ import msgspec
 from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
-from tunnel_servlet.config import ConfigError, RelayConfig, parse_address, parse_config, parse_users, render_users
+from tunnel_servlet.config import (
+    ConfigError,
+    RelayConfig,
+    parse_address,
+    parse_config,
+    parse_users,
+    render_users,
+    require_safe,
+    require_users,
+)
 
 __all__ = [
     "DEFAULT_FILE",
@@ -21,6 +30,7 @@ __all__ = [
     "config_file",
     "load_config",
     "read_users",
+    "reload_config",
     "tokens_path",
     "watched_files",
     "write_users",
@@ -78,6 +88,17 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     )
 
 
+def reload_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
+    """Return the configuration for a relay that is running. Raise ConfigError if it must go on with the present one.
+
+    That is so if the files are damaged, and if `serve` would not start with them; but all tokens may be revoked.
+    """
+    config = load_config(file, overrides)
+    require_users(config)
+    require_safe(config, file, needs_tokens=False)
+    return config
+
+
 def _load_file(file: str) -> RelayConfig:
     path = Path(file)
     text = _read(path)
@@ -104,8 +125,9 @@ def tokens_path(file: str) -> Path:
 
 def read_users(path: Path) -> dict[str, tuple[Key, ...]]:
     """Return the users with the hashes of their tokens; none if the file does not exist."""
-    if not path.exists():
-        return {}
+    with contextlib.suppress(PermissionError, NotADirectoryError):  # reading explains these
+        if not path.exists():
+            return {}
     return parse_users(_read(path), str(path))
 
 

@@ -39,7 +39,8 @@ admin = "127.0.0.1:9080"
 # `tunnel-relay exit --help`). Streams through such an exit survive a restart of the relay; inline ones do not.
 exit = "inline"
 
-# The file with the SHA-256 hashes of the tokens. `tunnel-relay user` writes it.
+# The file with the SHA-256 hashes of the tokens. `tunnel-relay user` writes it. While a file is missing, empty or
+# broken, a running relay goes on with the tokens and rules that it has, and says so in its log and in /state.
 tokens = "{tokens}"
 
 # Private networks to which the names in the rules below may resolve. By default only public addresses are allowed.
@@ -57,7 +58,7 @@ tokens = "{tokens}"
 #             a network within its range: "0.0.0.0/0:22" covers none of them. "udp/10.0.0.53:53" is for datagrams only.
 #   services  names of services that the user may connect to; "*" is any
 #   listen    names of services that the user may offer; "*" is any
-#   exit      true: the user's endpoints may be exits, which dial targets for all users
+#   exit      true: the user's endpoints may be exits, which dial targets for all users (`tunnel-relay exit`)
 {table}
 connect = ["example.com:443"]
 services = []
@@ -106,14 +107,15 @@ def init(arguments: argparse.Namespace) -> int:
 def user(arguments: argparse.Namespace) -> int:
     """Run `user add`, `rotate`, `revoke` or `list`."""
     path = tokens_path(arguments.config)
-    users: _Users = read_users(path)
+    users: _Users = {name: keys for name, keys in read_users(path).items() if keys}
     if arguments.action == "list":
         _list(arguments, users)
         return 0
     name = _name(arguments.name)
     if arguments.action == "revoke":
         _revoke(users, name, arguments.key, path)
-        write_users(path, users)
+        # A relay takes a file without any user for a damaged one, and goes on with the tokens that it has.
+        write_users(path, users or {name: ()})
         _note(f"revoked; {name} has {len(users.get(name, ()))} token(s) left; a running relay notices within 2 seconds")
         return 0
     if arguments.action == "add" and name in users:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from tunnel_servlet.switch.stats import SwitchStats
 from tunnel_servlet.web.metrics import METRICS_TYPE, render_metrics
-from tunnel_servlet.web.relay import Relay
+from tunnel_servlet.web.relay import Relay, Reloads
 
 __all__ = ["ADMIN_HEADER", "RelayState", "create_admin", "state_of"]
 
@@ -18,12 +18,13 @@ _HEADERS = {"Cache-Control": "no-store"}
 
 
 class RelayState(msgspec.Struct, frozen=True):
-    """The content of /state. It contains no user, target or id."""
+    """The content of /state. It contains no user, target or id, except in the error of the last reload."""
 
     ready: bool
     draining: bool
     uptime_s: int
     tokens: int
+    reloads: Reloads
     requests_waiting: int
     switch: SwitchStats
 
@@ -36,6 +37,7 @@ def state_of(relay: Relay, began_s: float) -> RelayState:
         draining=relay.is_draining,
         uptime_s=int(time.monotonic() - began_s),
         tokens=len(relay.tokens),
+        reloads=relay.reloads,
         requests_waiting=host.waiting,
         switch=host.switch.stats(),
     )

@@ -3,47 +3,75 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 __all__ = ["FileWatch"]
 
-_LOOK_S = 1.0  # interval between two checks
+_LOOK_S = 0.5  # interval between two checks
+_AGAIN_LOOKS = 10  # checks until files that could not be used are tried again: they may be readable by then
+_Signature: TypeAlias = tuple[int, int, int] | None  # inode, time of the last change, size; None without a file
 
 
 class FileWatch:
-    """Checks the files once a second and calls `changed` when one was changed or was replaced by a rename."""
+    """Checks the files twice a second and calls `changed` when one was changed or was replaced by a rename.
 
-    def __init__(self, files: Iterable[Path], changed: Callable[[], None]) -> None:
+    A file that is written in place is taken for whole when it is the same in two checks. `changed` returns whether it
+    could use the files; until it could, `again` (by default `changed`) is called every 5 s.
+    """
+
+    def __init__(
+        self, files: Iterable[Path], changed: Callable[[], bool], again: Callable[[], bool] | None = None
+    ) -> None:
         self._files = list(files)
         self._changed = changed
-        self._signature = self._sign()
+        self._again = again or changed
+        self._used = self._seen = self._sign()
+        self._looks_left = 0  # until the files are tried again; 0: they need not be
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start checking once a second. Must be called within the running event loop."""
+        """Start checking twice a second. Must be called within the running event loop."""
         if self._files:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self.look, True)
 
+    def follow(self, old: Path, new: Path) -> None:
+        """Watch another file in place of one of the files. The next checks count it as changed."""
+        places = [index for index, path in enumerate(self._files) if path == old]
+        for index in places:
+            self._files[index] = new
+        self._seen = self._sign()
+        self._used = [None if index in places else found for index, found in enumerate(self._used)]
+
     def look(self, again: bool = False) -> None:
         """Check the files now. With `again`, schedule the next check, too."""
-        signature = self._sign()
-        if signature != self._signature:
-            self._signature = signature
-            self._changed()
         if again:
-            self.start()
+            self.start()  # first, so that an error does not end the watch
+        seen, self._seen = self._seen, self._sign()
+        is_changed, is_due = self._seen != self._used, self._looks_left == 1
+        self._looks_left = max(0, self._looks_left - 1)
+        if not (is_changed or is_due) or any(map(_may_be_unfinished, seen, self._seen)):
+            return
+        self._used = self._seen
+        is_used = self._changed() if is_changed else self._again()
+        self._looks_left = 0 if is_used else _AGAIN_LOOKS
 
     def stop(self) -> None:
         """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _sign(self) -> list[tuple[int, int, int] | None]:
+    def _sign(self) -> list[_Signature]:
         return [_sign(path) for path in self._files]
 
 
-def _sign(path: Path) -> tuple[int, int, int] | None:
+def _sign(path: Path) -> _Signature:
     try:
         found = path.stat()
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _may_be_unfinished(seen: _Signature, now: _Signature) -> bool:
+    """Whether the file may still be being written: it is new, or was changed in place, since the last check."""
+    return now is not None and now != seen and (seen is None or seen[0] == now[0])

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from tunnel.clock import now_us
@@ -14,9 +15,17 @@ from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, PacketFilter
 from tunnel_servlet.web.host import SwitchHost
 
-__all__ = ["Relay", "TokenBound"]
+__all__ = ["Relay", "Reloads", "TokenBound"]
 
 _log = structlog.get_logger("relay")
+
+
+class Reloads(msgspec.Struct):
+    """Counts how often the files were read again while the relay ran, and holds the present error."""
+
+    applied: int = 0
+    failed: int = 0  # the files could not be used, and the relay went on with its tokens and rules
+    error: str = ""  # why the files, as they are now, cannot be used
 
 
 class TokenBound(Protocol):
@@ -39,6 +48,7 @@ class Relay:
         self.tokens = config.tokens
         self.grants = config.grants
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
+        self.reloads = Reloads()
         self.is_draining = False
         self.is_ready = False
         self.host = SwitchHost(

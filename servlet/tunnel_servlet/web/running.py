@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import structlog
 from tunnel import TraceWriter, open_trace
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.stillness import STILL_S, until_still
-from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
+from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, require_users
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.admin import create_admin
 from tunnel_servlet.web.application import RELAY, create_app
@@ -22,6 +23,7 @@ from tunnel_servlet.web.server import RelayRunner, admin_connections, allow_file
 __all__ = ["RunningRelay", "open_traces", "serve"]
 
 _log = structlog.get_logger("relay")
+_KEPT = "the tokens and rules that were read before stay in force until the files are right"
 
 
 class RunningRelay:
@@ -46,7 +48,8 @@ class RunningRelay:
         self._writer = open_trace_of(config, "relay")
         self.app = create_app(config, packet_filter, trace=self._writer)
         self.relay = self.app[RELAY]
-        self._watch = FileWatch(files or [], self.reload)
+        self._tokens_file = config.tokens_file
+        self._watch = FileWatch(files or [], self.reload, partial(self.reload, is_repeat=True))
         self.connections = client_connections(config.limits)
         self._runners: list[RelayRunner] = []
         self._drain: asyncio.Task[None] | None = None
@@ -102,14 +105,32 @@ class RunningRelay:
             self._writer.close()
         self.stopped.set()
 
-    def reload(self) -> None:
-        """Read the files again. If they are invalid, log the error and keep the present tokens and rules."""
+    def reload(self, *, is_repeat: bool = False) -> bool:
+        """Read the files again and apply them. Return False if they cannot be used.
+
+        Then the present tokens and rules stay in force, and the error is logged, counted and shown in the relay's
+        state; but a repeated attempt is only counted if its error is a new one.
+        """
         if self._load is None:
-            return
+            return True
+        reloads = self.relay.reloads
         try:
-            self.relay.reload(self._load())
-        except ConfigError as error:
-            _log.error("not_reloaded", text=str(error))
+            config = self._load()
+            require_users(config)
+            self.relay.reload(config)
+        except Exception as error:  # whatever it is, the relay goes on, and so does the watch
+            text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+            if not is_repeat or text != reloads.error:
+                reloads.failed += 1
+                reloads.error = text
+                _log.error("not_reloaded", text=text, effect=_KEPT, exc_info=not isinstance(error, ConfigError))
+            return False
+        reloads.applied += 1
+        reloads.error = ""
+        if config.tokens_file != self._tokens_file:
+            self._watch.follow(Path(self._tokens_file), Path(config.tokens_file))
+            self._tokens_file = config.tokens_file
+        return True
 
     def drain(self, seconds: float | None = None) -> None:
         """Refuse new connections, and stop when the last one has ended or the time is over.

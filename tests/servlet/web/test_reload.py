@@ -1,0 +1,198 @@
+"""Files that cannot be used while the relay runs: the relay goes on with the tokens and rules that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from tests.servlet.rig import KEYS, LOOPBACK, Client, relay, settings
+from tests.servlet.web.test_running import ask
+from tests.support.loops import in_loop
+from tunnel.wire import Attached
+from tunnel_servlet.command.files import Overrides, load_config, reload_config, write_users
+from tunnel_servlet.command.main import main
+from tunnel_servlet.config import ConfigError, RelayConfig
+from tunnel_servlet.web.running import RunningRelay
+
+RULES = """\
+listen = ["127.0.0.1:0"]
+tokens = "keys.toml"
+exit = "none"
+[users.ann]
+connect = ["db.internal:5432"]
+[users.bob]
+connect = ["db.internal:5432"]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The configuration of a relay; its tokens are beside it."""
+    path = tmp_path / "relay.toml"
+    path.write_text(RULES)
+    write_users(tmp_path / "keys.toml", {user: KEYS[user] for user in ("ann", "bob")})
+    return path
+
+
+def running_with(file: Path) -> RunningRelay:
+    return relay(load_config(str(file), Overrides(admin="127.0.0.1:0")), load=partial(reload_config, str(file)))
+
+
+def _cut_in_a_key(file: Path) -> None:
+    tokens = file.with_name("keys.toml")
+    tokens.write_text(tokens.read_text()[:-60])
+
+
+def _cut_between_users(file: Path) -> None:
+    tokens = file.with_name("keys.toml")
+    tokens.write_text(tokens.read_text().partition('\n["bob"]')[0])
+
+
+def _cut_after_a_name(file: Path) -> None:
+    tokens = file.with_name("keys.toml")
+    tokens.write_text(tokens.read_text().partition('["bob"]')[0] + '["bob"]\n# end\n')
+
+
+def _unreadable(file: Path) -> None:
+    tokens = file.with_name("keys.toml")
+    tokens.unlink()
+    tokens.mkdir()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "emptied": (lambda file: file.with_name("keys.toml").write_text(""), "keys.toml: the file is missing, or lists"),
+    "missing": (lambda file: file.with_name("keys.toml").unlink(), "keys.toml: the file is missing, or lists no user"),
+    "a comment alone": (lambda file: file.with_name("keys.toml").write_text("# x\n"), "lists no user: restore it"),
+    "cut in a key": (_cut_in_a_key, "keys.toml: the file is not whole"),
+    "cut between users": (_cut_between_users, "keys.toml: the file is not whole, because its line '# end' is missing"),
+    "cut after a name": (_cut_after_a_name, "keys.toml: bob: the key `tokens` is missing"),
+    "unreadable": (_unreadable, "keys.toml cannot be read"),
+    "not TOML": (lambda file: file.with_name("keys.toml").write_text("\0"), "keys.toml: not TOML"),
+    "nested": (lambda file: file.with_name("keys.toml").write_text("a = " + "[" * 9999), "nested too deeply"),
+    "configuration emptied": (lambda file: file.write_text(""), "tokens.toml: the file is missing, or lists no user"),
+    "configuration missing": (lambda file: file.unlink(), "relay.toml: no such file"),
+    "configuration broken": (lambda file: file.write_text(RULES + "[users.ann]"), "the table [users.ann] is there"),
+    "no rule": (lambda file: file.write_text(RULES.partition("[users.ann]")[0]), "no rule allows anything"),
+    "other tokens": (lambda file: file.write_text(RULES.replace("keys", "kyes")), "kyes.toml: the file is missing"),
+}
+
+
+@pytest.mark.parametrize(("damage", "text"), DAMAGES.values(), ids=DAMAGES)
+@in_loop
+async def test_two_users_stay_when_a_file_cannot_be_used(
+    damage: Callable[[Path], object], text: str, file: Path
+) -> None:
+    async with running_with(file) as running, Client(running, "ann") as ann, Client(running, "bob") as bob:
+        damage(file)
+        with capture_logs() as logs:
+            assert not running.reload()
+        (line,) = logs
+        assert (line["event"], line["log_level"]) == ("not_reloaded", "error")
+        assert text in line["text"]
+        assert "stay in force" in line["effect"]
+        assert isinstance(await ann.attach(1), Attached)
+        assert isinstance(await bob.attach(2), Attached)
+        state = msgspec.json.decode((await ask(running, "/state"))[1])
+        assert state["reloads"] == {"applied": 0, "failed": 1, "error": line["text"]}
+        assert (await ask(running, "/readyz"))[0] == 200
+
+
+@in_loop
+async def test_a_file_that_was_mended_is_applied_and_its_error_forgotten(file: Path) -> None:
+    async with running_with(file) as running, Client(running, "bob") as bob:
+        tokens = file.with_name("keys.toml")
+        tokens.write_text("")
+        assert not running.reload()
+        write_users(tokens, {"ann": KEYS["ann"]})
+        assert running.reload()
+        assert (await bob.attach()).code == 6  # not authorised: this revocation was meant
+        state = msgspec.json.decode((await ask(running, "/state"))[1])
+        assert state["reloads"] == {"applied": 1, "failed": 1, "error": ""}
+
+
+@in_loop
+async def test_the_last_user_is_revoked_on_purpose_by_the_command(file: Path) -> None:
+    async with running_with(file) as running, Client(running, "ann") as ann, Client(running, "bob") as bob:
+        for user in ("bob", "ann"):
+            assert main(["user", "revoke", user, "-c", str(file)]) == 0
+            assert running.reload()
+        assert [(await client.attach()).code for client in (ann, bob)] == [6, 6]
+        assert "tokens = [\n]" in file.with_name("keys.toml").read_text()
+
+
+def test_a_user_without_tokens_is_as_good_as_none_to_the_command(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for user in ("bob", "ann"):
+        main(["user", "revoke", user, "-c", str(file)])
+    assert main(["user", "list", "-c", str(file)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["user", "rotate", "ann", "-c", str(file)]) == 2
+    assert main(["check", "-c", str(file)]) == 2
+    assert "no user has a token" in capsys.readouterr().err
+    assert main(["user", "add", "ann", "-c", str(file)]) == 0
+    assert list(reload_config(str(file)).tokens.users) == ["ann"]
+
+
+@in_loop
+async def test_an_unexpected_error_neither_ends_the_relay_nor_the_watch() -> None:
+    outcomes: list[object] = [OSError("disk"), ValueError("odd"), settings(admin=LOOPBACK)]
+
+    def load() -> RelayConfig:
+        found = outcomes.pop(0)
+        if isinstance(found, RelayConfig):
+            return found
+        assert isinstance(found, Exception)
+        raise found
+
+    async with relay(settings(admin=LOOPBACK), load=load) as running, Client(running) as client:
+        assert [running.reload() for _ in range(3)] == [False, False, True]
+        assert (running.relay.reloads.failed, running.relay.reloads.applied) == (2, 1)
+        assert isinstance(await client.attach(), Attached)
+
+
+@in_loop
+async def test_an_error_that_stays_is_told_once_until_somebody_asks() -> None:
+    def fail() -> RelayConfig:
+        raise ConfigError("x")
+
+    async with relay(load=fail) as running:
+        with capture_logs() as logs:
+            running.reload()
+            running.reload(is_repeat=True)
+            assert len(logs) == 1
+            running.reload()  # SIGHUP, or another change
+        assert [line["event"] for line in logs] == ["not_reloaded"] * 2
+
+
+def _name_other_tokens(file: Path) -> None:
+    file.write_text(RULES.replace("keys", "other"))
+
+
+@in_loop
+async def test_another_tokens_file_is_watched_from_then_on(file: Path) -> None:
+    config = load_config(str(file))
+    other = file.with_name("other.toml")
+    write_users(other, {"bob": KEYS["bob"]})
+    running = relay(config, load=partial(reload_config, str(file)), files=[file, file.with_name("keys.toml")])
+    async with running:
+        _name_other_tokens(file)
+        for _ in range(4):
+            running._watch.look()
+        assert running.relay.tokens.users == ["bob"]
+        write_users(other, {"ann": KEYS["ann"]})
+        running._watch.look()
+        assert running.relay.tokens.users == ["ann"]
+
+
+def test_owners_of_files_may_still_write_them_by_hand(file: Path) -> None:
+    """A file that `tunnel-relay user` did not write needs no line at its end."""
+    tokens = file.with_name("keys.toml")
+    (key,) = KEYS["ann"]
+    tokens.write_text(f'[ann]\ntokens = [{{ id = "{key.id}", sha256 = "{key.sha256}" }}]\n')
+    assert reload_config(str(file)).tokens.users == ["ann"]
