@@ -243,19 +243,15 @@ class Attachment:
         if name in self._servers:
             raise ValueError(f"this attachment already has a server for {name!r}: close that one first")
         Target(TargetKind.SERVICE, name)  # raises ValueError for a name that does not fit on the wire
-        acceptor = driver.endpoint.services
+        announcements = driver.endpoint.services.announcements
         driver.endpoint.listen(name, backlog, driver.now())
         server = self._servers[name] = Server(name, self._unlisten, take)
         driver.wake()
         with suppress(TimeoutError):  # the endpoint repeats the announcement until the relay answers
             async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
-                await driver.until(lambda: acceptor.announcements.is_answered(name))
-        if acceptor.refused(name):
-            server.close()
-            raise DeniedError(
-                f"{name}: the relay does not allow this user to listen under this name: ask its operator for the line "
-                f'listen = ["{name}"] under your user\'s name in the configuration'
-            )
+                await driver.until(lambda: server.refusal is not None or announcements.is_answered(name))
+        if server.refusal is not None:
+            raise server.refusal
         return server
 
     def _unlisten(self, name: str) -> None:
@@ -351,6 +347,15 @@ class Attachment:
             self._report("unhandled exception in an exit handler", error)
         finally:
             request.refuse(RejectReason.SHUTTING_DOWN if self._closed else RejectReason.UNREACHABLE)
+
+    def refused(self, name: str, text: str) -> None:
+        server = self._servers.get(name)
+        if server is not None:
+            reason = text or (
+                "the relay does not allow this user to listen under this name: ask its operator for the line "
+                f'listen = ["{name}"] under your user\'s name in the configuration'
+            )
+            server.refuse(DeniedError(f"{name}: {reason}"))
 
     def status(self, event: StatusEvent) -> None:
         match event:

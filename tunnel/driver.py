@@ -49,6 +49,9 @@ class Application(Protocol):
     def asked(self, event: ConnectRequested) -> None:
         """Handle a CONNECT to a TCP target: accept or refuse it, now or later."""
 
+    def refused(self, name: str, text: str) -> None:
+        """Handle the relay's refusal of a service, now or after it was announced before. `text`: the relay's reason."""
+
     def status(self, event: StatusEvent) -> None:
         """Handle a change of the attachment: attached, detached, troubled, recovered or refused."""
 
@@ -215,6 +218,9 @@ class Driver:
                 self._application.incoming(event)
             elif isinstance(event, ConnectRequested):
                 self._application.asked(event)
+        while (refusal := self.endpoint.services.poll_refusal()) is not None:
+            moved = True
+            self._application.refused(*refusal)
         return moved
 
     def _carrier_event(self, event: LaneEvent, now: int) -> None:

@@ -122,6 +122,7 @@ _LOSSES = {
     LostReason.INTEGRITY: "do not use the received data; a device between the endpoints alters it",
     LostReason.GONE: "connect again",
     LostReason.UNKNOWN: "connect again",
+    LostReason.DENIED: "ask the operator of the relay for a rule that allows it",
 }
 
 

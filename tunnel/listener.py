@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from tunnel.errors import TunnelError
+from tunnel.errors import DeniedError, TunnelError
 from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
 from tunnel.transport import Transport
 from tunnel.wire import RejectReason, Target
@@ -22,13 +22,18 @@ ExitHandler: TypeAlias = Callable[["ExitRequest"], Awaitable[None]]
 
 
 class Server(asyncio.AbstractServer):
-    """A service name under which the endpoint listens. Closing the server does not end its connections."""
+    """A service name under which the endpoint listens. Closing the server does not end its connections.
+
+    The relay may refuse the name later, when its rules change; then the server is closed, and `refusal` says why.
+    """
 
     def __init__(self, name: str, stop: Callable[[str], None], take: Sink) -> None:
         self.name = name
         self.take = take
         self._stop = stop
         self._serving = True
+        self.refusal: DeniedError | None = None
+        self._refused: asyncio.Future[DeniedError] = asyncio.get_running_loop().create_future()
         self._closed = asyncio.get_running_loop().create_future()
         self._transports: dict[Transport, None] = {}
 
@@ -50,11 +55,27 @@ class Server(asyncio.AbstractServer):
         """Do nothing: the server serves from the start."""
 
     async def serve_forever(self) -> None:
-        """Return when the server is closed and its connections have ended. Cancelling closes the server."""
+        """Return when the server is closed and its connections have ended. Cancelling closes the server.
+
+        Raise DeniedError if the relay refuses the name.
+        """
         try:
-            await asyncio.shield(self._closed)
+            await asyncio.wait([self._closed, self._refused], return_when=asyncio.FIRST_COMPLETED)
+            if self.refusal is not None:
+                raise self.refusal
         finally:
             self.close()
+
+    async def refused(self) -> DeniedError:
+        """Return the error when the relay refuses the name; wait for ever if it does not."""
+        return await asyncio.shield(self._refused)
+
+    def refuse(self, error: DeniedError) -> None:
+        """Close the server, because the relay has refused its name."""
+        self.refusal = error
+        if not self._refused.done():
+            self._refused.set_result(error)
+        self.close()
 
     def close(self) -> None:
         """Stop accepting connections."""

@@ -18,6 +18,8 @@ from contextlib import suppress
 from typing import TypeAlias, cast
 
 from tunnel.core import Connection, ConnectionStats
+from tunnel.transport import Transport
+from tunnel.wire import AbortReason
 
 __all__ = ["Ended", "Side", "SocketSide", "TunnelSide", "splice"]
 
@@ -198,6 +200,12 @@ class TunnelSide(Side):
         """Return the statistics of the connection, also after its end."""
         connection: Connection = self._transport.get_extra_info("tunnel_connection")
         return connection.snapshot()
+
+    def deny(self, text: str) -> None:
+        """End both sides at once; the peer gets an error that says that the rules no longer allow the connection."""
+        if not self.is_over:
+            cast(Transport, self._transport).abort(AbortReason.DENIED, text)
+        self.abort_both()
 
     def _is_junked(self) -> bool:
         return getattr(self._transport, "write_error", None) is not None

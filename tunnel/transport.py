@@ -27,7 +27,7 @@ from tunnel.core import (
 )
 from tunnel.driver import Driver
 from tunnel.errors import ResetError, lost_error, refused_error
-from tunnel.wire import Buffer
+from tunnel.wire import AbortReason, Buffer
 
 __all__ = ["Transport"]
 
@@ -304,13 +304,13 @@ class Transport(FlowControlled):
             self._end_writing()
         self._driver.wake()
 
-    def abort(self) -> None:
-        """End at once. Unacknowledged bytes are lost, and the peer gets an error."""
+    def abort(self, reason: AbortReason = AbortReason.APPLICATION, text: str = "") -> None:
+        """End at once. Unacknowledged bytes are lost, and the peer gets an error with this reason and text."""
         if self._over is not None:
             return
         self._closing = True
         self._drop_backlog()
-        self._connection.abort(self._driver.now())
+        self._connection.abort(self._driver.now(), reason, text)
         self._driver.wake()
 
     def fail(self, error: BaseException) -> None:

@@ -109,6 +109,7 @@ class Relay:
         *,
         authorise: Authorise = allow,
         may_listen: MayListen | None = None,
+        may_share: MayListen | None = None,
         packet_filter: PacketFilter | None = None,
         trace: bool = False,
         **settings: Any,
@@ -119,6 +120,8 @@ class Relay:
         options: dict[str, Any] = {"packet_filter": packet_filter}
         if may_listen is not None:
             options["may_listen"] = may_listen
+        if may_share is not None:
+            options["may_share"] = may_share
         if trace:
             options["trace"] = self.records.append
         self.switch = Switch(self.config, Random(7), authorise, **options)

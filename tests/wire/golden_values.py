@@ -83,6 +83,8 @@ _abort = Abort(AbortReason.USER_TIMEOUT, "no answer for 5 min – lost")
 _option = Option(3, Options(pull_interval_ms=1000))
 _up = ListenState(1, ListenStatus.UP, 128, "reports")
 _refused = ListenState(2, ListenStatus.REFUSED, 0, "reports")
+_taken = ListenState(4, ListenStatus.REFUSED, 0, "reports", "another user has this name")
+_ended = Abort(AbortReason.DENIED, "no rule allows db.internal:5432")
 _full = Dropped(DropReason.FULL, _TOP, 1, 65_536)
 _no_route = Dropped(DropReason.NO_ROUTE, 0, 0, 0)
 _edge = Edge(_TOP, 16_384)
@@ -125,6 +127,8 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
     ("option_of_attachment", Packet(PacketType.OPTION, 0, 0, 0, encode_option(_option)), _option, "2.7"),
     ("listen_state_up", Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_up)), _up, "2.8"),
     ("listen_state_refused", Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_refused)), _refused, "2.8"),
+    ("listen_state_refused_text", Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_taken)), _taken, "2.8"),
+    ("abort_denied", _packet(PacketType.ABORT, 0, encode_abort(_ended)), _ended, "2.6, 9.7"),
     ("noop", Packet(PacketType.NOOP, 0, 0, 0), None, "1.5"),
     ("finish", _packet(PacketType.FINISH, 5, encode_end(_finish), 2), _finish, "2.5"),
     ("ping", _packet(PacketType.PING, 0, bytes(range(64))), None, "1.5"),

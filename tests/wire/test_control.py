@@ -137,6 +137,15 @@ def test_reasons_have_names_but_unknown_ones_pass() -> None:
     assert decode_dropped(encode_dropped(Dropped(99, 1, 2, 3))) == Dropped(99, 1, 2, 3)
 
 
+def test_the_text_of_a_refused_name_is_whole_and_not_empty_or_it_is_malformed() -> None:
+    told = ListenState(7, ListenStatus.REFUSED, 0, "db", "no")
+    raw = bytes.fromhex("00000007 02 0000 02 6462 0002 6e6f")
+    assert encode_listen_state(told) == raw
+    assert decode_listen_state(raw) == told
+    for wrong in (raw[:-1], raw + b"x", raw[:10] + b"\0\0", raw[:11], raw[:-1] + b"\xff"):
+        assert decode_listen_state(wrong) is None
+
+
 def test_an_unknown_listen_state_or_an_empty_name_is_malformed() -> None:
     assert decode_listen_state(bytes.fromhex("00000007 03 0080 02 6462")) is None
     assert decode_listen_state(bytes.fromhex("00000007 01 0080 00")) is None

@@ -35,6 +35,7 @@ class LostReason(enum.Enum):
     UNKNOWN = "the peer does not know this connection"
     PROTOCOL = "the peer broke the protocol"
     SHUTDOWN = "the peer is shutting down"
+    DENIED = "the relay's rules no longer allow it"
     ABORTED = "aborted by this side"
 
 

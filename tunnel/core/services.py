@@ -87,7 +87,7 @@ class Announcements:
 class _Service(msgspec.Struct):
     backlog: int
     version: int
-    refused: bool = False  # the relay's rules do not allow the name
+    refused: bool = False  # the relay does not let this endpoint listen under the name, or no longer
 
 
 class Services:
@@ -95,6 +95,7 @@ class Services:
 
     def __init__(self, send: Callable[[Packet], None]) -> None:
         self._services: dict[str, _Service] = {}
+        self._refusals: dict[str, str] = {}  # by name: the text of a refusal that `poll_refusal` has not returned
         self.announcements = Announcements(send)
 
     def listen(self, name: str, backlog: int, now: int) -> None:
@@ -117,9 +118,20 @@ class Services:
             service.version = self.announcements.announce(name, ListenStatus.UP, service.backlog, now)
 
     def refused(self, name: str) -> bool:
-        """Return whether the relay's rules forbid this endpoint to listen under that name."""
+        """Return whether the relay does not let this endpoint listen under that name."""
         service = self._services.get(name)
         return service is not None and service.refused
+
+    def poll_refusal(self) -> tuple[str, str] | None:
+        """Return a name that the relay has refused since it was last asked for, or allowed until now, and its reason.
+
+        Return None if there is none. The reason is empty if the rules do not allow the name.
+        """
+        while self._refusals:
+            name, text = self._refusals.popitem()
+            if self.refused(name):
+                return name, text
+        return None
 
     def receive_listen_state(self, packet: Packet) -> bool:
         """Process the relay's answer to an announcement. Return False if the packet answers none."""
@@ -128,7 +140,9 @@ class Services:
         if state is None or (not self.announcements.answered(state) and service is None):
             return False
         if service is not None and state.version == service.version:
-            service.refused = state.state == ListenStatus.REFUSED
+            was_refused, service.refused = service.refused, state.state == ListenStatus.REFUSED
+            if service.refused and not was_refused:
+                self._refusals[state.name] = state.text
         return True
 
     def is_up(self, name: str) -> bool:

@@ -65,6 +65,7 @@ class AbortReason(enum.IntEnum):
     PROTOCOL = 5
     GONE = 6
     SHUTTING_DOWN = 7
+    DENIED = 8  # the relay's rules were changed, or the user's tokens were revoked
 
 
 class Abort(msgspec.Struct, frozen=True):
@@ -96,6 +97,7 @@ class ListenState(msgspec.Struct, frozen=True):
     state: ListenStatus
     backlog: int
     name: str
+    text: str = ""  # why the relay has refused the name, for people
 
 
 class DropReason(enum.IntEnum):
@@ -179,19 +181,23 @@ def encode_listen_state(state: ListenState) -> bytes:
     """Encode the payload of LISTEN_STATE (2.8). Raise ValueError if the name is empty."""
     if not state.name:
         raise ValueError("the service name is empty: it must have 1 to 255 bytes")
-    return pack(_LISTEN, state.version, state.state, state.backlog) + pack_text(state.name, BYTE)
+    text = pack_text(state.text, SHORT) if state.text else b""
+    return pack(_LISTEN, state.version, state.state, state.backlog) + pack_text(state.name, BYTE) + text
 
 
 def decode_listen_state(data: Buffer) -> ListenState | None:
     """Decode the payload of LISTEN_STATE (2.8). Return None if it is malformed."""
     view = memoryview(data)
     name = unpack_text(view, _LISTEN.size, BYTE)
-    if name is None or not name[0] or name[1] != len(view):
+    if name is None or not name[0]:
+        return None
+    text = ("", name[1]) if name[1] == len(view) else unpack_text(view, name[1], SHORT)
+    if text is None or text[1] != len(view) or (name[1] != len(view) and not text[0]):
         return None
     version, state, backlog = _LISTEN.unpack_from(view)
     if state not in _LISTEN_STATES:
         return None
-    return ListenState(version, _LISTEN_STATES[state], backlog, name[0])
+    return ListenState(version, _LISTEN_STATES[state], backlog, name[0], text[0])
 
 
 def encode_dropped(dropped: Dropped) -> bytes:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from tunnel import Attachment, LostError
+from tunnel import Attachment, LostError, TunnelError
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.stillness import STILL_S, until_still
@@ -30,9 +30,13 @@ class Listening(Protocol):
 
 
 class Served:
-    """What a command serves: where it listens, and the traffic of its connections."""
+    """What a command serves: where it listens, and the traffic of its connections.
+
+    The command ends with `refusal` once that is set.
+    """
 
     def __init__(self, traffic: Traffic, *listening: Listening) -> None:
+        self.refusal: TunnelError | None = None
         self.traffic = traffic
         self.listening = list(listening)
 
@@ -104,7 +108,7 @@ async def _serve(attachment: Attachment, serving: Serving, signals: "_Signals", 
     attachment.add_connection_listener(_Listener())
     async with serving(attachment) as served:
         signals.is_serving = True
-        failing = asyncio.get_running_loop().create_task(_fails(attachment, arguments.give_up_after))
+        failing = asyncio.get_running_loop().create_task(_fails(attachment, served, arguments.give_up_after))
         try:
             await asyncio.wait([failing, signals.finish], return_when=asyncio.FIRST_COMPLETED)
             if not signals.finish.done():
@@ -143,14 +147,15 @@ class _Listener:
         _log.warning("reconnected")
 
 
-async def _fails(attachment: Attachment, give_up_s: float | None) -> None:
+async def _fails(attachment: Attachment, served: Served, give_up_s: float | None) -> None:
     """Watch the attachment until it fails, then raise the relay's refusal, or LostError after too long an outage."""
     now = asyncio.get_running_loop().time
     heard = now()
     while True:
         await asyncio.sleep(LOOK_S)
-        if attachment.refusal is not None:
-            raise attachment.refusal
+        refusal = attachment.refusal or served.refusal
+        if refusal is not None:
+            raise refusal
         if attachment.is_attached:
             heard = now()
         elif give_up_s is not None and now() - heard > give_up_s:

@@ -50,6 +50,11 @@ class GrantTable:
         self._resolvable = tuple(resolvable)
         self._allows_all = allows_all
         self._is_open = is_open
+        self._owners: dict[str, list[str]] = {}  # by service name: the users whose own grants list it
+        for user, grant in self._users.items():
+            for name in grant.listen:
+                if name != _ANY and not is_open:
+                    self._owners.setdefault(name, []).append(user)
         self._rulesets: dict[str, Ruleset] = {}
 
     def widened(
@@ -131,8 +136,20 @@ class GrantTable:
         return f"under {table} in the relay's configuration, this line would allow it: {line}"
 
     def may_listen(self, user: str, name: str) -> bool:
-        """Whether the user may listen under the name (2.8)."""
-        return self._allows(user, "listen", name)
+        """Whether the user may listen under the name (2.8).
+
+        A name that users' own grants list belongs to these users; * and the grant for everyone do not count for it.
+        """
+        owners = self._owners.get(name)
+        return user in owners if owners is not None and not self._allows_all else self._allows(user, "listen", name)
+
+    def may_share(self, user: str, name: str) -> bool:
+        """Whether the user may listen under the name beside other users, because their own grants list it."""
+        return user in self._owners.get(name, ())
+
+    def owners(self, name: str) -> list[str]:
+        """Return the users whose own grants list the name."""
+        return list(self._owners.get(name, ()))
 
     def is_exit(self, user: str) -> bool:
         """Whether endpoints of this user may be exits, which dial for every user."""

@@ -57,7 +57,8 @@ tokens = "{tokens}"
 #             A rule covers loopback, link-local, private or metadata addresses only if it names such an address, or
 #             a network within its range: "0.0.0.0/0:22" covers none of them. "udp/10.0.0.53:53" is for datagrams only.
 #   services  names of services that the user may connect to; "*" is any
-#   listen    names of services that the user may offer; "*" is any
+#   listen    names of services that the user may offer; "*" is any that no user's table lists. A listed name belongs
+#             to the users whose tables list it; any other, to the user who offers it first
 #   exit      true: the user's endpoints may be exits, which dial targets for all users (`tunnel-relay exit`)
 {table}
 connect = ["example.com:443"]

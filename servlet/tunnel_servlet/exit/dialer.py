@@ -5,9 +5,10 @@ address that passed as a literal. The exit sends ACCEPTED only after the target 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 
+import msgspec
 import structlog
 
 from tunnel import ExitRequest, RejectReason
@@ -23,6 +24,16 @@ from tunnel_servlet.exit.resolver import Resolve, resolve
 __all__ = ["Dialer"]
 
 _log = structlog.get_logger("exit")
+_CHANGED = "the rules of the exit were changed"
+
+
+class _Dialled(msgspec.Struct, frozen=True):
+    """A connection to a target: who asked for it, and where it leads."""
+
+    user: str
+    host: str
+    port: int
+    address: IPAddress
 
 
 class _Refused(Exception):
@@ -49,7 +60,7 @@ class Dialer:
     ) -> None:
         self.connections = 0  # being dialled, or open
         self.is_draining = False  # new connections are refused
-        self._open: dict[Side, None] = {}  # the tunnel's side of each open connection
+        self._open: dict[TunnelSide, _Dialled] = {}  # by the tunnel's side of each open connection
         self._rules_of = rules_of
         self._dial_seconds = dial_seconds
         self._connections_max = connections_max
@@ -72,8 +83,8 @@ class Dialer:
         self._of_user[user] = held + 1
         joined = False
         try:
-            target = await self._dial(request)
-            joined = self._join(request, target)
+            target, dialled = await self._dial(request)
+            joined = self._join(request, target, dialled)
         except _Refused as refused:
             _log.info("refused", **_who(request), reason=refused.reason.name, text=refused.text)
             request.refuse(refused.reason, refused.text)
@@ -87,18 +98,45 @@ class Dialer:
         for side in list(self._open):
             side.abort_both()
 
-    def _join(self, request: ExitRequest, target: Side) -> bool:
-        side = TunnelSide(ended=lambda side, error: self._ended(request.user, side))
+    def recheck(self) -> Iterator[None]:
+        """End the connections that the rules no longer allow, because the rules have changed, in small steps."""
+        ended: dict[str, list[str]] = {}  # by user: why
+        for side, dialled in list(self._open.items()):
+            why = self._why_denied(dialled)
+            if why:
+                ended.setdefault(dialled.user, []).append(why)
+                side.deny(_CHANGED)
+            yield
+        for user, reasons in ended.items():
+            _log.info("ended", user=user, connections=len(reasons), text=reasons[0])
+
+    def _why_denied(self, dialled: _Dialled) -> str:
+        """Return why the rules do not allow this connection, or an empty string."""
+        host, port, address = dialled.host, dialled.port, dialled.address
+        rules = self._rules_of(dialled.user)
+        verdict = rules.check_target(host, port)
+        if verdict.allowed:
+            if host.startswith(UDP_PREFIX):
+                host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
+            name = read_host(host)
+            verdict = rules.check_address(address, port, name if isinstance(name, str) else "")
+        return "" if verdict.allowed else verdict.text
+
+    def _join(self, request: ExitRequest, target: Side, dialled: _Dialled) -> bool:
+        if self._why_denied(dialled):  # the rules have changed since it was dialled
+            target.abort()
+            raise _Refused(RejectReason.DENIED, _CHANGED)
+        side = TunnelSide(ended=lambda _, error: self._ended(request.user, side))
         try:
             request.accept(lambda: side)
         except BaseException:
             target.abort()  # without the tunnel's side nothing uses the target
             raise
-        self._open[side] = None
+        self._open[side] = dialled
         splice(target, side)
         return True
 
-    def _ended(self, user: str, side: Side | None = None) -> None:
+    def _ended(self, user: str, side: TunnelSide | None = None) -> None:
         self.connections -= 1
         self._of_user[user] -= 1
         if not self._of_user[user]:
@@ -108,9 +146,11 @@ class Dialer:
 
     # --- dialling
 
-    async def _dial(self, request: ExitRequest) -> Side:
-        """Return a connection to the target that is not read from yet. Raise _Refused if the target is denied, does
-        not resolve or does not accept."""
+    async def _dial(self, request: ExitRequest) -> tuple[Side, _Dialled]:
+        """Return a connection to the target that is not read from yet, and where it leads.
+
+        Raise _Refused if the target is denied, does not resolve or does not accept.
+        """
         host, port = request.target.host, request.target.port
         rules = self._rules_of(request.user)
         verdict = rules.check_target(host, port)
@@ -147,7 +187,7 @@ class Dialer:
             raise _Refused(RejectReason.DENIED, f"{name} has no address that the rules allow")
         return allowed
 
-    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> Side:
+    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> tuple[Side, _Dialled]:
         """Return a connection to the first address that accepts.
 
         Each attempt gets an equal share of the remaining time, so that one dead address cannot use up all of it.
@@ -164,7 +204,7 @@ class Dialer:
                 failure = error
                 continue
             _log.info("dialled", **_who(request), address=literal)
-            return side
+            return side, _Dialled(request.user, request.target.host, port, address)
         if isinstance(failure, TimeoutError):
             raise failure
         if isinstance(failure, ConnectionRefusedError):

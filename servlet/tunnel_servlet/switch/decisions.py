@@ -2,13 +2,13 @@
 
 import enum
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from tunnel.wire import Frame, RejectReason, Target
 
-__all__ = ["Authorise", "Decision", "Deny", "Hand", "HandTo", "MayListen", "PacketFilter"]
+__all__ = ["Authorise", "Decision", "Deny", "Hand", "HandTo", "MayListen", "PacketFilter", "Rules"]
 
 
 class HandTo(enum.Enum):
@@ -37,3 +37,19 @@ Decision: TypeAlias = Hand | Deny
 Authorise: TypeAlias = Callable[[str, Target], Decision]  # user, requested target (3.2)
 MayListen: TypeAlias = Callable[[str, str], bool]  # user, name of the service (2.8)
 PacketFilter: TypeAlias = Callable[[Frame], bool]  # False: drop the packet on purpose
+
+
+class Rules(Protocol):
+    """The rules as a whole, by which the switch checks what is open when they were changed (9.7)."""
+
+    def has_user(self, user: str) -> bool:
+        """Whether there is still such a user."""
+
+    def is_exit(self, user: str) -> bool:
+        """Whether endpoints of this user may be exits."""
+
+    def authorise(self, user: str, target: Target) -> Decision:
+        """Decide whether the user may reach the target."""
+
+    def may_listen(self, user: str, name: str) -> bool:
+        """Whether the user may listen under the name."""

@@ -178,7 +178,7 @@ class Forwarder:
         if state is None or frame.source or frame.destination:
             self._invalid(attachment, frame, now)
             return
-        answer = self._services.announce(attachment, state)
+        answer = self._services.announce(attachment, state, now)
         if answer is not None:
             attachment.mailbox.post(("listens " + state.name, 0), listen_state_frame(answer))
 

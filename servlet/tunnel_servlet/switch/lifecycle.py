@@ -97,7 +97,7 @@ class Lifecycle:
         self._host.end_links(attachment)
         attachment.close_lanes()
         self._routes.release_all(attachment, reason, now)
-        self._services.forget(attachment)
+        self._services.forget(attachment, now)
         self._registry.remove(attachment)
         why = TraceReason.GONE if reason is DropReason.GONE else TraceReason.USER_TIMEOUT
         self._context.trace(TraceEvent.DETACHED, now, reason=why, text=attachment.account.user)

@@ -149,6 +149,7 @@ class ServedAttachment:
         self.handed: dict[bytes, Route] = {}  # by route key
         self.lingering: OrderedDict[Route, None] = OrderedDict()  # routes that it opened, the oldest first
         self.routes_opened = 0
+        self.withdrawn: dict[bytes, int] = {}  # route keys that it may not accept any more, and until when to know them
         self.accepted: dict[str, int] = {}  # by user: how many of the routes in `handed` are theirs
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}

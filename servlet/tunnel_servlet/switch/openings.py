@@ -17,15 +17,15 @@ from tunnel.wire import (
     frame_of,
 )
 from tunnel_servlet.switch.context import SwitchContext
-from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo
+from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen
 from tunnel_servlet.switch.inline_id import inline_exit_id, is_inline_exit
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
 from tunnel_servlet.switch.registry import Registry
-from tunnel_servlet.switch.routes import RouteTable
+from tunnel_servlet.switch.routes import DENIED_TEXT, RouteTable
 from tunnel_servlet.switch.services import Services
 
-__all__ = ["Openings"]
+__all__ = ["Openings", "may_accept"]
 
 Refusal = tuple[int, str]  # reason and text of REJECTED
 Acceptor = tuple[ServedAttachment, Listener | None]
@@ -103,7 +103,9 @@ class Openings:
         route = attachment.handed.get(accepted.route_key)
         if route is None or route.initiator.own_id != frame.source:
             self._context.counters.packets_without_route += 1
-            if frame.destination not in attachment.legs:
+            if attachment.withdrawn.get(accepted.route_key, now) > now:
+                self._routes.tell_denied(attachment, frame.source, frame.destination, DENIED_TEXT)
+            elif frame.destination not in attachment.legs:
                 self._routes.tell_dropped(attachment, frame.destination, DropReason.NO_ROUTE)
             return
         if route.state is RouteState.HANDED and frame.destination not in attachment.legs:
@@ -245,7 +247,7 @@ class Openings:
         """
         if isinstance(decision, Deny):
             refusal: Refusal | None = (decision.reason, decision.text)
-        elif not self._may_accept(endpoint, decision, route.target):
+        elif not may_accept(endpoint, decision, route.target, self._services.may_listen):
             # The same answer as from an endpoint that does not know the connection: it reveals nothing of its user.
             refusal = RejectReason.GONE, "no endpoint with this id accepts such connections"
         else:
@@ -255,14 +257,15 @@ class Openings:
         self._routes.release(route, now)  # without a refusal: the initiator repeats CONNECT after a second
         return refusal
 
-    def _may_accept(self, endpoint: ServedAttachment, decision: Hand, target: Target) -> bool:
-        """Whether the rules let this endpoint accept connections to the target.
 
-        Announcements do not count: after a restart of the relay there are none yet, and streams outlive their listener.
-        """
-        if decision.to is HandTo.SERVICE:
-            return self._services.may_listen(endpoint.account.user, decision.name or target.host)
-        return endpoint.is_exit and decision.name in ("", endpoint.claim)
+def may_accept(endpoint: ServedAttachment, decision: Hand, target: Target, may_listen: MayListen) -> bool:
+    """Whether the rules let this endpoint accept connections to the target.
+
+    Announcements do not count: after a restart of the relay there are none yet, and streams outlive their listener.
+    """
+    if decision.to is HandTo.SERVICE:
+        return may_listen(endpoint.account.user, decision.name or target.host)
+    return endpoint.is_exit and decision.name in ("", endpoint.claim)
 
 
 def _acceptors(listeners: list[Listener]) -> list[Acceptor]:

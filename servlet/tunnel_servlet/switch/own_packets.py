@@ -1,6 +1,8 @@
 """Builds the packets that the relay itself sends."""
 
 from tunnel.wire import (
+    Abort,
+    AbortReason,
     Dropped,
     Edge,
     Frame,
@@ -9,6 +11,7 @@ from tunnel.wire import (
     Packet,
     PacketType,
     Rejected,
+    encode_abort,
     encode_dropped,
     encode_edge,
     encode_listen_state,
@@ -18,6 +21,7 @@ from tunnel.wire import (
 )
 
 __all__ = [
+    "denied_frame",
     "dropped_frame",
     "edge_frame",
     "listen_state_frame",
@@ -39,6 +43,12 @@ def edge_frame(destination: int, sequence: int, edge_bytes: int) -> Frame:
 def rejected_frame(source: int, route_key: bytes, reason: int, text: str) -> Frame:
     """Build a REJECTED from the relay; its source is the initiator's id (2.3)."""
     return frame_of(Packet(PacketType.REJECTED, source, 0, 0, encode_rejected(Rejected(route_key, reason, text))))
+
+
+def denied_frame(source: int, destination: int, text: str) -> Frame:
+    """Build the ABORT of a connection that the rules no longer allow, as if its other side had sent it (9.7)."""
+    payload = encode_abort(Abort(AbortReason.DENIED, text))
+    return frame_of(Packet(PacketType.ABORT, source, destination, 0, payload))
 
 
 def option_frame(option: Option) -> Frame:

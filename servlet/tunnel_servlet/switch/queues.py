@@ -17,7 +17,7 @@ __all__ = ["IN_STREAM", "NOTICE_BYTES", "RouteQueue"]
 # sender believe that all packets before it were lost.
 IN_STREAM = frozenset(map(int, (PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.OPTION)))
 
-_DATA, _ACK = int(PacketType.DATA), int(PacketType.ACK)
+_DATA, _ACK, _ABORT = map(int, (PacketType.DATA, PacketType.ACK, PacketType.ABORT))
 _KNOWN = frozenset(map(int, PacketType))
 _ACKS_MAX = 8  # the last to arrive; several, because ACKs on different lanes can overtake each other
 _DROPS_MAX = 8  # dropped ranges that wait to be named; the sender's timers repair those that are not named
@@ -133,8 +133,11 @@ class RouteQueue:
         return True
 
     def put_control(self, frame: Frame) -> bool:
-        """Store a control packet, in place of one of its type; ACKs do not replace each other. Return False if it was
-        dropped."""
+        """Store a control packet, in place of one of its type. Return False if it was dropped.
+
+        ACKs do not replace each other. Of several ABORTs the first stays: it names the reason, and a later one may only
+        say that the connection is unknown by now.
+        """
         size = charge(frame)
         if frame.type == _ACK:
             if not self._budget.admits(size):
@@ -145,6 +148,8 @@ class RouteQueue:
         else:
             key = _control_key(frame)
             if key in self.control:
+                if frame.type == _ABORT:
+                    return True
                 size -= charge(self.control[key])
             if not self._admit_control(size):
                 return False

@@ -8,9 +8,11 @@ from tunnel_servlet.switch.accept_queues import AcceptQueues
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
-from tunnel_servlet.switch.own_packets import rejected_frame
+from tunnel_servlet.switch.own_packets import denied_frame, rejected_frame
 
-__all__ = ["RouteTable"]
+__all__ = ["DENIED_TEXT", "RouteTable"]
+
+DENIED_TEXT = "the user of this connection may no longer have it"  # for acceptors, which must not learn the rules
 
 _SHARE = 8  # a user may have at most this many times the number of routes for which an acceptor still has room
 
@@ -194,6 +196,29 @@ class RouteTable:
                 self.tell_dropped(other.attachment, other.own_id, reason)
             elif other is route.initiator and (reason is DropReason.GONE or not route.resume):
                 self.tell_rejected(route, RejectReason.GONE, "the accepting endpoint is no longer attached")
+
+    def deny(self, route: Route, why: str, now: int) -> None:
+        """Release a route that the rules no longer allow, and tell both endpoints (9.7). The initiator gets `why`."""
+        initiator, acceptor, state, frame = route.initiator, route.acceptor, route.state, route.frame
+        self.release(route, now, TraceReason.REJECTED)
+        self._context.counters.routes_denied += 1
+        if state is RouteState.BOUND:
+            self.tell_denied(initiator.attachment, initiator.far_id, initiator.own_id, why)
+            self.tell_denied(acceptor.attachment, acceptor.far_id, acceptor.own_id, DENIED_TEXT)
+            return
+        self.tell_rejected(route, RejectReason.DENIED, why)
+        if state is not RouteState.HANDED:
+            return
+        # The acceptor may have the CONNECT already, and answer it later; in a resume it waits for its initiator.
+        acceptor.attachment.withdrawn[route.route_key] = now + self._context.config.pending_timeout_us
+        if route.resume and frame is not None and frame.destination:
+            self.tell_denied(acceptor.attachment, initiator.own_id, frame.destination, DENIED_TEXT)
+
+    def tell_denied(self, attachment: ServedAttachment, far_id: int, own_id: int, text: str) -> None:
+        """Queue ABORT(denied) for an id of the attachment, or DROPPED(gone) if there is no room for it."""
+        mailbox = attachment.mailbox
+        if not mailbox.post(("denied", own_id), denied_frame(far_id, own_id, text)):
+            mailbox.notice(own_id, DropReason.GONE)
 
     def tell_dropped(self, attachment: ServedAttachment, own_id: int, reason: DropReason) -> None:
         """Queue DROPPED for an id that has no route; at most one waits for each id (6.7)."""

@@ -6,23 +6,41 @@ from tunnel.wire import ListenState, ListenStatus
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import MayListen
 from tunnel_servlet.switch.model import Listener, ServedAttachment
+from tunnel_servlet.switch.owners import NameOwners
 
 __all__ = ["Services"]
 
+_TAKEN = (
+    "another user has this name: choose another one, or ask the operator of the relay to list it under each user who "
+    "may share it, in a line listen = [{}]"
+)
+_TOO_MANY = "this endpoint listens under {} names already: give one up, or ask the operator of the relay for more"
+
 
 class Services:
-    """All listeners. Those of one name take turns. `changed` is called with a name whose listeners have changed."""
+    """All listeners. Those of one name take turns. `changed` is called with a name whose listeners have changed.
 
-    def __init__(self, config: SwitchConfig, may_listen: MayListen, changed: Callable[[str], None]) -> None:
+    The listeners of a name belong to one user, or to users of whom `may_share(user, name)` holds.
+    """
+
+    def __init__(
+        self,
+        config: SwitchConfig,
+        may_listen: MayListen,
+        changed: Callable[[str], None],
+        may_share: MayListen = lambda user, name: True,
+    ) -> None:
         self._config = config
         self._may_listen = may_listen
+        self._may_share = may_share
         self._changed = changed
+        self._owners = NameOwners(config.attachment_timeout_us, config.names_per_attachment_max)
         self._up: dict[str, list[Listener]] = {}  # in rotation: the first one gets the next CONNECT
 
     def __len__(self) -> int:
         return sum(map(len, self._up.values()))
 
-    def announce(self, attachment: ServedAttachment, state: ListenState) -> ListenState | None:
+    def announce(self, attachment: ServedAttachment, state: ListenState, now: int) -> ListenState | None:
         """Apply LISTEN_STATE and return the answer, the present state. Return None if the packet is out of date."""
         listener = attachment.listeners.get(state.name)
         if listener is not None and state.version < listener.version:
@@ -30,14 +48,17 @@ class Services:
         if state.state != ListenStatus.UP:
             if listener is not None and state.version > listener.version:
                 listener.version = state.version
-                self._take_down(listener)
+                self._take_down(listener, now)
             is_up = listener is not None and listener.is_up  # only a repeated version changes nothing
             return _answer(state, ListenStatus.UP if is_up else ListenStatus.DOWN)
-        if not self._may_listen(attachment.account.user, state.name):
+        user = attachment.account.user
+        if not self._may_listen(user, state.name):
             return _answer(state, ListenStatus.REFUSED)
+        if self._is_taken(user, state.name, now):
+            return _answer(state, ListenStatus.REFUSED, _taken(state.name))
         if listener is None:
             if not self._make_room(attachment):
-                return _answer(state, ListenStatus.REFUSED)
+                return _answer(state, ListenStatus.REFUSED, _TOO_MANY.format(len(attachment.listeners)))
             listener = attachment.listeners[state.name] = Listener(attachment, state.name)
         elif state.version == listener.version:
             return _answer(state, ListenStatus.UP if listener.is_up else ListenStatus.DOWN)
@@ -45,7 +66,10 @@ class Services:
         listener.backlog = state.backlog
         if not listener.is_up:
             listener.is_up = True
-            self._up.setdefault(state.name, []).append(listener)
+            turns = self._up.setdefault(state.name, [])
+            if not turns:
+                self._owners.take(state.name, user)
+            turns.append(listener)
         self._changed(state.name)
         return _answer(state, ListenStatus.UP)
 
@@ -63,21 +87,53 @@ class Services:
         turns.remove(listener)
         turns.append(listener)
 
-    def forget(self, attachment: ServedAttachment) -> None:
+    def forget(self, attachment: ServedAttachment, now: int) -> None:
         """Remove all listeners of an attachment that was removed."""
         for listener in attachment.listeners.values():
-            self._take_down(listener)
+            self._take_down(listener, now)
         attachment.listeners.clear()
 
-    def _take_down(self, listener: Listener) -> None:
+    # --- changed rules
+
+    def refuse(self, attachment: ServedAttachment, may_listen: MayListen, now: int) -> list[ListenState]:
+        """Take the attachment's listeners down that the rules no longer allow. Return what to tell the endpoint.
+
+        Of users who shared a name on purpose and may do so no longer, the one who listened first keeps it.
+        """
+        user = attachment.account.user
+        told: list[ListenState] = []
+        for listener in [listener for listener in attachment.listeners.values() if listener.is_up]:
+            text = None if may_listen(user, listener.name) else ""
+            if text is None and self._is_taken(user, listener.name, now):
+                text = _taken(listener.name)
+            if text is not None:
+                self._take_down(listener, now)
+                told.append(ListenState(listener.version, ListenStatus.REFUSED, 0, listener.name, text))
+        return told
+
+    def free_names(self, is_allowed: Callable[[str, str], bool]) -> None:
+        """Free the names that are kept for users who may not listen under them: `is_allowed(user, name)`."""
+        self._owners.forget_unless(is_allowed)
+
+    # --- inside
+
+    def _is_taken(self, user: str, name: str, now: int) -> bool:
+        """Whether the name belongs to another user, and the rules do not let the two share it."""
+        return self._owners.owner(name, now) not in ("", user) and not self._may_share(user, name)
+
+    def _take_down(self, listener: Listener, now: int) -> None:
         if not listener.is_up:
             return
+        name = listener.name
         listener.is_up = False
-        turns = self._up[listener.name]
+        turns = self._up[name]
         turns.remove(listener)
         if not turns:
-            del self._up[listener.name]
-        self._changed(listener.name)
+            del self._up[name]
+            self._owners.left(name, now)
+        elif all(other.attachment.account.user != self._owners.owner(name, now) for other in turns):
+            self._owners.take(name, turns[0].attachment.account.user)
+        self._changed(name)
 
     def _make_room(self, attachment: ServedAttachment) -> bool:
         """Make room for another name, by forgetting the oldest one that is down if necessary.
@@ -94,5 +150,9 @@ class Services:
         return True
 
 
-def _answer(state: ListenState, status: ListenStatus) -> ListenState:
-    return ListenState(state.version, status, 0, state.name)
+def _answer(state: ListenState, status: ListenStatus, text: str = "") -> ListenState:
+    return ListenState(state.version, status, 0, state.name, text)
+
+
+def _taken(name: str) -> str:
+    return _TAKEN.format(f'"{name}"')

@@ -38,6 +38,9 @@ class Counters(msgspec.Struct):
     routes_bound: int = 0
     routes_resumed: int = 0  # of those bound
     routes_released: int = 0
+    routes_denied: int = 0  # of those released, because the rules or the tokens were changed
+    listeners_denied: int = 0
+    attachments_denied: int = 0
     resumes_parked: int = 0
 
 

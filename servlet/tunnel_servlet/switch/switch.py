@@ -6,6 +6,7 @@ switch trusts the user that the shell names.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from random import Random
 
 import msgspec
@@ -29,7 +30,7 @@ from tunnel.wire import (
 )
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
-from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter
+from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Rules
 from tunnel_servlet.switch.forwarding import Forwarder
 from tunnel_servlet.switch.invariants import check
 from tunnel_servlet.switch.lifecycle import UNKNOWN, Lifecycle
@@ -37,6 +38,7 @@ from tunnel_servlet.switch.links import ServedLink
 from tunnel_servlet.switch.model import Attention, RouteState, ServedAttachment
 from tunnel_servlet.switch.openings import Openings
 from tunnel_servlet.switch.registry import Registry
+from tunnel_servlet.switch.review import Ended, Review
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 from tunnel_servlet.switch.stats import SwitchStats
@@ -84,6 +86,7 @@ class Switch:
         authorise: Authorise,
         *,
         may_listen: MayListen = _allow_any_name,
+        may_share: MayListen = _allow_any_name,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
     ) -> None:
@@ -93,12 +96,13 @@ class Switch:
         self._attention = Attention()
         self._registry = Registry(self._context, self._attention)
         self._routes = RouteTable(self._context)
-        self._services = Services(config, may_listen, self._routes.waiting.look_at)
+        self._services = Services(config, may_listen, self._routes.waiting.look_at, may_share)
         self._openings = Openings(self.epoch, self._context, self._registry, self._routes, self._services, authorise)
         self._forwarder = Forwarder(self._context, self._routes, self._openings, self._services, packet_filter)
         self._lifecycle = Lifecycle(
             self.epoch, self._context, self._registry, self._routes, self._openings, self._services, self
         )
+        self._review = Review(self._context, self._registry, self._routes, self._services, self._lifecycle)
         self._responses: deque[Response] = deque()
         self._masks: dict[int, int] = {}  # the masks of requests that wait for their answers, by handle
         self._held: dict[int, ServedAttachment] = {}  # by handle of a parked pull: its attachment
@@ -202,6 +206,16 @@ class Switch:
     def drain(self) -> None:
         """Refuse each new CONNECT as *shutting down* from now on, and ignore resumes of unknown routes."""
         self._openings.is_draining = True
+
+    def review(self, rules: Rules, clock: Callable[[], int]) -> Iterator[Ended | None]:
+        """End what `rules` no longer allow, and tell the endpoints why (9.7). Return what was ended, in small steps.
+
+        `authorise`, `may_listen` and `may_share` must decide by the same rules from now on. The shell runs the iterator
+        to its end, or drops it when the rules change again; between two steps it may call any other method.
+        """
+        for ended in self._review.steps(rules, clock):
+            self._serve_awake(clock())
+            yield from ended or (None,)
 
     # --- links
 

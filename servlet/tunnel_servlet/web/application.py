@@ -6,7 +6,7 @@ Run the application with `tunnel_servlet.web.server`, because plain aiohttp has 
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from ipaddress import ip_address
 
 import structlog
@@ -20,7 +20,7 @@ from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.inline_exit import InlineExit
-from tunnel_servlet.web.relay import Relay
+from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.relay_link import serve_link
 from tunnel_servlet.web.server import RelayHandler
 
@@ -127,15 +127,48 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
     if request.content_type not in (_CONTENT_TYPE, FORM_TYPE):
         text = f"the Content-Type of a body must be {_CONTENT_TYPE} or {FORM_TYPE}"
         raise _Refusal(415, StatusCode.MALFORMED, text)
-    is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
-    with _held(request, relay.config):
-        await relay.host.turns.admitted(identity.user, _REQUEST_US)
-        body = _content(request, await _read_body(request, relay.config))
-        await relay.host.turns.admitted(identity.user)
-    response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
-    if not relay.is_live(identity):
-        raise _Refusal(401, StatusCode.NOT_AUTHORISED, "the token was revoked")  # while the request was held
+    async with _while_live(relay, identity):
+        with _held(request, relay.config):
+            await relay.host.turns.admitted(identity.user, _REQUEST_US)
+            body = _content(request, await _read_body(request, relay.config))
+            await relay.host.turns.admitted(identity.user)
+        is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
+        response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
     return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
+
+
+class _Request:
+    """A request whose handling ends when its token is revoked."""
+
+    def __init__(self, identity: Identity, deadline: asyncio.Timeout) -> None:
+        self.identity = identity
+        self._deadline = deadline
+        self._loop = asyncio.get_running_loop()
+        self.is_ended = False
+
+    def end(self, text: str) -> None:
+        """Cancel the handling."""
+        if not self.is_ended:
+            self.is_ended = True
+            self._deadline.reschedule(self._loop.time())
+
+
+@contextlib.asynccontextmanager
+async def _while_live(relay: Relay, identity: Identity) -> AsyncIterator[None]:
+    """Run the block while the token is valid. Raise _Refusal as soon as it is revoked."""
+    deadline = asyncio.timeout(None)
+    request = _Request(identity, deadline)
+    relay.watch(request)
+    try:
+        async with deadline:
+            yield
+    except TimeoutError:
+        if not request.is_ended:
+            raise
+    finally:
+        relay.unwatch(request)
+    if request.is_ended:
+        raise _Refusal(401, StatusCode.NOT_AUTHORISED, REVOKED)
 
 
 def _content(request: web.Request, body: bytes) -> Buffer:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import SystemRandom
 from typing import Protocol, TypeAlias
 
@@ -10,7 +10,8 @@ from tunnel.clock import LoopTimer, now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter
+from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Rules
+from tunnel_servlet.switch.review import Ended
 from tunnel_servlet.switch.switch import Response, Switch
 from tunnel_servlet.web.turns import Turns
 
@@ -41,12 +42,19 @@ class SwitchHost:
         authorise: Authorise,
         *,
         may_listen: MayListen,
+        may_share: MayListen = lambda user, name: True,
         is_exempt: Callable[[str], bool] = lambda user: False,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
     ) -> None:
         self.switch = Switch(
-            config, SystemRandom(), authorise, may_listen=may_listen, packet_filter=packet_filter, trace=trace
+            config,
+            SystemRandom(),
+            authorise,
+            may_listen=may_listen,
+            may_share=may_share,
+            packet_filter=packet_filter,
+            trace=trace,
         )
         self.turns = Turns(is_exempt)
         self.links: dict[int, HostedLink] = {}
@@ -106,6 +114,12 @@ class SwitchHost:
         self._count += 1
         self._waiting[self._count] = answered
         return self._count
+
+    def review(self, rules: Rules) -> Iterator[Ended | None]:
+        """End what the new rules do not allow, in small steps; return it, for the log."""
+        for ended in self.switch.review(rules, now_us):
+            self.pump()
+            yield ended
 
     # --- links
 

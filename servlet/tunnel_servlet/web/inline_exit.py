@@ -17,10 +17,11 @@ class InlineExit:
     def __init__(self, relay: Relay) -> None:
         limits = relay.config.limits
         self.dialer = Dialer(
-            lambda user: relay.grants.rules_of(user),
+            relay.rules_of,
             dial_seconds=limits.dial_seconds,
             connections_max=limits.exit_connections_max,
         )
+        relay.when_changed(self.dialer.recheck)
         self._relay = relay
         self._attachment: Attachment | None = None
 

@@ -1,5 +1,6 @@
 """The relay's central object: its switch, tokens and rules, which the HTTP handlers use."""
 
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -10,14 +11,19 @@ from tunnel.traces.record import TraceSink
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.connections import source_of
 from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
+from tunnel_servlet.access.rules import Ruleset
 from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, PacketFilter
 from tunnel_servlet.web.host import SwitchHost
+from tunnel_servlet.web.parts import Parts
 
-__all__ = ["Relay", "Reloads", "TokenBound"]
+__all__ = ["REVOKED", "Relay", "Reloads", "TokenBound"]
+
+REVOKED = "the token was revoked"
 
 _log = structlog.get_logger("relay")
+_NO_RULES = Ruleset(())
 
 
 class Reloads(msgspec.Struct):
@@ -55,11 +61,14 @@ class Relay:
             config.switch,
             self._authorise,
             may_listen=self._may_listen,
+            may_share=lambda user, name: self.grants.may_share(user, name),
             is_exempt=lambda user: self.grants.is_exit(user),
             packet_filter=packet_filter,
             trace=trace,
         )
         self._watched: dict[TokenBound, None] = {}
+        self._when_changed: list[Callable[[], Iterator[None]]] = []
+        self._review = Parts()
 
     # --- users and tokens
 
@@ -90,27 +99,69 @@ class Relay:
         """Stop watching an object that has ended."""
         self._watched.pop(watched, None)
 
+    def when_changed(self, act: Callable[[], Iterator[None]]) -> None:
+        """Run the steps of `act` whenever tokens or rules have been replaced."""
+        self._when_changed.append(act)
+
     def reload(self, config: RelayConfig) -> None:
-        """Use the tokens and rules of `config` from now on, and end the links of revoked tokens."""
+        """Use the tokens and rules of `config` from now on, and end whatever they no longer allow.
+
+        If that is much, it goes on after this method has returned.
+        """
         self.tokens = config.tokens
         self.grants = config.grants
         for watched in list(self._watched):
             if not self.is_live(watched.identity):
-                watched.end("the token was revoked")
-        _log.info("reloaded", tokens=len(self.tokens), users=len(self.grants.users))
+                watched.end(REVOKED)
+        self._review.start(self._reviewed())
 
-    # --- decisions for the switch
+    def _reviewed(self) -> Iterator[None]:
+        count = 0
+        for ended in self.host.review(self):
+            if ended is not None:
+                count += 1
+                _log.info("ended", user=ended.user, kind=ended.kind, target=ended.name, text=ended.text)
+            yield
+        for act in self._when_changed:
+            yield from act()
+        _log.info("reloaded", tokens=len(self.tokens), users=len(self.grants.users), ended=count)
+
+    # --- rules
+
+    def has_user(self, user: str) -> bool:
+        """Whether the user has a valid token, or needs none."""
+        return self.config.is_open or user == EXIT_USER or self.tokens.has_user(user)
+
+    def is_exit(self, user: str) -> bool:
+        """Whether endpoints of this user may be exits."""
+        return self.grants.is_exit(user)
+
+    def authorise(self, user: str, target: Target) -> Decision:
+        """Decide whether the user may reach the target."""
+        return self.grants.authorise(user, target)
+
+    def may_listen(self, user: str, name: str) -> bool:
+        """Whether the user may listen under the name."""
+        return user != EXIT_USER and self.grants.may_listen(user, name)
+
+    def rules_of(self, user: str) -> Ruleset:
+        """Return the rules for what the inline exit dials for a user; a user without a token may reach nothing."""
+        return self.grants.rules_of(user) if self.has_user(user) else _NO_RULES
+
+    # --- decisions for the switch, which are logged
 
     def _authorise(self, user: str, target: Target) -> Decision:
-        decision = self.grants.authorise(user, target)
+        decision = self.authorise(user, target)
         text = decision.text if isinstance(decision, Deny) else ""
         port = f":{target.port}" if target.kind == TargetKind.TCP else ""
         _log.info("connect", user=user, target=f"{target.host}{port}", allowed=not text, text=text)
         return decision
 
     def _may_listen(self, user: str, name: str) -> bool:
-        allowed = user != EXIT_USER and self.grants.may_listen(user, name)
-        text = "" if allowed else f"no rule allows this name; {self.grants.line_for(user, 'listen', name)}"
+        allowed = self.may_listen(user, name)
+        owners = ", ".join(self.grants.owners(name))
+        why = f"the rules give this name to {owners}" if owners else "no rule allows this name"
+        text = "" if allowed else f"{why}; {self.grants.line_for(user, 'listen', name)}"
         _log.info("listen", user=user, service=name, allowed=allowed, text=text)
         return allowed
 

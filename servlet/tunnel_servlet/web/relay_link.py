@@ -26,7 +26,7 @@ from tunnel.wire import (
     parse_frames,
 )
 from tunnel_servlet.access.tokens import Identity
-from tunnel_servlet.web.relay import Relay
+from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.server import RelayHandler
 
 __all__ = ["serve_link"]
@@ -91,6 +91,8 @@ class RelayLink(LinkProtocol):
     def start(self) -> None:
         """Take over the connection and wait for the first message."""
         self._relay.watch(self)
+        if not self._relay.is_live(self.identity):  # it was revoked while 101 was on its way
+            self._loop.call_soon(self.end, REVOKED)
         seconds = self._relay.config.limits.link_opening_seconds
         self._opening_timer = self._loop.call_later(seconds, self.end, "no first message")
         self.take_over(self._transport, _TCP_OPTIONS)

@@ -21,6 +21,8 @@ from tests.servlet.support import (
 )
 from tunnel.traces.record import TraceEvent, TraceReason, TraceRecord
 from tunnel.wire import (
+    Abort,
+    AbortReason,
     Dropped,
     DropReason,
     ListenStatus,
@@ -28,8 +30,10 @@ from tunnel.wire import (
     Options,
     Packet,
     PacketType,
+    decode_abort,
     decode_listen_state,
     decode_option,
+    encode_abort,
 )
 
 ACK, ABORT, SHUTDOWN = PacketType.ACK, PacketType.ABORT, PacketType.SHUTDOWN
@@ -346,3 +350,14 @@ def test_a_packet_with_neither_source_nor_destination_is_not_an_option() -> None
     client = Peer(relay).attached()
     client.push(control(PacketType.PING, 0, 0, b"?"))
     assert (relay.counters.packets_without_route, relay.counters.packets_invalid) == (1, 0)
+
+
+def test_9_2_of_several_aborts_the_first_stays_because_it_names_the_reason() -> None:
+    relay = Relay()
+    client, exit_ = bound(relay)
+    for reason in (AbortReason.DENIED, AbortReason.NO_SUCH_CONNECTION):
+        exit_.push(control(ABORT, 22, 11, encode_abort(Abort(reason, "text"))))
+    (packet,) = client.push()
+    abort = decode_abort(packet.payload)
+    assert abort is not None
+    assert abort.reason == AbortReason.DENIED

@@ -35,6 +35,7 @@ _LOST_REASONS = {
     AbortReason.PROTOCOL: LostReason.PROTOCOL,
     AbortReason.GONE: LostReason.GONE,
     AbortReason.SHUTTING_DOWN: LostReason.SHUTDOWN,
+    AbortReason.DENIED: LostReason.DENIED,
 }
 
 

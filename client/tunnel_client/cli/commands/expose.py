@@ -2,13 +2,13 @@
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import structlog
 
-from tunnel import Attachment
+from tunnel import Attachment, DeniedError
 from tunnel.command_line import CommandAdder
 from tunnel.listener import BACKLOG
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
@@ -84,8 +84,17 @@ async def _serving(
         for name, address in services.items():
             exposing = Exposing(attachment, name, address, traffic, backlog)
             served.listening.append(await stack.enter_async_context(exposing))
+            exposing.when_refused(partial(_refused, served, exposing))
             announce(f"{name} -> {address}", service=name, target=str(address))
         yield served
+
+
+def _refused(served: Served, exposing: "Exposing", error: DeniedError) -> None:
+    """Log that the relay does not allow a service any more, and end the command if that was the last one."""
+    _log.error("not_exposed", service=exposing.name, text=str(error))
+    served.listening.remove(exposing)
+    if not served.listening:
+        served.refusal = error
 
 
 class Exposing:
@@ -95,17 +104,26 @@ class Exposing:
         self, attachment: Attachment, name: str, target: Address, traffic: Traffic, backlog: int = BACKLOG
     ) -> None:
         self._attachment = attachment
-        self._name = name
+        self.name = name
         self._target = target
         self._traffic = traffic
         self._backlog = backlog
         self._tasks: dict[Side, asyncio.Task[None]] = {}  # the dial of each tunnel side that is open
+        self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Exposing":
         self._server = await self._attachment.create_server(
-            lambda: TunnelSide(self._accepted, self._far_ended), self._name, backlog=self._backlog
+            lambda: TunnelSide(self._accepted, self._far_ended), self.name, backlog=self._backlog
         )
         return self
+
+    def when_refused(self, act: Callable[[DeniedError], None]) -> None:
+        """Call `act` if the relay refuses the name, because its rules have changed."""
+
+        async def watch() -> None:
+            act(await self._server.refused())
+
+        self._watch = asyncio.get_running_loop().create_task(watch())
 
     async def stop_listening(self) -> None:
         """Give up the name at the relay. Open connections go on."""
@@ -114,7 +132,7 @@ class Exposing:
     async def __aexit__(self, *exception: object) -> None:
         """Stop accepting connections, and reset those that are open."""
         self._server.close()
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *([self._watch] if self._watch is not None else [])]
         for side in list(self._tasks):
             side.abort_both()
         for task in tasks:
@@ -136,7 +154,7 @@ class Exposing:
             self._traffic.failed += 1
             reason = f"{self._target} does not answer" if isinstance(error, TimeoutError) else str(error)
             text = f"{reason}: start the service, or check its address"
-            _log.warning("not_connected", service=self._name, target=str(self._target), text=text)
+            _log.warning("not_connected", service=self.name, target=str(self._target), text=text)
             far.abort()
         except BaseException:
             far.abort()
@@ -152,4 +170,4 @@ class Exposing:
         self._traffic.ended(far)
         if error is not None:
             self._traffic.failed += 1
-            _log.warning("lost", service=self._name, text=str(error))
+            _log.warning("lost", service=self.name, text=str(error))

@@ -1,0 +1,299 @@
+"""Rules and tokens that change while people use the relay: what their applications see, and what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.servlet.rig import KEYS, TOKENS, Client, attach_body, exchange_body, relay, settings, until
+from tests.servlet.web.test_relay_link import Link, linked
+from tests.support.loops import in_loop
+from tests.support.targets import target
+from tunnel import (
+    Attachment,
+    DeniedError,
+    LostReason,
+    NotAuthenticatedError,
+    ResetError,
+    StreamReader,
+    StreamWriter,
+    attach,
+)
+from tunnel.wire import StatusCode
+from tunnel_servlet.access.grants import Grant, GrantTable
+from tunnel_servlet.access.rules import parse_rule
+from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.web.running import RunningRelay
+
+ANY = Grant(connect=(parse_rule("127.0.0.0/8:*"),), services=("*",), listen=("*",))
+ALLOWED = {"ann": ANY, "bob": ANY, "exits": Grant(exit=True)}
+
+
+class Echo:
+    """A target that echoes, and knows the connections that are open."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            while chunk := await reader.read(1 << 16):
+                writer.write(chunk)
+                await writer.drain()
+        finally:
+            self.open -= 1
+
+
+Streams = tuple[StreamReader, StreamWriter]
+
+
+@asynccontextmanager
+async def two_clients(running: RunningRelay, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment]]:
+    """Attachments of ann and bob."""
+    url = f"http://{running.addresses[0]}"
+    shown: dict[str, Any] = {"proxy": None, "linger": 0.1, **options}
+    async with attach(url, token=TOKENS["ann"], **shown) as ann, attach(url, token=TOKENS["bob"], **shown) as bob:
+        yield ann, bob
+
+
+async def opened(client: Attachment, port: int) -> Streams:
+    streams = await client.open_connection("127.0.0.1", port)
+    await still_echoes(streams)
+    return streams
+
+
+async def still_echoes(streams: Streams, size: int = 5) -> None:
+    reader, writer = streams
+    payload = bytes(range(1, 251)) * (size // 250 + 1)
+    writer.write(payload)
+    assert await reader.readexactly(len(payload)) == payload
+
+
+async def hang_up(*all_streams: Streams) -> None:
+    for _, writer in all_streams:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+def changed(running: RunningRelay, tokens: dict[str, Any] | None = None, **grants: Grant) -> None:
+    """Reload with other grants or tokens."""
+    config = replace(running.config, grants=GrantTable({**ALLOWED, **grants}), tokens=TokenTable(tokens or KEYS))
+    running.relay.reload(config)
+
+
+def inline(**switch: Any) -> RunningRelay:
+    return relay(settings(exit="inline", grants=GrantTable(ALLOWED), switch={"settle_us": 0, **switch}))
+
+
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+@in_loop
+async def test_two_users_a_connection_whose_rule_is_removed_ends_and_says_so(carrier: str) -> None:
+    echo = Echo()
+    async with target(echo) as port, inline() as running, two_clients(running, carrier=carrier) as (ann, bob):
+        mine, theirs = await opened(ann, port), await opened(bob, port)
+        with capture_logs() as logs:
+            changed(running, ann=Grant(connect=(parse_rule("127.0.0.1:1"),)))
+            with pytest.raises(ResetError) as lost:
+                await mine[0].read()
+        assert lost.value.reason is LostReason.DENIED
+        assert f"no rule allows 127.0.0.1:{port}" in str(lost.value)
+        assert f'connect = ["127.0.0.1:1", "127.0.0.1:{port}"]' in str(lost.value)
+        await until(lambda: echo.open == 1)
+        await still_echoes(theirs, 1 << 20)
+        (line,) = [line for line in logs if line["event"] == "ended" and "kind" in line]
+        assert (line["user"], line["target"]) == ("ann", f"127.0.0.1:{port}")
+        assert "no rule allows" in line["text"]
+        with pytest.raises(DeniedError):
+            await ann.open_connection("127.0.0.1", port)
+        await hang_up(mine, theirs)
+
+
+@in_loop
+async def test_two_users_a_transfer_of_the_other_loses_no_byte_while_the_rules_change() -> None:
+    echo = Echo()
+    async with target(echo) as port, inline() as running, two_clients(running) as (ann, bob):
+        mine, theirs = await opened(ann, port), await opened(bob, port)
+        transfer = asyncio.ensure_future(still_echoes(theirs, 16 << 20))
+        counters = running.relay.host.switch.stats
+        begun = counters().counters.packets_streamed
+        for rules in (Grant(), ANY, Grant()):
+            await until(lambda: counters().counters.packets_streamed > begun + 20)  # noqa: B023 - at once
+            begun = counters().counters.packets_streamed
+            changed(running, ann=rules)
+        await transfer
+        await hang_up(mine, theirs)
+
+
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+@in_loop
+async def test_two_users_everything_of_a_revoked_user_ends_at_once(carrier: str) -> None:
+    echo = Echo()
+    async with target(echo) as port, inline() as running, two_clients(running, carrier=carrier) as (ann, bob):
+        mine, theirs = await opened(ann, port), await opened(bob, port)
+        changed(running, tokens={"bob": KEYS["bob"]})
+        await until(lambda: echo.open == 1)
+        with pytest.raises(NotAuthenticatedError):
+            await mine[0].read()
+        assert isinstance(ann.refusal, NotAuthenticatedError)
+        await still_echoes(theirs)
+        stats = running.relay.host.switch.stats()
+        assert (stats.routes, stats.users) == (1, 2)  # bob and the inline exit
+        await hang_up(mine, theirs)
+
+
+@in_loop
+async def test_two_users_the_rules_of_a_revoked_user_let_the_exit_dial_nothing() -> None:
+    """The rules of a revoked user may still be in the configuration."""
+    async with inline() as running:
+        changed(running, tokens={"bob": KEYS["bob"]})
+        allowed = [running.relay.rules_of(user).check_target("127.0.0.1", 1).allowed for user in ("ann", "bob")]
+        assert allowed == [False, True]
+
+
+@in_loop
+async def test_two_users_one_of_two_tokens_may_go() -> None:
+    """The user is still there, and so are the connections that came with the other token."""
+    echo = Echo()
+    both = {**KEYS, "ann": [*KEYS["ann"], *KEYS["exits"]], "exits": []}
+    async with target(echo) as port, inline() as running, two_clients(running) as (_, bob):
+        changed(running, tokens=both)
+        other = attach(f"http://{running.addresses[0]}", token=TOKENS["exits"], proxy=None, linger=0.1)
+        async with other as ann:
+            mine, theirs = await opened(ann, port), await opened(bob, port)
+            changed(running, tokens={**both, "ann": KEYS["exits"]})
+            await still_echoes(mine)
+            await still_echoes(theirs)
+            await hang_up(mine, theirs)
+
+
+@in_loop
+async def test_two_users_an_exit_that_may_be_none_any_more_ends_and_the_next_one_takes_over() -> None:
+    echo = Echo()
+    running = relay(settings(grants=GrantTable({**ALLOWED, "bob": Grant(exit=True)}), switch={"settle_us": 0}))
+    rules = GrantTable(ALLOWED)
+    async with target(echo) as port, running:
+        url = f"http://{running.addresses[0]}"
+        shown: dict[str, Any] = {"proxy": None, "linger": 0.1}
+        dialers = [Dialer(rules.rules_of) for _ in range(2)]
+        first, second = (
+            attach(url, token=TOKENS[user], exit_handler=dialer, **shown)
+            for user, dialer in zip(("exits", "bob"), dialers, strict=True)
+        )
+        async with attach(url, token=TOKENS["ann"], **shown) as ann, first:
+            mine = await opened(ann, port)
+            async with second:
+                changed(running, exits=Grant(), bob=Grant(exit=True))
+                with pytest.raises(ResetError) as lost:
+                    await mine[0].read()
+                assert lost.value.reason is LostReason.DENIED
+                await until(lambda: echo.open == 0 and first.refusal is not None)
+                assert "exits may not be an exit: exit = true is missing" in str(first.refusal)
+                await until(lambda: running.relay.host.switch.stats().exits == 1)
+                theirs = await opened(ann, port)
+                assert [dialer.connections for dialer in dialers] == [0, 1]
+                await hang_up(mine, theirs)
+
+
+# --- services
+
+
+@in_loop
+async def test_two_users_a_service_that_is_no_longer_allowed_is_told_and_others_go_on() -> None:
+    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+        while chunk := await reader.read(1 << 16):
+            writer.write(chunk)
+
+    async with inline() as running, two_clients(running) as (ann, bob):
+        reports, news = await ann.start_server(serve, "reports"), await ann.start_server(serve, "news")
+        ended, goes_on = await bob.open_connection("reports"), await bob.open_connection("news")
+        await still_echoes(ended)
+        await still_echoes(goes_on)
+        changed(running, ann=Grant(listen=("news",)))
+        error = await reports.refused()
+        assert "does not allow this user to listen under this name" in str(error)
+        assert not reports.is_serving()
+        with pytest.raises(DeniedError):
+            await reports.serve_forever()
+        with pytest.raises(ResetError) as lost:
+            await ended[0].read()
+        assert lost.value.reason is LostReason.DENIED
+        await still_echoes(goes_on)
+        assert news.is_serving()
+        await hang_up(ended, goes_on)
+
+
+@in_loop
+async def test_two_users_the_second_one_hears_that_the_name_has_an_owner() -> None:
+    async with inline() as running, two_clients(running) as (ann, bob):
+        server = await ann.start_server(lambda reader, writer: None, "reports")
+        with pytest.raises(DeniedError, match="reports: another user has this name: choose another one, or ask"):
+            await bob.start_server(lambda reader, writer: None, "reports")
+        assert server.is_serving()
+        changed(running, ann=Grant(listen=("reports",)), bob=Grant(listen=("reports",)))
+        shared = await bob.start_server(lambda reader, writer: None, "reports")  # the rules name both on purpose
+        assert shared.is_serving()
+        assert server.is_serving()
+
+
+# --- requests and links on their way
+
+
+@in_loop
+async def test_two_users_a_held_pull_ends_when_its_token_is_revoked() -> None:
+    async with relay() as running, Client(running) as ann, Client(running, "bob") as bob:
+        await ann.attach(1)
+        await bob.attach(2)
+        revoked = await ann.parked(exchange_body(ann.epoch, 1, pull=True))
+        held = await bob.parked(exchange_body(bob.epoch, 1, pull=True, seed=2))
+        running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))
+        running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))  # a second change at once
+        reply = await revoked
+        assert (reply.status, reply.message.code) == (401, StatusCode.NOT_AUTHORISED)
+        assert "revoked" in reply.message.text
+        assert not held.done()
+        assert running.relay.host.switch.stats().parked_pulls == 1
+        held.cancel()
+
+
+@in_loop
+async def test_two_users_a_body_that_was_on_its_way_when_its_token_was_revoked_attaches_nothing() -> None:
+    body = attach_body()
+    sent = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:10]
+        await sent.wait()
+        yield body[10:]
+
+    async with relay() as running, Client(running) as ann:
+        coming = asyncio.ensure_future(ann.post(slowly()))
+        await until(lambda: running.relay._watched)
+        running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))
+        sent.set()
+        assert (await coming).status == 401
+        assert running.relay.host.switch.stats().attachments == 0
+
+
+@in_loop
+async def test_two_users_a_link_of_a_token_that_was_revoked_ends_and_the_other_stays() -> None:
+    async with (
+        relay() as running,
+        Client(running) as ann,
+        Client(running, "bob") as bob,
+        linked(running, ann) as lost,
+        linked(running, bob, "bob", 2),
+    ):
+        opening = await Link.connect(running)  # no first message yet
+        running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))
+        assert await lost.ended() == await opening.ended() == b""
+        await until(lambda: running.relay.host.switch.stats().links == 1)
+        assert running.relay.host.switch.stats().attachments == 1
+        await opening.close()
