@@ -137,3 +137,28 @@ def test_an_open_relay_without_services_prints_the_line_for_everyone() -> None:
     denied = GrantTable(everyone=Grant(services=("x",))).widened([], is_open=True).authorise("open", REPORTS)
     assert isinstance(denied, Deny)
     assert denied.text.endswith(f'under [everyone] {HERE} services = ["x", "reports"]')
+
+
+ANY_NAME = Grant(listen=("*",))
+REPORTS_NAME = Grant(listen=("reports",))
+
+
+def test_two_users_a_name_that_one_of_them_lists_belongs_to_that_one() -> None:
+    table = GrantTable({"rita": REPORTS_NAME, "eve": ANY_NAME}, everyone=Grant(listen=("reports",)))
+    assert [table.may_listen(user, "reports") for user in ("rita", "eve", "stranger")] == [True, False, False]
+    assert [table.may_listen(user, "news") for user in ("rita", "eve")] == [False, True]
+    assert table.owners("reports") == ["rita"]
+
+
+def test_two_users_who_list_a_name_share_it_and_others_do_not() -> None:
+    table = GrantTable({"rita": REPORTS_NAME, "nora": REPORTS_NAME, "eve": ANY_NAME, "ann": ANY_NAME})
+    assert [table.may_share(user, "reports") for user in ("rita", "nora", "eve")] == [True, True, False]
+    assert [table.may_listen(user, "news") for user in ("eve", "ann")] == [True, True]
+    assert [table.may_share(user, "news") for user in ("eve", "ann")] == [False, False]
+    assert table.owners("news") == []
+
+
+def test_the_users_of_a_file_own_no_name_at_an_open_relay() -> None:
+    """Their rules are not used there: every client is the same user."""
+    table = GrantTable({"rita": REPORTS_NAME}, everyone=REPORTS_NAME).widened([], is_open=True)
+    assert table.may_listen("open", "reports")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from loadtests.harness.processes import Process, python_command, says_event
 from tests.servlet.rig import KEYS, TOKENS, Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.web.test_relay_link import Link, linked
 from tests.support.loops import in_loop
@@ -25,6 +26,7 @@ from tunnel import (
     StreamWriter,
     attach,
 )
+from tunnel.exit_codes import DENIED
 from tunnel.wire import StatusCode
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
@@ -75,6 +77,12 @@ async def still_echoes(streams: Streams, size: int = 5) -> None:
     payload = bytes(range(1, 251)) * (size // 250 + 1)
     writer.write(payload)
     assert await reader.readexactly(len(payload)) == payload
+
+
+async def until_slowly(condition: Callable[[], object]) -> None:
+    """Wait for another process."""
+    while not condition():  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0.02)
 
 
 async def hang_up(*all_streams: Streams) -> None:
@@ -241,6 +249,33 @@ async def test_two_users_the_second_one_hears_that_the_name_has_an_owner() -> No
         shared = await bob.start_server(lambda reader, writer: None, "reports")  # the rules name both on purpose
         assert shared.is_serving()
         assert server.is_serving()
+
+
+@in_loop
+async def test_two_users_of_the_command_hear_that_a_name_is_taken_or_no_longer_theirs() -> None:
+    """`tunnel expose` goes on with the services that are left, and ends with code 5 after the last one."""
+    async with inline() as running:
+        url = f"http://{running.addresses[0]}"
+
+        def expose(user: str, *services: str) -> Process:
+            command = python_command("tunnel_client", "expose", *services, "--relay", url, "--proxy", "none")
+            return Process(command, ready=says_event("listening"), environment={"TUNNEL_TOKEN": TOKENS[user]})
+
+        first, second = (
+            expose("ann", "reports", "127.0.0.1:9", "news", "127.0.0.1:9"),
+            expose("bob", "news", "127.0.0.1:9"),
+        )
+        async with first:
+            await until_slowly(lambda: running.relay.host.switch.stats().listeners == 2)
+            second.start()
+            assert await asyncio.to_thread(second.wait, 60) == DENIED
+            assert "news: another user has this name: choose another one" in second.output
+            changed(running, ann=Grant(listen=("news",)))
+            await until_slowly(lambda: any(map(says_event("not_exposed"), first.output.splitlines())))
+            assert first.is_running
+            changed(running, ann=Grant())
+            assert await asyncio.to_thread(first.wait, 60) == DENIED
+            assert 'the line listen = ["news"] under' in first.output
 
 
 # --- requests and links on their way
