@@ -273,7 +273,8 @@ class Driver:
     def _present(self, *, fresh: bool) -> None:
         known = self._attached
         if known is not None:
-            self.endpoint.attached(fresh, known.packet_bytes_max, known.initial_edge_bytes, self.now())
+            limits = known.packet_bytes_max, known.initial_edge_bytes
+            self.endpoint.attached(fresh, *limits, self.now(), packets_max=known.packets_max)
 
     def _batches(self, now: int) -> bool:
         moved = False

@@ -1,5 +1,6 @@
 """Clauses 4.13, 4.14 and 4.10: how batches are filled, how connections share them, and what their outcome causes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,24 @@ def test_the_smallest_packet_leaves_however_small_the_batch() -> None:  # 4.13
     solo, (connection,) = many(1)
     connection.write(bytes(2000), solo.now)
     assert [len(packet.payload) for packet in fill(solo, 500).packets] == [KIB]
+
+
+@pytest.mark.parametrize(("announced", "most"), [(0, 1024), (256, 256), (5000, 1024)])
+def test_4_13_a_batch_holds_at_most_the_announced_number_of_packets(announced: int, most: int) -> None:
+    solo, connections = many(2 * most, EndpointConfig(connections_max=3000))
+    solo.endpoint.attached(False, 1 << 20, 1 << 20, solo.now, packets_max=announced)
+    for number, connection in enumerate(connections):
+        solo.connection = connection
+        solo.data(0)
+        connection.write(bytes(1 + number % 2 * 5000), solo.now)
+    solo.wait(25 * MS)
+    found: list[Packet] = []
+    while solo.endpoint.wants_batch():
+        packets = fill(solo, 16 << 20).packets
+        assert len(packets) <= most
+        found += packets
+    assert sum(packet.type == ACK for packet in found) == 2 * most
+    assert sum(len(packet.payload) for packet in found if packet.type == DATA) == 2 * most * 2501
 
 
 def test_packets_of_no_connection_leave_as_there_is_room() -> None:

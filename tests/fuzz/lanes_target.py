@@ -158,6 +158,7 @@ def _invented_attached(world: LanesWorld) -> Attached:
         initial_edge_bytes=draw.number(),
         lanes=lanes,
         version=version,
+        packets_max=draw.below(3) * 1000,
     )
 
 

@@ -181,11 +181,12 @@ def _giveup(world: World, phrase: Phrase) -> None:
 
 
 def _attached(world: World, phrase: Phrase) -> None:
-    """Attach: `fresh` or `known`; packet=BYTES, edge=BYTES."""
+    """Attach: `fresh` or `known`; packet=BYTES, edge=BYTES, packets=NUMBER."""
     fields = Fields(phrase)
     packet, edge = fields.number("packet", "16M"), fields.number("edge", "1024M")
+    packets = fields.number("packets", "0")
     fields.finish()
-    world.endpoint.attached(_argument(phrase) == "fresh", packet, edge, world.now)
+    world.endpoint.attached(_argument(phrase) == "fresh", packet, edge, world.now, packets_max=packets)
 
 
 def _detached(world: World, phrase: Phrase) -> None:

@@ -294,7 +294,8 @@ class Node:
                     record = TraceRecord(time_us=now_us, node=self.spec.name, event=TraceEvent.ATTACHED, text="relay")
                     self._trace(record)
                 self._open_link()
-                self.endpoint.attached(event.fresh, event.packet_bytes_max, event.initial_edge_bytes, now_us)
+                limits = event.packet_bytes_max, event.initial_edge_bytes
+                self.endpoint.attached(event.fresh, *limits, now_us, packets_max=event.packets_max)
                 self.endpoint.carrier_changed(self.lanes.lane_count, event.pull_interval_us, now_us)
             case LanesChanged(lanes=lanes, pull_interval_us=pull_interval_us):
                 self.endpoint.carrier_changed(lanes, pull_interval_us, now_us)

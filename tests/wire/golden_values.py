@@ -153,6 +153,12 @@ ENVELOPES: list[tuple[str, Message, int | None, str]] = [
         None,
         "7.11",
     ),
+    (
+        "attached_packets",
+        Attached(_ID, _EPOCH, 1, True, 1_048_576, 1_048_576, 30_000, 0, 65_536, 8, 1, 1024),
+        None,
+        "7.11",
+    ),
     ("attached_known", Attached(_ID, _EPOCH, 2, False, 65_536, 16_777_216, 2000, 250, 0, 1, 1), None, "7.11"),
     ("exchange_push", Exchange(_ID, _EPOCH, 1, 7, 2, 1, 0, 1_048_576, payload=_TWO), None, "7.2"),
     ("exchange_pull", Exchange(_ID, _EPOCH, 1, 0, 1, 0, 15_000, 1_048_576, pull=True), None, "7.2, 7.4"),

@@ -6,6 +6,7 @@ __all__ = [
     "ACK_SPACING_US",
     "ACK_SPACING_US_MAX",
     "BACKOFF_MAX_US",
+    "BATCH_PACKETS_MAX",
     "DRAIN_US",
     "EARLY_BYTES_MAX",
     "EARLY_PACKETS_MAX",
@@ -50,6 +51,7 @@ HELD_BYTES_MAX = 256 * 1024  # 3.7
 DRAIN_US = 60 * SECOND_US  # 5.7: the least drain time; proxies were seen to repeat a request a minute late
 TOMBSTONE_US = 4 * 60 * SECOND_US  # 3.1, 3.3: how long tombstones keep ids and route keys
 
+BATCH_PACKETS_MAX = 1024  # 4.13: in one body or batch, if the relay announces no smaller number
 PACKET_PAYLOAD_MIN = 1024  # 4.13
 PACKET_PAYLOAD_MAX = 256 * 1024  # 4.13
 SMALL_BYTES = 4 * 1024  # 4.14: connections with less to send than this go first

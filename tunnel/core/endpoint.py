@@ -17,7 +17,7 @@ from tunnel.core.connection.closing import answer_shutdown
 from tunnel.core.connection.connection import Connection
 from tunnel.core.connection.inbound import receive
 from tunnel.core.connection.state import State
-from tunnel.core.constants import NEVER_US
+from tunnel.core.constants import BATCH_PACKETS_MAX, NEVER_US
 from tunnel.core.errors import LocalProtocolError
 from tunnel.core.events import Event
 from tunnel.core.ports import CarrierView
@@ -198,8 +198,14 @@ class Endpoint(AdmittingOwner):
                 connection.sender.arm_after_receipts()
                 self.touch(connection)
 
-    def attached(self, fresh: bool, packet_bytes_max: int, initial_edge_bytes: int, now: int) -> None:
-        """Record that the endpoint is attached. If `fresh`, the relay has none of its routes: resume them (6.5)."""
+    def attached(
+        self, fresh: bool, packet_bytes_max: int, initial_edge_bytes: int, now: int, *, packets_max: int = 0
+    ) -> None:
+        """Record that the endpoint is attached. If `fresh`, the relay has none of its routes: resume them (6.5).
+
+        `packets_max` is the largest number of packets in a batch; 0: the relay has not announced it.
+        """
+        self._scheduler.packets_max = min(packets_max or BATCH_PACKETS_MAX, BATCH_PACKETS_MAX)
         self.carrier.packet_bytes_max = packet_bytes_max
         self.carrier.initial_edge_bytes = initial_edge_bytes
         self.carrier.absent_since_us = NEVER_US

@@ -6,7 +6,7 @@ import msgspec
 
 from tunnel.core.connection.connection import Connection
 from tunnel.core.connection.state import State
-from tunnel.core.constants import PACKET_PAYLOAD_MAX, PACKET_PAYLOAD_MIN, SMALL_BYTES
+from tunnel.core.constants import BATCH_PACKETS_MAX, PACKET_PAYLOAD_MAX, PACKET_PAYLOAD_MIN, SMALL_BYTES
 from tunnel.core.send.window import Segment
 from tunnel.wire import HEADER_SIZE, Packet, PacketType
 
@@ -16,6 +16,7 @@ SHARE = 8  # 4.13: a payload takes at most 1/SHARE of its batch
 UNOWNED_ANSWERS_MAX = 64  # 3.9
 STRAYS_MAX = 1024  # beyond this, packets that the peer will ask for again (REJECTED, SHUTDOWN) are not queued
 CONTROL_ROOM = 1024  # bytes: room for all control packets of one connection
+CONTROL_PACKETS = 16  # the most control packets of one connection, which leave together
 ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further packet is added
 
 _ABORT = int(PacketType.ABORT)
@@ -49,6 +50,8 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.strays: deque[Packet] = deque()
+        self.packets_max = BATCH_PACKETS_MAX
+        """The most packets of one batch (4.13)."""
         self._unowned_answers = 0
         self._control: dict[int, Connection] = {}
         self._delayed_acks: dict[int, Connection] = {}
@@ -127,7 +130,7 @@ class Scheduler:
         return self._add_segment(connection, packets, carried, room, payload_max, now)
 
     def _fill_control(self, packets: list[Packet], carried: _Carried, room: int, now: int) -> int:
-        while self.strays and (room >= self.strays[0].size or not packets):
+        while self.strays and (room >= self.strays[0].size or not packets) and not self._is_full(packets):
             packet = self.strays.popleft()
             packets.append(packet)
             carried.strays.append(packet)
@@ -135,7 +138,7 @@ class Scheduler:
         if not self.strays:
             self._unowned_answers = 0
         control = self._control
-        while control and room > CONTROL_ROOM:
+        while control and room > CONTROL_ROOM and not self._is_full(packets):
             connection = control.pop(next(iter(control)))
             self._delayed_acks.pop(connection.id, None)
             room = self._add_control(connection, packets, carried, room, now)
@@ -143,13 +146,17 @@ class Scheduler:
             room = self._fill_delayed_acks(packets, carried, room, now)
         return room
 
+    def _is_full(self, packets: list[Packet]) -> bool:
+        """Whether there is no room for all control packets of another connection."""
+        return len(packets) > self.packets_max - CONTROL_PACKETS
+
     def _fill_delayed_acks(self, packets: list[Packet], carried: _Carried, room: int, now: int) -> int:
         """Add delayed ACKs to a batch that leaves anyway.
 
         A connection that has just sent an ACK waits for its timer or a later batch.
         """
         for connection in list(self._delayed_acks.values()):
-            if room <= CONTROL_ROOM:
+            if room <= CONTROL_ROOM or self._is_full(packets):
                 break
             if connection.receiver.may_ack(now):
                 del self._delayed_acks[connection.id]
@@ -227,6 +234,8 @@ class Scheduler:
 
         Return 0 if the connection has nothing to send now, and -1 if its next packet does not fit any more.
         """
+        if len(packets) > self.packets_max - CONTROL_PACKETS:
+            return -1
         fits = room - HEADER_SIZE
         if packets and (lost_size := connection.sender.window.lost_size()) > fits:
             if lost_size > self._size_max // 2:

@@ -62,6 +62,7 @@ class AttachedEvent(msgspec.Struct, frozen=True):
     packet_bytes_max: int
     initial_edge_bytes: int
     pull_interval_us: int
+    packets_max: int = 0  # of one batch; 0: the relay did not say
 
 
 class Detached(msgspec.Struct, frozen=True):

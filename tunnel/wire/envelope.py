@@ -47,7 +47,7 @@ _FLAGS_OFFSET, _MASK_OFFSET = 6, 7
 _MASKED, _PIECE, _PULL, _MORE = 1, 2, 4, 8  # flags of 7.1
 _FRESH = 1  # flag of ATTACHED
 _ATTACH = struct.Struct("!32sIIIHH")
-_ATTACHED = struct.Struct("!16sQIBxxxIIIIIHH")
+_ATTACHED = struct.Struct("!16sQIBxHIIIIIHH")
 _EXCHANGE = struct.Struct("!16sQIHxxIIIII")
 _ANSWER = struct.Struct("!HHIII")
 _EVIDENCE = struct.Struct("!HI")
@@ -83,6 +83,7 @@ class Attached(msgspec.Struct, frozen=True):
     initial_edge_bytes: int
     lanes: int
     version: int = 1
+    packets_max: int = 0  # of one body or batch; 0: the relay does not say
 
 
 class Exchange(msgspec.Struct):
@@ -261,14 +262,15 @@ def _decode_attach(body: memoryview, flags: int) -> Attach | None:
 
 def _encode_attached(message: Attached) -> tuple[int, bytes]:
     exact("an attachment id", message.attachment_id, ATTACHMENT_ID_SIZE)
-    return 0, pack(_ATTACHED, *msgspec.structs.astuple(message))  # the fields are in wire order; fresh is bit 0
+    *fields, packets_max = msgspec.structs.astuple(message)  # the others are in wire order; fresh is bit 0
+    return 0, pack(_ATTACHED, *fields[:4], packets_max, *fields[4:])
 
 
 def _decode_attached(body: memoryview, flags: int) -> Attached | None:
     if len(body) != _ATTACHED.size:
         return None
-    identity, epoch, generation, fresh, *limits = _ATTACHED.unpack(body)
-    return Attached(identity, epoch, generation, bool(fresh & _FRESH), *limits)
+    identity, epoch, generation, fresh, packets_max, *others = _ATTACHED.unpack(body)
+    return Attached(identity, epoch, generation, bool(fresh & _FRESH), *others, packets_max)  # type: ignore[call-arg]
 
 
 def _encode_exchange(message: Exchange) -> tuple[int, bytes]:

@@ -9,6 +9,7 @@ __all__ = ["FRAME_OVERHEAD_BYTES", "SwitchConfig"]
 KIB, MIB = 1 << 10, 1 << 20  # bytes
 SECOND = 1_000_000  # microseconds
 
+PACKETS_MIN, PACKETS_MAX = 256, 2**16 - 1  # in one body; ATTACHED has 16 bits for the limit
 FRAME_OVERHEAD_BYTES = 256  # memory per stored packet in addition to its bytes, rounded up (CPython 3.11)
 
 
@@ -24,8 +25,8 @@ class SwitchConfig:
     """The largest request body that the relay accepts, and the largest answer that it sends."""
     packet_bytes_max: int = 1 * MIB
     """The largest packet that the relay forwards, header included."""
-    packets_per_body_max: int = 16_384
-    """Packets of one body that the relay handles; it drops the rest."""
+    packets_per_body_max: int = 1024
+    """Packets in one body or batch. The relay refuses larger bodies, and handles a larger batch of a link in parts."""
     lanes_max: int = 8
     """Lanes per attachment."""
     hold_us_max: int = 30 * SECOND
@@ -103,6 +104,9 @@ class SwitchConfig:
         for field in fields(self):
             if field.name not in zero_allowed and getattr(self, field.name) < 1:
                 raise ValueError(f"{field.name} must be at least 1, not {getattr(self, field.name)}")
+        if not PACKETS_MIN <= self.packets_per_body_max <= PACKETS_MAX:
+            # An endpoint whose body is refused as too large does not go below 4 KiB, which are 170 empty packets (7.9).
+            raise ValueError(f"packets_per_body_max must be at least {PACKETS_MIN} and at most {PACKETS_MAX}")
         if self.packet_bytes_max > PACKET_SIZE_MAX:
             raise ValueError(f"packet_bytes_max must be at most {PACKET_SIZE_MAX} (PROTOCOL 1.3)")
         if not 0 <= self.pull_interval_us_min <= self.pull_interval_us_max:

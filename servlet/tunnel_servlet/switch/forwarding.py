@@ -60,10 +60,6 @@ class Forwarder:
     def receive(self, attachment: ServedAttachment, frames: Sequence[Frame], now: int) -> None:
         """Handle the packets of one batch, in order."""
         counters = self._context.counters
-        frames_max = self._context.config.packets_per_body_max
-        if len(frames) > frames_max:
-            counters.packets_too_many += len(frames) - frames_max
-            frames = frames[:frames_max]
         if self._filter is not None:
             kept = [frame for frame in frames if self._filter(frame)]
             counters.packets_filtered += len(frames) - len(kept)

@@ -140,6 +140,7 @@ class Lifecycle:
             initial_edge_bytes=config.initial_edge_bytes,
             lanes=config.lanes_max,
             version=_VERSION,
+            packets_max=config.packets_per_body_max,
         )
         for reply in attachment.renew(attached, message.body_bytes_max):
             self._host.send(reply)

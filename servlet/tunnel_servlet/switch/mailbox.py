@@ -136,12 +136,14 @@ class Mailbox:
     # --- leaving packets
 
     def take(self, limit_bytes: int) -> list[Frame]:
-        """Return the packets that leave next: at most `limit_bytes`, but at least one packet if any waits."""
+        """Return the packets that leave next: at most `limit_bytes`, but at least one packet if any waits. They are at
+        most as many as one body may hold."""
         frames: list[Frame] = []
         size = 0
         if self.general or self.notices or self.control_ring:
             streams_wait = bool(self.fresh or self.ring)
-            size = self._take_control(frames, limit_bytes // 2 if streams_wait else limit_bytes)
+            share = 2 if streams_wait else 1
+            size = self._take_control(frames, limit_bytes // share, self._config.packets_per_body_max // share)
         if self.fresh or self.ring:
             size = self._take_streams(frames, size, limit_bytes)
         if frames:
@@ -235,24 +237,27 @@ class Mailbox:
         if queue.has_data and not queue.listed:
             self._list(queue)
 
-    def _take_control(self, frames: list[Frame], limit_bytes: int) -> int:
+    def _take_control(self, frames: list[Frame], limit_bytes: int, packets_max: int) -> int:
         size = 0
         while self.notices:
-            if frames and size + NOTICE_BYTES > limit_bytes:
+            if frames and (size + NOTICE_BYTES > limit_bytes or len(frames) >= packets_max):
                 return size
             found = dropped_frame(*self.notices.popitem(last=False))
             frames.append(found)
             size += len(found.data)
         while self.general:
             key, frame = next(iter(self.general.items()))
-            if frames and size + len(frame.data) > limit_bytes:
+            if frames and (size + len(frame.data) > limit_bytes or len(frames) >= packets_max):
                 return size
             del self.general[key]
             frames.append(frame)
             size += len(frame.data)
         while self.control_ring:
             queue = self.control_ring[0]
-            while control := queue.pop_control(limit_bytes - size if frames else 1 << 31):
+            while len(frames) < packets_max:
+                control = queue.pop_control(limit_bytes - size if frames else 1 << 31)
+                if control is None:
+                    break
                 frames.append(control)
                 size += len(control.data)
             if queue.has_control:
@@ -263,6 +268,7 @@ class Mailbox:
 
     def _take_streams(self, frames: list[Frame], size: int, limit_bytes: int) -> int:
         fresh, ring = self.fresh, self.ring
+        packets_max = self._config.packets_per_body_max
         fresh_until = size + (limit_bytes - size) // 2
         while fresh or ring:
             turns = fresh if fresh and (not ring or size < fresh_until) else ring
@@ -273,7 +279,7 @@ class Mailbox:
                 turns.popleft()
                 ring.append(queue)
                 continue
-            if frames and size + head_bytes > limit_bytes:
+            if frames and (size + head_bytes > limit_bytes or len(frames) >= packets_max):
                 break
             frames.append(queue.pop())
             size += head_bytes

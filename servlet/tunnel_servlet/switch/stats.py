@@ -11,6 +11,7 @@ class Counters(msgspec.Struct):
     requests: int = 0  # request bodies that reached the switch
     answers: int = 0  # responses with ANSWER or ATTACHED
     refusals: int = 0  # responses with STATUS
+    bodies_too_full: int = 0  # of the refusals, those of bodies with more than packets_per_body_max
     attaches_fresh: int = 0
     attachments_expired: int = 0
     attachments_replaced: int = 0
@@ -28,7 +29,6 @@ class Counters(msgspec.Struct):
     packets_damaged: int = 0  # discarded by the parser
     packets_invalid: int = 0  # malformed, or not allowed from an endpoint
     packets_misaddressed: int = 0  # the destination is not the one that is bound (9.1)
-    packets_too_many: int = 0  # beyond packets_per_body_max in one body
     packets_too_large: int = 0
     packets_dropped_full: int = 0  # named in DROPPED(full), or control packets without room
     packets_without_route: int = 0

@@ -14,6 +14,7 @@ import msgspec
 from tunnel.exchange.served import Reply, ServedLane
 from tunnel.traces.record import TraceSink
 from tunnel.wire import (
+    HEADER_SIZE,
     HTTP_STATUS,
     USER_BYTES_MAX,
     Attach,
@@ -24,6 +25,7 @@ from tunnel.wire import (
     Message,
     Status,
     StatusCode,
+    batch_end,
     decode_envelope,
     encode_envelope,
     mask_of,
@@ -349,6 +351,10 @@ class Switch:
             return Status(StatusCode.UNKNOWN, text=_unsent(lane, exchange.serial_received))
         if exchange.piece and not attachment.mailbox.budget.admits(len(exchange.data)):
             return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "the mailbox has no room for a piece of a packet")
+        if not exchange.piece and self._is_too_full(exchange.data):
+            self._context.counters.bodies_too_full += 1
+            text = f"the body holds more than {self.config.packets_per_body_max} packets"
+            return Status(StatusCode.TOO_LARGE, text=text)
         attachment.last_seen_us = now
         if not attachment.is_heard:
             self._lifecycle.heard(attachment, now)
@@ -365,6 +371,11 @@ class Switch:
             self._forwarder.receive(attachment, arrival.frames, now)
             self._answer(attachment, lane, handle, now)
         return None
+
+    def _is_too_full(self, packets: Buffer) -> bool:
+        """Whether there are more packets than one body may hold. Parsing them all would cost other users time."""
+        packets_max = self.config.packets_per_body_max
+        return len(packets) > packets_max * HEADER_SIZE and batch_end(packets, 0, packets_max) < len(packets)
 
     def _answer(self, attachment: ServedAttachment, lane: ServedLane, handle: int, now: int) -> None:
         """Answer the request with the packets that wait; hold a pull for which nothing waits."""

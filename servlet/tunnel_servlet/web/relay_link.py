@@ -31,7 +31,6 @@ from tunnel_servlet.web.server import RelayHandler
 
 __all__ = ["serve_link"]
 
-_PART_PACKETS = 1024  # handled before other users have their turn
 _OPENING_BYTES_MAX = 4096  # largest first message; a valid one has fewer than 100 bytes
 # KEEPIDLE and KEEPINTVL in seconds, KEEPCNT in probes, USER_TIMEOUT (time without an acknowledgement) in ms.
 _TCP_OPTIONS = {
@@ -247,12 +246,12 @@ class RelayLink(LinkProtocol):
             self._batch_timer = self._loop.call_later(seconds, self.end, f"a batch did not arrive within {seconds} s")
 
     def _handle_part(self) -> None:
-        """Handle a part of the first batch."""
+        """Handle the first batch, or a part of it if it holds more packets than a batch should."""
         batch = memoryview(self._arrived[0])
         if not batch:
             self.end("an empty batch")
             return
-        end = batch_end(batch, self._handled, _PART_PACKETS)
+        end = batch_end(batch, self._handled, self._relay.config.switch.packets_per_body_max)
         frames, _ = parse_frames(batch[self._handled : end])
         self._host.switch.link_packets(self._number, frames, now_us())
         self._handled = end

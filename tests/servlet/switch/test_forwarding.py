@@ -250,14 +250,6 @@ def test_the_packet_filter_loses_packets_silently() -> None:
     assert relay.counters.packets_filtered == 1
 
 
-def test_packets_of_a_body_beyond_the_limit_are_ignored() -> None:
-    relay = Relay(packets_per_body_max=2)
-    client, exit_ = bound(relay)
-    client.push(*(data(11, 22, sequence) for sequence in (101, 102, 103)))
-    assert [packet.sequence for packet in exit_.push()] == [101, 102]
-    assert relay.counters.packets_too_many == 1
-
-
 def test_an_endpoint_may_connect_to_itself() -> None:
     relay = Relay()
     peer = Peer(relay, is_exit=True).attached()
@@ -280,17 +272,6 @@ def test_received_and_sent_packets_and_bytes_are_counted() -> None:
     assert after.bytes_received - before.bytes_received == 124
     assert after.bytes_sent - before.bytes_sent == 124
     assert frames_of() == []
-
-
-def test_packets_of_a_body_beyond_the_limit_are_counted() -> None:  # 7.11
-    relay = Relay(packets_per_body_max=3)
-    client, exit_ = bound(relay)
-    client.push(*(data(11, 22, 101 + number) for number in range(3)))
-    assert relay.counters.packets_too_many == 0
-    assert len(of_kind(exit_.push(), PacketType.DATA)) == 3
-    for start in (104, 109):
-        client.push(*(data(11, 22, start + number) for number in range(5)))
-    assert relay.counters.packets_too_many == 4
 
 
 def test_every_byte_counts() -> None:

@@ -39,6 +39,7 @@ def test_6_3_attached_contains_epoch_limits_and_whether_the_attachment_is_fresh(
         initial_edge_bytes=relay.config.initial_edge_bytes,
         lanes=8,
         version=1,
+        packets_max=1024,
     )
 
 

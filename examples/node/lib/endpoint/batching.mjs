@@ -3,6 +3,7 @@
 const CONTROL_ROOM = 1024; // no control packet is larger
 const SMALL = 4096; // connections with less to send go first
 const HEADER = 24;
+const CONTROL_PACKETS = 16; // no connection has more control packets at once
 
 class Batch {
   constructor() {
@@ -45,7 +46,8 @@ export function fillBatch(endpoint, limit, now) {
 }
 
 function addControl(endpoint, batch, limit, now) {
-  const room = () => batch.size + CONTROL_ROOM <= limit;
+  const most = endpoint.settings.batchPackets - CONTROL_PACKETS;
+  const room = () => batch.size + CONTROL_ROOM <= limit && batch.items.length <= most;
   while (endpoint.outbox.length && room()) batch.add(endpoint.outbox.shift());
   const sources = [endpoint.services, ...endpoint.connections.values()];
   for (const source of sources) {
@@ -75,7 +77,7 @@ function takeTurns(endpoint, connections, batch, limit, most, now) {
 
 /** Add one packet of the stream; false when there is none or no room for it. Lost packets go first. */
 function addPacket(connection, batch, limit, most, now) {
-  if (!connection.hasData()) return false;
+  if (!connection.hasData() || batch.items.length >= connection.settings.batchPackets) return false;
   const { sender } = connection;
   const again = sender.again();
   if (again) {

@@ -21,6 +21,7 @@ export const DEFAULTS = Object.freeze({
   pullInterval: 0,
   initialEdge: 256 * 1024,
   relayLargest: 1024 * 1024,
+  batchPackets: 1024, // 4.13
   lanes: 2,
 });
 
@@ -85,6 +86,7 @@ export class Endpoint {
   attached(info, fresh, now) {
     this.settings.initialEdge = info.initialEdge;
     this.settings.relayLargest = info.largestPacket;
+    this.settings.batchPackets = Math.min(info.mostPackets || 1024, 1024);
     this.settings.lanes = info.lanes;
     this.settings.pullInterval = info.pullInterval;
     if (!fresh) return;

@@ -86,7 +86,8 @@ export function decodeAttached(content) {
     generation: r.u32(),
     fresh: (r.u8() & 1) === 1,
   };
-  r.take(3);
+  r.u8();
+  attached.mostPackets = r.u16();
   for (const field of ['largestBody', 'largestPacket', 'largestHold', 'pullInterval', 'initialEdge'])
     attached[field] = r.u32();
   attached.lanes = r.u16();
@@ -163,7 +164,8 @@ export function encodeAttached(a) {
     a.epoch,
     u32(a.generation),
     u8(a.fresh ? 1 : 0),
-    Buffer.alloc(3),
+    u8(0),
+    u16(a.mostPackets),
     u32(a.largestBody),
     u32(a.largestPacket),
     u32(a.largestHold),
