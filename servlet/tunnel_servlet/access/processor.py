@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 __all__ = ["TURN_US", "ProcessorShares"]
 
-TURN_US = 10_000  # a user who spent this in one turn of the event loop waits for the next one
+TURN_US = 5_000  # a user who spent this in one turn of the event loop waits for the next one
 _BURST_US = 20_000  # debt that has no effect
 _WAIT_US_MAX = 250_000
 _ACTIVE_US = 1_000_000  # users who spent something within this time share the processor
@@ -37,3 +37,9 @@ class ProcessorShares:
         if debt_us <= _BURST_US:
             return 0
         return min(_WAIT_US_MAX, int((debt_us - _BURST_US) / share))
+
+    def refund(self, user: str, spent_us: int) -> None:
+        """Take back a charge, because another user pays."""
+        if user in self._debts:
+            debt_us, at_us = self._debts[user]
+            self._debts[user] = max(0, debt_us - spent_us), at_us

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import itertools
 import os
 import socket
 import ssl
@@ -16,6 +17,7 @@ __all__ = ["Acceptor", "bind"]
 
 _log = structlog.get_logger("server")
 _BACKLOG = 1024
+_ACCEPTED = 8  # connections that are accepted in one turn of the event loop
 _PAUSE_S = 0.1  # before the next attempt when there are no descriptors
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -82,7 +84,9 @@ class Acceptor:
             os.close(self._spares.pop())
 
     async def _accept_all(self) -> None:
-        while True:
+        for number in itertools.count(1):
+            if number % _ACCEPTED == 0:
+                await asyncio.sleep(0)  # `sock_accept` does not wait while the backlog holds connections
             try:
                 connection, address = await self._loop.sock_accept(self._socket)
             except OSError as error:

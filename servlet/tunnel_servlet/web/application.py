@@ -23,15 +23,14 @@ from tunnel_servlet.web.inline_exit import InlineExit
 from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.relay_link import serve_link
 from tunnel_servlet.web.server import RelayHandler
+from tunnel_servlet.web.turns import STRANGERS
 
-__all__ = ["RELAY", "STRANGERS", "create_app"]
+__all__ = ["RELAY", "create_app"]
 
 RELAY = web.AppKey("relay", Relay)
-STRANGERS = "@strangers"  # the name that is charged for requests without a valid token; no user can have it
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
-_REQUEST_US = 300  # processor time for the HTTP of one request, measured with aiohttp; its packets are measured
 _ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
@@ -99,7 +98,7 @@ async def _strangers_turn(request: web.Request) -> None:
     """Let a request without a valid token wait for the turn of all strangers, who share the time of one user."""
     if isinstance(request.protocol, RelayHandler) and not request.protocol.place.user:
         turns = request.app[RELAY].host.turns
-        await turns.admitted(STRANGERS, _REQUEST_US)
+        await turns.admitted(STRANGERS)
 
 
 def _allowed(error: web.HTTPException) -> dict[str, str]:
@@ -128,11 +127,11 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
         text = f"the Content-Type of a body must be {_CONTENT_TYPE} or {FORM_TYPE}"
         raise _Refusal(415, StatusCode.MALFORMED, text)
     async with _while_live(relay, identity):
+        is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
         with _held(request, relay.config):
-            await relay.host.turns.admitted(identity.user, _REQUEST_US)
+            await relay.host.turns.admitted(identity.user)
             body = _content(request, await _read_body(request, relay.config))
             await relay.host.turns.admitted(identity.user)
-        is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
         response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
     return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
 
@@ -253,7 +252,7 @@ def _identify(relay: Relay, request: web.Request) -> Identity:
     authorization = request.headers.get("Authorization")
     identity = relay.identify(authorization)
     if identity is not None:
-        if isinstance(request.protocol, RelayHandler) and not request.protocol.place.belongs_to(identity.user):
+        if isinstance(request.protocol, RelayHandler) and not request.protocol.belongs_to(identity.user):
             raise _Refusal(429, StatusCode.BUSY, f"{identity.user} has too many connections open", _BUSY_RETRY_S)
         return identity
     wait_s = relay.rejected(authorization, request.remote or "")

@@ -51,6 +51,8 @@ async def serve_link(request: web.Request, relay: Relay, identity: Identity) -> 
     if transport is None:
         return response
     # No await between 101 and here: otherwise aiohttp could read, and lose, bytes that the endpoint sends after 101.
+    if isinstance(request.protocol, RelayHandler):
+        request.protocol.hand_over()
     link = RelayLink(relay, identity, request.protocol, transport)
     link.start()
     await link.ended

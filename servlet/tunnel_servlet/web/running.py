@@ -68,7 +68,8 @@ class RunningRelay:
     async def _start(self) -> None:
         config = self.config
         planned = contexts(config)  # first, so that a bad certificate is reported before any address is bound
-        runner = await self._runner(RelayRunner(self.app, config.limits, self.connections))
+        turns = self.relay.host.turns
+        runner = await self._runner(RelayRunner(self.app, config.limits, self.connections, turns))
         for address, tls in planned:
             self.addresses.append(await listen(runner, address, tls))
         if config.admin is not None:

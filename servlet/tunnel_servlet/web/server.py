@@ -13,6 +13,7 @@ from aiohttp import web
 from tunnel_servlet.access.connections import Connections, Place
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
 from tunnel_servlet.web.acceptor import Acceptor, bind
+from tunnel_servlet.web.turns import REQUEST_US, STRANGERS, Turns
 
 __all__ = [
     "RelayHandler",
@@ -38,7 +39,11 @@ _READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size u
 
 class RelayHandler(web.RequestHandler):
     """One HTTP connection. It is closed if the headers of a request do not arrive in time, and cut if an answer is not
-    read in time."""
+    read in time.
+
+    The processor time of its requests is charged to its payer when they arrive, and it is not read while the payer must
+    wait. When a token comes, its user takes over what the connection has cost before.
+    """
 
     def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -51,19 +56,29 @@ class RelayHandler(web.RequestHandler):
         self._unread_bytes = 0
         self._link: asyncio.WriteTransport | None = None
         self._is_idle = True  # no request is being handled
+        self._turns = server.turns
+        self._is_held = False  # nothing is read until it is the payer's turn
+        self._spent_us = 0  # processor time that was charged for this connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        began = self._began()
         super().connection_made(transport)
         if isinstance(transport, asyncio.WriteTransport):
             self._link = transport
             # `pause_writing` is called as soon as an answer must wait; with 0, TLS would call it for an empty buffer.
             transport.set_write_buffer_limits(high=1)
         self._expect_headers()
+        if self._turns is not None:
+            self._turns.join(self._payer, self, self.place.source)
+            self._clock.call_soon(self._hold_reading)  # a transport begins to read after this call
+        self._charge(began)
 
     def data_received(self, data: bytes) -> None:
+        began, requests = self._began(), self._request_count
         if self._is_idle and self._deadline is None:
             self._expect_headers()
         super().data_received(data)
+        self._charge(began, (self._request_count - requests) * REQUEST_US)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -79,10 +94,13 @@ class RelayHandler(web.RequestHandler):
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        began = self._began()
         self._stop()
         self._read()
-        self.place.leave()
+        self.hand_over()
         super().connection_lost(exc)
+        self._charge(began)
+        self.place.leave()
 
     def request_began(self) -> None:
         """Stop the deadline: all headers of a request have arrived."""
@@ -111,6 +129,61 @@ class RelayHandler(web.RequestHandler):
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Write the errors that aiohttp reports to the relay's log."""
         _log.error("failed", address=self.place.source, exc_info=kw.get("exc_info"))
+
+    # --- turns
+
+    @property
+    def _payer(self) -> str:
+        return self.place.user or STRANGERS
+
+    def belongs_to(self, user: str) -> bool:
+        """Charge the connection to this user from now on. Return False if the user has too many connections."""
+        payer = self._payer
+        if not self.place.belongs_to(user):
+            return False
+        if self._turns is not None and payer != user:
+            self._turns.leave(payer, self, self.place.source)
+            self._is_held = False
+            self._turns.join(user, self, self.place.source)
+            spent_us, self._spent_us = self._spent_us, 0
+            self._turns.move(payer, user, spent_us)
+        return True
+
+    def hand_over(self) -> None:
+        """Note that another protocol reads from the connection from now on, or that it has ended."""
+        if self._turns is not None:
+            self._turns.leave(self._payer, self, self.place.source)
+            self._is_held = False
+
+    def pause_input(self) -> None:
+        """Read nothing until `resume_input` is called."""
+        self._is_held = True
+        self._hold_reading()
+
+    def resume_input(self) -> None:
+        """Read on, unless a body waits for its handler."""
+        self._is_held = False
+        if not (self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        if not self._is_held:
+            super()._resume_transport_reading()
+
+    def _hold_reading(self) -> None:
+        if self._is_held:
+            self._pause_transport_reading()
+
+    def _began(self) -> float:
+        return self._turns.clock() if self._turns is not None else 0.0
+
+    def _charge(self, began: float, cost_us: int = 0) -> None:
+        if self._turns is not None:
+            spent_us = int((self._turns.clock() - began) * 1e6) + cost_us
+            self._spent_us += spent_us
+            self._turns.spend(self._payer, spent_us)
+
+    # --- deadlines
 
     def _expect_headers(self) -> None:
         self._deadline = self._clock.call_later(self._server.limits.header_seconds, self._too_slow)
@@ -142,7 +215,9 @@ class RelayHandler(web.RequestHandler):
 class _Server(web.Server):
     """Creates a RelayHandler per connection and notifies it when its requests begin and end."""
 
-    def __init__(self, plain: web.Server, limits: ServiceLimits, *, is_admin: bool, **handler: Any) -> None:
+    def __init__(
+        self, plain: web.Server, limits: ServiceLimits, turns: Turns | None, *, is_admin: bool, **handler: Any
+    ) -> None:
         self._answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] = plain.request_handler
 
         def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -151,6 +226,7 @@ class _Server(web.Server):
 
         super().__init__(self._handle, request_factory=make, handler_cancellation=True)
         self.limits = limits
+        self.turns = turns
         self._is_admin = is_admin
         self._handler = handler
 
@@ -184,12 +260,14 @@ class RelayRunner(web.AppRunner):
         app: web.Application,
         limits: ServiceLimits,
         connections: Connections | None = None,
+        turns: Turns | None = None,
         *,
         is_admin: bool = False,
     ) -> None:
         super().__init__(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         self._limits = limits
         self._connections = connections or client_connections(limits)
+        self._turns = turns
         self._is_admin = is_admin
         self._acceptors: list[Acceptor] = []
 
@@ -197,6 +275,7 @@ class RelayRunner(web.AppRunner):
         return _Server(
             await super()._make_server(),
             self._limits,
+            self._turns,
             is_admin=self._is_admin,
             access_log=None,
             auto_decompress=False,

@@ -2,13 +2,18 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from tunnel.clock import now_us
 from tunnel_servlet.access.processor import TURN_US, ProcessorShares
 
-__all__ = ["Turns", "UserInput"]
+__all__ = ["REQUEST_US", "STRANGERS", "Turns", "UserInput"]
+
+REQUEST_US = 300  # processor time for the HTTP of one request, measured with aiohttp; its packets are measured
+STRANGERS = "@strangers"  # pays for connections on which no valid token came yet; no user is called so
+_RESUMED = 8  # requests and inputs of one user that go on in one turn of the event loop
 
 
 class UserInput(Protocol):
@@ -19,6 +24,37 @@ class UserInput(Protocol):
 
     def resume_input(self) -> None:
         """Go on where the input stopped."""
+
+
+class _Queue:
+    """What belongs to one user: inputs that run, inputs that are held, and requests that wait."""
+
+    __slots__ = ("held", "is_stopped", "running", "timer", "waiting")
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self.running: dict[UserInput, str] = {}  # with their groups
+        self.held: dict[str, dict[UserInput, None]] = {}  # by group; both in the order in which they go on
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.timer: asyncio.Handle | None = None
+
+    def hold(self, source: UserInput, group: str) -> None:
+        """Pause an input until it is its turn."""
+        self.held.setdefault(group, {})[source] = None
+        source.pause_input()
+
+    def release(self) -> UserInput | None:
+        """Return the held input that goes on next, which runs from now on; None if none is held."""
+        if not self.held:
+            return None
+        group = next(iter(self.held))
+        inputs = self.held.pop(group)
+        source = next(iter(inputs))
+        del inputs[source]
+        if inputs:
+            self.held[group] = inputs  # behind the other groups
+        self.running[source] = group
+        return source
 
 
 class Turns:
@@ -32,79 +68,122 @@ class Turns:
         self.clock = clock  # processor time of this thread, in seconds
         self._is_exempt = is_exempt
         self._shares = ProcessorShares()
-        self._inputs: dict[str, dict[UserInput, None]] = {}
-        self._stopped: dict[str, list[asyncio.Future[None]]] = {}  # by user: those who wait in `admitted`
+        self._queues: dict[str, _Queue] = {}
         self._in_turn: dict[str, int] = {}  # microseconds spent in this turn of the event loop
-        self._timers: dict[str, asyncio.Handle] = {}
+        self._is_closed = False
 
-    def join(self, user: str, source: UserInput) -> None:
-        """Stop and resume this input together with the user's others, until `leave`."""
-        self._inputs.setdefault(user, {})[source] = None
-        if user in self._stopped:
-            source.pause_input()
+    @property
+    def inputs(self) -> int:
+        """The number of inputs that have joined and not left."""
+        return sum(len(each.running) + sum(map(len, each.held.values())) for each in self._queues.values())
 
-    def leave(self, user: str, source: UserInput) -> None:
+    def join(self, user: str, source: UserInput, group: str = "") -> None:
+        """Stop and resume this input together with the user's others, until `leave`. Groups take turns."""
+        queue = self._queues.setdefault(user, _Queue())
+        if queue.is_stopped:
+            queue.hold(source, group)
+        else:
+            queue.running[source] = group
+
+    def leave(self, user: str, source: UserInput, group: str = "") -> None:
         """Forget an input that has ended."""
-        inputs = self._inputs.get(user, {})
+        queue = self._queues.get(user)
+        if queue is None:
+            return
+        queue.running.pop(source, None)
+        inputs = queue.held.get(group, {})
         inputs.pop(source, None)
         if not inputs:
-            self._inputs.pop(user, None)
+            queue.held.pop(group, None)
+        self._forget(user, queue)
 
     def is_stopped(self, user: str) -> bool:
         """Whether the user's input must wait."""
-        return user in self._stopped
+        queue = self._queues.get(user)
+        return queue is not None and queue.is_stopped
 
     async def admitted(self, user: str, cost_us: int = 0) -> None:
         """Return when the user's input may be handled, and charge what that costs besides the time that is measured.
 
         The caller handles the input without another await.
         """
-        while (waiting := self._stopped.get(user)) is not None:
+        has_waited = False
+        while (queue := self._queues.get(user)) is not None and (
+            queue.is_stopped or (queue.waiting and not has_waited)
+        ):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            waiting.append(future)
+            if has_waited:
+                queue.waiting.appendleft(future)
+            else:
+                queue.waiting.append(future)
+            has_waited = True
             await future
         if cost_us:
             self.spend(user, cost_us)
 
-    def spent_since(self, user: str, began: float) -> None:
-        """Charge the user for the time since `began`, a reading of `clock`, and stop its input if it must wait."""
-        self.spend(user, int((self.clock() - began) * 1e6))
+    def spent_since(self, user: str, began: float) -> int:
+        """Charge the user for the time since `began`, a reading of `clock`, and stop its input if it must wait. Return
+        the time in microseconds."""
+        spent_us = int((self.clock() - began) * 1e6)
+        self.spend(user, spent_us)
+        return spent_us
+
+    def move(self, payer: str, user: str, spent_us: int) -> None:
+        """Charge the user for time that was charged to another payer."""
+        self._shares.refund(payer, spent_us)
+        self.spend(user, spent_us)
 
     def spend(self, user: str, spent_us: int) -> None:
         """Charge the user for this time, and stop its input if it must wait."""
-        if self._is_exempt(user):
+        if self._is_closed or self._is_exempt(user):
             return
         loop = asyncio.get_running_loop()
         if not self._in_turn:
             loop.call_soon(self._in_turn.clear)
         in_turn = self._in_turn[user] = self._in_turn.get(user, 0) + spent_us
         wait_us = self._shares.charge(user, spent_us, now_us())
-        if user in self._stopped or (not wait_us and in_turn <= TURN_US):
+        if self.is_stopped(user) or (not wait_us and in_turn <= TURN_US):
             return
-        self._stopped[user] = []
-        for source in list(self._inputs.get(user, ())):
-            source.pause_input()
-        self._timers[user] = (
+        queue = self._queues.setdefault(user, _Queue())
+        queue.is_stopped = True
+        running, queue.running = queue.running, {}
+        for source, group in running.items():
+            queue.hold(source, group)
+        if queue.timer is not None:
+            queue.timer.cancel()
+        queue.timer = (
             loop.call_later(wait_us / 1e6, self._resume, user) if wait_us else loop.call_soon(self._resume, user)
         )
 
     def close(self) -> None:
         """Let all users go on, because the relay stops."""
-        for timer in self._timers.values():
-            timer.cancel()
-        for user in list(self._stopped):
-            self._resume(user)
+        self._is_closed = True
+        for user, queue in list(self._queues.items()):
+            if queue.timer is not None:
+                queue.timer.cancel()
+            queue.is_stopped = False
+            while queue.held or queue.waiting:
+                self._resume(user)
 
     def _resume(self, user: str) -> None:
-        self._timers.pop(user, None)
-        for future in self._stopped.pop(user):
-            if not future.done():
-                future.set_result(None)
-        inputs = self._inputs.get(user, {})
-        for source in list(inputs):
-            if user in self._stopped:
-                return  # the inputs before this one have used the turn up
-            if source in inputs:
-                del inputs[source]
-                inputs[source] = None  # last in the next turn
+        """Let some of what waits go on, and the rest in the next turns."""
+        queue = self._queues[user]
+        queue.timer = None
+        queue.is_stopped = False
+        for _ in range(_RESUMED):
+            if queue.waiting:
+                future = queue.waiting.popleft()
+                if not future.done():
+                    future.set_result(None)
+            source = queue.release()
+            if source is not None:
                 source.resume_input()
+            if queue.is_stopped:
+                return  # that input has used the turn up
+        if (queue.held or queue.waiting) and not self._is_closed:
+            queue.timer = asyncio.get_running_loop().call_soon(self._resume, user)
+        self._forget(user, queue)
+
+    def _forget(self, user: str, queue: _Queue) -> None:
+        if not (queue.is_stopped or queue.running or queue.held or queue.waiting or queue.timer):
+            self._queues.pop(user, None)

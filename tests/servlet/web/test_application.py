@@ -330,7 +330,7 @@ async def test_other_paths_and_methods_are_answered_without_magic_or_html(method
 @in_loop
 async def test_a_bug_is_answered_in_plain_text_and_logged() -> None:
     async with relay() as running, Client(running) as client:
-        running.relay.grants = None  # type: ignore[assignment]  # break the relay
+        running.relay.tokens = None  # type: ignore[assignment]  # break the relay
         with capture_logs() as logs:
             reply = await client.post(attach_body(), Accept="text/html")
         assert (reply.status, reply.body) == (500, b"Internal Server Error")

@@ -16,8 +16,8 @@ from tests.servlet.web.test_server import answer, certificates, close, connect, 
 from tests.support.logs import limited_logs
 from tests.support.loops import in_loop
 from tunnel.wire import Attached, StatusCode
-from tunnel_servlet.web.application import STRANGERS
 from tunnel_servlet.web.running import RunningRelay
+from tunnel_servlet.web.turns import STRANGERS
 
 __all__ = ["certificates"]
 
@@ -228,9 +228,12 @@ async def test_garbage_for_tls_is_logged_once_a_second_at_most(certificates: Pat
 @in_loop
 async def test_two_users_strangers_share_one_part_of_the_processor(path: bytes) -> None:
     async with relay() as running, Client(running) as victim:
+        await victim.attach()  # from here on the user of the token pays
         turns = running.relay.host.turns
         turns.spend(STRANGERS, 50_000)  # other strangers have used their time up
-        turns._timers.pop(STRANGERS).cancel()  # until the test lets them go on
+        timer = turns._queues[STRANGERS].timer
+        assert timer is not None
+        timer.cancel()  # until the test lets them go on
         reader, writer = await stranger(running)
         writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
         waiting = asyncio.ensure_future(answer(reader))

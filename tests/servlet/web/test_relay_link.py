@@ -350,4 +350,4 @@ async def test_a_link_has_the_keepalive_of_tcp_and_is_watched_until_it_ends() ->
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         await until(lambda: not running.relay.host.links)
         assert not running.relay._watched
-        assert not running.relay.host.turns._inputs
+        await until(lambda: not running.relay.host.turns.inputs)

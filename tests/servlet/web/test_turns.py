@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from tests.servlet.rig import until
 from tests.support.loops import in_loop
@@ -103,3 +104,70 @@ async def test_the_carriers_of_others_packets_are_exempt() -> None:
     turns = Turns(lambda user: user == "exits", clock=Clock())
     spend(turns, "exits", 10.0)
     assert not turns.is_stopped("exits")
+
+
+@in_loop
+async def test_two_users_the_sources_of_one_payer_take_turns() -> None:
+    """A source with many inputs does not delay another source of strangers by more than one of them."""
+    turns, log = Turns(clock=Clock()), list[str]()
+    turns.spend("strangers", 25_000)
+    flood = [Input(turns, "strangers", log) for _ in range(40)]
+    late = Input(turns, "strangers", log)
+    turns.leave("strangers", late)
+    turns.join("strangers", late, "elsewhere")
+    resumed: list[Input] = []
+
+    def note(each: Input) -> None:
+        resumed.append(each)
+
+    for each in (*flood, late):
+        each.resume_input = lambda each=each: note(each)  # type: ignore[misc, method-assign]
+    await until(lambda: len(resumed) == 41)
+    assert resumed.index(late) == 1
+    assert turns.inputs == 41
+
+
+@in_loop
+async def test_two_users_inputs_go_on_a_few_in_each_turn() -> None:
+    turns, log = Turns(clock=Clock()), list[str]()
+    turns.spend("eve", 25_000)
+    inputs = [Input(turns, "eve", log, 1) for _ in range(20)]
+    sizes = [0]
+
+    def free(self: Input) -> None:
+        self.pieces = 0
+
+    for each in inputs:
+        each.resume_input = lambda each=each: free(each)  # type: ignore[misc, method-assign]
+    while any(each.pieces for each in inputs):
+        await asyncio.sleep(0)
+        sizes.append(sum(not each.pieces for each in inputs))
+    assert max(after - before for before, after in itertools.pairwise(sizes)) <= 8
+
+
+@in_loop
+async def test_two_users_a_user_takes_over_what_a_stranger_was_charged() -> None:
+    turns = Turns(clock=Clock())
+    turns.spend("strangers", 19_000)
+    turns.move("strangers", "eve", 19_000)
+    turns.spend("eve", 2_000)
+    assert turns.is_stopped("eve")
+    await until(lambda: not turns.is_stopped("strangers"))  # they spent it in one turn
+    turns.spend("strangers", 3_000)
+    assert not turns.is_stopped("strangers")
+
+
+@in_loop
+async def test_a_request_that_comes_later_waits_behind_those_that_wait() -> None:
+    turns, passed = Turns(clock=Clock()), list[int]()
+    turns.spend("eve", 25_000)
+
+    async def ask(number: int) -> None:
+        await turns.admitted("eve")
+        passed.append(number)
+
+    asked = [asyncio.ensure_future(ask(number)) for number in range(30)]
+    await until(lambda: passed)
+    asked += [asyncio.ensure_future(ask(number)) for number in range(30, 32)]
+    await asyncio.gather(*asked)
+    assert passed == list(range(32))

@@ -1,0 +1,122 @@
+"""Hard gates: how much of one user the relay handles in one turn of its event loop, counted and not timed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tests.servlet.rig import TOKENS, Client, attach_body, relay, settings, until
+from tests.servlet.support import data
+from tests.servlet.web.test_relay_link import linked
+from tests.servlet.web.test_server import close, connect
+from tests.support.loops import in_loop
+from tunnel.wire import Attached, Frame
+from tunnel_servlet.access.processor import TURN_US
+from tunnel_servlet.web.server import RelayHandler
+from tunnel_servlet.web.turns import REQUEST_US
+
+MANY = 64
+PACKET_US = 5  # what a packet costs on the clock of these tests
+
+
+class TurnCounter:
+    """Counts what happens in each turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.counts: Counter[int] = Counter()
+        self._task = asyncio.ensure_future(self._count())
+
+    async def _count(self) -> None:
+        while True:
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    def note(self, number: int = 1) -> None:
+        self.counts[self.turn] += number
+
+    def stop(self) -> int:
+        """Return the most of one turn."""
+        self._task.cancel()
+        return max(self.counts.values())
+
+
+def request(body: bytes, user: str) -> bytes:
+    head = f"POST /exchange HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKENS[user]}\r\n"
+    return f"{head}Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("known", [False, True])
+@in_loop
+async def test_two_users_requests_that_come_at_once_are_handled_in_turns(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not a token came on their connections before."""
+    async with relay() as running, Client(running) as victim:
+        turns = running.relay.host.turns
+        turns.clock = lambda: 0.0  # only the fixed cost of a request counts
+        flood = [await connect(running) for _ in range(MANY)]
+        body = attach_body(7)
+        if known:
+            for reader, writer in flood:
+                writer.write(request(body, "bob"))
+                await reader.readuntil(b"\r\n\r\n")
+                await asyncio.sleep(0.001)
+            await until(lambda: not turns.is_stopped("bob"))
+        counter, began = TurnCounter(), RelayHandler.request_began
+
+        def note(handler: RelayHandler) -> None:
+            counter.note()
+            began(handler)
+
+        monkeypatch.setattr(RelayHandler, "request_began", note)
+        for _, writer in flood:
+            writer.write(request(body, "bob"))
+        await until(lambda: counter.counts.total() >= MANY)
+        assert isinstance(await victim.attach(), Attached)
+        assert counter.stop() <= 2 + TURN_US // REQUEST_US
+        for _, writer in flood:
+            await close(writer)
+
+
+@in_loop
+async def test_two_users_connections_that_come_at_once_are_accepted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relay() as running:
+        counter, made = TurnCounter(), RelayHandler.connection_made
+
+        def note(handler: RelayHandler, transport: asyncio.BaseTransport) -> None:
+            counter.note()
+            made(handler, transport)
+
+        monkeypatch.setattr(RelayHandler, "connection_made", note)
+        flood = await asyncio.gather(*(connect(running) for _ in range(MANY)))
+        await until(lambda: counter.counts.total() == MANY)
+        assert counter.stop() <= 16
+        for _, writer in flood:
+            await close(writer)
+
+
+@in_loop
+async def test_two_users_packets_of_all_links_of_a_user_are_handled_in_turns() -> None:
+    """A user's links share the user's turn: a batch of one of them, and then the other users."""
+    async with relay(settings()) as running, Client(running, "bob") as attacker, Client(running) as victim:
+        clock = [0.0]
+        running.relay.host.turns.clock = lambda: clock[0]
+        switch = running.relay.host.switch
+        handle, counter = switch.link_packets, TurnCounter()
+
+        def note(link: int, frames: list[Frame], now: int) -> None:
+            counter.note(len(frames))
+            clock[0] += len(frames) * PACKET_US / 1e6
+            handle(link, frames, now)
+
+        async with linked(running, attacker, "bob", 3) as one, linked(running, attacker, "bob", 4) as two:
+            switch.link_packets = note  # type: ignore[method-assign]
+            packets = [data(number, 1, 1, b"") for number in range(1, 1025)]
+            for link in (one, two, one, two, one, two):
+                link.send(*packets)
+            await until(lambda: counter.counts.total() == 6 * 1024)
+            assert isinstance(await victim.attach(), Attached)
+        assert counter.stop() == 1024
