@@ -5,6 +5,7 @@ from collections import OrderedDict
 __all__ = ["TURN_US", "ProcessorShares"]
 
 TURN_US = 5_000  # a user who spent this in one turn of the event loop waits for the next one
+_SHARED_TURN_US = 2_000  # the same while others spend something, too: a round trip takes several turns
 _BURST_US = 20_000  # debt that has no effect
 _WAIT_US_MAX = 250_000
 _ACTIVE_US = 1_000_000  # users who spent something within this time share the processor
@@ -37,6 +38,11 @@ class ProcessorShares:
         if debt_us <= _BURST_US:
             return 0
         return min(_WAIT_US_MAX, int((debt_us - _BURST_US) / share))
+
+    @property
+    def turn_us(self) -> int:
+        """What a user may spend in one turn of the event loop."""
+        return TURN_US if len(self._debts) <= 1 else _SHARED_TURN_US
 
     def refund(self, user: str, spent_us: int) -> None:
         """Take back a charge, because another user pays."""

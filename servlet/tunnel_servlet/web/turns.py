@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tunnel.clock import now_us
-from tunnel_servlet.access.processor import TURN_US, ProcessorShares
+from tunnel_servlet.access.processor import ProcessorShares
 
 __all__ = ["REQUEST_US", "STRANGERS", "Turns", "UserInput"]
 
@@ -142,7 +142,7 @@ class Turns:
             loop.call_soon(self._in_turn.clear)
         in_turn = self._in_turn[user] = self._in_turn.get(user, 0) + spent_us
         wait_us = self._shares.charge(user, spent_us, now_us())
-        if self.is_stopped(user) or (not wait_us and in_turn <= TURN_US):
+        if self.is_stopped(user) or (not wait_us and in_turn <= self._shares.turn_us):
             return
         queue = self._queues.setdefault(user, _Queue())
         queue.is_stopped = True

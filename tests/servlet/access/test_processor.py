@@ -43,3 +43,24 @@ def test_users_who_have_left_take_no_share() -> None:
         shares.charge(f"user {number}", 1, 0)
     assert shares.charge("eve", 29 * MS, 0) > 1000 * MS // 10
     assert shares.charge("ann", 29 * MS, 2000 * MS) == 9 * MS
+
+
+def test_two_users_have_shorter_turns_than_one() -> None:
+    shares = ProcessorShares()
+    assert shares.turn_us == 5 * MS
+    shares.charge("eve", 1, 0)
+    assert shares.turn_us == 5 * MS
+    shares.charge("ann", 1, 0)
+    assert shares.turn_us == 2 * MS
+    shares.charge("ann", 1, 2000 * MS)
+    assert shares.turn_us == 5 * MS
+
+
+def test_two_users_a_charge_that_another_takes_over_is_given_back() -> None:
+    shares = ProcessorShares()
+    shares.charge("strangers", 25 * MS, 0)
+    shares.refund("strangers", 25 * MS)
+    shares.refund("unknown", 25 * MS)
+    assert shares.charge("strangers", 20 * MS, 0) == 0
+    shares.refund("strangers", 90 * MS)
+    assert shares.charge("strangers", 21 * MS, 0) == 1 * MS

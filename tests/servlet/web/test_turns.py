@@ -153,7 +153,7 @@ async def test_two_users_a_user_takes_over_what_a_stranger_was_charged() -> None
     turns.spend("eve", 2_000)
     assert turns.is_stopped("eve")
     await until(lambda: not turns.is_stopped("strangers"))  # they spent it in one turn
-    turns.spend("strangers", 3_000)
+    turns.spend("strangers", 1_500)
     assert not turns.is_stopped("strangers")
 
 
