@@ -41,7 +41,7 @@ class ProcessorShares:
 
     @property
     def turn_us(self) -> int:
-        """What a user may spend in one turn of the event loop."""
+        """The processor time that a user may spend in one turn of the event loop."""
         return TURN_US if len(self._debts) <= 1 else _SHARED_TURN_US
 
     def refund(self, user: str, spent_us: int) -> None:
