@@ -41,6 +41,11 @@ class Connections:
         self._of_source: dict[str, int] = {}
         self._of_user: dict[str, int] = {}
 
+    @property
+    def payers(self) -> list[str]:
+        """Those who have connections or hold bytes."""
+        return sorted({*self._of_source, *self._of_user, *self._bytes_of})
+
     def admit(self, source: str) -> "Place | None":
         """Return a place for a new connection from this source, or None if there is no room for it."""
         if (

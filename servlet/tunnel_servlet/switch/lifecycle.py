@@ -14,11 +14,12 @@ from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 
-__all__ = ["UNKNOWN", "Lifecycle", "LifecycleHost"]
+__all__ = ["BEYOND_MAX", "UNKNOWN", "Lifecycle", "LifecycleHost"]
 
 UNKNOWN = Status(StatusCode.UNKNOWN)  # another user's attachment gets the same answer as one that does not exist (6.1)
 _VERSION = 1  # the protocol version of this relay (7.11)
 _BUSY_RETRY_MS = 1000
+BEYOND_MAX = 8  # attachments of one user that are to replace others, although the user has no room
 
 
 class LifecycleHost(Protocol):
@@ -80,14 +81,21 @@ class Lifecycle:
             self._renew(attachment, message, now, fresh=not attachment.is_heard)
         return attachment.attached
 
-    def heard(self, attachment: ServedAttachment, now: int) -> None:
+    def heard(self, attachment: ServedAttachment, now: int) -> bool:
         """Handle the attachment's first exchange or link: only now does it take its name from an older attachment.
 
-        ATTACH alone does not suffice: a proxy may deliver the ATTACH of a dead endpoint a minute late (6.4).
+        ATTACH alone does not suffice: a proxy may deliver the ATTACH of a dead endpoint a minute late (6.4). Return
+        False if the user has too many attachments, and this one replaced none of them; it was removed.
         """
+        account = attachment.account
         attachment.is_heard = True
+        is_beyond = account.beyond.pop(attachment, True) is None
         if attachment.claim != attachment.name:
             self._take_name(attachment, now)
+        if is_beyond and not self._registry.fits(account):
+            self.remove(attachment, DropReason.NO_ROUTE, now)
+            return False
+        return True
 
     def remove(self, attachment: ServedAttachment, reason: DropReason, now: int) -> None:
         """Remove the attachment and release its routes. The endpoints at their other sides receive `reason`."""
@@ -108,9 +116,15 @@ class Lifecycle:
         if self._registry.was_replaced(identity, now):
             # Otherwise it would take the name back, and the two would end each other's connections forever.
             return Status(StatusCode.DENIED, text="a newer endpoint has this name")
-        if self._registry.named(user, message.name) is None and not self._registry.has_room(user):
+        has_room = self._registry.has_room(user)
+        holder = self._registry.named(user, message.name)
+        if holder is None and not has_room:
             return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "the relay has no room for another attachment")
+        if holder is not None and not has_room and len(holder.account.beyond) >= BEYOND_MAX:
+            self.remove(next(iter(holder.account.beyond)), DropReason.NO_ROUTE, now)  # its endpoint attaches again
         attachment = self._registry.add(identity, user, is_exit=is_exit)
+        if not has_room:
+            attachment.account.beyond[attachment] = None
         attachment.last_seen_us = now
         attachment.expiry = Deadline(partial(self._expire, attachment))
         attachment.hold = Deadline(partial(self._host.end_holds, attachment))

@@ -26,12 +26,14 @@ __all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "Se
 class Account:
     """The resources that one user occupies at this relay."""
 
-    __slots__ = ("attachments", "budget", "routes", "user")
+    __slots__ = ("attachments", "beyond", "budget", "routes", "user")
 
     def __init__(self, user: str, budget: Budget) -> None:
         self.user = user
         self.budget = budget
         self.attachments = 0
+        # Attachments beyond the limit: each is to replace another one with its first exchange, the oldest first.
+        self.beyond: OrderedDict[ServedAttachment, None] = OrderedDict()
         self.routes = 0  # open routes that the user's attachments initiated
 
 

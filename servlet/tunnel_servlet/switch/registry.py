@@ -34,6 +34,12 @@ class Registry:
         used = account.attachments if account is not None else 0
         return used < config.attachments_per_user_max and len(self.by_id) < config.attachments_max
 
+    def fits(self, account: Account) -> bool:
+        """Whether the user has no more attachments than are allowed, besides those that are to replace others."""
+        config, beyond = self._context.config, len(account.beyond)
+        used = account.attachments - beyond
+        return used <= config.attachments_per_user_max and len(self.by_id) - beyond <= config.attachments_max
+
     def add(self, identity: bytes, user: str, *, is_exit: bool) -> ServedAttachment:
         """Create an attachment, which has no name yet. The caller checks the limits."""
         config = self._context.config
@@ -63,6 +69,7 @@ class Registry:
         if self._names.get((account.user, attachment.name)) is attachment:
             del self._names[account.user, attachment.name]
         account.attachments -= 1
+        account.beyond.pop(attachment, None)
         if not account.attachments:
             del self.accounts[account.user]
 

@@ -230,8 +230,8 @@ class Switch:
         if len(attachment.links) >= self.config.links_per_attachment_max:
             return False
         attachment.last_seen_us = now
-        if not attachment.is_heard:
-            self._lifecycle.heard(attachment, now)
+        if not attachment.is_heard and not self._lifecycle.heard(attachment, now):
+            return False
         self._context.counters.links_opened += 1
         served = attachment.links[link] = ServedLink(link)
         self._links[link] = attachment, served
@@ -356,8 +356,8 @@ class Switch:
             text = f"the body holds more than {self.config.packets_per_body_max} packets"
             return Status(StatusCode.TOO_LARGE, text=text)
         attachment.last_seen_us = now
-        if not attachment.is_heard:
-            self._lifecycle.heard(attachment, now)
+        if not attachment.is_heard and not self._lifecycle.heard(attachment, now):
+            return UNKNOWN
         if exchange.pull and attachment.links:
             attachment.distrust_links(now)
         arrival = lane.receive(exchange, handle)

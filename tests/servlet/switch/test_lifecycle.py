@@ -16,6 +16,7 @@ from tests.servlet.support import (
 )
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import Attached, DropReason, RejectReason, Status, StatusCode
+from tunnel_servlet.switch.lifecycle import BEYOND_MAX
 
 
 def code(answer: Attached | Status) -> int:
@@ -102,6 +103,32 @@ def test_attachments_are_limited_per_user_and_in_total() -> None:
     assert busy.retry_after_ms > 0
     Peer(relay, user="bob", seed=3).attached()
     assert code(Peer(relay, user="eve", seed=4).attach()) == StatusCode.BUSY
+
+
+def test_two_users_endpoints_that_are_to_replace_another_are_limited_too() -> None:
+    relay = Relay(attachments_per_user_max=2)
+    Peer(relay, "eve", 1, "desk").attached()
+    late = [Peer(relay, "eve", seed, "desk") for seed in range(2, 60)]
+    assert all(isinstance(peer.attach(), Attached) for peer in late)
+    assert relay.switch.stats().attachments == 2 + BEYOND_MAX
+    assert late[2].status(late[2].send()).code == StatusCode.UNKNOWN  # a newer one took its place
+    assert late[-1].push() == []
+    assert isinstance(Peer(relay, "eve", 99, "desk").attach(), Attached)
+    relay.advance(400 * SECOND)
+    assert relay.switch.stats().attachments == 0
+
+
+def test_two_users_an_endpoint_beyond_the_limit_must_replace_another() -> None:
+    relay = Relay(attachments_per_user_max=1)
+    holder = Peer(relay, "eve", 1, "desk").attached()
+    beyond, third = (Peer(relay, "eve", seed, "desk") for seed in (2, 3))
+    assert isinstance(beyond.attach(), Attached)
+    assert isinstance(third.attach(), Attached)
+    assert isinstance(holder.attach(generation=2, name="other"), Attached)  # the name is free now
+    assert beyond.status(beyond.send()).code == StatusCode.UNKNOWN
+    assert not relay.switch.link_opened(1, "eve", third.identity, third.epoch, 1, relay.now)
+    assert relay.switch.stats().attachments == 1
+    assert holder.push() == []
 
 
 def test_6_4_a_new_id_under_the_same_name_replaces_the_older() -> None:
