@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from tests.sim.node import Node
 from tests.sim.relay import RelayHost
 from tests.sim.violation import Violation
@@ -11,9 +13,10 @@ from tunnel.core import Connection, State
 from tunnel.core.constants import EARLY_BYTES_MAX
 from tunnel.core.send.window import SegmentState
 from tunnel_servlet.switch import invariants as servlet_invariants
+from tunnel_servlet.switch.lifecycle import BEYOND_MAX
 from tunnel_servlet.switch.switch import Switch
 
-__all__ = ["check_node_step", "check_quiet", "check_relay_step", "check_routes"]
+__all__ = ["check_node_step", "check_nothing_left", "check_quiet", "check_relay_step", "check_routes"]
 
 DEEP_EVERY = 64  # steps between the checks that recount everything
 SPINS_MAX = 2_000  # pumps of one node at one instant
@@ -122,10 +125,35 @@ def check_relay_step(relay: RelayHost) -> None:
     budget = relay.switch._context.budget
     if budget.held > budget.hard_bytes:
         raise Violation(f"relay: {budget.held} bytes are kept of {budget.hard_bytes}")
+    _check_accounts(relay.switch)
     relay.steps_unchecked += 1
     if relay.steps_unchecked > DEEP_EVERY + 2 * len(relay.switch._routes):
         relay.steps_unchecked = 0
+        relay.front.check()
         check_switch(relay.switch)
+
+
+def _check_accounts(switch: Switch) -> None:
+    """Every account is within its limit."""
+    config = switch.config
+    for account in switch._registry.accounts.values():
+        budget = account.budget
+        if budget.held > budget.hard_bytes or budget.reserved > budget.pool_bytes:
+            raise Violation(f"relay: {account.user} holds {budget.held} bytes, {budget.reserved} are reserved")
+        attachments_max = config.attachments_per_user_max + min(len(account.beyond), BEYOND_MAX)
+        if account.routes > config.routes_per_user_max or account.attachments > attachments_max:
+            raise Violation(f"relay: {account.user} has {account.routes} routes, {account.attachments} attachments")
+
+
+def check_nothing_left(relay: RelayHost) -> None:
+    """When the relay has forgotten all endpoints, every account is exactly zero."""
+    check_switch(relay.switch)
+    stats = relay.switch.stats()
+    left = {name: value for name, value in msgspec.structs.asdict(stats).items() if isinstance(value, int) and value}
+    if left:
+        raise Violation(f"relay: something is left of endpoints that have gone: {left}")
+    relay.front.check()
+    relay.front.check_empty()
 
 
 def check_switch(switch: Switch) -> None:

@@ -63,7 +63,9 @@ class HttpPath:
         self.shape = shape
         self.peer: Peer | None = None
         self.user = ""
+        self.source = f"node {node}"
         self.is_exit = False
+        self.reads_answers = True
         self.exchanges = 0
         self.repeats = 0
         self._clock = clock

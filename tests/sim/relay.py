@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Protocol
 
 from tests.sim.clock import Clock
 from tests.sim.faults import FaultKind, FaultPlan
-from tests.sim.link_path import LinkPath
-from tests.sim.path import HttpPath, Strike
+from tests.sim.front import Front, FrontLimits
+from tests.sim.path import Strike
+from tunnel_servlet.access.connections import Place
 from tunnel_servlet.switch.switch import Switch
 
-__all__ = ["RelayHost"]
+__all__ = ["RelayHost", "RelayLink", "Requester"]
+
+
+class Requester(Protocol):
+    """Sends requests and receives their responses."""
+
+    node: int
+    source: str
+    user: str
+    is_exit: bool
+    reads_answers: bool
+
+    def respond(self, exchange_id: int, status: int, body: bytes, faults: list[FaultKind]) -> None: ...
+
+    def reset(self, exchange_id: int) -> None: ...
+
+
+class RelayLink(Protocol):
+    """A link that the switch knows."""
+
+    def fill_down(self) -> None: ...
+
+    def cut_by_relay(self) -> None: ...
 
 
 class RelayHost:
@@ -25,6 +49,7 @@ class RelayHost:
         make_switch: Callable[[], Switch],
         strike: Strike,
         check: Callable[[RelayHost], None],
+        limits: FrontLimits | None = None,
     ) -> None:
         self.clock = clock
         self.plan = plan
@@ -34,12 +59,15 @@ class RelayHost:
         self.restarts = 0
         self.exchanges = 0
         self.steps_unchecked = 0
-        self.links: dict[int, LinkPath] = {}
+        self.links: dict[int, RelayLink] = {}
+        self.limits = limits or FrontLimits()
+        self.front = Front(self.limits)
         self._random = random
         self._make_switch = make_switch
         self._strike = strike
         self._check = check  # called after every step
-        self._open: dict[int, tuple[HttpPath, int, list[FaultKind]]] = {}  # handle -> the exchange to answer
+        # handle -> the exchange to answer, and its connection
+        self._open: dict[int, tuple[Requester, int, list[FaultKind], Place]] = {}
         self._handles: dict[tuple[int, int], int] = {}  # (node, exchange id) -> handle
         self._next_handle = 0
         self._next_link = 0
@@ -52,30 +80,62 @@ class RelayHost:
 
     # the path's side
 
-    def arrived(self, path: HttpPath, exchange_id: int, body: bytes, faults: list[FaultKind]) -> bool:
-        """A request arrives; return False when no relay listens."""
+    def arrived(self, path: Requester, exchange_id: int, body: bytes, faults: list[FaultKind]) -> bool:
+        """A request arrives; return False when no relay listens, or the front refuses the connection."""
         if self.clock.now_us < self.down_until_us:
             return False
-        self.exchanges += 1
+        place = self.front.open(path.source, path.user, len(body))
+        if place is None:
+            return False
         self._next_handle += 1
         handle = self._next_handle
-        self._open[handle] = (path, exchange_id, faults)
+        self._open[handle] = (path, exchange_id, faults, place)
         self._handles[path.node, exchange_id] = handle
+        self._take(handle, body)
+        return True
+
+    def _take(self, handle: int, body: bytes) -> None:
+        """Handle a request, once its user may be read."""
+        found = self._open.get(handle)
+        if found is None:
+            return  # the relay has died, or the connection has ended
+        path, _, _, place = found
+        wait_us = self.front.wait_us(path.user, self.now_us)
+        if wait_us:
+            self.clock.after(wait_us, lambda: self._take(handle, body))
+            return
+        self.exchanges += 1
+        place.free(place.held_bytes)
+        packets = self.switch._context.counters.packets_received
         self.switch.request(handle, path.user, body, self.now_us, is_exit=path.is_exit)
+        self.front.charge(path.user, self.switch._context.counters.packets_received - packets, len(body), self.now_us)
         self.pump()
         if self.exchanges >= self._restart_at_exchange and self.clock.now_us < self.plan.end_us:
             self.restart(self.plan.restart_absence_us)
-        return True
 
-    def gone(self, path: HttpPath, exchange_id: int) -> None:
-        handle = self._handles.get((path.node, exchange_id))
+    def gone(self, path: Requester, exchange_id: int) -> None:
+        handle = self._handles.pop((path.node, exchange_id), None)
         if handle is not None:
+            self.front.leave(self._open.pop(handle)[3])
             self.switch.gone(handle, self.now_us)
             self.pump()
 
+    def _answer(self, handle: int, status: int, body: bytes) -> None:
+        found = self._open.pop(handle, None)
+        if found is None:
+            return
+        path, exchange_id, faults, place = found
+        self._handles.pop((path.node, exchange_id), None)
+        path.respond(exchange_id, status, body, faults)
+        front = self.front
+        if path.reads_answers or not place.hold(len(body)):
+            front.leave(place)
+        else:
+            self.clock.after(self.limits.answer_us, lambda: front.leave(place))
+
     # links
 
-    def link_opened(self, link: LinkPath, user: str, attachment_id: bytes, epoch: int, generation: int) -> int:
+    def link_opened(self, link: RelayLink, user: str, attachment_id: bytes, epoch: int, generation: int) -> int:
         """Return the number of the new link, 0 if the switch refuses it or no relay listens."""
         if self.clock.now_us < self.down_until_us:
             return 0
@@ -97,9 +157,7 @@ class RelayHost:
     def pump(self) -> None:
         """Deliver the switch's output to paths and links; then set its timer."""
         while (response := self.switch.poll_response()) is not None:
-            path, exchange_id, faults = self._open.pop(response.handle)
-            del self._handles[path.node, exchange_id]
-            path.respond(exchange_id, response.status, b"".join(response.body), faults)
+            self._answer(response.handle, response.status, b"".join(response.body))
         while self.switch.poll_link_ready() is not None:
             pass  # every link is asked below
         for link in list(self.links.values()):
@@ -135,11 +193,12 @@ class RelayHost:
         open_exchanges, self._open = self._open, {}
         self._handles.clear()
         reported = self._random.random() < 0.5
-        for path, exchange_id, _ in open_exchanges.values():
+        for path, exchange_id, _, _ in open_exchanges.values():
             if reported:
                 path.reset(exchange_id)
         links, self.links = self.links, {}
         self.switch = self._make_switch()
+        self.front = Front(self.limits)
         self._armed_us = -1
         self.down_until_us = self.clock.now_us + absence_us
         for link in links.values():

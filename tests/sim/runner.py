@@ -34,18 +34,22 @@ class Outcome:
     connections: int = 0
     delivered_bytes: int = 0
     cells: dict[str, dict[str, int]] = field(default_factory=dict)
+    hostile: bool = False
+    """The scenario has hostile users."""
+    hostile_acts: int = 0
 
     def report(self) -> str:
         """All that a reader needs to reproduce the failure."""
         lines = [f"seed {self.seed} FAILED after {self.virtual_us / SECOND:.3f} s: {self.failure}"]
         lines += [f"    {line}" for line in self.options]
-        lines.append(f"    repeat: python -m tests.sim --seed {self.seed} --trace DIR")
+        option = " --hostile" if self.hostile else ""
+        lines.append(f"    repeat: python -m tests.sim --seed {self.seed}{option} --trace DIR")
         return "\n".join(lines)
 
 
-def run_seed(seed: int, trace_directory: str = "") -> Outcome:
-    """Run the scenario of the seed; with a directory, write its trace there."""
-    return run_scenario(draw_scenario(seed), trace_directory)
+def run_seed(seed: int, trace_directory: str = "", *, hostile: bool = False) -> Outcome:
+    """Run the scenario of the seed; with a directory, write its trace there. `hostile`: add hostile users."""
+    return run_scenario(draw_scenario(seed, hostile=hostile), trace_directory)
 
 
 def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
@@ -55,7 +59,7 @@ def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
         Path(trace_directory).mkdir(parents=True, exist_ok=True)
         writer = JsonLinesWriter(Path(trace_directory) / f"seed-{scenario.seed}.jsonl")
     started = time.process_time()
-    outcome = Outcome(scenario.seed, options=scenario.describe())
+    outcome = Outcome(scenario.seed, options=scenario.describe(), hostile=bool(scenario.hostiles))
     world = World(scenario, writer)
     try:
         world.run()
@@ -74,19 +78,23 @@ def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
     outcome.connections = len(world.streams)
     outcome.delivered_bytes = world.delivered_bytes
     outcome.cells = world.cells.plain()
+    outcome.hostile_acts = world.guests.acts
     return outcome
 
 
-def run_seeds(first: int, count: int, jobs: int, trace_directory: str = "") -> Iterator[Outcome]:
+def run_seeds(
+    first: int, count: int, jobs: int, trace_directory: str = "", *, hostile: bool = False
+) -> Iterator[Outcome]:
     """The outcomes of `count` seeds, in order, from `jobs` processes."""
-    work = [(seed, trace_directory) for seed in range(first, first + count)]
+    work = [(seed, trace_directory, hostile) for seed in range(first, first + count)]
     if jobs <= 1 or count <= 1:
-        yield from (run_seed(*item) for item in work)
+        yield from map(_run, work)
         return
     # Fork where the platform offers it: children start at once, and run none of the parent's code.
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         yield from pool.imap(_run, work, chunksize=4)
 
 
-def _run(item: tuple[int, str]) -> Outcome:
-    return run_seed(*item)
+def _run(item: tuple[int, str, bool]) -> Outcome:
+    seed, trace_directory, hostile = item
+    return run_seed(seed, trace_directory, hostile=hostile)

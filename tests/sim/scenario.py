@@ -8,9 +8,12 @@ from typing import Any
 
 from tests.sim.clock import MILLISECOND, SECOND
 from tests.sim.faults import FaultKind, FaultPlan, draw_plan, draw_rate
+from tests.sim.front import FrontLimits
+from tests.sim.hostile import HostileSpec, draw_hostiles
+from tests.sim.hostile_packets import ACTS
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
-from tests.sim.randomness import between, chance, log_between, stream
+from tests.sim.randomness import between, chance, log_between, pick, stream
 from tests.sim.streams import Flow, StreamSpec, draw_busy_exit, draw_extras, draw_streams
 from tunnel.core import EndpointConfig
 from tunnel.exchange import LaneConfig
@@ -18,11 +21,13 @@ from tunnel_servlet.switch.config import SwitchConfig
 
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
-DRAW_VERSION = 4
+DRAW_VERSION = 5
 """2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one; 4:
-an exit that sends much while it dials, where bodies are limited (draw_busy_exit)."""
+an exit that sends much while it dials, where bodies are limited (draw_busy_exit); 5: hostile users beside them
+(draw_hostiles)."""
 
 KIB = 1024
+HOSTILE_SHARE = 0.125  # of all seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Scenario:
     streams: tuple[StreamSpec, ...]
     plan: FaultPlan
     switch: SwitchConfig = field(default_factory=SwitchConfig)
+    front: FrontLimits = FrontLimits()
+    hostiles: tuple[HostileSpec, ...] = ()
 
     def natural_end_us(self) -> int:
         """A generous time for the applications alone to finish, on their own paths without faults."""
@@ -42,6 +49,10 @@ class Scenario:
         moving_us = 6 * total * SECOND // slowest
         return moving_us + max((_natural_us(spec) for spec in self.streams), default=0)
 
+    def may_listen(self, user: str, name: str) -> bool:
+        """Hostile users may not listen under the names of others."""
+        return name.startswith(user) or all(each.user != user for each in self.hostiles)
+
     def describe(self) -> list[str]:
         """The options that the seed expands to, one per line."""
         lines = [f"node {index}: {_words(node)}" for index, node in enumerate(self.nodes)]
@@ -49,11 +60,13 @@ class Scenario:
         total = sum(spec.up.size + spec.down.size for spec in self.streams)
         lines.append(f"streams: {len(self.streams)} ({', '.join(labels)}), {total} bytes")
         lines.append(f"faults until {self.plan.end_us / SECOND:.1f} s: " + "; ".join(self.plan.describe()))
+        lines += [f"{each.user}: {each.count} acts of {', '.join(each.acts)}" for each in self.hostiles]
         return lines
 
 
-def draw_scenario(seed: int, version: int = DRAW_VERSION) -> Scenario:
-    """The scenario of a seed. An older version draws the scenario that the seed had when it was recorded."""
+def draw_scenario(seed: int, version: int = DRAW_VERSION, *, hostile: bool = False) -> Scenario:
+    """The scenario of a seed. An older version draws the scenario that the seed had when it was recorded. `hostile`: it
+    has hostile users in any case."""
     random = stream(seed, "scenario")
     initiators = between(random, 1, 2)
     acceptors = 2 if chance(random, 0.3) else 1
@@ -70,7 +83,24 @@ def draw_scenario(seed: int, version: int = DRAW_VERSION) -> Scenario:
     if version >= 4 and plan.body_limits:
         number = 1 + max(spec.number for spec in streams)
         streams += draw_busy_exit(stream(seed, "busy exit"), dialled, number)
-    return Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
+    scenario = Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
+    random = stream(seed, "hostile users")
+    if version < 5 or not (chance(random, HOSTILE_SHARE) or hostile):
+        return scenario
+    return _with_hostiles(scenario, random)
+
+
+def _with_hostiles(scenario: Scenario, random: Random) -> Scenario:
+    """Add hostile users, and give the honest ones names of their own."""
+    nodes = tuple(replace(node, user=pick(random, ("ann", "bob"))) for node in scenario.nodes)
+    front = FrontLimits(
+        per_source_max=log_between(random, 16, 1024),
+        per_user_max=log_between(random, 32, 2048),
+        bytes_max=log_between(random, 32 * KIB * KIB, 256 * KIB * KIB),
+        charges=True,
+    )
+    hostiles = draw_hostiles(random, scenario.plan.end_us, tuple(ACTS))
+    return replace(scenario, nodes=nodes, front=front, hostiles=hostiles)
 
 
 def _with_packet_loss(plan: FaultPlan, random: Random) -> FaultPlan:

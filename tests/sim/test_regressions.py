@@ -55,9 +55,16 @@ FOUND = {
     "an announcement was lost and the service was unreachable": (3, 1735),
     "lost SHUTDOWNs left dozens of routes at the relay": (3, 88),
 }
+HOSTILE = {"attachments that claimed a name were not limited": (5, 1012)}
 
 
 @pytest.mark.parametrize(("version", "seed"), FOUND.values(), ids=FOUND)
 def test_a_seed_that_once_failed_passes(version: int, seed: int) -> None:
     outcome = run_scenario(draw_scenario(seed, version))
+    assert not outcome.failure, outcome.report()
+
+
+@pytest.mark.parametrize(("version", "seed"), HOSTILE.values(), ids=HOSTILE)
+def test_a_seed_with_hostile_users_that_once_failed_passes(version: int, seed: int) -> None:
+    outcome = run_scenario(draw_scenario(seed, version, hostile=True))
     assert not outcome.failure, outcome.report()

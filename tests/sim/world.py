@@ -8,7 +8,8 @@ from random import Random
 from tests.sim.clock import SECOND, Clock
 from tests.sim.coverage import Cells
 from tests.sim.faults import TRACE_FAULTS, FaultKind, Moment, Window
-from tests.sim.invariants import check_node_step, check_quiet, check_relay_step, check_routes
+from tests.sim.guests import Guests
+from tests.sim.invariants import check_node_step, check_nothing_left, check_quiet, check_relay_step, check_routes
 from tests.sim.judge import judge
 from tests.sim.link_path import LinkPath
 from tests.sim.node import Node, NodeSpec
@@ -33,6 +34,7 @@ REFUSALS_US = 20 * SECOND  # after healing: attachments come back, announce thei
 QUIET_US = 90 * SECOND  # a minute after the first SHUTDOWN that arrived the relay has no route left (5.7, 9.5)
 EXIT_PORT = 1000  # plus the number of the stream
 RETRY_US = SECOND
+FORGOTTEN_US = 480 * SECOND  # replays of a minute, the attachment timeout (9.6) and a hold: the relay forgets all
 DENIED_HOST = "denied.example"
 
 
@@ -59,15 +61,23 @@ class World:
         seed = scenario.seed
         self._packet_loss = stream(seed, "packets")
         relay_random = stream(seed, "relay")
-        self.relay = RelayHost(self.clock, plan, relay_random, self._make_switch, self.strike, check_relay_step)
+        self.relay = RelayHost(
+            self.clock, plan, relay_random, self._make_switch, self.strike, check_relay_step, scenario.front
+        )
         self.nodes = [self._make_node(index, spec) for index, spec in enumerate(scenario.nodes)]
+        self.guests = Guests(scenario, self.clock, self.relay, self.nodes)
 
     # building
 
     def _make_switch(self) -> Switch:
         random = stream(self.scenario.seed, "switch", self.relay.restarts if hasattr(self, "relay") else 0)
         return Switch(
-            self.scenario.switch, random, self._authorise, packet_filter=self._packet_arrives, trace=self.trace
+            self.scenario.switch,
+            random,
+            self._authorise,
+            may_listen=self.scenario.may_listen,
+            packet_filter=self._packet_arrives,
+            trace=self.trace,
         )
 
     def _make_node(self, index: int, spec: NodeSpec) -> Node:
@@ -107,8 +117,17 @@ class World:
                 self._settle(SETTLING_US)  # an acceptor may see its connection only now
         for each in self.streams.values():
             judge(each, self._touched_by_death(each))
+        self.guests.stop()
         if self.scenario.seed % 4 == 0:
             self._fall_quiet()
+        self._leave()
+
+    def _leave(self) -> None:
+        """When every endpoint has gone, the relay keeps nothing of any of them: all accounts are exactly zero."""
+        for node in self.nodes:
+            node.die()
+        self._settle(FORGOTTEN_US)
+        check_nothing_left(self.relay)
 
     def _fall_quiet(self) -> None:
         """If both ends exist and know each other, they release their routes soon (5.7). An endpoint that waits for a
@@ -116,7 +135,7 @@ class World:
         takes as long again after a resume."""
         self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us) + QUIET_US)
         refused = any(each.refusals for each in self.streams.values())
-        orphans = bool(self.deaths or self.relay.restarts or refused)
+        orphans = bool(self.deaths or self.relay.restarts or refused or self.scenario.hostiles)
         if not orphans:
             check_routes(self.relay.switch)
         self._settle((1 + orphans) * HEALING_US)
@@ -126,6 +145,7 @@ class World:
         """Start every node; schedule streams and faults."""
         for node in self.nodes:
             node.start()
+        self.guests.start()
         for each in self.streams.values():
             self.clock.at(each.spec.start_us, lambda each=each: self._open(each))  # type: ignore[misc]
         self.clock.at(self.scenario.plan.end_us, self._healed)
@@ -190,6 +210,9 @@ class World:
 
     def asked(self, node: Node, event: ConnectRequested) -> None:
         """A CONNECT asks an exit to dial."""
+        if self.guests.owns(event.user):
+            self.guests.asked(node, event.connection_id)
+            return
         each = self.streams[event.target.port - EXIT_PORT]
         node.later(each.spec.dial_us, lambda: self._dialled(node, event.connection_id, each))
 
@@ -208,6 +231,9 @@ class World:
         connection = node.endpoint.connections.get(event.connection_id)
         if connection is None:
             return  # it ended before its application saw it
+        if self.guests.owns(event.user):
+            self.guests.incoming(node, event.connection_id)
+            return
         each = self._by_route_key.get(connection.identity.route_key)
         if each is None or each.spec.acceptor != node.index:
             raise Violation(f"{node}: a connection that no initiator opened to it, peer {connection.identity.peer_id}")
