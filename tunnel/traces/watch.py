@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from tunnel.clock import now_us
 from tunnel.traces.record import TraceEvent, TraceSink, TraceSource
 
-__all__ = ["DriverWatch", "tcp_info"]
+__all__ = ["DriverWatch", "LoopWatch", "tcp_info"]
 
 SAMPLE_S = 0.1
 SOCKETS_EVERY = 10  # samples
@@ -16,13 +16,11 @@ _TCP_INFO_BYTES = 208
 _SOCKET = (socket.AF_INET, socket.AF_INET6)
 
 
-class DriverWatch:
-    """Samples the event loop ten times a second and the sockets once a second. Call `start` and `close` in the loop."""
+class LoopWatch:
+    """Samples the event loop ten times a second, and records when it is late. Call `start` and `close` in the loop."""
 
-    def __init__(self, sink: TraceSink, node: str, sockets: Callable[[], Iterable[socket.socket]]) -> None:
+    def __init__(self, sink: TraceSink, node: str) -> None:
         self._source = TraceSource(sink, node)
-        self._sockets = sockets
-        self._samples = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -33,6 +31,31 @@ class DriverWatch:
         """Stop sampling."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def sampled(self, now: int) -> None:
+        """Take further samples. Called with each sample of the event loop."""
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + SAMPLE_S
+        self._timer = loop.call_at(due_s, self._sample, due_s)
+
+    def _sample(self, due_s: float) -> None:
+        lag_us = round((asyncio.get_running_loop().time() - due_s) * 1e6)
+        now = now_us()
+        if lag_us >= LAG_MIN_US:
+            self._source.tell(TraceEvent.LOOP_LAG, now, latency_us=lag_us)
+        self.sampled(now)
+        self._arm()
+
+
+class DriverWatch(LoopWatch):
+    """Samples the event loop, and the sockets once a second; records the driver's changes of state."""
+
+    def __init__(self, sink: TraceSink, node: str, sockets: Callable[[], Iterable[socket.socket]]) -> None:
+        super().__init__(sink, node)
+        self._sockets = sockets
+        self._samples = 0
 
     def attached(self, relay: str, *, fresh: bool, now: int) -> None:
         """Record that the relay knows us. `fresh`, in the record `count` 1: it did not know us before."""
@@ -46,21 +69,12 @@ class DriverWatch:
         """Record that the carrier or its number of lanes changed."""
         self._source.tell(TraceEvent.CARRIER_CHANGED, now, carrier=carrier, count=lanes)
 
-    def _arm(self) -> None:
-        loop = asyncio.get_running_loop()
-        due_s = loop.time() + SAMPLE_S
-        self._timer = loop.call_at(due_s, self._sample, due_s)
-
-    def _sample(self, due_s: float) -> None:
-        lag_us = round((asyncio.get_running_loop().time() - due_s) * 1e6)
-        now = now_us()
-        if lag_us >= LAG_MIN_US:
-            self._source.tell(TraceEvent.LOOP_LAG, now, latency_us=lag_us)
+    def sampled(self, now: int) -> None:
+        """Sample the sockets with every tenth sample of the loop."""
         if self._samples % SOCKETS_EVERY == 0:
             for each in self._sockets():
                 self._sample_socket(each, now)
         self._samples += 1
-        self._arm()
 
     def _sample_socket(self, sock: socket.socket, now: int) -> None:
         info = tcp_info(sock)

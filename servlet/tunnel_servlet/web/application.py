@@ -191,7 +191,8 @@ def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
         table = "[everyone]" if relay.config.is_open else user_table(user)
         text = f"{user} may not be an exit: exit = true is missing under {table} in the relay's configuration"
         raise _Refusal(403, StatusCode.DENIED, text)
-    if is_exit and not role and relay.log_limiter.passes("no_role", user, now_us()):
+    if is_exit and not role and user not in relay.roleless:
+        relay.roleless.add(user)
         text = (
             f"{user} may be an exit, but this endpoint does not say that it is one, so it gets no connections to "
             f"targets; if it is one, update it, or find the proxy that removes the header {_ROLE_HEADER}"

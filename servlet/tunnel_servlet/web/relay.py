@@ -55,6 +55,7 @@ class Relay:
         self.grants = config.grants
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
         self.reloads = Reloads()
+        self.roleless: set[str] = set()  # users that may be exits, about whom the log says that their endpoint is none
         self.is_draining = False
         self.is_ready = False
         self.host = SwitchHost(

@@ -13,6 +13,7 @@ import structlog
 from tunnel import TraceWriter, open_trace
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.stillness import STILL_S, until_still
+from tunnel.traces.watch import LoopWatch
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, require_users
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.admin import create_admin
@@ -50,6 +51,7 @@ class RunningRelay:
         self.relay = self.app[RELAY]
         self._tokens_file = config.tokens_file
         self._watch = FileWatch(files or [], self.reload, partial(self.reload, is_repeat=True))
+        self._loop_watch = None if self._writer is None else LoopWatch(self._writer, config.switch.node)
         self.connections = client_connections(config.limits)
         self._runners: list[RelayRunner] = []
         self._drain: asyncio.Task[None] | None = None
@@ -76,6 +78,8 @@ class RunningRelay:
             admin = RelayRunner(create_admin(self.relay, self.drain), config.limits, admin_connections(), is_admin=True)
             self.admin = await listen(await self._runner(admin), config.admin)
         self._watch.start()
+        if self._loop_watch is not None:
+            self._loop_watch.start()
         for address in self.addresses:
             url = f"{'https' if address.tls else 'http'}://{address}{config.base}"
             _log.info("listening", url=url, open=config.is_open, exit=config.exit)
@@ -96,6 +100,8 @@ class RunningRelay:
     async def close(self) -> None:
         """Stop at once: answer the waiting requests and cut all connections."""
         self._watch.stop()
+        if self._loop_watch is not None:
+            self._loop_watch.close()
         if self._drain is not None:
             self._drain.cancel()
             await asyncio.gather(self._drain, return_exceptions=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.support.logs import limited_logs
 from tests.support.loops import in_loop
 from tunnel.event_loops import new_event_loop
 from tunnel.traces.jsonl import read_trace
+from tunnel.traces.record import TraceEvent
 from tunnel.wire import Attached, PacketType, RejectReason, StatusCode, parse_packets
 from tunnel_servlet.access.grants import GrantTable
 from tunnel_servlet.access.tokens import TokenTable
@@ -239,6 +241,17 @@ async def test_a_trace_is_written(tmp_path: Path) -> None:
     assert file.name.startswith(f"relay-{os.getpid()}-")
     records = read_trace(file)
     assert "ann" in [record.text for record in records if record.node == running.config.switch.node]
+
+
+@in_loop
+async def test_a_late_event_loop_of_the_relay_is_in_its_trace(tmp_path: Path) -> None:
+    async with relay(settings(trace=str(tmp_path))):
+        time.sleep(0.25)  # noqa: ASYNC251 - a busy process; a sample of the loop is due every 0.1 s
+        await asyncio.sleep(0.01)
+    (file,) = tmp_path.iterdir()  # noqa: ASYNC240 - the loop has nothing else to do
+    (late,) = (record for record in read_trace(file) if record.event == TraceEvent.LOOP_LAG)
+    assert late.node == "relay"
+    assert late.latency_us >= 100_000
 
 
 @in_loop
