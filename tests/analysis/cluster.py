@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.analysis.job import SHORT_LIVED
+from tests.analysis.settings import SHORT_LIVED
 
 __all__ = ["WORKERS", "standalone", "submit"]
 

@@ -5,6 +5,7 @@ generated code, which takes longer to compile than it saves.
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,31 +14,22 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.analysis.damage import damaged_directory
+from tests.analysis.diagnosed import Diagnosed, diagnose
 from tests.analysis.ends import ENDS, stream_of, write_ends
 from tests.analysis.exactly_once import Attempts, attempt
 from tests.analysis.proxied import talk_through_faults
+from tests.analysis.settings import SETTINGS
 from tests.analysis.stalls import write_silences
 from tests.analysis.truth import simulate
-from tunnel.analysis import counts, flow, holes, network, tables, timing
+from tunnel.analysis import counts, flow, holes, network, stalls, tables, timing
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.ledger import Intake, Ledger, open_ledger
 from tunnel.analysis.report import render
 from tunnel.analysis.session import make_session
 
-__all__ = ["SETTINGS", "SHORT_LIVED", "Found", "main", "stalls_in"]
+__all__ = ["Found", "main", "stalls_in"]
 
-# These Javas spend most of their time loading Spark's classes, once: so no second compiler, and no check of bytecode
-# that pip installed.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-SETTINGS = {
-    "spark.driver.extraJavaOptions": SHORT_LIVED,
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.default.parallelism": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 ALONE = next(stream_of(ends) for ends in ENDS if ends.name == "sender alone, with repeats")
 
 
@@ -72,6 +64,8 @@ class Found(msgspec.Struct):
     ends_stalls: list[tuple[int, str]]
     alone: Analysis
     """The trace of a sender without the other end."""
+    diagnosed: Diagnosed
+    """Transfers between real processes, each with one trouble."""
 
 
 def stalls_in(events: DataFrame) -> list[tuple[int, str]]:
@@ -90,10 +84,10 @@ def measured(events: DataFrame) -> tuple[list[dict[str, Any]], list[tuple[int, s
     streams = network.stream_table(packets).cache()
     steps = timing.steps_of(table, streams).cache()
     rows = streams.join(timing.receipts_by_stream(steps), "stream", "left").collect()
-    stalls = timing.stalls_of(steps, packets, events, missing).select("stream", "why").collect()
+    found = stalls.stalls_of(steps, table, packets, streams, events, missing).select("stream", "why").collect()
     for each in (table, packets, streams, steps):
         each.unpersist()
-    return [row.asDict() for row in rows], [(row["stream"], row["why"]) for row in stalls]
+    return [row.asDict() for row in rows], [(row["stream"], row["why"]) for row in found]
 
 
 def ingest(session: SparkSession, directory: Path, work: Path) -> tuple[Intake, DataFrame]:
@@ -105,6 +99,8 @@ def ingest(session: SparkSession, directory: Path, work: Path) -> tuple[Intake, 
 
 def main(directory: Path) -> None:
     """Run the whole job."""
+    cases = directory / "cases"
+    subprocess.run([sys.executable, "-m", "loadtests.diagnosis", str(cases)], stdout=subprocess.DEVNULL, check=True)
     run = simulate(directory / "truth", streams=12, bytes_each=600_000)
     expected = damaged_directory(directory / "damaged")
     proxied = talk_through_faults(directory / "proxied")
@@ -126,7 +122,7 @@ def main(directory: Path) -> None:
     _, events = ingest(session, directory / "proxied", directory / "proxied" / "_tables")
     proxied_faults = tables.faults([row.asDict() for row in counts.sums_of(events, None, 0).collect()])
     of_client = counts.details_of(events.where("node like 'faulty-%'"))
-    stalls = stalls_in(events.where("node like 'sender-%' or node like 'receiver-%'"))
+    silences = stalls_in(events.where("node rlike '^(sender|receiver|relay|other relay)-'"))
     proxied_exchanges = tables.exchanges([row.asDict() for row in of_client.collect()])
     attempts = attempt(session, directory / "attempts")
     write_ends(directory / "ends")
@@ -134,6 +130,7 @@ def main(directory: Path) -> None:
     intake, events = ingest(session, directory / "ends", directory / "ends" / "_tables")
     ends, ends_stalls = measured(events)
     alone = analyse(session, events.where(f"node = 'sender-{ALONE}'"), intake)
+    diagnosed = diagnose(session, cases)
     session.stop()
     (directory / "report.html").write_text(render(truth, "truth"))
     (directory / "alone.html").write_text(render(alone, "alone"))
@@ -145,7 +142,7 @@ def main(directory: Path) -> None:
         strikes=run.strikes,
         lost=[(row["stream"], row["sequence"]) for row in lost],
         streams=streams,
-        stalls=stalls,
+        stalls=silences,
         damaged=damaged,
         expected=expected,
         rows_first=rows_first,
@@ -159,6 +156,7 @@ def main(directory: Path) -> None:
         ends=ends,
         ends_stalls=ends_stalls,
         alone=alone,
+        diagnosed=diagnosed,
     )
     (directory / "found.json").write_bytes(msgspec.json.encode(found))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,10 @@ class Silence:
     """Attempts of the packet that arrived."""
     earlier: tuple[int, ...] = (0,)
     """Attempts of the packet that were sent before the silence."""
+    asks: bool = False
+    """The packet before the silence is CONNECT."""
+    lasts_us: int = SILENCE_US
+    """When its writer's trace ends, after the beginning of the silence."""
 
 
 def _acked(**fields: Any) -> Fields:
@@ -50,6 +55,14 @@ def _sent(attempt: int = 0, **fields: Any) -> Fields:
     return (
         {"event": TraceEvent.PACKET_SENT, "packet_type": DATA, "attempt": attempt, "size_bytes": 100} | number | fields
     )
+
+
+def _connect() -> Fields:
+    return {"event": TraceEvent.PACKET_SENT, "packet_type": 1, "size_bytes": 91}
+
+
+def _accepted() -> Fields:
+    return {"event": TraceEvent.PACKET_RECEIVED, "packet_type": 2, "size_bytes": 91}
 
 
 def _pull(event: TraceEvent, time_us: int, **fields: Any) -> Fields:
@@ -64,8 +77,10 @@ def _sampled(time_us: int, count: int) -> Fields:
     return {"event": TraceEvent.SOCKET_SAMPLED, "time_us": time_us, "count": count}
 
 
-def _lag(latency_us: int) -> Fields:
-    return {"event": TraceEvent.LOOP_LAG, "time_us": MIDDLE_US, "latency_us": latency_us}
+def _lag(latency_us: int, late_us: int = 0, whose: str = "sender") -> Fields:
+    """The loop ran again at the end of the silence, or a little later."""
+    event = {"event": TraceEvent.LOOP_LAG, "time_us": END_US + late_us, "latency_us": latency_us}
+    return event if whose == "sender" else event | {"node": whose}
 
 
 _WAITS = {"backlog_bytes": 5_000}
@@ -75,6 +90,12 @@ SILENCES = (
     # this process
     Silence("loop late", "loop_lag", _acked(), meanwhile=(_lag(60_000),)),
     Silence("loop late for less than half of it", "packet_delay", _acked(), meanwhile=(_lag(40_000),)),
+    Silence("lag recorded after what ended it", "loop_lag", _acked(), meanwhile=(_lag(70_000, 5_000),)),
+    Silence("lag mostly after it", "packet_delay", _acked(), meanwhile=(_lag(70_000, 60_000),)),
+    Silence("lag told by two nodes of a process", "packet_delay", _acked(), meanwhile=(_lag(40_000), _lag(40_000))),
+    Silence("peer's loop late", "peer_loop_lag", _acked(), meanwhile=(_lag(60_000, whose="receiver"),)),
+    Silence("relay's loop late", "relay_loop_lag", _acked(), meanwhile=(_lag(60_000, whose="relay"),)),
+    Silence("another relay's loop late", "packet_delay", _acked(), meanwhile=(_lag(60_000, whose="other relay"),)),
     # the carrier
     Silence("relay away", "carrier_http", _acked(), meanwhile=({"event": TraceEvent.DETACHED, "time_us": MIDDLE_US},)),
     Silence("exchange failed", "carrier_http", _acked(), meanwhile=(_exchange(TraceEvent.EXCHANGE_FAILED),)),
@@ -99,7 +120,10 @@ SILENCES = (
     ),
     Silence("pull open", "packet_delay", _acked(), meanwhile=(_pull(TraceEvent.EXCHANGE_SENT, BEGIN_US - 2),)),
     # room
-    Silence("peer's window shut", "flow_control_peer", _acked(), _WAITS | {"window_bytes": 0}),
+    Silence("peer's window full of bytes in flight", "window_small", _acked(), _WAITS | {"window_bytes": 0}),
+    Silence("window smaller than the next packet", "window_small", _acked(), _WAITS | {"window_bytes": 1_000}),
+    Silence("window as large as the next packet", "packet_delay", _acked(), _WAITS | {"window_bytes": 1_024}),
+    Silence("window as large as what waits", "packet_delay", _acked(), {"backlog_bytes": 9, "window_bytes": 9}),
     Silence(
         "window shut, nothing in flight",
         "flow_control_peer",
@@ -107,6 +131,39 @@ SILENCES = (
         _WAITS | {"window_bytes": 0, "in_flight_bytes": 0},
     ),
     Silence("relay's edge reached", "flow_control_relay", _acked(), _WAITS | {"edge_bytes": 0}),
+    Silence("edge smaller than the next packet", "flow_control_relay", _acked(), _WAITS | {"edge_bytes": 1_000}),
+    Silence(
+        "edge smaller than the next repeat",
+        "flow_control_relay",
+        _sent(1, cause=TraceCause.RETRANSMIT_TIMEOUT, size_bytes=5_024),
+        _WAITS | {"edge_bytes": 4_999},
+        received=(1,),
+    ),
+    Silence("edge unknown", "packet_delay", _acked(), _WAITS | {"edge_bytes": -1}),
+    # the handshake
+    Silence("CONNECT repeated", "connecting", _connect(), asks=True),
+    Silence("CONNECT answered late", "connecting", _accepted(), asks=True),
+    Silence(
+        "CONNECT without an answer on a bad path",
+        "carrier_http",
+        _connect(),
+        asks=True,
+        meanwhile=(_exchange(TraceEvent.EXCHANGE_FAILED),),
+    ),
+    # the end of the trace
+    Silence("nothing ever came", "no_answer", {}, {"rto_us": 50_000}, lasts_us=2_000_000),
+    Silence(
+        "window shut to the end",
+        "flow_control_peer",
+        {},
+        _WAITS | {"window_bytes": 0, "in_flight_bytes": 0},
+        lasts_us=2_000_000,
+    ),
+    Silence("CONNECT unanswered to the end", "connecting", {}, asks=True, lasts_us=2_000_000),
+    Silence("nothing under way at the end", "", {}, {"in_flight_bytes": 0}, lasts_us=2_000_000),
+    Silence(
+        "ended in the meantime", "", {"event": TraceEvent.CONNECTION_CLOSED}, {"in_flight_bytes": 0}, lasts_us=2_000_000
+    ),
     # the network
     Silence(
         "acknowledgement late", "ack_delay_or_loss", _sent(1, cause=TraceCause.RETRANSMIT_TIMEOUT), received=(0, 1)
@@ -135,11 +192,16 @@ def stream_of(silence: Silence) -> int:
 
 
 def write_silences(directory: Path) -> None:
-    """Write the traces of all silences to the directory."""
-    with JsonLinesWriter(directory / "silences.jsonl") as trace:
+    """Write the traces of all silences to the directory; each sender is a process of its own."""
+    with JsonLinesWriter(directory / "silences.jsonl") as others, contextlib.ExitStack() as stack:
         for silence in SILENCES:
-            for record in _records(silence):
-                trace(record)
+            stream = stream_of(silence)
+            writers = {
+                name: stack.enter_context(JsonLinesWriter(directory / f"silent-{name}-{stream}.jsonl"))
+                for name in ("sender", "receiver", "relay", "other")
+            }
+            for record in sorted(_records(silence), key=lambda record: record.time_us):
+                writers.get(record.node.split("-")[0].split(" ")[0], others)(record)
 
 
 def _records(silence: Silence) -> Iterator[TraceRecord]:
@@ -156,10 +218,23 @@ def _records(silence: Silence) -> Iterator[TraceRecord]:
     ends: Fields = {"node": sender, "connection": stream, "peer": stream + 1000}
     for attempt in silence.earlier:
         time_us = BEGIN_US - 1000 * (silence.earlier[-1] - attempt)
-        yield TraceRecord(time_us=time_us, **ends, **_sent(attempt, sequence=1), **state)
+        first = (
+            {**_connect(), **state, "in_flight_bytes": 0} if silence.asks else {**_sent(attempt, sequence=1), **state}
+        )
+        yield TraceRecord(time_us=time_us, **ends, **first)
     for fields in silence.meanwhile:
-        yield TraceRecord(node=sender, **fields)
-    yield TraceRecord(time_us=END_US, **ends, **silence.ended_by, **state)
+        node = fields.get("node", "sender")
+        yield TraceRecord(**{**fields, "node": f"{node}-{stream}"})
+    if silence.ended_by:
+        ended_us = BEGIN_US + silence.lasts_us
+        known = {} if silence.ended_by["event"] == TraceEvent.CONNECTION_CLOSED else state
+        known = {} if silence.ended_by.get("packet_type") == 2 else known
+        yield TraceRecord(time_us=ended_us, **ends, **silence.ended_by, **known)
+    # the process lives on
+    yield TraceRecord(time_us=BEGIN_US + silence.lasts_us, node=sender, event=TraceEvent.LANES_UPDATED)
+    yield TraceRecord(
+        time_us=BEGIN_US, node=f"relay-{stream}", event=TraceEvent.ROUTE_BOUND, connection=stream, peer=stream + 1000
+    )
     for attempt in silence.received:
         yield TraceRecord(
             time_us=BEGIN_US + attempt,

@@ -8,10 +8,12 @@ import pytest
 
 from tests.analysis.job import Found
 from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.blame import blames
+from tunnel.analysis.families import FAMILIES
 from tunnel.analysis.report import render
 from tunnel.analysis.svg import Axis, Series, bars, plot
 from tunnel.analysis.verdict import verdict
-from tunnel.analysis.words import STALLS, bits, count, duration, percent, size
+from tunnel.analysis.words import bits, count, duration, percent, size
 from tunnel.traces import TraceLevel
 
 pytestmark = pytest.mark.timeout(1600)
@@ -54,7 +56,7 @@ def test_every_section_states_its_question(job_directory: Path) -> None:
     text = (job_directory / "report.html").read_text()
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     assert titles == [
-        "Throughput", "Stalls", "Retransmissions", "Needless retransmissions", "Losses and order",
+        "Throughput", "Limits", "Stalls", "Retransmissions", "Needless retransmissions", "Losses and order",
         "Round trips and timers", "The worst streams", "Exchanges and batches", "The trace itself",
     ]  # fmt: skip
     assert text.count('<p class="what">') == len(titles)
@@ -62,11 +64,11 @@ def test_every_section_states_its_question(job_directory: Path) -> None:
 
 def test_the_verdict_names_the_first_cause(found: Found) -> None:
     sentences = verdict(found.truth)
-    first = found.truth.stalls[0]["why"]
-    assert STALLS[first][0] in sentences[0]
-    assert "in bursts" in sentences[1]
-    assert "Every packet arrived in the end" in sentences[1]
-    assert "needless" in sentences[2]
+    assert FAMILIES[blames(found.truth)[0].family].title in sentences[0]
+    text = " ".join(sentences)
+    assert "in bursts" in text
+    assert "Every packet arrived in the end" in text
+    assert "needless" in text
 
 
 def test_a_trace_without_packets_gives_a_page() -> None:
@@ -83,13 +85,62 @@ def streams(**changes: int) -> dict[str, int]:
 
 
 def test_the_verdict_on_a_run_without_faults_says_so() -> None:
-    assert verdict(Analysis(totals=streams())) == [
+    assert verdict(Analysis(totals=streams(), limits={"carrier_full": 3_000, "idle": 1_000})) == [
         (
-            "Stalls did not limit goodput: senders were stalled for only 0.0 % of their time. "
-            "Goodput was limited by how much the applications wrote, and by the rate of the path."
+            "The main limit of goodput was: the rate of the path (bytes waited, all windows were open, and the carrier "
+            "took as much as the path let through). It took 75 % of the senders' time: 3 ms. The second was: the "
+            "application wrote slowly, 25 %. Nothing was wrong with the tunnel; look at the bandwidth of the slowest "
+            "hop, and at the processors of both ends and the relay."
         ),
         "No transmission was lost.",
     ]
+
+
+def test_a_trace_of_no_time_has_no_limit() -> None:
+    assert verdict(Analysis(totals=streams()))[0].startswith("The trace is too short")
+
+
+def test_four_classes_of_loss_are_one_cause() -> None:
+    stalls = [{"why": "packet_delay", "us": 300, "stalls": 1, "streams": 1}]
+    stalls += [
+        {"why": why, "us": 100, "stalls": 1, "streams": 1}
+        for why in ("loss", "double_retransmission", "tail_retransmission", "ack_delay_or_loss")
+    ]
+    found = blames(Analysis(totals=streams(), stalls=stalls))
+    assert [(blame.family, blame.us) for blame in found] == [("loss", 400), ("delay", 300)]
+
+
+def exchange(event: str, n: int, status: int = 0) -> dict[str, object]:
+    return {"kind": "push", "event": event, "status": status, "n": n}
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "words"),
+    [
+        ([exchange("exchange_sent", 500), exchange("exchange_answered", 1, 413)], "client_max_body_size"),
+        ([exchange("exchange_sent", 100), exchange("exchange_answered", 15, 503)], "Status 503"),
+        ([exchange("exchange_sent", 10), exchange("exchange_failed", 10)], "Requests had no answer"),
+    ],
+)
+def test_failed_exchanges_count_where_nothing_else_did(exchanges: list[dict[str, object]], words: str) -> None:
+    for limits in ({"carrier_full": 1_000}, {"idle": 1_000}):
+        sentences = verdict(Analysis(totals=streams(), limits=limits, exchanges=exchanges))
+        assert words in " ".join(sentences)
+    assert words in verdict(Analysis(totals=streams(), limits={"carrier_full": 1_000}, exchanges=exchanges))[0]
+
+
+def test_a_relay_that_never_answered_is_the_verdict_of_a_trace_without_packets() -> None:
+    sentences = verdict(Analysis(exchanges=[exchange("exchange_sent", 5), exchange("exchange_failed", 5)], absences=1))
+    assert sentences[0].startswith("5 of 5 requests failed (100.0 %; no answer: 5).")
+    assert "lost their relay" in sentences[0]
+    assert "look at whether the relay ran" in sentences[0]
+
+
+def test_a_few_failed_exchanges_are_not_of_note() -> None:
+    exchanges = [exchange("exchange_sent", 1000), exchange("exchange_answered", 1, 503)]
+    sentences = verdict(Analysis(totals=streams(), limits={"carrier_full": 1_000}, exchanges=exchanges))
+    assert "the rate of the path" in sentences[0]
+    assert "503" not in " ".join(sentences)
 
 
 def test_the_trace_of_one_end_proves_no_loss() -> None:

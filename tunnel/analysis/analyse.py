@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tunnel.analysis import counts, flow, holes, network, tables, timing
+from tunnel.analysis import counts, flow, holes, limits, network, stalls, tables, timing
 from tunnel.analysis.ledger import Intake
 
 __all__ = ["Analysis", "analyse"]
@@ -39,6 +39,8 @@ class Analysis(msgspec.Struct):
     retransmissions: Rows = []
     goodput: Rows = []
     exchanges: Rows = []
+    absences: int = 0
+    """How often an endpoint lost its relay."""
     batches: Rows = []
     moved: Rows = []
     faults: Rows = []
@@ -56,6 +58,8 @@ class Analysis(msgspec.Struct):
     trip_values: Rows = []
     trips_over_time: Rows = []
     timers: Rows = []
+    limits: dict[str, Any] = {}
+    """The time of all streams in which no sender was stalled, by limit, and the largest window."""
     stalls: Rows = []
     longest_stalls: Rows = []
     worst: Rows = []
@@ -141,6 +145,7 @@ def _health(result: Analysis, events: DataFrame, intake: Intake) -> bool:
 def _counts(result: Analysis, session: SparkSession, events: DataFrame) -> None:
     details = _rows(counts.details_of(events))
     result.exchanges = tables.exchanges(details)
+    result.absences = tables.absences(details)
     result.batches = tables.batches(details)
     result.timers = tables.timers(details)
     attached = tables.relays_of(details)
@@ -160,27 +165,8 @@ def _relays(session: SparkSession, attached: list[tuple[str, str]]) -> DataFrame
 
 
 def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: DataFrame, relay_dropped: bool) -> None:
-    sums = [
-        "packets", "unique_packets", "bytes", "unique_bytes", "resent_bytes", "payload_bytes", "useful_bytes",
-        "known_bytes", "judged", "judged_repeats", "in_doubt", "received_packets", "duplicates", "lost", "needless",
-        "open_packets", "never_arrived", "reordered", "waited",
-    ]  # fmt: skip
-    transitions = ("n00", "n01", "n10", "n11")
-    totals = _row(
-        streams.agg(
-            F.count("*").alias("streams"),
-            F.count_if(F.col("both_ends")).alias("both_ends"),
-            F.count_if(~F.col("both_ends")).alias("one_end"),
-            F.count_if(F.col("both_ends").isNull()).alias("unknown_ends"),
-            *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in sums],
-            F.max("attempts_max").alias("attempts_max"),
-            F.max("late_us_max").alias("late_us_max"),
-            F.max("hol_us_p99").alias("hol_us_p99_max"),
-            F.coalesce(F.sum("duration_us"), F.lit(0)).alias("duration_us"),
-            *[F.sum(F.when(F.col("both_ends"), F.col(name))).alias(name) for name in transitions],
-        )
-    )
-    result.gilbert = tables.fitted({name: totals.pop(name) for name in transitions})
+    totals = _row(network.totals_of(streams))
+    result.gilbert = tables.fitted({name: totals.pop(name) for name in network.TRANSITIONS})
     result.totals = totals
     # Even an empty table costs a query, so skip those that are known to be empty.
     if totals["lost"]:
@@ -205,10 +191,11 @@ def _timing(
     result.trips_over_time = tables.trips_over_time(times)
     result.trip_values = tables.trip_values(_rows(timing.trip_classes(samples)))
     result.totals["busy_us"] = _row(timing.busy_us(steps))["us"]
-    stalls = timing.stalls_of(steps, ordered, events, missing).persist(StorageLevel.MEMORY_AND_DISK)
-    result.stalls = _rows(timing.stalls_by_cause(stalls))
-    result.longest_stalls = _rows(timing.longest(stalls, STALLS_LISTED))
-    by_stream = stalls.groupBy("stream").agg(
+    result.limits = _row(limits.limits_of(steps, streams, F.lit(result.totals["payload_most"])))
+    found = stalls.stalls_of(steps, table, ordered, streams, events, missing).persist(StorageLevel.MEMORY_AND_DISK)
+    result.stalls = _rows(stalls.stalls_by_cause(found))
+    result.longest_stalls = _rows(stalls.longest(found, STALLS_LISTED))
+    by_stream = found.groupBy("stream").agg(
         F.count("*").alias("stalls"), F.sum("gap_us").alias("stalled_us"), F.mode("why").alias("stalled_by")
     )
     worst = streams.join(by_stream, "stream", "left").join(receipts, "stream", "left")
@@ -219,7 +206,7 @@ def _timing(
     for row in result.worst:
         for name in ("receipts", "backoff_max"):  # 0 if the stream sent packets, None if its sender was not traced
             row[name] = row[name] or (0 if row["packets"] else None)
-    stalls.unpersist()
+    found.unpersist()
     steps.unpersist()
 
 

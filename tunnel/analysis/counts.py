@@ -33,22 +33,25 @@ def file_health(events: DataFrame) -> DataFrame:
     )
 
 
-def details_of(events: DataFrame) -> DataFrame:
+def details_of(events: DataFrame, *by: str) -> DataFrame:
     """Count the events that are rare enough for latency percentiles; the column `of` tells them apart.
 
-    They are exchanges (by kind, event and status), batches (by carrier and event), timers that fired (by name), and
-    attachments (by node and relay, with the time of the last one).
+    They are exchanges (by kind, event and status), batches (by carrier and event), timers that fired (by name),
+    attachments (by node and relay, with the time of the last one), and the times at which an endpoint lost its relay.
+    `by` are further columns that tell groups apart.
     """
     at, text = F.col("event"), F.col("text")
     is_exchange = (F.col("version") == 1) & at.startswith("exchange_")
     is_batch = at.isin(TraceEvent.BATCH_RECEIPTED.value, TraceEvent.BATCH_GIVEN_UP.value)
     is_timer = (at == TraceEvent.TIMER_UPDATED.value) & (F.col("cause") == "expired")
     is_attached = (at == TraceEvent.ATTACHED.value) & (text != "")
+    is_detached = (at == TraceEvent.DETACHED.value) & (F.col("reason") == "")  # a relay gives a reason
     of = F.when(is_exchange, "exchange").when(is_batch, "batch").when(is_timer, "timer").when(is_attached, "attached")
+    of = of.when(is_detached, "detached")
     # One record names all timers that fired together.
     names = F.when(is_timer, F.split(text, " ")).otherwise(F.array(F.when(~is_batch, text).otherwise(F.lit(""))))
     return (
-        events.where(is_exchange | is_batch | is_timer | is_attached)
+        events.where(is_exchange | is_batch | is_timer | is_attached | is_detached)
         .select(
             of.alias("of"),
             F.explode(names).alias("name"),
@@ -58,8 +61,9 @@ def details_of(events: DataFrame) -> DataFrame:
             "size_bytes",
             "latency_us",
             "time_us",
+            *by,
         )
-        .groupBy("of", "name", "event", "status", "where")
+        .groupBy(*by, "of", "name", "event", "status", "where")
         .agg(
             F.count("*").alias("n"),
             F.sum("size_bytes").alias("bytes"),

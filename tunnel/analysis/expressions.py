@@ -5,10 +5,10 @@ from pyspark.sql import functions as F
 
 from tunnel.traces.record import TraceEvent, TraceReason
 
-__all__ = ["DATA", "SEQUENCED", "dropped_at_relay", "percentiles"]
+__all__ = ["CLOSE", "DATA", "FINISH", "SEQUENCED", "dropped_at_relay", "percentiles"]
 
-DATA, _CLOSE, _OPTION, _FINISH = 4, 5, 10, 13  # PROTOCOL 1.5
-SEQUENCED = (DATA, _CLOSE, _OPTION, _FINISH)  # packet types with a sequence number, except the two of the handshake
+DATA, CLOSE, _OPTION, FINISH = 4, 5, 10, 13  # PROTOCOL 1.5
+SEQUENCED = (DATA, CLOSE, _OPTION, FINISH)  # packet types with a sequence number, except the two of the handshake
 _ACCURACY = 1000  # of percentiles: an error of at most 1/1000
 
 

@@ -1,6 +1,7 @@
 """The key figures, which the report shows first. A figure that the trace does not tell is shown as a dash."""
 
 from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.blame import lived_us
 from tunnel.analysis.words import bits, count, duration, percent
 
 __all__ = ["key_figures"]
@@ -84,8 +85,8 @@ def _times(of: Analysis) -> list[Figure]:
         ("Jitter", duration(of.trips.get("jitter_us")), "mean difference between one round trip and the next"),
         (
             "Stalled",
-            percent(_ratio(stalled, of.totals["duration_us"])),
-            "share of the time of all streams in which the sender was silent although it had work to do",
+            percent(_ratio(stalled, lived_us(of))),
+            "share of the time of all senders in which they were silent although they had work to do",
         ),
     ]
 

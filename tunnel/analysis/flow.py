@@ -12,8 +12,12 @@ from tunnel.traces.record import TraceCause, TraceEvent
 
 __all__ = [
     "ACKED",
+    "ANSWERED",
+    "ASKED",
+    "ENDED",
     "RECEIVED",
     "RECOVERED",
+    "ROUTED",
     "SENT",
     "SPURIOUS",
     "cause_of",
@@ -24,6 +28,7 @@ __all__ = [
 ]
 
 SENT, RECEIVED, ACKED, RECOVERED, SPURIOUS = range(1, 6)
+ASKED, ANSWERED, ENDED, ROUTED = range(6, 10)  # of the connection as a whole, so without a number of a packet
 
 _KINDS = {
     TraceEvent.PACKET_SENT: SENT,
@@ -32,6 +37,7 @@ _KINDS = {
     TraceEvent.PACKET_RECOVERED: RECOVERED,
     TraceEvent.SPURIOUS_RETRANSMIT: SPURIOUS,
 }
+_CONNECT, _ACCEPTED, _REJECTED = 1, 2, 3  # PROTOCOL 1.5
 _CAUSES = tuple(cause.value for cause in TraceCause)
 _HALF = 1 << 31
 _ROUND = 1 << 32
@@ -40,13 +46,27 @@ HEADER_BYTES = 24
 
 
 def flow_of(events: DataFrame) -> DataFrame:
-    """Return the events of numbered packets at the sender and the receiver, partitioned by stream."""
+    """Return the events of numbered packets at the sender and the receiver, partitioned by stream.
+
+    Further rows tell what happened to the whole connection: its initiator asked for it (CONNECT) and was answered, the
+    relay bound its route, and it ended. The end belongs to the stream that this node sent.
+    """
+    at, packet = F.col("event"), F.col("packet_type")
     kind = F.lit(None)
     for event, number in _KINDS.items():
-        kind = F.when(F.col("event") == event.value, number).otherwise(kind)
-    is_sequenced = F.col("packet_type").isin(*SEQUENCED) | (F.col("event") == TraceEvent.PACKETS_ACKED.value)
-    wanted = events.where((F.col("version") == 1) & F.col("event").isin(*[e.value for e in _KINDS]) & is_sequenced)
-    by_sender = F.col("event") != TraceEvent.PACKET_RECEIVED.value
+        kind = F.when(at == event.value, number).otherwise(kind)
+    is_sequenced = packet.isin(*SEQUENCED) | (at == TraceEvent.PACKETS_ACKED.value)
+    by_relay = F.col("rto_us") == 0  # endpoints record the resumed route, too, with the state of their timers
+    kind = (
+        F.when(is_sequenced, kind)
+        .when((at == TraceEvent.PACKET_SENT.value) & (packet == _CONNECT), ASKED)
+        .when((at == TraceEvent.PACKET_RECEIVED.value) & packet.isin(_ACCEPTED, _REJECTED), ANSWERED)
+        .when(at == TraceEvent.CONNECTION_CLOSED.value, ENDED)
+        .when((at == TraceEvent.ROUTE_BOUND.value) | (by_relay & (at == TraceEvent.ROUTE_RESUMED.value)), ROUTED)
+    )
+    known = [*_KINDS, TraceEvent.CONNECTION_CLOSED, TraceEvent.ROUTE_BOUND, TraceEvent.ROUTE_RESUMED]
+    wanted = events.where((F.col("version") == 1) & at.isin(*[e.value for e in known]) & kind.isNotNull())
+    by_sender = kind != RECEIVED
     return wanted.select(
         F.when(by_sender, F.col("connection")).otherwise(F.col("peer")).alias("stream"),
         F.when(by_sender, F.col("peer")).otherwise(F.col("connection")).alias("other"),
@@ -93,29 +113,33 @@ def packets_of(flow: DataFrame, holes: DataFrame | None = None) -> DataFrame:
         return F.when(F.col("kind") == kind, value)
 
     bit = F.expr("shiftleft(1L, cast(attempt as int))")
-    packets = flow.groupBy("stream", "sequence").agg(
-        F.max("other").alias("other"),
-        F.max(of(SENT, F.xxhash64("node"))).alias("sender"),
-        F.max(of(RECEIVED, F.col("writer"))).alias("receiver"),
-        F.max(F.when(F.col("kind") <= RECEIVED, F.col("size"))).alias("size"),
-        F.max(F.when((F.col("kind") <= RECEIVED) & (F.col("type") == DATA), F.col("size") - HEADER_BYTES)).alias(
-            "payload"
-        ),
-        F.min(of(ACKED, F.col("t"))).alias("acked_us"),
-        F.min_by(of(ACKED, F.col("acked")), of(ACKED, F.col("t"))).alias("acked"),
-        F.min(of(SENT, F.col("t"))).alias("sent_us"),
-        F.max(of(SENT, F.col("t"))).alias("resent_us"),
-        F.min(of(RECEIVED, F.col("t"))).alias("received_us"),
-        F.min(of(RECOVERED, F.col("t"))).alias("recovered_us"),
-        F.expr(f"count_if(kind = {SENT})").alias("sent"),
-        F.expr(f"count_if(kind = {RECEIVED})").alias("received"),
-        F.coalesce(F.bit_or(of(SENT, bit)), F.lit(0)).alias("sent_mask"),
-        F.coalesce(F.bit_or(of(RECEIVED, bit)), F.lit(0)).alias("received_mask"),
-        F.coalesce(F.bit_or(of(SPURIOUS, bit)), F.lit(0)).alias("verdict_mask"),
-        F.max(of(SENT, F.when(F.col("attempt") == 1, _number_of(F.col("cause"))))).alias("cause"),
-        F.max(of(SENT, F.when(F.col("attempt") == 0, F.col("batch")))).alias("batch"),
+    packets = (
+        flow.where(F.col("kind") <= SPURIOUS)
+        .groupBy("stream", "sequence")
+        .agg(
+            F.max("other").alias("other"),
+            F.max(of(SENT, F.xxhash64("node"))).alias("sender"),
+            F.max(of(RECEIVED, F.col("writer"))).alias("receiver"),
+            F.max(F.when(F.col("kind") <= RECEIVED, F.col("size"))).alias("size"),
+            F.max(F.when((F.col("kind") <= RECEIVED) & (F.col("type") == DATA), F.col("size") - HEADER_BYTES)).alias(
+                "payload"
+            ),
+            F.min(of(ACKED, F.col("t"))).alias("acked_us"),
+            F.min_by(of(ACKED, F.col("acked")), of(ACKED, F.col("t"))).alias("acked"),
+            F.min(of(SENT, F.col("t"))).alias("sent_us"),
+            F.max(of(SENT, F.col("t"))).alias("resent_us"),
+            F.min(of(RECEIVED, F.col("t"))).alias("received_us"),
+            F.min(of(RECOVERED, F.col("t"))).alias("recovered_us"),
+            F.expr(f"count_if(kind = {SENT})").alias("sent"),
+            F.expr(f"count_if(kind = {RECEIVED})").alias("received"),
+            F.coalesce(F.bit_or(of(SENT, bit)), F.lit(0)).alias("sent_mask"),
+            F.coalesce(F.bit_or(of(RECEIVED, bit)), F.lit(0)).alias("received_mask"),
+            F.coalesce(F.bit_or(of(SPURIOUS, bit)), F.lit(0)).alias("verdict_mask"),
+            F.max(of(SENT, F.when(F.col("attempt") == 1, _number_of(F.col("cause"))))).alias("cause"),
+            F.max(of(SENT, F.when(F.col("attempt") == 0, F.col("batch")))).alias("batch"),
+        )
     )
-    return _judged(_placed(packets), holes).drop("sent_mask", "lost_mask", "until_us", "receiver")
+    return _judged(_placed(packets), holes).drop("sent_mask", "lost_mask", "until_us")
 
 
 def names_of(flow: DataFrame, streams: list[int]) -> DataFrame:

@@ -7,13 +7,17 @@ from tunnel.analysis.expressions import SEQUENCED, dropped_at_relay, percentiles
 from tunnel.traces.record import TraceEvent
 
 __all__ = [
+    "TRANSITIONS",
     "burst_lengths",
     "in_order",
     "loss_stages",
     "lost_ranges",
     "repairs",
     "stream_table",
+    "totals_of",
 ]
+
+TRANSITIONS = ("n00", "n01", "n10", "n11")
 
 
 def in_order(packets: DataFrame) -> DataFrame:
@@ -65,7 +69,8 @@ def stream_table(ordered: DataFrame) -> DataFrame:
     """Return one row for each stream: counts of sent, repeated, lost, needless and received packets.
 
     It also has the waiting times at the receiver, the round trips, and the transitions between lost and received first
-    attempts. A packet arrived if the receiver recorded it, or if a cumulative acknowledgement says so.
+    attempts. A packet arrived if the receiver recorded it, or if a cumulative acknowledgement says so. `receiver` is
+    the hash of the receiver's writer, and `delay_us` the shortest time to it, by two clocks.
     """
     received, sent = F.col("received") > 0, F.col("sent") > 0
     arrived = received | F.col("proven")
@@ -73,6 +78,8 @@ def stream_table(ordered: DataFrame) -> DataFrame:
     repeats = F.greatest(F.col("sent") - 1, F.lit(0))
     table = ordered.groupBy("stream").agg(
         F.max("other").alias("other"),
+        F.max("receiver").alias("receiver"),
+        F.min(F.col("received_us") - F.col("sent_us")).alias("delay_us"),
         F.max("both_ends").alias("both_ends"),
         F.min("sent_us").alias("begin_us"),
         (F.max("resent_us") - F.min("sent_us")).alias("duration_us"),
@@ -124,6 +131,28 @@ def _transitions() -> list[Column]:
             counted = (F.col("lost_before") == before) & (F.col("lost_first") == now) & ~F.col("is_open")
             columns.append(F.count_if(counted & (F.col("sent") > 0)).alias(f"n{before}{now}"))
     return columns
+
+
+def totals_of(streams: DataFrame, *by: str) -> DataFrame:
+    """Sum up all streams. `by` are further columns that tell groups apart."""
+    sums = [
+        "packets", "unique_packets", "bytes", "unique_bytes", "resent_bytes", "payload_bytes", "useful_bytes",
+        "known_bytes", "judged", "judged_repeats", "in_doubt", "received_packets", "duplicates", "lost", "needless",
+        "open_packets", "never_arrived", "reordered", "waited",
+    ]  # fmt: skip
+    return streams.groupBy(*by).agg(
+        F.count("*").alias("streams"),
+        F.count_if(F.col("both_ends")).alias("both_ends"),
+        F.count_if(~F.col("both_ends")).alias("one_end"),
+        F.count_if(F.col("both_ends").isNull()).alias("unknown_ends"),
+        *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in sums],
+        F.max("payload_bytes").alias("payload_most"),
+        F.max("attempts_max").alias("attempts_max"),
+        F.max("late_us_max").alias("late_us_max"),
+        F.max("hol_us_p99").alias("hol_us_p99_max"),
+        F.coalesce(F.sum("duration_us"), F.lit(0)).alias("duration_us"),
+        *[F.sum(F.when(F.col("both_ends"), F.col(name))).alias(name) for name in TRANSITIONS],
+    )
 
 
 def burst_lengths(ordered: DataFrame) -> DataFrame:

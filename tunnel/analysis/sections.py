@@ -6,7 +6,7 @@ from typing import Any
 
 from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.pieces import Column, Section, figure, pair, table
-from tunnel.analysis.stalls_section import stalls
+from tunnel.analysis.stalls_section import limits, stalls
 from tunnel.analysis.streams_section import worst_streams
 from tunnel.analysis.svg import Axis, Series, bars, plot
 from tunnel.analysis.verdict import unknowns
@@ -350,6 +350,7 @@ def _goodput(of: Analysis) -> Section | None:
 
 ALL: tuple[Callable[[Analysis], Section | None], ...] = (
     _goodput,
+    limits,
     stalls,
     _retransmissions,
     _needless,

@@ -1,14 +1,39 @@
-"""The report's section about stalls: how long senders were stalled, and why."""
+"""The report's sections about what limited the senders, and about stalls: how long they were stalled, and why."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.blame import blames, lived_us
+from tunnel.analysis.families import FAMILIES
 from tunnel.analysis.pieces import Column, Section, figure, table
 from tunnel.analysis.svg import bars
-from tunnel.analysis.words import CAUSES, STALLS, count, duration
+from tunnel.analysis.words import CAUSES, STALLS, count, duration, percent
 
-__all__ = ["stalls"]
+__all__ = ["limits", "stalls"]
+
+
+def limits(of: Analysis) -> Section | None:
+    """Return the section about what kept senders from sending more, or None if no sender was traced."""
+    whole_us = lived_us(of)
+    if not whole_us:
+        return None
+    found = blames(of)
+    marks = [(FAMILIES[one.family].title, float(one.us), percent(one.us / whole_us)) for one in found]
+    causes = table(
+        "What limited the senders.",
+        [
+            Column("cause", lambda row: FAMILIES[row["family"]].title, is_number=False),
+            Column("time", lambda row: duration(row["us"]), "of all senders together"),
+            Column("share", lambda row: percent(row["us"] / whole_us), "all shares together are 100 %"),
+            Column("stalled", lambda row: duration(row["stalled_us"]), "the part of it in stalls"),
+            Column("what it means", lambda row: FAMILIES[row["family"]].meaning, is_number=False),
+            Column("where to look", lambda row: FAMILIES[row["family"]].advice, is_number=False),
+        ],
+        [one._asdict() for one in found],
+    )
+    what = "What kept senders from sending more, stalled or not. Each moment of a sender belongs to one cause."
+    return Section("limits", "Limits", what, figure(bars(marks, tone=1, title="limits"), "Time by cause.") + causes)
 
 
 def stalls(of: Analysis) -> Section | None:
@@ -55,4 +80,6 @@ def stalls(of: Analysis) -> Section | None:
 
 
 def _ended(row: Mapping[str, Any]) -> str:
+    if row["is_open"]:
+        return "the end of the trace"
     return f"repeat: {CAUSES.get(row['cause'], (row['cause'],))[0]}" if row["attempt"] else "progress"

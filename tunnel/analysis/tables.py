@@ -8,6 +8,7 @@ from tunnel.analysis.flow import cause_of
 from tunnel.traces.record import TraceEvent
 
 __all__ = [
+    "absences",
     "batches",
     "exchanges",
     "faults",
@@ -50,6 +51,11 @@ def relays_of(details: Rows) -> list[tuple[str, str]]:
     """Return each endpoint with the relay to which it was attached most recently."""
     attached = sorted((row["last_us"], row["name"], row["where"]) for row in details if row["of"] == "attached")
     return sorted({node: relay for _, relay, node in attached}.items())
+
+
+def absences(details: Rows) -> int:
+    """Return how often an endpoint noticed that its relay did not know it, or could not be reached."""
+    return sum(row["n"] for row in details if row["of"] == "detached")
 
 
 def exchanges(details: Rows) -> Rows:

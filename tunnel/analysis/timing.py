@@ -1,19 +1,16 @@
-"""Round trips, timeouts, busy times and stalls, measured on the sender's own clock."""
+"""Round trips, timeouts and busy times, measured on the sender's own clock."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tunnel.analysis.expressions import percentiles
-from tunnel.analysis.flow import ACKED, SENT
-from tunnel.traces.record import TraceEvent
+from tunnel.analysis.expressions import CLOSE, FINISH, percentiles
+from tunnel.analysis.flow import ACKED, ANSWERED, ASKED, ENDED, SENT
+from tunnel.analysis.limits import LIMITS, limit_before
 
 __all__ = [
     "busy_us",
-    "longest",
     "receipts_by_stream",
     "samples_of",
-    "stalls_by_cause",
-    "stalls_of",
     "steps_of",
     "trip_classes",
     "trips_over_time",
@@ -22,28 +19,54 @@ __all__ = [
 _SHARES = (0.5, 0.95, 0.99)
 STALL_MIN_US = 1_000
 BUCKET_US = 10_000_000
+PATIENCE_US = 500_000  # with the answer to a CONNECT, before a round trip is known
 ACK_DELAY_US = 25_000  # PROTOCOL 4.3: the longest time for which a receiver delays an acknowledgement
 
 
 def steps_of(flow: DataFrame, streams: DataFrame) -> DataFrame:
     """Return the steps of each stream's sender, in the order of its clock, with the state before each step.
 
-    A step is a packet sent or acknowledged. Only those steps are returned that measured a round trip, ended a stall
-    (`is_stall`), found the timeout doubled, or changed whether the sender was busy: whether it had bytes in flight or
-    waiting (`turn`: 1 if a busy time begins, -1 if one ends).
+    A step is a packet sent or acknowledged, a CONNECT or its answer, or the end of the connection. Only those steps are
+    returned that measured a round trip, ended a stall (`is_stall`), found the timeout doubled, changed whether the
+    sender was busy (`turn`: 1 if a busy time begins, -1 if one ends), or are the last of their stream (`is_last`).
+    A sender is busy while it has bytes in flight or waiting, or a CONNECT without an answer.
 
     In a stall, a busy sender was silent for longer than STALL_MIN_US and than the lower of two times. One is two round
     trips and the delay of acknowledgements. The other is the timeout, which runs from the receipt, and so ends later
     by the time from sending to receipt. `streams` has the median round trip of each stream (`trip_us_p50`).
+
+    Each time between two steps is either a stall or belongs to one of `limits.LIMITS`. The columns of these names are
+    the sums of such times up to the step.
     """
-    stream = Window.partitionBy("stream").orderBy("t", "kind", "sequence")
-    before = ("t", "in_flight_bytes", "backlog_bytes", "window_bytes", "edge_bytes", "srtt_us", "rto_us")
-    steps = flow.where(F.col("kind").isin(SENT, ACKED))
+    # what came is handled before anything is sent, at the same microsecond of the sender's clock
+    stream = Window.partitionBy("stream").orderBy("t", F.col("kind").isin(SENT, ASKED), "kind", "sequence")
+    so_far = stream.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    earlier = stream.rowsBetween(Window.unboundedPreceding, -1)
+    state = ("in_flight_bytes", "backlog_bytes", "window_bytes", "edge_bytes", "srtt_us", "rto_us")
+    steps = flow.where(F.col("kind").isin(SENT, ACKED, ASKED, ANSWERED, ENDED))
+    has_state = F.col("kind") != ANSWERED  # its record tells nothing of the sender
+    asks = F.when(F.col("kind") == ASKED, 1).when(F.col("kind").isin(ANSWERED, ENDED), 0)
+    ends = (F.col("kind") == SENT) & F.col("type").isin(CLOSE, FINISH)
+    # an acknowledgement tells the window; before the first one, it is the sender's own guess
+    granted = F.when(F.col("kind") == ACKED, F.col("window_bytes") + F.col("in_flight_bytes"))
     last_sample = F.last(F.when(F.col("rtt_us") > 0, F.col("rtt_us")), ignorenulls=True)
-    so_far = stream.rowsBetween(Window.unboundedPreceding, -1)
+
+    def last(value: Column, *, now: bool = False) -> Column:
+        return F.last(value, ignorenulls=True).over(so_far if now else earlier)
+
     steps = steps.withColumns(
-        {f"{name}_before": F.lag(name).over(stream) for name in before}
-        | {"rtt_before": last_sample.over(so_far), "is_last": F.lead("t").over(stream).isNull()}
+        {f"{name}_before": last(F.when(has_state, F.col(name))) for name in state}
+        | {f"{name}_now": last(F.when(has_state, F.col(name)), now=True) for name in state[:2]}
+        | {
+            "t_before": F.lag("t").over(stream),
+            "rtt_before": last_sample.over(earlier),
+            "asked_before": F.coalesce(last(asks), F.lit(0)),
+            "asked_now": F.coalesce(last(asks, now=True), F.lit(0)),
+            "ended_before": F.coalesce(F.max(ends.cast("int")).over(earlier), F.lit(0)),
+            "granted_before": last(granted),
+            "granted_most": F.max(granted).over(earlier),
+            "is_last": F.lead("t").over(stream).isNull(),
+        }
     )
     steps = steps.join(streams.select("stream", F.col("trip_us_p50").alias("trip_us")), "stream", "left")
     gap = F.col("t") - F.col("t_before")
@@ -51,14 +74,20 @@ def steps_of(flow: DataFrame, streams: DataFrame) -> DataFrame:
     trip = F.greatest(smoothed, F.col("trip_us"))
     timeout = F.col("rto_us_before") + F.coalesce(trip - smoothed, F.lit(0))
     patience = F.least(2 * trip + ACK_DELAY_US, timeout)
-    busy = (F.col("in_flight_bytes_before") > 0) | (F.col("backlog_bytes_before") > 0)
+    asked = F.col("asked_before") > 0
+    patience = F.when(asked, F.coalesce(patience, F.lit(PATIENCE_US))).otherwise(patience)
+    busy = (F.col("in_flight_bytes_before") > 0) | (F.col("backlog_bytes_before") > 0) | asked
     is_stall = F.coalesce(busy & (gap > patience) & (gap > STALL_MIN_US), F.lit(False))
     was_busy = F.coalesce(busy, F.lit(False)).cast("int")
-    is_busy = ((F.col("in_flight_bytes") > 0) | (F.col("backlog_bytes") > 0)) & ~F.col("is_last")
+    is_busy = (F.col("in_flight_bytes_now") > 0) | (F.col("backlog_bytes_now") > 0) | (F.col("asked_now") > 0)
+    steps = steps.withColumns(
+        {"is_stall": is_stall, "turn": (is_busy & ~F.col("is_last")).cast("int") - was_busy}
+    ).withColumn("limit", F.when(~F.col("is_stall"), limit_before()))
+    sums = {name: F.sum(F.when(F.col("limit") == name, gap)).over(so_far) for name in LIMITS}
     return (
-        steps.withColumns({"is_stall": is_stall, "turn": is_busy.cast("int") - was_busy})
-        .drop("trip_us", "is_last")
-        .where("is_stall or rtt_us > 0 or backoff > 0 or turn != 0")
+        steps.withColumns(sums)
+        .drop("trip_us", "limit")
+        .where("is_stall or rtt_us > 0 or backoff > 0 or turn != 0 or is_last")
     )
 
 
@@ -124,174 +153,4 @@ def trips_over_time(samples: DataFrame, begin_us: int, bucket_us: int = BUCKET_U
         F.avg(F.abs(F.col("us") - F.col("us_before"))).alias("jitter_us"),
         percentiles("rto_us", 0.5).alias("rto"),
         percentiles(F.col("rto_us") / F.col("us"), 0.5, 0.99).alias("rto_over_us"),
-    )
-
-
-# stalls
-
-
-def stalls_of(steps: DataFrame, packets: DataFrame, events: DataFrame, holes: DataFrame | None = None) -> DataFrame:
-    """Return the stalls, each with the step that ended it, the events at its node meanwhile, and its cause (`why`).
-
-    A silence in which the sender's writer lost records (`holes`, of `holes.table_of`) is not counted: it may be none.
-    """
-    gap = F.col("t") - F.col("t_before")
-    candidates = (
-        steps.where("is_stall")
-        .withColumns({"gap_us": gap, "end_us": F.col("t"), "start_us": F.col("t_before")})
-        .select(
-            "stream",
-            "node",
-            "writer",
-            "kind",
-            "sequence",
-            "attempt",
-            "cause",
-            "carrier",
-            "start_us",
-            "end_us",
-            "gap_us",
-            "in_flight_bytes_before",
-            "backlog_bytes_before",
-            "window_bytes_before",
-            "edge_bytes_before",
-            "srtt_us_before",
-            "rto_us_before",
-        )
-        .withColumn("stall", F.xxhash64("stream", "end_us", "sequence", "attempt", "kind"))
-    )
-    if holes is not None:
-        in_hole = F.exists("holes", lambda hole: (hole["begin"] < F.col("end_us")) & (hole["end"] > F.col("start_us")))
-        candidates = candidates.join(F.broadcast(holes.drop("until_us")), "writer", "left")
-        candidates = candidates.where(~F.coalesce(in_hole, F.lit(False))).drop("holes")
-    needless = packets.where("needless > 0").select("stream", "sequence", F.lit(True).alias("was_needless"))
-    circumstances = _circumstances(candidates, events)
-    known = candidates.join(circumstances, "stall", "left").join(needless, ["stream", "sequence"], "left")
-    return known.withColumn("why", _cause()).drop("stall", "writer")
-
-
-def _circumstances(stalls: DataFrame, events: DataFrame) -> DataFrame:
-    """Return what happened at the node of each stall while it lasted.
-
-    That is: loop lag, failed exchanges, retransmissions by the carrier's own TCP, absence from the relay, and the time
-    in which no pull was open. One ordered pass over the events of each node computes running sums; the difference of a
-    sum between the end and the start of a stall is what happened during it.
-    """
-    at = F.col("event")
-    is_pull = F.col("text") == "pull"
-    opened = at.isin(TraceEvent.EXCHANGE_SENT.value, TraceEvent.EXCHANGE_REPEATED.value) & is_pull
-    ended = is_pull & at.isin(
-        TraceEvent.EXCHANGE_ANSWERED.value, TraceEvent.EXCHANGE_FAILED.value, TraceEvent.EXCHANGE_ABANDONED.value
-    )
-    failed = (
-        (at == TraceEvent.EXCHANGE_FAILED.value)
-        | (at == TraceEvent.EXCHANGE_REPEATED.value)
-        | ((at == TraceEvent.EXCHANGE_ANSWERED.value) & (F.col("status") != 200))
-    )
-    absent = at == TraceEvent.DETACHED.value
-    lag = at == TraceEvent.LOOP_LAG.value
-    sampled = at == TraceEvent.SOCKET_SAMPLED.value
-    marks = events.where((F.col("version") == 1) & (opened | ended | failed | absent | lag | sampled)).select(
-        "node",
-        F.col("time_us").alias("t"),
-        F.lit(None).cast("long").alias("stall"),
-        F.when(opened, 1).when(ended, -1).otherwise(0).alias("pulls"),
-        F.when(lag, F.col("latency_us")).otherwise(0).alias("lag_us"),
-        failed.cast("int").alias("failures"),
-        absent.cast("int").alias("absences"),
-        F.when(sampled, F.col("count")).alias("tcp"),
-    )
-    nothing = [F.lit(0).alias(name) for name in ("pulls", "lag_us", "failures", "absences")]
-    edges = stalls.select(
-        "node", F.explode(F.array("start_us", "end_us")).alias("t"), "stall", *nothing, F.lit(None).alias("tcp")
-    )
-    node = Window.partitionBy("node").orderBy("t", F.col("stall").asc_nulls_first())
-    so_far = node.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    rows = marks.unionByName(edges).withColumns(
-        {
-            "open_pulls": F.sum("pulls").over(so_far),
-            "before_us": F.lag("t").over(node),
-            "ever_pulled": F.max(F.abs("pulls")).over(so_far),
-            **{f"{name}_sum": F.sum(name).over(so_far) for name in ("lag_us", "failures", "absences")},
-            "tcp_last": F.last("tcp", ignorenulls=True).over(so_far),
-        }
-    )
-    idle = F.when(F.lag(F.col("open_pulls")).over(node) <= 0, F.col("t") - F.col("before_us")).otherwise(0)
-    rows = rows.withColumn("idle", idle).withColumn("idle_sum", F.sum("idle").over(so_far))
-    rows = rows.where(F.col("stall").isNotNull())
-    names = {
-        "lag_us": "lag_us_sum",
-        "failures": "failures_sum",
-        "absences": "absences_sum",
-        "no_pull_us": "idle_sum",
-        "tcp_retransmits": "tcp_last",
-    }
-    return rows.groupBy("stall").agg(
-        *[(F.max(column) - F.min(column)).alias(name) for name, column in names.items()],
-        F.max("ever_pulled").alias("ever_pulled"),
-    )
-
-
-def _cause() -> Column:
-    """Return the cause of a stall: the first that fits. docs/ANALYSIS.md explains the names."""
-    gap = F.col("gap_us")
-    resent = (F.col("kind") == SENT) & (F.col("attempt") > 0)
-    waits = F.col("backlog_bytes_before") > 0
-    in_flight = F.col("in_flight_bytes_before") > 0
-    return (
-        F.when(F.col("lag_us") * 2 > gap, "loop_lag")
-        .when(F.col("absences") > 0, "carrier_http")
-        .when(resent & F.col("cause").isin("batch_given_up", "route_resumed"), "carrier_http")
-        .when(F.col("failures") > 0, "carrier_http")
-        .when(F.col("tcp_retransmits") > 0, "carrier_tcp")
-        .when((F.col("ever_pulled") > 0) & (F.col("no_pull_us") * 2 > gap), "no_poll_outstanding")
-        .when(waits & ~in_flight & (F.col("window_bytes_before") == 0), "flow_control_peer")
-        .when(waits & (F.col("window_bytes_before") == 0), "flow_control_peer")
-        .when(waits & (F.col("edge_bytes_before") == 0), "flow_control_relay")
-        .when(resent & F.col("was_needless"), "ack_delay_or_loss")
-        .when(resent & (F.col("attempt") > 1), "double_retransmission")
-        .when(resent & ~waits, "tail_retransmission")
-        .when(resent, "loss")
-        .when(waits & (F.col("kind") == SENT), "carrier_busy")
-        .when(F.col("kind") == ACKED, "packet_delay")
-        .otherwise("application")
-    )
-
-
-def stalls_by_cause(stalls: DataFrame) -> DataFrame:
-    """Return the number and durations of stalls, by cause; the largest total comes first."""
-    return (
-        stalls.groupBy("why")
-        .agg(
-            F.count("*").alias("stalls"),
-            F.sum("gap_us").alias("us"),
-            percentiles("gap_us", 0.5, 0.99).alias("gap"),
-            F.max("gap_us").alias("us_max"),
-            F.countDistinct("stream").alias("streams"),
-        )
-        .select(
-            "why", "stalls", "us", F.col("gap")[0].alias("us_p50"), F.col("gap")[1].alias("us_p99"), "us_max", "streams"
-        )
-        .orderBy(F.desc("us"))
-    )
-
-
-def longest(stalls: DataFrame, limit: int) -> DataFrame:
-    """Return the longest stalls."""
-    return (
-        stalls.select(
-            "stream",
-            "node",
-            "start_us",
-            "gap_us",
-            "why",
-            "cause",
-            "attempt",
-            "lag_us",
-            "failures",
-            "no_pull_us",
-            "tcp_retransmits",
-        )
-        .orderBy(F.desc("gap_us"), "stream", "start_us")
-        .limit(limit)
     )

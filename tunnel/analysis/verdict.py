@@ -3,44 +3,92 @@
 from typing import Any
 
 from tunnel.analysis.analyse import Analysis
-from tunnel.analysis.words import CAUSES, STALLS, count, duration, percent, size
+from tunnel.analysis.blame import Blame, blames, lived_us, trouble_of
+from tunnel.analysis.families import FAMILIES
+from tunnel.analysis.words import CAUSES, count, duration, percent, size
 
 __all__ = ["unknowns", "verdict"]
 
-_SHARE_OF_NOTE = 0.05  # of the total time of all streams
+_SHARE_OF_NOTE = 0.05  # of the senders' time
 _RATE_OF_NOTE = 0.001
+_NO_PACKETS = "The trace has no packets: record with --trace-level packet, or for longer."
+_ADVICE = {
+    0: "Requests had no answer: look at whether the relay ran, and at what drops requests or answers on the way to it; "
+    "tunnel doctor names the hop",
+    407: "Status 407: the proxy wants credentials (--proxy http://USER:PASSWORD@HOST:PORT)",
+    413: "Status 413: a proxy or the relay refuses large bodies, so each request carried little: raise that limit "
+    "(nginx: client_max_body_size)",
+    429: "Status 429: a proxy limits the rate of requests: raise that limit, or use a link instead of poll",
+    500: "Status 500: look at the log of the proxy or relay that answers so",
+    502: "Status 502: a proxy did not reach the next hop: look at its log, and at whether the relay ran",
+    503: "Status 503: a proxy or the relay was overloaded or shutting down: look at its log",
+    504: "Status 504: a proxy did not wait for the answer: raise its read timeout (nginx: proxy_read_timeout)",
+}
 
 
 def verdict(of: Analysis) -> list[str]:
     """Return sentences for the reader of the report, the most important first."""
     if not of.totals or not of.totals.get("streams"):
-        return ["The trace has no packets: record with --trace-level packet, or for longer.", *_trace(of)]
-    return [_limit(of), *_loss(of), *_repeats(of), *_trace(of)]
+        return [*_failures(of, is_main=False), _NO_PACKETS, *_trace(of)]
+    found = blames(of)
+    is_http = bool(found) and found[0].family == "http"
+    return [_limit(of, found), *_failures(of, is_main=is_http), *_loss(of), *_repeats(of), *_trace(of)]
 
 
-def _limit(of: Analysis) -> str:
-    busy_us = of.totals["duration_us"] or 0
+def _limit(of: Analysis, found: list[Blame]) -> str:
+    """Return the main cause, the share of the senders' time that it took, and the place to look at."""
     if not of.totals["packets"]:
         return "The senders of the streams were not traced, so the trace does not tell what limited goodput."
-    stalled_us = sum(row["us"] for row in of.stalls)
-    if not busy_us or stalled_us < _SHARE_OF_NOTE * busy_us:
-        share = percent(stalled_us / busy_us if busy_us else 0.0)
-        return (
-            f"Stalls did not limit goodput: senders were stalled for only {share} of their time. Goodput was limited "
-            "by how much the applications wrote, and by the rate of the path."
-        )
-    first = of.stalls[0]
-    name, meaning = STALLS.get(first["why"], (first["why"], ""))
+    whole_us = lived_us(of)
+    if not found or not whole_us:
+        return "The trace is too short to tell what limited goodput: record for longer."
+    first = found[0]
+    family = FAMILIES[first.family]
     text = (
-        f"The main limit of goodput was: {name} ({meaning}). It caused {percent(first['us'] / stalled_us, 0)} of all "
-        f"stalled time: {duration(first['us'])} (stalls: {count(first['stalls'])}, streams: "
-        f"{count(first['streams'])}). In total, senders were stalled for "
-        f"{percent(stalled_us / busy_us, 0)} of their time."
+        f"The main limit of goodput was: {family.title} ({family.meaning}). It took "
+        f"{percent(first.us / whole_us, 0)} of the senders' time: {duration(first.us)}"
     )
-    if len(of.stalls) > 1:
-        second = of.stalls[1]
-        text += f" The second cause was: {STALLS.get(second['why'], (second['why'],))[0]}, {duration(second['us'])}."
-    return text
+    if first.stalled_us:
+        text += f", of which they were stalled for {duration(first.stalled_us)}"
+    text += "."
+    if len(found) > 1 and found[1].us >= _SHARE_OF_NOTE * whole_us:
+        second = found[1]
+        text += f" The second was: {FAMILIES[second.family].title}, {percent(second.us / whole_us, 0)}."
+    return f"{text} {_advice(of, first.family)}."
+
+
+def _advice(of: Analysis, family: str) -> str:
+    """Return the setting or the place to look at. For exchanges it depends on how they failed."""
+    if family == "http":
+        statuses = trouble_of(of).statuses
+        for status in sorted(statuses, key=lambda status: (-statuses[status], status)):
+            if status in _ADVICE:
+                return _ADVICE[status]
+    if family == "loss" and of.loss_stages:
+        return f"Most packets were lost here: {of.loss_stages[0]['stage']}. {FAMILIES[family].advice}"
+    return FAMILIES[family].advice
+
+
+def _failures(of: Analysis, *, is_main: bool) -> list[str]:
+    """Return what failed on the HTTP path, even if it cost no time that counts."""
+    trouble = trouble_of(of)
+    if not trouble.failed and not trouble.absences:
+        return []
+    if not is_main and not trouble.is_of_note:
+        return []
+    text = ""
+    if trouble.failed:
+        how = [
+            f"{'no answer' if not status else f'status {status}'}: {count(n)}"
+            for status, n in sorted(trouble.statuses.items(), key=lambda item: (-item[1], item[0]))
+        ]
+        text = (
+            f"{count(trouble.failed)} of {count(trouble.requests)} requests failed "
+            f"({percent(min(1.0, trouble.share))}; {', '.join(how[:4])})."
+        )
+    if trouble.absences:
+        text += f" Endpoints lost their relay, or could not reach it: {count(trouble.absences)} times."
+    return [text.strip() if is_main else f"{text.strip()} {_advice(of, 'http')}."]
 
 
 def unknowns(totals: dict[str, Any]) -> list[str]:

@@ -66,10 +66,14 @@ CAUSES = {
 
 STALLS = {
     "loop_lag": ("event loop late", "this process was busy with other work for more than half of the stall"),
+    "peer_loop_lag": ("peer's event loop late", "the process at the other end was busy for more than half of it"),
+    "relay_loop_lag": ("relay's event loop late", "the process of the relay was busy for more than half of it"),
     "carrier_http": ("HTTP path", "meanwhile an exchange failed, was repeated or refused, or the relay was away"),
     "carrier_tcp": ("TCP under the carrier", "meanwhile the carrier's own connection retransmitted"),
     "no_poll_outstanding": ("no poll open", "no request was open at the relay, so nothing could come back"),
-    "flow_control_peer": ("peer's window", "the reader at the other end was slow, and its window was full"),
+    "connecting": ("connecting", "CONNECT was not answered yet"),
+    "flow_control_peer": ("reader", "the application at the other end did not read, and its window was shut"),
+    "window_small": ("window full", "the peer's window was full of bytes in flight"),
     "flow_control_relay": ("relay's edge", "the relay had no room for this route"),
     "ack_delay_or_loss": ("acknowledgement late", "the packet had arrived; its acknowledgement was late or lost"),
     "double_retransmission": ("retransmission lost", "a retransmission was lost, too, and cost another timeout"),
@@ -77,6 +81,7 @@ STALLS = {
     "loss": ("loss", "a packet was lost, and a timer had to detect it"),
     "carrier_busy": ("carrier busy", "bytes waited and windows were open, but the carrier took none"),
     "packet_delay": ("network delay", "everything arrived, but the path was slower than before"),
+    "no_answer": ("no answer", "the trace ended before anything came back"),
     "application": ("application", "the sender had nothing more to send"),
 }
 

@@ -1,0 +1,15 @@
+"""The settings of Spark for tiny data: without generated code, which takes longer to compile than it saves."""
+
+__all__ = ["SETTINGS", "SHORT_LIVED"]
+
+# These Javas spend most of their time loading Spark's classes, once: so no second compiler, and no check of bytecode
+# that pip installed.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+SETTINGS = {
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.default.parallelism": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}

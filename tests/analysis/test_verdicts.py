@@ -1,0 +1,47 @@
+"""The verdicts on transfers between real processes, each with one trouble."""
+
+import pytest
+
+from loadtests.diagnosis.cases import CASES, INVENTED, Case
+from tests.analysis.job import Found
+from tunnel.analysis.blame import blames
+from tunnel.analysis.families import FAMILIES, OF_LIMIT, OF_STALL
+from tunnel.analysis.limits import LIMITS
+from tunnel.analysis.verdict import verdict
+from tunnel.analysis.words import STALLS
+
+pytestmark = pytest.mark.timeout(1600)
+
+
+@pytest.mark.parametrize("case", [*CASES, *INVENTED], ids=lambda case: case.name)
+def test_the_cause_is_named(found: Found, case: Case) -> None:
+    of = found.diagnosed.cases[case.name]
+    sentences = verdict(of)
+    assert blames(of)[0].family == case.cause, (blames(of), sentences)
+    assert FAMILIES[case.cause].title in sentences[0]
+
+
+def test_one_end_alone_proves_no_loss(found: Found) -> None:
+    sentences = verdict(found.diagnosed.cases["one end traced"])
+    assert any("No stream was traced at both ends" in sentence for sentence in sentences)
+    assert not any("were lost (" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("413 above 8 KiB", "client_max_body_size"),
+        ("503 at 15 %", "Status 503"),
+        ("429 at 25 %, Retry-After of 1 s", "Status 429"),
+        ("10 % of requests lost", "Requests had no answer"),
+        ("relay killed", "whether the relay ran"),
+    ],
+)
+def test_the_verdict_ends_with_the_place_to_look_at(found: Found, name: str, words: str) -> None:
+    assert words in verdict(found.diagnosed.cases[name])[0]
+
+
+def test_every_cause_has_a_family() -> None:
+    assert set(OF_STALL) == set(STALLS)
+    assert set(OF_LIMIT) == set(LIMITS)
+    assert {*OF_STALL.values(), *OF_LIMIT.values()} == set(FAMILIES)
