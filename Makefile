@@ -19,7 +19,7 @@ SEED ?= 0
 STRESS ?=
 FIELD ?=
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled bench demo sim-demo stress system-deps bench-deps field-deps test-field clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled bench demo sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -153,6 +153,9 @@ build/field/.stamp: .venv/.python
 	@cd build/field && rm -rf squid-openssl && apt-get download -qq squid-openssl 2>/dev/null \
 	  && dpkg -x squid-openssl_*.deb squid-openssl && rm squid-openssl_*.deb
 	@touch $@
+
+hdfs-deps: setup ## Fetch HDFS's mini cluster of Spark's Hadoop version into build/hdfs, for tests/analysis (needs Java)
+	@$(BIN)/python -m tests.analysis.hdfs
 
 test-field: setup field-deps ## Measure the tunnel through real intermediaries (40 minutes; FIELD='--only caddy --write')
 	$(BIN)/python -m tests.field $(FIELD)

@@ -7,8 +7,8 @@ import msgspec
 import zstandard
 
 from tunnel.traces import TraceEvent, TraceRecord
+from tunnel.traces.jsonl import encode_record
 from tunnel.traces.salvage import SUFFIX
-from tunnel.traces.writer import TraceWriter
 
 __all__ = ["FRAME_RECORDS", "damaged_directory"]
 
@@ -38,12 +38,30 @@ def damaged_directory(directory: Path) -> dict[str, str]:
 
 
 def _write(directory: Path, name: str) -> None:
-    with TraceWriter(directory, name=name) as trace:
-        for number in range(2 * FRAME_RECORDS + 100):
-            record = TraceRecord(
-                time_us=number * 1000, node=name, event=TraceEvent.LOOP_LAG, latency_us=number, text=name
+    """Write what a TraceWriter writes if its thread is never late: it flushes by time, too."""
+    directory.mkdir(parents=True, exist_ok=True)
+    writer = f"{name}-1-aa"
+    lines = [
+        encode_record(
+            TraceRecord(
+                time_us=number * 1000,
+                node=name,
+                event=TraceEvent.LOOP_LAG,
+                latency_us=number,
+                text=name,
+                writer=writer,
+                number=number + 1,
             )
-            trace(record)
+        )
+        + b"\n"
+        for number in range(2 * FRAME_RECORDS + 100)
+    ]
+    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
+    frames = [
+        compressor.compress(b"".join(lines[begin : begin + FRAME_RECORDS]))
+        for begin in range(0, len(lines), FRAME_RECORDS)
+    ]
+    (directory / f"{writer}-00001{SUFFIX}").write_bytes(b"".join(frames))
 
 
 def _corrupt(path: Path) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from tests.analysis.plain import compressed, plain
+from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.ledger import Ledger, open_ledger
 
@@ -45,7 +46,7 @@ def attempt(session: SparkSession, base: Path) -> Attempts:
     for group in groups:
         _end_java(group)
     failed = {
-        "a worker lacks a file": _failed(session, base / "missing", lambda path: path.resolve().rename(base / "moved")),
+        "a worker lacks a file": _failed(session, base / "missing", lambda path: path.rename(base / "moved")),
         "a task fails": _failed(session, base / "task", lambda path: path.write_bytes(MAGIC + b"not a frame")),
     }
     return Attempts(killed, failed)
@@ -53,17 +54,17 @@ def attempt(session: SparkSession, base: Path) -> Attempts:
 
 def _traces(folder: Path) -> Path:
     compressed(folder, "one", EVENTS - 3)
-    plain(folder, "two.jsonl", 3)
+    plain(folder / "node=7", "two ä%41 [b]*?{c,d}.jsonl", 3)  # names that mean something to Spark
     return folder
 
 
 def _count(session: SparkSession, work: Path) -> int:
-    return read_events(session, Ledger(work)).count()
+    return read_events(session, Ledger(LocalFolder(work))).count()
 
 
 def _again(session: SparkSession, traces: Path, work: Path) -> int:
-    with open_ledger(work) as ledger:
-        compact(session, traces, ledger)
+    with open_ledger(LocalFolder(work)) as ledger:
+        compact(session, LocalFolder(traces), ledger)
     return _count(session, work)
 
 
@@ -103,20 +104,19 @@ def _end_java(group: int) -> None:
 
 
 def _failed(session: SparkSession, folder: Path, change: Callable[[Path], object]) -> tuple[str, int, int]:
-    """A staged file is changed before Spark reads it; the next attempt finds the trace files as they were."""
+    """A file is changed before Spark reads it; the next attempt finds the trace files as they were."""
     traces, work = _traces(folder), folder / "_tables"
     (original,) = traces.glob("*.zst")
     content = original.read_bytes()
 
     def progress(text: str) -> None:
         if text.startswith("adding"):
-            (staged,) = [path for path in work.glob("staged/*/*") if path.resolve() == original]
-            change(staged)
+            change(original)
 
     error = ""
-    with open_ledger(work) as ledger:
+    with open_ledger(LocalFolder(work)) as ledger:
         try:
-            compact(session, traces, ledger, progress)
+            compact(session, LocalFolder(traces), ledger, progress)
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
     seen = _count(session, work)

@@ -23,6 +23,7 @@ from tests.analysis.stalls import write_silences
 from tests.analysis.truth import simulate
 from tunnel.analysis import counts, flow, holes, network, stalls, tables, timing
 from tunnel.analysis.analyse import Analysis, analyse
+from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.ledger import Intake, Ledger, open_ledger
 from tunnel.analysis.report import render
@@ -92,9 +93,9 @@ def measured(events: DataFrame) -> tuple[list[dict[str, Any]], list[tuple[int, s
 
 def ingest(session: SparkSession, directory: Path, work: Path) -> tuple[Intake, DataFrame]:
     """Add what is new; return the findings and the events."""
-    with open_ledger(work) as ledger:
-        intake = compact(session, directory, ledger)
-    return intake, read_events(session, Ledger(work))
+    with open_ledger(LocalFolder(work)) as ledger:
+        intake = compact(session, LocalFolder(directory), ledger)
+    return intake, read_events(session, Ledger(LocalFolder(work)))
 
 
 def main(directory: Path) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tunnel.analysis.intake import Staged, add_new
+from tunnel.analysis.folders import LocalFolder, local_path
+from tunnel.analysis.intake import Added, Append, add_new
 from tunnel.analysis.ledger import Intake, Ledger, open_ledger
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter
 from tunnel.traces.salvage import examine
 from tunnel.traces.writer import TraceWriter
 
-__all__ = ["append_lines", "compressed", "plain", "rows_of", "take_in"]
+__all__ = ["append_to", "compressed", "plain", "rows_of", "take_in"]
 
 
 def plain(directory: Path, name: str, count: int = 3) -> Path:
@@ -33,22 +34,31 @@ def compressed(directory: Path, name: str, count: int = 3) -> Path:
     return path
 
 
-def append_lines(staged: Staged, data: Path) -> None:
-    """Do the work of Spark: write the staged lines to a new folder, one file for each."""
-    data.mkdir()
-    for path in sorted(staged.folder.iterdir()):
-        with (data / path.name).open("wb") as file:
-            file.write(b"".join(examine(path)[1]))
+def append_to(work: Path) -> Append:
+    """Return what does the work of Spark: it writes the lines of all files to a new folder, one file for each."""
+
+    def append(files: list[str], data: str) -> dict[str, Added]:
+        (work / data).mkdir()
+        added = {}
+        for number, uri in enumerate(files):
+            path = local_path(uri)
+            assert path is not None
+            lines = b"".join(examine(path)[1])
+            (work / data / f"{number}{path.suffix}").write_bytes(lines)
+            added[uri] = Added(uri, lines.count(b"\n"))
+        return added
+
+    return append
 
 
 def take_in(directory: Path, work: Path) -> tuple[Intake, list[bytes]]:
     """Add what is new; return the findings, and all lines in the tables."""
-    with open_ledger(work) as ledger:
-        intake = add_new(directory, ledger, append_lines)
+    with open_ledger(LocalFolder(work)) as ledger:
+        intake = add_new(LocalFolder(directory), ledger, append_to(work))
     return intake, rows_of(work)
 
 
 def rows_of(work: Path) -> list[bytes]:
     """Return all lines in the tables, sorted."""
-    paths = [path for folder in Ledger(work).data() for path in folder.iterdir()]
+    paths = [path for folder in Ledger(LocalFolder(work)).data() for path in (work / folder).iterdir()]
     return sorted(line for path in paths for line in path.read_bytes().splitlines())

@@ -11,6 +11,7 @@ import pytest
 
 from tunnel.analysis.cli import main
 from tunnel.analysis.failures import JobError
+from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ledger import open_ledger
 from tunnel.exit_codes import INTERNAL, OK, USAGE
 from tunnel.traces import TraceEvent, TraceRecord
@@ -112,7 +113,7 @@ def test_what_java_complains_of_is_the_reason(tmp_path: Path) -> None:
 def test_a_second_command_on_the_same_tables_is_refused_before_spark_starts(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open_ledger(tmp_path / "_tables"):
+    with open_ledger(LocalFolder(tmp_path / "_tables")):
         assert main([command, str(tmp_path)]) == USAGE
     text = capsys.readouterr().err
     assert f"another command is adding to the tables in {tmp_path / '_tables'} (process {os.getpid()} on " in text

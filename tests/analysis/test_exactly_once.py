@@ -21,8 +21,10 @@ def test_data_without_a_record_is_not_read(found: Found) -> None:
 
 def test_a_worker_without_a_file_is_an_error_and_nothing_is_added(found: Found) -> None:
     error, seen, after = found.attempts.failed["a worker lacks a file"]
-    assert error.startswith(f"SetupError: Spark wrote 3 of {EVENTS} events, so nothing was added")
-    assert "the driver and all workers have the traces and the tables under the same path" in error
+    assert error.startswith("SetupError: Spark's job failed (")
+    assert "and nothing was added to the tables in" in error
+    assert "check that the driver and all workers see the traces and the tables under the same path" in error
+    assert error.count("\n") == 0
     assert (seen, after) == (0, EVENTS)
 
 

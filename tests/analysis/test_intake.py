@@ -6,9 +6,11 @@ import pytest
 import zstandard
 
 from tests.analysis.damage import FRAME_RECORDS, damaged_directory
-from tests.analysis.plain import append_lines, compressed, plain, take_in
-from tunnel.analysis.intake import Staged, add_new, compressed_bytes
-from tunnel.analysis.ledger import Ledger, LedgerError, open_ledger
+from tests.analysis.plain import append_to, compressed, plain, rows_of, take_in
+from tunnel.analysis.failures import SetupError
+from tunnel.analysis.folders import LocalFolder
+from tunnel.analysis.intake import Added, Append, add_new, compressed_bytes
+from tunnel.analysis.ledger import Intake, open_ledger
 from tunnel.traces.salvage import SUFFIX, examine, salvage_directory
 
 
@@ -59,7 +61,8 @@ def test_a_copy_in_the_same_intake_is_a_duplicate_too(tmp_path: Path, work: Path
 
 
 def test_files_of_the_same_name_in_two_folders_are_both_read(tmp_path: Path, work: Path) -> None:
-    paths = [plain(tmp_path / folder, "a.jsonl", count) for folder, count in (("x", 1), ("y", 2))]
+    paths = [plain(tmp_path / folder, "a.jsonl", 2) for folder in ("x", "y")]
+    paths[1].write_bytes(paths[1].read_bytes().replace(b'"node":"a"', b'"node":"b"'))
     intake, rows = take_in(tmp_path, work)
     assert [file.name for file in intake.files] == ["x/a.jsonl", "y/a.jsonl"]
     assert rows == lines_of(*paths)
@@ -107,25 +110,96 @@ def test_an_unfinished_file_is_read_and_what_comes_later_is_added_once(tmp_path:
     assert set(intake.sources.values()) == {left.name[1:]}
 
 
-def test_a_file_that_is_finished_or_grows_between_two_looks_is_read_as_it_was(
-    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def take_in_by(append: Append, directory: Path, work: Path) -> tuple[Intake, list[bytes]]:
+    with open_ledger(LocalFolder(work)) as ledger:
+        intake = add_new(LocalFolder(directory), ledger, append)
+    return intake, rows_of(work)
+
+
+def test_a_file_that_is_finished_meanwhile_is_read_as_it_was(tmp_path: Path, work: Path) -> None:
     frame = zstandard.ZstdCompressor().compress(b'{"a":1}\n')
-    unfinished, growing = tmp_path / f"_a{SUFFIX}", tmp_path / "b.jsonl"
+    unfinished, other = tmp_path / f"_a{SUFFIX}", plain(tmp_path, "b.jsonl")
     unfinished.write_bytes(frame)
-    growing.write_bytes(b'{"b":1}\n')
-    begin = Ledger.begin
+    append = append_to(work)
 
-    def meanwhile(ledger: Ledger) -> tuple[Path, Path]:
+    def meanwhile(files: list[str], data: str) -> dict[str, Added]:
         unfinished.rename(tmp_path / f"a{SUFFIX}")
-        with growing.open("ab") as file:
-            file.write(b'{"b":2}\n')
-        return begin(ledger)
+        return append(files, data)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "begin", meanwhile)
-        assert take_in(tmp_path, work)[1] == [b'{"a":1}', b'{"b":1}']
-    assert take_in(tmp_path, work)[1] == [b'{"a":1}', b'{"b":1}', b'{"b":2}']
+    content = sorted([b'{"a":1}', *lines_of(other)])
+    assert take_in_by(meanwhile, tmp_path, work)[1] == content
+    intake, rows = take_in(tmp_path, work)
+    assert rows == content
+    assert intake.problems == []
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_file_that_changes_while_it_is_read_is_read_again_from_a_copy(
+    tmp_path: Path, work: Path, is_plain: bool
+) -> None:
+    path = plain(tmp_path, "a.jsonl") if is_plain else compressed(tmp_path, "a")
+    append, seen = append_to(work), []
+    later = b'{"later":%d}\n'
+
+    def meanwhile(files: list[str], data: str) -> dict[str, Added]:
+        seen.append(files)
+        added = append(files, data)
+        line = later % len(seen)
+        with path.open("ab") as file:
+            file.write(line if is_plain else zstandard.ZstdCompressor().compress(line))
+        return added
+
+    content = lines_of(path)
+    rows = take_in_by(meanwhile, tmp_path, work)[1]
+    assert rows == sorted([*content, b'{"later":1}'])
+    assert [[uri == f"file:{path}" for uri in files] for files in seen] == [[True], [False]]
+    assert len(list((work / "events").iterdir())) == 1
+    assert take_in(tmp_path, work)[1] == sorted([*rows, b'{"later":2}'])
+
+
+def test_whole_files_are_read_where_they_lie_and_only_mended_ones_are_copied(tmp_path: Path, work: Path) -> None:
+    whole = [compressed(tmp_path, "a"), plain(tmp_path / "x y", "b [1]*.jsonl")]
+    cut = compressed(tmp_path, "c", 3 * FRAME_RECORDS)
+    cut.write_bytes(cut.read_bytes()[:-10])
+    append, seen = append_to(work), []
+
+    def note(files: list[str], data: str) -> dict[str, Added]:
+        seen.extend(files)
+        return append(files, data)
+
+    take_in_by(note, tmp_path, work)
+    assert {f"file:{path}" for path in whole} < set(seen)
+    (staged,) = set(seen) - {f"file:{path}" for path in whole}
+    assert staged.startswith(f"file:{work}/staged/")
+    assert not list((work / "staged").iterdir())
+
+
+def test_fewer_rows_than_a_file_has_are_an_error_and_nothing_is_added(tmp_path: Path, work: Path) -> None:
+    compressed(tmp_path, "a")
+    plain(tmp_path, "b.jsonl", 2)
+    append = append_to(work)
+
+    def lose(files: list[str], data: str) -> dict[str, Added]:
+        added = append(files, data)
+        return added | {files[0]: Added("x", 1)}
+
+    with pytest.raises(SetupError, match=r"wrote 3 of 5 events, .* the same path, and run the command again"):
+        take_in_by(lose, tmp_path, work)
+    assert rows_of(work) == []
+    assert len(take_in(tmp_path, work)[1]) == 5
+
+
+def test_a_row_too_many_of_one_file_does_not_make_up_for_one_of_another(tmp_path: Path, work: Path) -> None:
+    plain(tmp_path, "a.jsonl")
+    plain(tmp_path, "b.jsonl", 2)
+    append = append_to(work)
+
+    def mix(files: list[str], data: str) -> dict[str, Added]:
+        append(files, data)
+        return {files[0]: Added("x", 2), files[1]: Added("y", 3)}
+
+    with pytest.raises(SetupError, match="wrote 5 of 5 events"):
+        take_in_by(mix, tmp_path, work)
 
 
 def test_a_file_without_a_whole_frame_is_named_until_it_is_gone(tmp_path: Path, work: Path) -> None:
@@ -152,45 +226,25 @@ def test_empty_lines_are_left_out_since_spark_leaves_them_out(tmp_path: Path, wo
     assert take_in(tmp_path, work)[0].problems == []
 
 
-def test_a_file_system_without_links_gets_copies(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, target: Path) -> None:
-        raise OSError("no links here")
-
-    path = compressed(tmp_path, "a")
-    monkeypatch.setattr(Path, "symlink_to", refuse)
-    assert take_in(tmp_path, work)[1] == lines_of(path)
-
-
-def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_added(tmp_path: Path, work: Path) -> None:
-    path = compressed(tmp_path, "a")
-    content = lines_of(path)
-
-    def append(staged: Staged, data: Path) -> None:
-        append_lines(staged, data)
-        path.write_bytes(path.read_bytes() + zstandard.ZstdCompressor().compress(b'{"later":1}\n'))
-
-    with open_ledger(work) as ledger, pytest.raises(LedgerError, match="changed while it was read"):
-        add_new(tmp_path, ledger, append)
-    assert take_in(tmp_path, work)[1] == sorted([*content, b'{"later":1}'])
-
-
 def test_a_file_that_was_deleted_after_it_had_been_read_counts(tmp_path: Path, work: Path) -> None:
     path = compressed(tmp_path, "a")
 
-    def append(staged: Staged, data: Path) -> None:
-        append_lines(staged, data)
-        path.unlink()
+    append = append_to(work)
 
-    with open_ledger(work) as ledger:
-        assert [file.problem for file in add_new(tmp_path, ledger, append).files] == [""]
+    def remove(files: list[str], data: str) -> dict[str, Added]:
+        added = append(files, data)
+        path.unlink()
+        return added
+
+    assert [file.problem for file in take_in_by(remove, tmp_path, work)[0].files] == [""]
     assert len(take_in(tmp_path, work)[1]) == 3
 
 
 def test_the_amount_to_read_is_known_in_advance(tmp_path: Path, work: Path) -> None:
     work.mkdir()
     (work / "x.parquet").write_bytes(b"x" * 1000)
-    assert compressed_bytes(tmp_path) == 0
+    assert compressed_bytes(LocalFolder(tmp_path)) == 0
     (tmp_path / f"a{SUFFIX}").write_bytes(b"x" * 300)
     (tmp_path / f"_c{SUFFIX}").write_bytes(b"x" * 100)
     (tmp_path / "b.jsonl").write_bytes(b"x" * 300)
-    assert compressed_bytes(tmp_path) == 430
+    assert compressed_bytes(LocalFolder(tmp_path)) == 430

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.plain import compressed, plain, rows_of, take_in
+from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ledger import Entry, Ledger, LedgerError, TraceFile, key_of, open_ledger
 
 STEPS_MIN = 20
@@ -24,41 +25,42 @@ def test_an_intake_that_is_killed_at_any_step_is_completed_by_the_next(tmp_path:
 
 def test_the_second_of_two_is_told_which_process_is_the_first(tmp_path: Path) -> None:
     with (
-        open_ledger(tmp_path),
+        open_ledger(LocalFolder(tmp_path)),
         pytest.raises(LedgerError, match=rf"process {os.getpid()} on .*run this one again"),
-        open_ledger(tmp_path),
+        open_ledger(LocalFolder(tmp_path)),
     ):
         raise AssertionError
-    with open_ledger(tmp_path):
+    with open_ledger(LocalFolder(tmp_path)):
         assert (tmp_path / "lock").read_text().startswith(f"process {os.getpid()} on ")
 
 
 def test_a_lock_without_a_name_is_a_lock(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(LedgerError, match="not written its name yet"), open_ledger(tmp_path):
+        with pytest.raises(LedgerError, match="not written its name yet"), open_ledger(LocalFolder(tmp_path)):
             raise AssertionError
 
 
 def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
     program = (
-        "import os, pathlib, sys; from tunnel.analysis.ledger import open_ledger\n"
-        "with open_ledger(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+        "import os, pathlib, sys\nfrom tunnel.analysis.folders import LocalFolder\n"
+        "from tunnel.analysis.ledger import open_ledger\n"
+        "with open_ledger(LocalFolder(pathlib.Path(sys.argv[1]))): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == -9
     assert (tmp_path / "lock").read_text()
-    with open_ledger(tmp_path):
+    with open_ledger(LocalFolder(tmp_path)):
         pass
 
 
 def test_the_record_of_another_process_is_not_replaced(tmp_path: Path) -> None:
     """Where a file system does not honour locks."""
-    with open_ledger(tmp_path) as ledger:
-        other = Ledger(tmp_path)
+    with open_ledger(LocalFolder(tmp_path)) as ledger:
+        other = Ledger(LocalFolder(tmp_path))
         other.commit([Entry(TraceFile("a", 1, 1))])
         with pytest.raises(LedgerError, match="another process has added"):
             ledger.commit([Entry(TraceFile("b", 1, 1))])
-    assert [file.name for file in Ledger(tmp_path).intake.files] == ["a"]
+    assert [file.name for file in Ledger(LocalFolder(tmp_path)).intake.files] == ["a"]
     assert [path.name for path in (tmp_path / "commits").iterdir()] == ["00000001.json"]
 
 
@@ -67,12 +69,12 @@ def test_a_file_system_without_links_has_records_too(tmp_path: Path, monkeypatch
         raise PermissionError("no links here")
 
     monkeypatch.setattr("os.link", refuse)
-    with open_ledger(tmp_path) as ledger:
-        other = Ledger(tmp_path)
+    with open_ledger(LocalFolder(tmp_path)) as ledger:
+        other = Ledger(LocalFolder(tmp_path))
         ledger.commit([Entry(TraceFile("a", 1, 1))])
         with pytest.raises(LedgerError, match="another process has added"):
             other.commit([Entry(TraceFile("b", 1, 1))])
-    assert [file.name for file in Ledger(tmp_path).intake.files] == ["a"]
+    assert [file.name for file in Ledger(LocalFolder(tmp_path)).intake.files] == ["a"]
 
 
 def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_data_that_is_missing_is_an_error_and_not_fewer_rows(tmp_path: Path) -> 
     compressed(tmp_path, "a")
     work = tmp_path / "_tables"
     take_in(tmp_path, work)
-    shutil.rmtree(Ledger(work).data()[0])
+    shutil.rmtree(work / Ledger(LocalFolder(work)).data()[0])
     with pytest.raises(LedgerError, match=r"incomplete, because .* delete"):
         rows_of(work)
 
@@ -103,13 +105,13 @@ def test_a_damaged_record_is_an_error(tmp_path: Path) -> None:
     take_in(tmp_path, tmp_path / "_tables")
     (tmp_path / "_tables" / "commits" / "00000001.json").write_text("{")
     with pytest.raises(LedgerError, match=r"00000001.json is no commit record .* delete"):
-        Ledger(tmp_path / "_tables")
+        Ledger(LocalFolder(tmp_path / "_tables"))
 
 
 def test_tables_without_a_ledger_are_refused(tmp_path: Path) -> None:
     (tmp_path / "intake.json").write_text("{}")
     with pytest.raises(LedgerError, match="an earlier version, which could lose events: delete"):
-        Ledger(tmp_path)
+        Ledger(LocalFolder(tmp_path))
 
 
 def test_a_file_keeps_its_key_when_it_is_finished() -> None:

@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import msgspec
 
 from tunnel.analysis.failures import JobError, NoTracesError, SetupError, failure_of
+from tunnel.analysis.folders import Folder, LocalFolder, UnusableError, local_path
 from tunnel.analysis.intake import compressed_bytes
 from tunnel.analysis.launch import running_spark
-from tunnel.analysis.ledger import LedgerError, open_ledger
+from tunnel.analysis.ledger import Ledger, LedgerError, open_ledger
 from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of, may_escape
 from tunnel.exit_codes import EXIT_CODES, INTERNAL, OK
 
@@ -32,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command, and return its exit code."""
     options = _parser().parse_args(arguments)
     configure_log(options.log)
-    known = (UsageError, LedgerError, NoTracesError, SetupError)
+    known = (UsageError, LedgerError, NoTracesError, SetupError, UnusableError)
     return exit_code_of("tunnel-traces", lambda: _run(options), known, has_details=options.log == "debug")
 
 
@@ -67,7 +69,7 @@ def _parser() -> CommandParser:
         "write the traces in DIR as qlog, a format that tools for QUIC read; one file for each traced process",
         "tunnel-traces export-qlog traces -o qlogs",
     )
-    qlog.add_argument("directory", metavar="DIR", type=Path, help="the directory that --trace wrote to")
+    qlog.add_argument("directory", metavar="DIR", help="the directory that --trace wrote to")
     qlog.add_argument(
         "-o", "--output", default="qlog", type=Path, metavar="DIR", help="the directory to write to (default: qlog)"
     )
@@ -77,8 +79,10 @@ def _parser() -> CommandParser:
 
 
 def _add_traces(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path, help="the directory that --trace wrote to")
-    parser.add_argument("--tables", type=Path, metavar="DIR", help=f"where to keep the tables (default: DIR/{_WORK})")
+    parser.add_argument(
+        "directory", metavar="DIR", help="the directory that --trace wrote to, or a URI that Hadoop knows (hdfs://...)"
+    )
+    parser.add_argument("--tables", metavar="DIR", help=f"where to keep the tables (default: DIR/{_WORK})")
     parser.add_argument(
         "--master", default="", metavar="URL", help="the Spark master (default: all cores of this machine)"
     )
@@ -88,7 +92,8 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if not options.directory.is_dir():
+    traces = local_path(options.directory)
+    if traces is not None and not traces.is_dir():
         raise UsageError(f"{options.directory} is not a directory: name the one that a command wrote to with --trace")
     try:
         return int(options.run(options))
@@ -99,14 +104,46 @@ def _run(options: argparse.Namespace) -> int:
         return INTERNAL
 
 
-def _tables(options: argparse.Namespace) -> Path:
-    return Path(options.tables or options.directory / _WORK)
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Spark, and the folders of a command."""
+
+    session: Any
+    traces: Folder
+    ledger: Ledger
+    lock: ExitStack
+    """Ends the lock on the tables, if it is closed before the command ends."""
 
 
 @contextmanager
-def _started(options: argparse.Namespace) -> Iterator[Any]:
+def _opened(options: argparse.Namespace) -> Iterator[_Opened]:
+    """Lock the tables and start Spark. Tables on this machine are locked first, because Spark takes seconds."""
+    traces = local_path(options.directory)
+    place = options.tables or f"{options.directory.rstrip('/')}/{_WORK}"
+    tables = local_path(place)
+    brief = traces is not None and compressed_bytes(LocalFolder(traces)) < _BRIEF_BYTES
+    with ExitStack() as lock:
+        ledger = None if tables is None else lock.enter_context(open_ledger(LocalFolder(tables)))
+        with _started(options, brief=brief) as session:
+            found = _folder(session, options.directory)
+            if ledger is None:
+                ledger = lock.enter_context(open_ledger(_folder(session, place)))
+            with lock:
+                yield _Opened(session, found, ledger, lock)
+
+
+def _folder(session: Any, place: str) -> Folder:
+    path = local_path(place)
+    if path is not None:
+        return LocalFolder(path)
+    from tunnel.analysis.hadoop import HadoopFolder
+
+    return HadoopFolder(session, place)
+
+
+@contextmanager
+def _started(options: argparse.Namespace, *, brief: bool) -> Iterator[Any]:
     """Yield a SparkSession, and stop it in the end."""
-    brief = compressed_bytes(options.directory) < _BRIEF_BYTES
     _progress("starting Spark")
     try:
         with running_spark(options.master, options.memory, brief=brief, show_log=options.log == "debug") as session:
@@ -116,23 +153,21 @@ def _started(options: argparse.Namespace) -> Iterator[Any]:
 
 
 def _report(options: argparse.Namespace) -> int:
-    lock = ExitStack()
-    ledger = lock.enter_context(open_ledger(_tables(options)))
-    with lock, _started(options) as session:
+    with _opened(options) as opened:
         from tunnel.analysis.analyse import analyse
         from tunnel.analysis.ingest import compact, read_events
 
-        intake = compact(session, options.directory, ledger, _progress)
-        lock.close()  # what the ledger names now is never changed
+        intake = compact(opened.session, opened.traces, opened.ledger, _progress)
+        opened.lock.close()  # what the ledger names now is never changed
         try:
-            result = analyse(session, read_events(session, ledger), intake, _progress)
+            result = analyse(opened.session, read_events(opened.session, opened.ledger), intake, _progress)
         except Exception as error:  # the classes differ between versions of Spark, and some are of Java
             raise failure_of(error, "no report was written") from error
     from tunnel.analysis.report import render
 
     output = Path(options.output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(render(result, f"Traces of {options.directory.resolve().name}"), encoding="utf-8")
+    output.write_text(render(result, f"Traces of {_name(options.directory)}"), encoding="utf-8")
     _progress("")
     if options.json:
         print(msgspec.json.format(msgspec.json.encode(result)).decode())
@@ -144,10 +179,10 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _compact(options: argparse.Namespace) -> int:
-    with open_ledger(_tables(options)) as ledger, _started(options) as session:
+    with _opened(options) as opened:
         from tunnel.analysis.ingest import compact
 
-        intake = compact(session, options.directory, ledger, _progress)
+        intake = compact(opened.session, opened.traces, opened.ledger, _progress)
     _progress("")
     if options.json:
         print(msgspec.json.encode({"files": intake.files}).decode())
@@ -161,11 +196,20 @@ def _compact(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from tunnel.analysis.qlog import export
 
-    written = export(options.directory, options.output)
+    directory = local_path(options.directory)
+    if directory is None:
+        raise UsageError(f"{options.directory} is not on this machine: copy the traces to a directory, and name that")
+    written = export(directory, options.output)
     if not written:
         raise UsageError(f"no traces in {options.directory}: run a command with --trace {options.directory} first")
     print("\n".join(str(path) for path in written))
     return OK
+
+
+def _name(place: str) -> str:
+    """Return the name of a directory for the title of its report."""
+    path = local_path(place)
+    return place.rstrip("/") if path is None else path.resolve().name
 
 
 def _progress(text: str) -> None:

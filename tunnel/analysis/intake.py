@@ -1,133 +1,216 @@
-"""The intake of trace files: it finds new files, checks them, and stages the parts that are to be added to the tables.
+"""The intake of trace files: it finds new files, checks them, and says what is to be added to the tables.
 
-Every part of a file, that is, every frame or all plain lines, is known by the digest of its content. A part that the
-tables contain is never added again, whatever the file is called that brings it: a copy, a file that has grown since,
-or the repaired remains of a process that died.
+Each new file is read once here. Spark then reads whole files where they lie. Of other files (damaged ones, those that
+are being written, and those of which the tables contain a part) it reads a mended copy, which is staged beside the
+tables. Content that the tables have is never added again, whatever the file is called that brings it.
 """
 
 import os
-import shutil
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import zstandard
-from xxhash import xxh3_64_hexdigest
 
-from tunnel.analysis.ledger import Entry, Intake, Ledger, LedgerError, TraceFile, key_of
+from tunnel.analysis.failures import SetupError
+from tunnel.analysis.folders import FileStatus, Folder, is_hidden
+from tunnel.analysis.known import Known, part_of
+from tunnel.analysis.ledger import Entry, Intake, Ledger, Part, TraceFile, key_of
 from tunnel.traces.salvage import PLAIN_SUFFIX, SUFFIX, Findings, examine
 
-__all__ = ["Staged", "add_new", "compressed_bytes", "trace_files", "unfinished_files"]
+__all__ = ["Added", "Append", "add_new", "compressed_bytes", "trace_files", "unfinished_files"]
 
 _PLAIN_RATIO = 10  # the size of plain lines, relative to the same lines compressed with zstd
 _BLANK = (b"\n\n", b"\n ", b"\n\t", b"\n\r")
+_THREADS = min(4, os.cpu_count() or 1)  # decompression releases the GIL
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """What is to be added: compressed files of JSON lines in a folder, each named by the value of `source`."""
+class Added(NamedTuple):
+    """The rows of a file that Spark added."""
 
-    folder: Path
-    files: int
+    source: str
+    """The value of the column `source` in its rows."""
     rows: int
-    """The number of lines in them."""
+
+
+Append = Callable[[list[str], str], dict[str, Added]]
+"""Writes the lines of all files, which are URIs, into a new folder beside the ledger, and gets the folder's name.
+
+It returns what was added of each file, by URI, when all of it is written, and raises an error otherwise.
+"""
 
 
 @dataclass(slots=True)
 class _Look:
     """A file that was looked at."""
 
-    path: Path
-    entry: Entry
-    rows: list[int]
-    """The number of lines in each part."""
-    is_finished: bool
-    """It is a compressed file without damage: Spark can read it where it is."""
+    status: FileStatus
+    findings: Findings
+    contents: list[bytes]
+    parts: list[Part]
 
 
-def trace_files(directory: Path) -> list[Path]:
-    """Return the finished trace files in and below a directory.
+@dataclass(slots=True)
+class _Batch:
+    """Files that are added together."""
+
+    entries: list[Entry] = field(default_factory=list)
+    expected: dict[str, int] = field(default_factory=dict)
+    """The number of rows to expect of each URI that Spark is to read."""
+    entry_of: dict[str, Entry] = field(default_factory=dict)
+    """The entry to which each such URI belongs."""
+    in_place: dict[str, FileStatus] = field(default_factory=dict)
+    """The files among them that are read where they lie, as they were when they were looked at."""
+
+
+def trace_files(folder: Folder) -> list[FileStatus]:
+    """Return the finished trace files in and below a folder.
 
     Names that begin with `_` are skipped: they are files that are still being written, and our own tables.
     """
-    return [
-        path
-        for path in sorted(directory.rglob("*"))
-        if path.name.endswith((SUFFIX, PLAIN_SUFFIX)) and not _is_hidden(path.relative_to(directory).parts)
-    ]
+    files = (file for file in folder.walk() if file.name.endswith((SUFFIX, PLAIN_SUFFIX)))
+    return [file for file in files if not is_hidden(_base(file))]
 
 
-def unfinished_files(directory: Path) -> list[Path]:
+def unfinished_files(folder: Folder) -> list[FileStatus]:
     """Return the files called `_NAME`, which are being written, or were left behind by a process that died."""
-    return [
-        path
-        for path in sorted(directory.rglob(f"_*{SUFFIX}"))
-        if not _is_hidden(path.relative_to(directory).parts[:-1])
-    ]
+    return [file for file in folder.walk() if _base(file).startswith("_") and file.name.endswith(SUFFIX)]
 
 
-def _is_hidden(parts: Iterable[str]) -> bool:
-    return any(part.startswith(("_", ".")) for part in parts)
+def compressed_bytes(folder: Folder) -> int:
+    """Return the total size of the trace files below a folder. Plain files count as if they were compressed."""
+    files = trace_files(folder) + unfinished_files(folder)
+    return sum(file.size_bytes if file.name.endswith(SUFFIX) else file.size_bytes // _PLAIN_RATIO for file in files)
 
 
-def compressed_bytes(directory: Path) -> int:
-    """Return the total size of the trace files below `directory`. Plain files count as if they were compressed."""
-    paths = trace_files(directory) + unfinished_files(directory)
-    sizes = ((path.stat().st_size, path.name.endswith(SUFFIX)) for path in paths if path.exists())
-    return sum(size if is_compressed else size // _PLAIN_RATIO for size, is_compressed in sizes)
+def add_new(traces: Folder, ledger: Ledger, append: Append) -> Intake:
+    """Check the new files of a folder, and add to the tables what they do not contain. Return all findings.
 
-
-def add_new(directory: Path, ledger: Ledger, append: Callable[[Staged, Path], None]) -> Intake:
-    """Check the new files of `directory`, and add to the tables what they do not contain. Return all findings.
-
-    `append` writes the staged rows into a new folder; it returns when all of them are written, and raises an error
-    otherwise. Nothing is added then, and the next call begins again.
+    Nothing is added if `append` raises an error, or SetupError is raised because it added less than there is; the next
+    call begins again. A file that changes while it is read is looked at again, and a copy of it is read.
     """
     seen = {(entry.file.name, entry.file.size_bytes, entry.file.changed_ns) for entry in ledger.entries}
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:  # decompression releases the GIL
-        paths = trace_files(directory) + unfinished_files(directory)
-        found = list(pool.map(lambda path: _look(path, directory, seen), paths))
-    looks = [look for look in found if look is not None]
-    if looks:
-        _add(looks, ledger, append)
+    restless: set[str] = set()
+    while files := [file for file in trace_files(traces) + unfinished_files(traces) if file not in seen]:
+        staged, data = ledger.begin()
+        batch = _batch(traces, ledger, staged, files, restless)
+        added = append(list(batch.expected), data) if batch.expected else {}
+        changed = {file.name for file in batch.in_place.values() if _has_changed(traces, file)}
+        if not changed:
+            _require_all(batch, added, ledger)
+            for uri, entry in batch.entry_of.items():
+                entry.source = added[uri].source
+            if batch.entries:
+                ledger.commit(batch.entries, data if added else "", sum(batch.expected.values()))
+        ledger.folder.remove(staged)
+        if not changed:
+            break
+        restless |= changed
+        ledger.folder.remove(data)
     intake = ledger.intake
-    intake.files = [file for file in intake.files if not _has_vanished(file, directory)]
+    intake.files = [file for file in intake.files if not _has_vanished(file, traces)]
     return intake
 
 
-def _has_vanished(file: TraceFile, directory: Path) -> bool:
-    """Whether nothing of a file was ever counted, and it no longer exists."""
-    return file.problem == "open" and not file.frames and not (directory / file.name).exists()
+def _batch(traces: Folder, ledger: Ledger, staged: str, files: list[FileStatus], restless: set[str]) -> _Batch:
+    """Look at files one after the other, and decide what Spark is to read of each."""
+    batch = _Batch()
+    known = Known(ledger.entries, lambda name, content: _contains(traces, name, content))
+    for look in _looks(traces, files):
+        name = look.status.name
+        pieces = [piece for each in zip(look.contents, look.parts, strict=True) for piece in known.pieces(*each)]
+        new = [piece.content for piece in pieces if not piece.owner]
+        owner = next((piece.owner for piece in pieces if piece.owner), "")
+        file = TraceFile(*look.status, look.findings.frames, look.findings.corrupt_frames, _problem(look))
+        if pieces and not new and key_of(owner) != key_of(name):
+            file.problem, file.same_as = "duplicate", owner
+        for piece in pieces:
+            known.add(piece.part, piece.owner or name)
+        entry = Entry(file, parts=[piece.part for piece in pieces])
+        batch.entries.append(entry)
+        is_whole = not file.problem and not owner and not any(map(_has_blank_lines, new))
+        lines = new if is_whole else list(map(_without_blank_lines, new))
+        rows = sum(content.count(b"\n") for content in lines)
+        if not rows:
+            continue
+        if is_whole and name not in restless:
+            uri = traces.uri(name)
+            batch.in_place[uri] = look.status
+        else:
+            uri = _stage(ledger.folder, f"{staged}/{len(batch.entries):06d}{SUFFIX}", lines)
+        batch.expected[uri], batch.entry_of[uri] = rows, entry
+    return batch
 
 
-def _look(path: Path, directory: Path, seen: set[tuple[str, int, int]]) -> _Look | None:
-    """Check a file. Return None if it is known, or has just been renamed."""
+def _looks(traces: Folder, files: list[FileStatus]) -> Iterator[_Look]:
+    """Read the files on several threads, a few of them ahead. Files that have been renamed or removed are left out."""
+    waiting: deque[Future[_Look | None]] = deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for file in files:
+            waiting.append(pool.submit(_look, traces, file))
+            look = waiting.popleft().result() if len(waiting) > _THREADS else None
+            if look is not None:
+                yield look
+        yield from (look for each in waiting if (look := each.result()) is not None)
+
+
+def _look(traces: Folder, status: FileStatus) -> _Look | None:
     try:
-        status = path.stat()
-        file = TraceFile(str(path.relative_to(directory)), status.st_size, status.st_mtime_ns)
-        if (file.name, file.size_bytes, file.changed_ns) in seen:
-            return None
-        findings, parts = examine(path)
+        with traces.local_copy(status.name) as path:
+            findings, contents = examine(path)
     except FileNotFoundError:
         return None
-    entry = Entry(file, parts=[xxh3_64_hexdigest(part) for part in parts])
-    file.digest = xxh3_64_hexdigest("".join(entry.parts).encode()) if parts else ""
-    file.frames, file.corrupt_frames = findings.frames, findings.corrupt_frames
-    file.problem = _problem(path, findings)
-    if path.name.endswith(PLAIN_SUFFIX):
-        entry.plain_bytes = sum(map(len, parts))
-    is_finished = not file.problem and not entry.plain_bytes and not _has_blank_lines(parts)
-    return _Look(path, entry, [part.count(b"\n") for part in parts], is_finished)
+    return _Look(status, findings, contents, [part_of(content) for content in contents])
 
 
-def _has_blank_lines(parts: list[bytes]) -> bool:
-    """Whether there may be lines without content, which Spark does not count."""
-    return any(part[:1].isspace() or any(blank in part for blank in _BLANK) for part in parts)
+def _contains(traces: Folder, name: str, content: bytes) -> bool:
+    try:
+        with traces.local_copy(name) as path:
+            return any(content in part for part in examine(path)[1])
+    except FileNotFoundError:
+        return False
 
 
-def _problem(path: Path, findings: Findings) -> str:
-    if path.name.startswith("_"):
+def _stage(folder: Folder, name: str, contents: list[bytes]) -> str:
+    """Write lines to a new compressed file. Return its URI."""
+    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
+    folder.write(name, b"".join(compressor.compress(content) for content in contents))
+    return folder.uri(name)
+
+
+def _require_all(batch: _Batch, added: dict[str, Added], ledger: Ledger) -> None:
+    """Raise SetupError if Spark added fewer rows of any file than it has, or more."""
+    if {uri: each.rows for uri, each in added.items()} != batch.expected:
+        rows = sum(each.rows for each in added.values())
+        raise SetupError(
+            f"Spark wrote {rows} of {sum(batch.expected.values())} events, so nothing was added to the tables in "
+            f"{ledger.place}: check that the driver and all workers have the traces and the tables under the same "
+            "path, and run the command again"
+        )
+
+
+def _has_changed(traces: Folder, before: FileStatus) -> bool:
+    try:
+        return traces.status(before.name) != before
+    except FileNotFoundError:
+        return False  # it was deleted after it had been read; the number of rows tells whether all of it was
+
+
+def _has_vanished(file: TraceFile, traces: Folder) -> bool:
+    """Return whether nothing of a file was ever counted, and it no longer exists."""
+    if file.problem != "open" or file.frames:
+        return False
+    try:
+        return not traces.status(file.name)
+    except FileNotFoundError:
+        return True
+
+
+def _problem(look: _Look) -> str:
+    findings = look.findings
+    if is_hidden(_base(look.status)):
         return "open"
     if not findings.size_bytes:
         return "empty"
@@ -136,89 +219,16 @@ def _problem(path: Path, findings: Findings) -> str:
     return "truncated" if findings.is_truncated else ""
 
 
-def _add(looks: list[_Look], ledger: Ledger, append: Callable[[Staged, Path], None]) -> None:
-    owners = {part: entry.file.name for entry in ledger.entries for part in entry.parts}
-    plain = {entry.file.name: entry for entry in ledger.entries if entry.plain_bytes}
-    folder, data = ledger.begin()
-    files, rows, linked = 0, 0, []
-    for look in looks:
-        file, entry = look.entry.file, look.entry
-        new = [index for index, part in enumerate(entry.parts) if part not in owners]
-        owner = next((owners[part] for part in entry.parts if part in owners), "")
-        if entry.parts and not new and key_of(owner) != key_of(file.name):
-            file.problem, file.same_as = "duplicate", owner
-        owners |= {entry.parts[index]: file.name for index in new}
-        if not any(look.rows[index] for index in new):
-            continue
-        entry.source = xxh3_64_hexdigest("".join(entry.parts[index] for index in new).encode())
-        target = folder / f"{entry.source}{SUFFIX}"
-        if look.is_finished and len(new) == len(entry.parts) and _link(look.path, target):
-            linked.append(look)
-            rows += sum(look.rows)
-        else:
-            rows += _copy(_contents(look, new, plain.get(file.name)), target)
-        files += 1
-    if rows:
-        append(Staged(folder, files, rows), data)
-        for look in linked:
-            _require_unchanged(look)
-    ledger.commit([look.entry for look in looks], data if rows else None, rows)
-    shutil.rmtree(folder, ignore_errors=True)
+def _base(file: FileStatus) -> str:
+    return file.name.rpartition("/")[2]
 
 
-def _link(path: Path, target: Path) -> bool:
-    """Stage a finished file as a link. Return False if the file system has none."""
-    try:
-        target.symlink_to(path.resolve())
-    except OSError:
-        return False
-    return True
+def _has_blank_lines(content: bytes) -> bool:
+    """Return whether there may be lines without content, which Spark does not count."""
+    return content[:1].isspace() or any(blank in content for blank in _BLANK)
 
 
-def _contents(look: _Look, new: list[int], before: Entry | None) -> list[bytes]:
-    """Return the content that is to be added: the new parts of a file, without empty lines."""
-    contents = _as_looked_at(look)
-    if look.entry.plain_bytes and before is not None:
-        (lines,) = contents  # the lines of a plain file are one part: add those that it has gained since
-        had = before.plain_bytes
-        contents = [lines[had:] if xxh3_64_hexdigest(lines[:had]) == before.parts[0] else lines]
-    chosen = [contents[index] for index in new]
-    if not _has_blank_lines(chosen):
-        return chosen
-    return [b"".join(line + b"\n" for part in chosen for line in part.split(b"\n") if line.strip())]
-
-
-def _as_looked_at(look: _Look) -> list[bytes]:
-    """Return the parts that a file had when it was looked at. It may have grown since, or have lost its `_`."""
-    path, parts = look.path, look.entry.parts
-    if path.name.startswith("_") and not path.exists():
-        path = path.with_name(path.name[1:])
-    contents = [path.read_bytes()[: look.entry.plain_bytes]] if look.entry.plain_bytes else examine(path)[1]
-    if [xxh3_64_hexdigest(part) for part in contents[: len(parts)]] != parts:
-        raise _changed(look)
-    return contents[: len(parts)]
-
-
-def _copy(parts: list[bytes], target: Path) -> int:
-    """Stage parts of a file, which may change meanwhile. Return the number of lines."""
-    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
-    target.write_bytes(b"".join(compressor.compress(part) for part in parts))
-    return sum(part.count(b"\n") for part in parts)
-
-
-def _require_unchanged(look: _Look) -> None:
-    """Raise LedgerError if a file changed while it was read: the tables might not contain what the record says."""
-    try:
-        status = look.path.stat()
-        is_same = (status.st_size, status.st_mtime_ns) == (look.entry.file.size_bytes, look.entry.file.changed_ns)
-    except FileNotFoundError:
-        is_same = True  # it was deleted after it had been read: the number of rows is right
-    if not is_same:
-        raise _changed(look)
-
-
-def _changed(look: _Look) -> LedgerError:
-    return LedgerError(
-        f"{look.path} changed while it was read, so nothing was added to the tables: run the command again when no "
-        "program writes to it"
-    )
+def _without_blank_lines(content: bytes) -> bytes:
+    if not _has_blank_lines(content):
+        return content
+    return b"".join(line + b"\n" for line in content.split(b"\n") if line.strip())

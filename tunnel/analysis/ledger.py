@@ -4,31 +4,28 @@ The ledger consists of commit records. A record is put in place in one step, aft
 and is never changed. Data that no record names does not exist for readers, and the next process removes it. All
 knowledge of a file is derived from the records. A process may therefore be killed at any moment.
 
-One process at a time may add to the tables. It holds a lock of the operating system, which ends with the process.
+One process at a time may add to the tables: it holds the lock of their folder.
 """
 
-import fcntl
-import os
 import re
 import secrets
-import shutil
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-__all__ = ["Commit", "Entry", "Intake", "Ledger", "LedgerError", "TraceFile", "key_of", "open_ledger"]
+from tunnel.analysis.folders import Folder, HeldError
+
+__all__ = ["Commit", "Entry", "Intake", "Ledger", "LedgerError", "Part", "TraceFile", "key_of", "open_ledger"]
 
 _COMMITS = "commits"
 _EVENTS = "events"
 _STAGED = "staged"
-_LOCK = "lock"
 _OURS = re.compile(r"\d{8}-[0-9a-f]{8}")  # folders of data and of staged files
+_RECORD = re.compile(r"\d{8,}\.json")
 _WRITTEN = re.compile(r"\.\d{8}\.json-[0-9a-f]{8}")  # a record that has no name yet
 _OLD = "intake.json"  # of tables that were written before there was a ledger
+_FORMAT = 2
 
 
 class LedgerError(Exception):
@@ -41,12 +38,20 @@ class TraceFile(msgspec.Struct):
     name: str
     size_bytes: int
     changed_ns: int
-    digest: str = ""
     frames: int = 0
     corrupt_frames: int = 0
     problem: str = ""
     """One of empty, truncated, corrupt, duplicate and open; an empty text if the file is whole."""
     same_as: str = ""
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Lines that belong together, by their digests: a frame, or the plain lines that were new at one time."""
+
+    digest: str
+    first: str
+    """The digest of the first line. It tells which parts other content may begin with."""
+    size_bytes: int
 
 
 class Entry(msgspec.Struct):
@@ -55,10 +60,8 @@ class Entry(msgspec.Struct):
     file: TraceFile
     source: str = ""
     """The value of the column `source` in the rows that this commit added for the file; empty if it added none."""
-    parts: list[str] = []
-    """The digests of the parts of its content that the tables contain: of each frame, or of all plain lines."""
-    plain_bytes: int = 0
-    """The length of the plain lines; 0 for a compressed file."""
+    parts: list[Part] = []
+    """The parts of its content. The tables contain all of them."""
 
 
 class Commit(msgspec.Struct):
@@ -68,7 +71,7 @@ class Commit(msgspec.Struct):
     data: str = ""
     """The folder with the rows that this commit added; empty if it added none."""
     rows: int = 0
-    format: int = 1
+    format: int = _FORMAT
 
 
 class Intake(msgspec.Struct):
@@ -91,26 +94,35 @@ def key_of(name: str) -> str:
 
 
 class Ledger:
-    """The commit records below a folder. `open_ledger` returns one that may add to them."""
+    """The commit records in a folder of tables. `open_ledger` returns one that may add to them."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         """Read the records. Raise LedgerError if they cannot be used."""
-        self.work = work
-        if (work / _OLD).exists():
+        self.folder = folder
+        self.place = folder.place()
+        if _OLD in folder.names(""):
             raise LedgerError(
-                f"the tables in {work} were written by an earlier version, which could lose events: delete {work}, "
-                "and run the command again while the trace files exist"
+                f"the tables in {self.place} were written by an earlier version, which could lose events: "
+                f"{self._start_again()}"
             )
-        self.commits: list[Commit] = []
-        decoder = msgspec.json.Decoder(Commit)
-        for path in sorted((work / _COMMITS).glob("[0-9]*.json")):
-            try:
-                self.commits.append(decoder.decode(path.read_bytes()))
-            except ValueError as error:
-                raise LedgerError(
-                    f"{path} is no commit record ({error}): delete {work}, and run the command again while the trace "
-                    "files exist"
-                ) from error
+        names = [name for name in folder.names(_COMMITS) if _RECORD.fullmatch(name)]
+        self.commits = [self._read(f"{_COMMITS}/{name}") for name in names]
+
+    def _read(self, name: str) -> Commit:
+        place = self.folder.place(name)
+        try:
+            commit = msgspec.json.decode(self.folder.read(name), type=Commit)
+        except ValueError as error:
+            raise LedgerError(f"{place} is no commit record ({error}): {self._start_again()}") from error
+        if commit.format != _FORMAT:
+            raise LedgerError(
+                f"{place} has the format {commit.format} of another version, and this one reads format {_FORMAT}: "
+                f"{self._start_again()}"
+            )
+        return commit
+
+    def _start_again(self) -> str:
+        return f"delete {self.place}, and run the command again while the trace files exist"
 
     @property
     def entries(self) -> list[Entry]:
@@ -124,112 +136,67 @@ class Ledger:
         sources = {entry.source: latest[key_of(entry.file.name)].name for entry in self.entries if entry.source}
         return Intake(list(latest.values()), sources)
 
-    def data(self) -> list[Path]:
-        """Return the folders that hold the rows. Raise LedgerError if one of them is missing."""
-        folders = [self.work / _EVENTS / commit.data for commit in self.commits if commit.data]
-        for folder in folders:
-            if not folder.is_dir():
+    def data(self) -> list[str]:
+        """Return the names of the folders that hold the rows. Raise LedgerError if one of them is missing."""
+        names = [f"{_EVENTS}/{commit.data}" for commit in self.commits if commit.data]
+        for name in names:
+            if not self.folder.is_folder(name):
                 raise LedgerError(
-                    f"the tables in {self.work} are incomplete, because {folder} is missing: delete {self.work}, and "
-                    "run the command again while the trace files exist"
+                    f"the tables in {self.place} are incomplete, because {self.folder.place(name)} is missing: "
+                    f"{self._start_again()}"
                 )
-        return folders
+        return names
 
     # under the lock
 
-    def begin(self) -> tuple[Path, Path]:
-        """Return two new folders: an existing one for staged files, and the name of one for data."""
+    def begin(self) -> tuple[str, str]:
+        """Return the names of two new folders: an existing one for staged files, and one for data, to be created."""
         name = f"{len(self.commits) + 1:08d}-{secrets.token_hex(4)}"
-        staged = self.work / _STAGED / name
-        staged.mkdir(parents=True)
-        (self.work / _EVENTS).mkdir(exist_ok=True)
-        return staged, self.work / _EVENTS / name
+        self.folder.make(f"{_STAGED}/{name}")
+        self.folder.make(_EVENTS)
+        return f"{_STAGED}/{name}", f"{_EVENTS}/{name}"
 
-    def commit(self, entries: list[Entry], data: Path | None = None, rows: int = 0) -> None:
+    def commit(self, entries: list[Entry], data: str = "", rows: int = 0) -> None:
         """Add a record in one step. Raise LedgerError if another process has added one meanwhile."""
-        record = Commit(entries, "" if data is None else data.name, rows)
-        folder = self.work / _COMMITS
-        folder.mkdir(exist_ok=True)
-        if data is not None:
-            _sync_tree(data)
-        target = folder / f"{len(self.commits) + 1:08d}.json"
-        written = folder / f".{target.name}-{secrets.token_hex(4)}"
-        with written.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(record)))
-            file.flush()
-            os.fsync(file.fileno())
+        record = Commit(entries, data.removeprefix(f"{_EVENTS}/"), rows)
+        self.folder.make(_COMMITS)
+        if data:
+            self.folder.sync(data)
+        content = msgspec.json.format(msgspec.json.encode(record))
         try:
-            _put_if_absent(written, target)
+            self.folder.put_if_absent(f"{_COMMITS}/{len(self.commits) + 1:08d}.json", content)
         except FileExistsError:
             raise LedgerError(
-                f"another process has added to the tables in {self.work} meanwhile, so this one added nothing: run "
+                f"another process has added to the tables in {self.place} meanwhile, so this one added nothing: run "
                 "the command again"
             ) from None
-        finally:
-            written.unlink(missing_ok=True)
-        _sync(folder)
         self.commits.append(record)
 
     def clean(self) -> None:
         """Remove what processes left that were killed, or whose job failed. Folders that are not ours stay."""
         known = {commit.data for commit in self.commits}
-        left = list((self.work / _STAGED).glob("*"))
-        left += [path for path in (self.work / _EVENTS).glob("*") if path.name not in known]
-        for path in left:
-            if _OURS.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
-        for path in (self.work / _COMMITS).glob(".*"):
-            if _WRITTEN.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+        left = [f"{_STAGED}/{name}" for name in self.folder.names(_STAGED) if _OURS.fullmatch(name)]
+        data = [name for name in self.folder.names(_EVENTS) if _OURS.fullmatch(name)]
+        left += [f"{_EVENTS}/{name}" for name in data if name not in known]
+        left += [f"{_COMMITS}/{name}" for name in self.folder.names(_COMMITS) if _WRITTEN.fullmatch(name)]
+        for name in left:
+            self.folder.remove(name)
 
 
 @contextmanager
-def open_ledger(work: Path) -> Iterator[Ledger]:
-    """Lock the tables below `work`, and yield their ledger. Raise LedgerError if another process holds the lock."""
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / _LOCK).open("a+b") as lock:
+def open_ledger(folder: Folder) -> Iterator[Ledger]:
+    """Lock the folder of the tables, and yield their ledger. Raise LedgerError if another process holds the lock."""
+    folder.make()
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            was_held = stack.enter_context(folder.lock())
+        except HeldError as held:
             raise LedgerError(
-                f"another command is adding to the tables in {work} ({_holder(lock)}): run this one again when that "
+                f"another command is adding to the tables in {folder.place()} ({held}): run this one again when that "
                 "one has ended, or name other tables with --tables"
             ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        lock.flush()
-        ledger = Ledger(work)
+        ledger = Ledger(folder)
+        if was_held:
+            ledger.commit([])  # under the number of the former holder, which can therefore add no record any more
         ledger.clean()
         yield ledger
-
-
-def _holder(lock: BinaryIO) -> str:
-    lock.seek(0)
-    return lock.read(200).decode(errors="replace") or "it has not written its name yet"
-
-
-def _put_if_absent(written: Path, target: Path) -> None:
-    try:
-        os.link(written, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links; the lock keeps other processes out
-        if target.exists():
-            raise FileExistsError(target) from None
-        written.rename(target)
-
-
-def _sync_tree(folder: Path) -> None:
-    """Bring a folder and the files in it to disk, so that they survive a crash of the machine as the record does."""
-    for path in folder.rglob("*"):
-        _sync(path)
-    _sync(folder)
-    _sync(folder.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

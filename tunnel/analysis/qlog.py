@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.intake import trace_files, unfinished_files
 from tunnel.traces.record import TraceRecord
 from tunnel.traces.salvage import examine
@@ -40,8 +41,9 @@ def export(directory: Path, output: Path) -> list[Path]:
     files: dict[str, BinaryIO] = {}
     decoder = msgspec.json.Decoder(TraceRecord)
     try:
-        for path in trace_files(directory) + unfinished_files(directory):
-            for part in examine(path)[1]:
+        folder = LocalFolder(directory)
+        for file in trace_files(folder) + unfinished_files(folder):
+            for part in examine(directory / file.name)[1]:
                 for line in part.splitlines():
                     try:
                         record = decoder.decode(line)
@@ -49,9 +51,9 @@ def export(directory: Path, output: Path) -> list[Path]:
                         continue  # a record of another version, or a damaged line; the report names them
                     _write(_file(files, record.node, output), qlog_event(record))
     finally:
-        for file in files.values():
-            file.close()
-    return [Path(file.name) for file in files.values()]
+        for opened in files.values():
+            opened.close()
+    return [Path(opened.name) for opened in files.values()]
 
 
 def qlog_event(record: TraceRecord) -> dict[str, Any]:

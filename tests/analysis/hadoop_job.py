@@ -1,0 +1,163 @@
+"""Traces and tables in a folder of Hadoop: `python -m tests.analysis.hadoop_job URI DIRECTORY` prints what it found."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from tests.analysis.job import SETTINGS
+from tests.analysis.plain import compressed, plain
+from tunnel.analysis.cli import main as command
+from tunnel.analysis.failures import NoTracesError
+from tunnel.analysis.folders import Folder, LocalFolder, UnusableError
+from tunnel.analysis.hadoop import HadoopFolder
+from tunnel.analysis.ingest import compact, read_events
+from tunnel.analysis.ledger import Entry, Ledger, LedgerError, TraceFile, open_ledger
+from tunnel.analysis.session import make_session
+from tunnel.traces.salvage import SUFFIX, examine
+
+__all__ = ["EVENTS", "Found", "main"]
+
+EVENTS = 5_003
+LEASE_S = 3.0
+RENEW_S = 0.2
+WAIT_S = 300.0
+DEAD = b"process 7 on elsewhere, 12345678"
+
+
+class Found(msgspec.Struct):
+    """The results."""
+
+    default: str
+    """The default file system."""
+    local: int = -1
+    """Events in the tables of a directory that was named by a plain path."""
+    first: int = -1
+    again: int = -1
+    more: int = -1
+    """Events in the tables of the URI after the first run, the same again, and after copies and one new event."""
+    problems: list[list[str]] = []
+    sources: list[str] = []
+    names: list[str] = []
+    """The files below the folder that readers see."""
+    commits: list[str] = []
+    left: list[str] = []
+    """Staged files that were left."""
+    errors: dict[str, str] = {}
+    renewals: int = 0
+    fenced: bool = False
+    """A process that had lost its lock could add no record."""
+    command: list[str] = []
+    """The exit code and the output of the command on the URI."""
+
+
+def _take_in(session: SparkSession, traces: Folder, tables: Folder) -> int:
+    with open_ledger(tables) as ledger:
+        compact(session, traces, ledger)
+    return read_events(session, Ledger(tables)).count()
+
+
+def _upload(traces: Path, folder: Folder) -> None:
+    for path in sorted(each for each in traces.rglob("*") if each.is_file()):
+        name = str(path.relative_to(traces))
+        folder.make(str(Path(name).parent) if "/" in name else "")
+        folder.remove(name)
+        folder.write(name, path.read_bytes())
+
+
+def _traces(traces: Path) -> None:
+    compressed(traces, "one", EVENTS - 3)
+    plain(traces / "node=7", "two ä%41 [b]*?{c,d}.jsonl", 3)
+    (traces / f"_left-{2**30}-aa-00001{SUFFIX}").write_bytes(b"x")
+
+
+def _copies(traces: Path) -> None:
+    """Add a copy in another form, a cut one, and one new event."""
+    (original,) = traces.glob(f"one*{SUFFIX}")
+    (traces / "unpacked.jsonl").write_bytes(b"".join(examine(original)[1]))
+    (traces / f"cut{SUFFIX}").write_bytes(original.read_bytes()[:-5])
+    plain(traces, "new.jsonl", 1)
+
+
+def _error(run: object) -> str:
+    try:
+        run()  # type: ignore[operator]
+    except (LedgerError, NoTracesError, UnusableError, FileExistsError, FileNotFoundError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _locks(found: Found, session: SparkSession, tables: HadoopFolder) -> None:
+    def again() -> None:
+        with open_ledger(HadoopFolder(session, tables.place())):
+            raise AssertionError
+
+    deadline = time.monotonic() + WAIT_S
+    with open_ledger(tables):
+        found.errors["second"] = _error(again)
+        seen = {tables.status("lock").changed_ns}
+        while len(seen) < 3 and time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError):
+                seen.add(tables.status("lock").changed_ns)
+        found.renewals = len(seen) - 1
+        former = Ledger(tables)
+    tables.write("lock", DEAD)
+    found.errors["killed"] = _error(again)
+    is_open = False
+    while not is_open and time.monotonic() < deadline:
+        with contextlib.suppress(LedgerError), open_ledger(tables):
+            is_open = True
+    error = _error(lambda: former.commit([Entry(TraceFile("a", 1, 1))]))
+    found.fenced = is_open and "another process has added to the tables" in error
+
+
+def _errors(found: Found, session: SparkSession, uri: str, tables: HadoopFolder) -> None:
+    found.errors["no such folder"] = _error(lambda: _take_in(session, HadoopFolder(session, f"{uri}/none"), tables))
+    found.errors["no such file system"] = _error(lambda: HadoopFolder(session, "nothing://here/traces"))
+    found.errors["exists"] = _error(lambda: tables.write("commits/00000001.json", b""))
+    found.errors["record exists"] = _error(lambda: tables.put_if_absent("commits/00000001.json", b""))
+    found.errors["missing"] = _error(lambda: tables.read("commits/none"))
+
+
+def main(uri: str, directory: Path) -> None:
+    """Run the whole job."""
+    session = make_session("local[1]", memory="600m", settings=SETTINGS)
+    context = session.sparkContext
+    hadoop = context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    found = Found(hadoop.FileSystem.getDefaultUri(context._jsc.hadoopConfiguration()).toString())
+    local = directory / "traces"
+    _traces(local)
+    found.local = _take_in(session, LocalFolder(local), LocalFolder(directory / "tables"))
+    traces = HadoopFolder(session, f"{uri}/traces")
+    tables = HadoopFolder(session, f"{uri}/traces/_tables", lease_s=LEASE_S, renew_s=RENEW_S)
+    _upload(local, traces)
+    found.first = _take_in(session, traces, tables)
+    found.again = _take_in(session, traces, tables)
+    _copies(local)
+    _upload(local, traces)
+    tables.make("events/00000009-0123abcd")  # of a command that was killed
+    found.more = _take_in(session, traces, tables)
+    intake = Ledger(tables).intake
+    found.problems = [[file.name.partition("-")[0], file.problem] for file in intake.files]
+    found.sources = sorted(intake.sources.values())
+    found.names = [file.name for file in traces.walk()]
+    found.commits = tables.names("commits")
+    found.left = tables.names("staged") + [name for name in tables.names("events") if name.startswith("00000009")]
+    _errors(found, session, uri, tables)
+    _locks(found, session, tables)
+    session.stop()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        code = command(["compact", f"{uri}/traces", "--json", "--memory", "600m", "--master", "local[1]"])
+    found.command = [str(code), output.getvalue()]
+    (directory / "found.json").write_bytes(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

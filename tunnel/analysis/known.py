@@ -1,0 +1,84 @@
+"""The content that the tables have: content that is already there is recognised, whatever file brings it.
+
+A part is known by digests: a compressed copy of plain lines, an unpacked copy of a compressed file, several files in
+one, and a file that has grown since all begin with known parts. The end of a copy that was cut within a part is
+compared with the file that brought the part, while that exists.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from xxhash import xxh3_64_hexdigest
+
+from tunnel.analysis.ledger import Entry, Part
+
+__all__ = ["Known", "Piece", "part_of"]
+
+
+class Piece(NamedTuple):
+    """Consecutive lines of a file."""
+
+    part: Part
+    owner: str
+    """The file that brought these lines before; empty if they are new."""
+    content: bytes
+    """The lines, if they are new."""
+
+
+def part_of(content: bytes) -> Part:
+    """Return the digests of some lines."""
+    return Part(xxh3_64_hexdigest(content), _first_line(content, 0), len(content))
+
+
+def _first_line(content: bytes, begin: int) -> str:
+    """Return the digest of the line that begins there."""
+    return xxh3_64_hexdigest(content[begin : content.find(b"\n", begin) + 1])
+
+
+class Known:
+    """The parts in the tables. `contains` returns whether a file, by its name, contains some lines at present."""
+
+    def __init__(self, entries: list[Entry], contains: Callable[[str, bytes], bool]) -> None:
+        self._owners: dict[str, str] = {}
+        self._beginnings: dict[str, list[Part]] = defaultdict(list)
+        self._contains = contains
+        for entry in entries:
+            for part in entry.parts:
+                self.add(part, entry.file.name)
+
+    def add(self, part: Part, owner: str) -> None:
+        """Take note of a part. The first file that brings it owns it."""
+        if part.digest not in self._owners:
+            self._owners[part.digest] = owner
+            self._beginnings[part.first].append(part)
+
+    def pieces(self, content: bytes, whole: Part) -> Iterator[Piece]:
+        """Divide lines into those that are known, from the beginning on, and the rest. `whole` are their digests."""
+        if whole.digest in self._owners:
+            yield Piece(whole, self._owners[whole.digest], b"")
+            return
+        begin, first = 0, whole.first
+        while begin < len(content):
+            candidates = self._beginnings.get(first, ())
+            known = next((part for part in candidates if _is_at(content, begin, part)), None)
+            if known is None:
+                rest = content[begin:]
+                part = part_of(rest) if begin else whole
+                owner = self._owner_of_cut(part, rest)
+                yield Piece(part, owner, b"" if owner else rest)
+                return
+            yield Piece(known, self._owners[known.digest], b"")
+            begin += known.size_bytes
+            first = _first_line(content, begin)
+
+    def _owner_of_cut(self, part: Part, content: bytes) -> str:
+        """Return a file that has lines beyond these, and these before them, or an empty text."""
+        longer = [each for each in self._beginnings.get(part.first, ()) if each.size_bytes > part.size_bytes]
+        owners = (self._owners[each.digest] for each in longer)
+        return next((owner for owner in owners if self._contains(owner, content)), "")
+
+
+def _is_at(content: bytes, begin: int, part: Part) -> bool:
+    lines = memoryview(content)[begin : begin + part.size_bytes]
+    return len(lines) == part.size_bytes and xxh3_64_hexdigest(lines) == part.digest
