@@ -22,6 +22,7 @@ from tunnel.analysis import counts, flow, holes, limits, network, stalls, tables
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.blame import blames
 from tunnel.analysis.expressions import percentiles
+from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.ledger import Ledger, open_ledger
 from tunnel.analysis.session import make_session
@@ -54,9 +55,9 @@ def diagnose(session: SparkSession, directory: Path) -> Diagnosed:
     """Analyse the traces of all cases: once as a whole, and once by case, in the same queries."""
     together = gathered(directory)
     work = directory / "tables"
-    with open_ledger(work) as ledger:
-        intake = compact(session, together, ledger)
-    events = read_events(session, Ledger(work)).persist()
+    with open_ledger(LocalFolder(work)) as ledger:
+        intake = compact(session, LocalFolder(together), ledger)
+    events = read_events(session, Ledger(LocalFolder(work))).persist()
     whole = analyse(session, events, intake)
     writers = [
         {"case": case.name, "writer": path.name.removeprefix("_").rsplit("-", 1)[0]}

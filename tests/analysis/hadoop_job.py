@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from tests.analysis.job import SETTINGS
 from tests.analysis.plain import compressed, plain
+from tests.analysis.settings import SETTINGS
 from tunnel.analysis.cli import main as command
 from tunnel.analysis.failures import NoTracesError
 from tunnel.analysis.folders import Folder, LocalFolder, UnusableError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.analysis.job import SHORT_LIVED
+from tests.analysis.settings import SHORT_LIVED
 
 __all__ = ["is_fetched", "main", "mini_cluster"]
 
