@@ -15,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # mypy configuration that ignores the types of packages in extras, since a build environment does not have them.
 _ABSENT = "[mypy]\nstrict = True\nexplicit_package_bases = True\nnamespace_packages = True\n" + "".join(
-    f"[mypy-{name}.*]\nignore_missing_imports = True\n" for name in ("spnego", "nats", "pyspark")
+    f"[mypy-{name}.*]\nignore_missing_imports = True\n" for name in ("cryptography", "spnego", "nats", "pyspark")
 )
 
 

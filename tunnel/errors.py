@@ -5,6 +5,7 @@ TunnelError
 ├── PeerClosedError               the peer has closed, so no more data can be written
 ├── UnreachableError              no relay answers                                (exit code 3)
 ├── NotAuthenticatedError         the relay or a proxy rejected the credentials   (4)
+├── PeerKeyError                  the peer's key is not the one that is known     (4)
 ├── DeniedError                   the user is known, but no rule allows it        (5)
 ├── RefusedError                  the target or the service refused               (6)
 ├── LostError                     a connection ended without a clean end          (6)
@@ -30,6 +31,7 @@ __all__ = [
     "LostReason",
     "NotAuthenticatedError",
     "PeerClosedError",
+    "PeerKeyError",
     "RefusedError",
     "RejectReason",
     "ResetError",
@@ -50,6 +52,16 @@ class NotAuthenticatedError(TunnelError, PermissionError):
     """The relay, or a proxy in front of it, did not accept our credentials."""
 
     exit_code = NOT_AUTHENTICATED
+
+
+class PeerKeyError(TunnelError, ConnectionError):
+    """The other end of the stream did not prove that it holds a key that is known for it, or is not encrypted at all.
+
+    The text names the relay, the keys, and the place where they are configured.
+    """
+
+    exit_code = NOT_AUTHENTICATED
+    reason = LostReason.INTEGRITY
 
 
 class DeniedError(TunnelError, PermissionError):

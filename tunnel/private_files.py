@@ -9,8 +9,11 @@ __all__ = ["read_private", "read_token"]
 _FILE_BYTES_MAX = 64 * 1024
 
 
-def read_private(path: Path) -> bytes:
-    """Return the content of a file that holds a secret.
+_ANOTHER_TOKEN = "ask for a new token if another user may have seen this one"
+
+
+def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN) -> bytes:
+    """Return the content of a file that holds a secret. `if_seen` says what to do if another user has seen it.
 
     Raise FileNotFoundError if the file does not exist. Raise ValueError, with advice, if other users can read it, if it
     belongs to another user (except root), or if it cannot be read.
@@ -21,7 +24,7 @@ def read_private(path: Path) -> bytes:
             if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
                 raise ValueError(
                     f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): run `chmod 600 {path}`, "
-                    "and ask for a new token if another user may have seen this one"
+                    f"and {if_seen}"
                 )
             if found.st_uid not in (os.geteuid(), 0):
                 raise ValueError(f"{path} belongs to another user: use a file of your own")

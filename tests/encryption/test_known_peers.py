@@ -1,0 +1,129 @@
+"""The file of known peers: its lines, its privacy, and processes that change it at once."""
+
+import multiprocessing
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunnel.encryption.known_peers import EXIT, KnownPeer, KnownPeers, peer_name, relay_name
+from tunnel.wire import Target, TargetKind
+
+A, B, C = ("SHA256:" + letter * 43 for letter in "ABC")
+RELAY = "https://relay.example"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KnownPeers:
+    return KnownPeers(tmp_path / "tunnel" / "known_peers")
+
+
+def write(file: KnownPeers, text: str) -> None:
+    file.path.parent.mkdir(exist_ok=True)
+    file.path.touch(0o600)
+    file.path.write_text(text)
+
+
+def test_a_peer_is_remembered_once(file: KnownPeers) -> None:
+    assert file.find(RELAY, EXIT) is None
+    assert file.remember(RELAY + "/", EXIT, A) == KnownPeer(RELAY, EXIT, (A,), 1)
+    assert file.remember(RELAY, EXIT, B).keys == (A,)  # as another process would find it
+    assert file.path.read_text() == f"{RELAY} exit {A}\n"
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert file.remember(RELAY, "service:reports", B).line == 2
+
+
+def test_comments_and_order_survive_every_change(file: KnownPeers) -> None:
+    write(file, f"# ours\n\n{RELAY} exit {A}\nhttps://other exit {A}\n")
+    file.trust(RELAY, EXIT, B)
+    file.trust(RELAY, EXIT, B)
+    assert file.path.read_text() == f"# ours\n\n{RELAY} exit {A} {B}\nhttps://other exit {A}\n"
+    known = file.find(RELAY, EXIT)
+    assert known == KnownPeer(RELAY, EXIT, (A, B), 3)
+    assert file.forget(RELAY, EXIT, A)
+    assert not file.forget(RELAY, EXIT, C)
+    assert file.path.read_text() == f"# ours\n\n{RELAY} exit {B}\nhttps://other exit {A}\n"
+    file.trust(RELAY, "service:x", C)
+    assert file.forget(RELAY, EXIT)
+    assert not file.forget(RELAY, EXIT)
+    assert file.path.read_text() == f"# ours\n\nhttps://other exit {A}\n{RELAY} service:x {C}\n"
+    assert file.forget(RELAY, "service:x", C)
+    assert [entry.relay for entry in file.entries()] == ["https://other"]
+
+
+@given(name=st.text(min_size=1, max_size=60).filter(lambda name: len(name.encode("utf-8", "replace")) < 200))
+def test_any_service_name_stays_on_its_line(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    if any(0xD800 <= ord(letter) < 0xE000 for letter in name):
+        return
+    file = KnownPeers(tmp_path_factory.mktemp("known") / "peers")
+    peer = peer_name(Target(TargetKind.SERVICE, name))
+    file.remember(RELAY, peer, A)
+    file.remember(RELAY, EXIT, B)
+    assert [(entry.peer, entry.keys) for entry in file.entries()] == [(peer, (A,)), (EXIT, (B,))]
+
+
+def test_the_peer_of_every_target_is_the_exit() -> None:
+    assert peer_name(Target(TargetKind.TCP, "db", 5432)) == EXIT
+    assert peer_name(Target(TargetKind.SERVICE, "exit")) == "service:exit"
+    assert relay_name("https://relay.example/a b/") == "https://relay.example/a%20b"
+
+
+@pytest.mark.parametrize(
+    "line", [RELAY, f"{RELAY} exit", f"{RELAY} exit SHA256:short", f"{RELAY} {A}", f"{RELAY} exits {A}", f"{A} {A} {A}"]
+)
+def test_a_malformed_line_is_named(file: KnownPeers, line: str) -> None:
+    write(file, f"# ours\n{line}\n")
+    with pytest.raises(ValueError, match="known_peers, line 2 is malformed"):
+        file.entries()
+    with pytest.raises(ValueError, match="line 2"):
+        file.remember(RELAY, EXIT, A)
+    assert file.path.read_text() == f"# ours\n{line}\n"
+
+
+def test_a_file_that_others_can_change_is_refused(file: KnownPeers) -> None:
+    write(file, f"{RELAY} exit {A}\n")
+    file.path.chmod(0o666)
+    with pytest.raises(ValueError, match=r"chmod 600.*compare its keys"):
+        file.find(RELAY, EXIT)
+
+
+def test_a_file_that_is_no_text_is_refused(file: KnownPeers) -> None:
+    write(file, "")
+    file.path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="not a text file"):
+        file.entries()
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot be written"):
+        KnownPeers(tmp_path / "file" / "known_peers").remember(RELAY, EXIT, A)
+    file = KnownPeers(tmp_path / "known_peers")
+    (tmp_path / ".known_peers.new").mkdir()
+    with pytest.raises(ValueError, match="cannot be written"):
+        file.remember(RELAY, EXIT, A)
+
+
+def _add(path: Path, number: int) -> None:
+    file = KnownPeers(path)
+    for index in range(10):
+        file.trust(RELAY, f"service:{number}-{index}", A)
+        file.remember(RELAY, EXIT, "SHA256:" + str(number) * 43)
+
+
+def test_processes_that_change_it_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "known_peers"
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_add, args=(path, number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    entries = KnownPeers(path).entries()
+    assert len(entries) == 31
+    assert len({entry.peer for entry in entries}) == 31
+    (exits,) = [entry for entry in entries if entry.peer == EXIT]
+    assert len(exits.keys) == 1

@@ -1,0 +1,22 @@
+"""The first bytes inside an encrypted stream, which bind it to the CONNECT that opened it (3.13).
+
+The relay reads CONNECT and could send it elsewhere. The initiator therefore repeats inside what it asked for, and the
+acceptor compares.
+"""
+
+import struct
+
+from tunnel.wire import Target
+
+__all__ = ["VERDICT_SAME", "binding_of"]
+
+_VERSION = 1
+_HEAD = struct.Struct("!BBHB")  # version, target kind, port, size of the host
+VERDICT_SAME = b"\x01"
+"""The byte with which the acceptor confirms the binding. It sends no other one."""
+
+
+def binding_of(target: Target, route_key: bytes) -> bytes:
+    """Return the bytes that the initiator sends first and the acceptor expects."""
+    host = target.host.encode()
+    return _HEAD.pack(_VERSION, target.kind, target.port, len(host)) + host + route_key

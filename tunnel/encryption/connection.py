@@ -1,0 +1,347 @@
+"""A connection with TLS inside: it stands between a transport and its connection, and offers what a connection does.
+
+The owner passes each event of the connection to `translate` and acts on the events that come back. After every call of
+`read`, `close` or `abort`, `released` may return more events. `Connected` means here that the stream is encrypted with
+a key that was accepted, and at the acceptor also that it is bound to the CONNECT that opened it: nothing that the other
+application wrote is shown before, and nothing that ours writes leaves.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tunnel.core import (
+    Closed,
+    Connected,
+    Connection,
+    ConnectionStats,
+    Event,
+    LocalProtocolError,
+    Lost,
+    LostReason,
+    PeerClosed,
+    PeerClosedError,
+    PeerFinished,
+    Readable,
+    State,
+    Writable,
+)
+from tunnel.core.connection.base import ConnectionIdentity
+from tunnel.encryption.binding import VERDICT_SAME, binding_of
+from tunnel.encryption.tls import FEED_BYTES_MAX, TlsFault, TlsSession
+from tunnel.errors import IntegrityError, LostError, TunnelError
+from tunnel.wire import AbortReason, Buffer
+
+__all__ = ["STREAM_BYTES_MAX", "ByteStream", "EncryptedConnection", "JudgeKey"]
+
+STREAM_BYTES_MAX = 256 * 1024**3
+"""Ciphertext in one direction. AES-GCM must not protect more than 2**24.5 whole records with one key (RFC 8446, 5.5),
+and `ssl` cannot change the key."""
+_CHUNK_BYTES = 64 * 1024  # of plaintext that is encrypted at once; its ciphertext may have to wait for the connection
+_ENDED = (State.PEER_CLOSED, State.DRAIN, State.CLOSED)
+_TRUNCATED = "the encrypted stream was cut before its end"
+
+JudgeKey = Callable[[str], TunnelError | None]
+"""Returns the error with which a stream ends whose acceptor has this key, or None if the key is accepted."""
+
+
+class ByteStream(Protocol):
+    """The part of a connection that a transport uses. `Connection` and `EncryptedConnection` have it."""
+
+    id: int
+
+    @property
+    def unacknowledged_bytes(self) -> int: ...
+    def write(self, data: Buffer, now: int) -> int: ...
+    def flush(self, waiting_bytes: int = 0) -> None: ...
+    def read(self, size_max: int, now: int) -> Buffer: ...
+    def finish(self, now: int) -> None: ...
+    def close(self, now: int) -> None: ...
+    def abort(self, now: int) -> None: ...
+
+
+class EncryptedConnection:
+    """A connection whose stream is encrypted, at its initiator (with `judge`) or at its acceptor (without)."""
+
+    def __init__(self, connection: Connection, tls: TlsSession, judge: JudgeKey | None = None) -> None:
+        self.id = connection.id
+        self.failure: TunnelError | None = None  # why this layer ended the connection
+        self.peer_key = ""  # the fingerprint of the acceptor's key; at the initiator, once it is accepted
+        self.is_ready = False  # whether the application may write
+        self._connection = connection
+        self._tls = tls
+        self._judge = judge
+        identity: ConnectionIdentity = connection.identity
+        binding = binding_of(identity.target, identity.route_key)
+        self._binding = binding  # what the initiator sends; what the acceptor still expects
+        self._awaited = VERDICT_SAME if judge is not None else binding  # what must come before the peer's plaintext
+        self._plain: Buffer = b""  # decrypted, not read
+        self._pending: Buffer = b""  # encrypted; the connection has not taken it
+        self._made_bytes = self._taken_bytes = 0  # of ciphertext: made, and read from the connection
+        self._data_end = 0  # where in the ciphertext the last plaintext of the application ends
+        self._write_refused = False
+        self._finishing = self._closing = False  # as the application has asked
+        self._tls_ended = self._end_passed = False  # how far that has come
+        self._held: list[Event] = []  # ends of which the reader must not learn before it has read everything
+
+    # starting
+
+    def begin(self, client_hello: Buffer, now: int) -> None:
+        """Answer the initiator's ClientHello. Call this at the acceptor, right after `accept`."""
+        self._take_in(client_hello, now)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether all has come that the peer sends before its plaintext: it has the CONNECT that we have."""
+        return self.is_ready and not self._awaited
+
+    def give_up(self, text: str, now: int) -> None:
+        """End the connection because the handshake takes too long. No effect once the stream is in use."""
+        if not self.is_ready and self.failure is None:
+            self._fail(LostError(text, LostReason.TIMEOUT), now)
+
+    # commands
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """The number of bytes that were written and not yet acknowledged, as ciphertext."""
+        return self._connection.unacknowledged_bytes + len(self._pending)
+
+    def snapshot(self) -> ConnectionStats:
+        """Return the counters of the connection, which are those of the ciphertext."""
+        return self._connection.snapshot()
+
+    def write(self, data: Buffer, now: int) -> int:
+        """Encrypt and write bytes. Return the number taken; if it is less than all, wait for Writable."""
+        if self._connection.state in _ENDED:
+            raise PeerClosedError("the connection is closed: the peer will not read further data")
+        if self._finishing or self._closing:
+            raise LocalProtocolError("write() after finish() or close()")
+        taken = 0
+        view = memoryview(data)
+        while taken < len(view):
+            if not self.is_ready or self.failure is not None or not self._push(now):
+                self._write_refused = True
+                break
+            chunk = view[taken : taken + _CHUNK_BYTES]
+            if self._made_bytes + 2 * len(chunk) > STREAM_BYTES_MAX:
+                self._fail(_too_long(), now)
+                break
+            self._tls.write(chunk)
+            taken += len(chunk)
+            self._collect()
+            self._data_end = self._made_bytes
+        self._push(now)
+        return taken
+
+    def flush(self, waiting_bytes: int = 0) -> None:
+        """Speed up Flushed, as `Connection.flush` does."""
+        self._connection.flush(waiting_bytes + len(self._pending))
+
+    def read(self, size_max: int, now: int) -> Buffer:
+        """Return the next bytes of the stream, at most `size_max`; b"" if there are none now, or at its end."""
+        if not self.is_ready or self._closing:
+            return b""
+        self._pull(now)
+        data, self._plain = self._plain[:size_max], self._plain[size_max:]
+        return data
+
+    def finish(self, now: int) -> None:
+        """End this direction after everything written."""
+        self._finishing = True
+        self._end(now)
+
+    def close(self, now: int) -> None:
+        """Deliver everything written, and read nothing more."""
+        self._closing = True
+        self._plain = b""
+        self._end(now)
+
+    def abort(self, now: int) -> None:
+        """End the connection at once; the peer gets an error."""
+        self._plain = self._pending = b""
+        is_over = any(isinstance(event, Closed | Lost) for event in self._held)
+        self._held = [Lost(self.id, LostReason.ABORTED, "")] if is_over else []
+        self._connection.abort(now)
+
+    # events
+
+    def translate(self, event: Event, now: int) -> list[Event]:
+        """Process an event of the connection; return the events that its owner has to process in its place."""
+        match event:
+            case Connected():
+                return []
+            case Readable():
+                return self._readable(now)
+            case Writable():
+                return self._writable(now)
+            case PeerFinished():
+                return self._peer_finished(event, now)
+            case PeerClosed():
+                self._pending = b""
+                return [PeerClosed(self.id, self._junked_bytes())]
+            case Closed() | Lost():
+                return self._over(event)
+        return [event]
+
+    def released(self) -> list[Event]:
+        """Return the events that waited for the reader, if it has read everything or will read no more."""
+        if not self._held or len(self._plain):
+            return []
+        events, self._held = self._held, []
+        return events
+
+    def _readable(self, now: int) -> list[Event]:
+        if self.is_ready:
+            return [] if self._closing else [Readable(self.id)]
+        self._pull(now)
+        if not self.is_ready:
+            return []
+        events: list[Event] = [Connected(self.id)]
+        if self._write_refused:
+            self._write_refused = False
+            events.append(Writable(self.id))
+        if not self._closing:
+            events.append(Readable(self.id))
+        self._end(now)
+        return events
+
+    def _writable(self, now: int) -> list[Event]:
+        if not self._push(now):
+            return []
+        self._end(now)
+        if not self._write_refused or not self.is_ready:
+            return []
+        self._write_refused = False
+        return [Writable(self.id)]
+
+    def _peer_finished(self, event: Event, now: int) -> list[Event]:
+        if self.failure is not None or self._closing:
+            return []
+        if not self._tls.peer_ended:
+            self._fail(IntegrityError(_TRUNCATED), now)
+            return []
+        self._held.append(event)
+        return self.released()
+
+    def _junked_bytes(self) -> int:
+        """Return how much of what the application wrote the peer has not acknowledged.
+
+        The verdict and the close_notify do not count: a peer that has closed does not miss them.
+        """
+        return max(0, self._data_end - self._connection.snapshot().bytes_acknowledged)
+
+    def _over(self, event: Closed | Lost) -> list[Event]:
+        if self.failure is not None:
+            reason = getattr(self.failure, "reason", LostReason.INTEGRITY)
+            return [Lost(self.id, reason, str(self.failure))]
+        if isinstance(event, Lost):
+            if event.reason is not LostReason.PEER_CLOSED:
+                self._held.clear()
+                return [event]
+            if not self._junked_bytes():
+                event = Closed(self.id)
+        self._held.append(event)
+        return self.released()
+
+    # the inner workings
+
+    def _pull(self, now: int) -> None:
+        """Decrypt until there is plaintext to read, or nothing more to decrypt."""
+        while not len(self._plain) and self.failure is None and not (self.is_ready and self._closing):
+            data = self._connection.read(FEED_BYTES_MAX, now)
+            if not len(data):
+                return
+            self._take_in(data, now)
+
+    def _take_in(self, data: Buffer, now: int) -> None:
+        self._taken_bytes += len(data)
+        if self._taken_bytes > STREAM_BYTES_MAX:
+            self._fail(_too_long(), now)
+            return
+        try:
+            plain = self._tls.receive(data)
+            if self._judge is not None and self._tls.is_established and not self.is_ready:
+                self._judge_key(self._judge, now)
+        except TlsFault as fault:
+            self._fail(IntegrityError(f"the encrypted stream was altered on the way ({fault})"), now)
+            return
+        if self.failure is None:
+            self._plain = self._without_awaited(plain, now) if self._awaited else plain
+            self._push(now)
+
+    def _judge_key(self, judge: JudgeKey, now: int) -> None:
+        """Decide at the initiator whether this is the right peer; if so, send the binding."""
+        key = self._tls.peer_key()
+        error = judge(key)
+        if error is not None:
+            self._fail(error, now)
+            return
+        self.peer_key = key
+        self._tls.write(self._binding)
+        self.is_ready = True
+
+    def _without_awaited(self, plain: bytes, now: int) -> bytes:
+        """Compare the first bytes with those that must come first, and return the rest."""
+        size = min(len(plain), len(self._awaited))
+        if plain[:size] != self._awaited[:size]:
+            self._fail(IntegrityError("the relay led the connection elsewhere than its initiator asked for"), now)
+            return b""
+        self._awaited = self._awaited[size:]
+        if not self._awaited and self._judge is None:
+            self._tls.write(VERDICT_SAME)
+            self.is_ready = True
+        return plain[size:]
+
+    def _collect(self) -> None:
+        """Add what the TLS session has made to the bytes that wait for the connection."""
+        made = self._tls.take()
+        self._made_bytes += len(made)
+        self._pending = b"".join((self._pending, made)) if len(self._pending) else made
+
+    def _push(self, now: int) -> bool:
+        """Write the ciphertext that waits. Return whether the connection has taken it all."""
+        self._collect()
+        if self._end_passed:
+            self._pending = b""  # an answer to a key update, which no reader waits for
+        elif len(self._pending):
+            try:
+                taken = self._connection.write(self._pending, now)
+            except PeerClosedError:
+                self._pending = b""  # PeerClosed says what that means
+                return True
+            self._pending = memoryview(self._pending)[taken:]
+        return not len(self._pending)
+
+    def _end(self, now: int) -> None:
+        """Pass on an end that was asked for, as soon as all before it has left this layer."""
+        if not (self._finishing or self._closing) or not self.is_ready or self.failure is not None:
+            return
+        if not self._tls_ended:
+            self._tls_ended = True
+            self._tls.end()
+        if not self._push(now):
+            return
+        self._end_passed = True
+        if self._closing:
+            self._connection.close(now)
+        else:
+            self._connection.finish(now)
+
+    def _fail(self, error: TunnelError, now: int) -> None:
+        """End the connection with this error, and with an error for the peer."""
+        self.failure = error
+        self._plain = self._pending = b""
+        self._held.clear()
+        if self._connection.state is State.DRAIN:
+            # Everything was received, so that only the peer needs to learn that it is not what was written. If the
+            # peer's CLOSE has just been read, it is not acknowledged yet.
+            self._connection.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, now, str(error))
+        else:
+            self._connection.abort(now, AbortReason.INTEGRITY, str(error))
+
+
+def _too_long() -> LostError:
+    gib = STREAM_BYTES_MAX // 1024**3
+    return LostError(
+        f"an encrypted stream ends after {gib} GiB in one direction: open another connection", LostReason.PROTOCOL
+    )

@@ -1,0 +1,158 @@
+"""The file `known_peers`: which keys the acceptors of encrypted streams have, by what the initiator asks for.
+
+A line holds the relay's URL, the peer and one or more keys. The peer is `exit` for all exits of the relay together, or
+`service:NAME`. Empty lines and lines that begin with `#` are kept as they are.
+
+    https://relay.example exit SHA256:hhz…E8 SHA256:0Xv…Yw
+    https://relay.example service:reports SHA256:mGk…p4
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from tunnel.encryption.fingerprint import is_fingerprint
+from tunnel.private_files import read_private
+from tunnel.wire import Target, TargetKind
+
+__all__ = ["EXIT", "KnownPeer", "KnownPeers", "peer_name", "relay_name"]
+
+EXIT = "exit"
+_SERVICE = "service:"
+_IF_SEEN = "compare its keys with those that the peers show, in case another user has changed them"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPeer:
+    """The keys of one peer, and the line of the file that lists them, counting from 1."""
+
+    relay: str
+    peer: str
+    keys: tuple[str, ...]
+    line: int = 0
+
+
+def relay_name(url: str) -> str:
+    """Return the form of a relay's URL in the file."""
+    return quote(url.rstrip("/"), safe=":/?#[]@!$&'()*+,;=%~")
+
+
+def peer_name(target: Target) -> str:
+    """Return which peer accepts connections to this target."""
+    return EXIT if target.kind == TargetKind.TCP else _SERVICE + target.host
+
+
+class KnownPeers:
+    """The file, which several processes may use at once. Every change replaces it atomically.
+
+    All methods raise ValueError, with advice, if the file is malformed, or open to other users, or cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def find(self, relay: str, peer: str) -> KnownPeer | None:
+        """Return what is known about a peer, or None."""
+        return _find(self.entries(), relay_name(relay), peer)
+
+    def entries(self) -> list[KnownPeer]:
+        """Return all known peers, in the order of the file."""
+        return [entry for entry in map(self._parse, *_numbered(self._lines())) if entry is not None]
+
+    def remember(self, relay: str, peer: str, key: str) -> KnownPeer:
+        """Add the key of a peer of which none is known. Return what is known then: perhaps what another process saw."""
+        with self._locked():
+            known = self.find(relay, peer)
+            if known is None:
+                self._write([*self._lines(), _line(relay_name(relay), peer, (key,))])
+                known = KnownPeer(relay_name(relay), peer, (key,), len(self._lines()))
+            return known
+
+    def trust(self, relay: str, peer: str, key: str) -> None:
+        """Add a key to those of a peer, at the end of its line."""
+        with self._locked():
+            known, lines = self.find(relay, peer), self._lines()
+            if known is None:
+                self._write([*lines, _line(relay_name(relay), peer, (key,))])
+            elif key not in known.keys:
+                lines[known.line - 1] = _line(known.relay, known.peer, (*known.keys, key))
+                self._write(lines)
+
+    def forget(self, relay: str, peer: str, key: str = "") -> bool:
+        """Remove a peer, or one of its keys. Return whether it was known."""
+        with self._locked():
+            known, lines = self.find(relay, peer), self._lines()
+            if known is None or (key and key not in known.keys):
+                return False
+            kept = tuple(one for one in known.keys if key and one != key)
+            lines[known.line - 1 : known.line] = [_line(known.relay, known.peer, kept)] if kept else []
+            self._write(lines)
+            return True
+
+    def _parse(self, number: int, line: str) -> KnownPeer | None:
+        if not line.strip() or line.lstrip().startswith("#"):
+            return None
+        relay, peer, keys = (*line.split(maxsplit=2), "", "")[:3]
+        found = tuple(keys.split())
+        if not found or not all(map(is_fingerprint, found)) or not (peer == EXIT or peer.startswith(_SERVICE)):
+            raise ValueError(
+                f"{self.path}, line {number} is malformed: it must hold the relay's URL, exit or service:NAME, and one "
+                "or more keys (SHA256:...): correct or remove the line"
+            )
+        return KnownPeer(relay, unquote(peer), found, number)
+
+    def _lines(self) -> list[str]:
+        try:
+            return read_private(self.path, if_seen=_IF_SEEN).decode("utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        except UnicodeDecodeError:
+            raise ValueError(f"{self.path} is not a text file: correct or remove it") from None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from changing the file. The lock is another file, since this one is replaced."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = self.path.with_name(f".{self.path.name}.lock")
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, lines: list[str]) -> None:
+        draft = self.path.with_name(f".{self.path.name}.new")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                draft.unlink()
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write("".join(f"{line}\n" for line in lines).encode())
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(draft, self.path)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> ValueError:
+        return ValueError(f"{self.path} cannot be written: {error.strerror}: check its directory and the disk")
+
+
+def _numbered(lines: list[str]) -> tuple[range, list[str]]:
+    return range(1, len(lines) + 1), lines
+
+
+def _find(entries: list[KnownPeer], relay: str, peer: str) -> KnownPeer | None:
+    return next((entry for entry in entries if (entry.relay, entry.peer) == (relay, peer)), None)
+
+
+def _line(relay: str, peer: str, keys: tuple[str, ...]) -> str:
+    return " ".join((relay, quote(peer, safe=":"), *keys))

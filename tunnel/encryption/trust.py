@@ -1,0 +1,110 @@
+"""Which keys an initiator accepts: those that `--peer-key` names, or those in `known_peers`, or a new peer's first one.
+
+`PeerTrust` judges one connection. It applies the table in `decisions` and words the errors.
+"""
+
+from dataclasses import dataclass
+
+from tunnel.encryption.decisions import OPENING, Answer, Mode, Opening
+from tunnel.encryption.fingerprint import is_fingerprint
+from tunnel.encryption.known_peers import KnownPeers, peer_name
+from tunnel.errors import PeerKeyError, TunnelError
+from tunnel.wire import Target
+
+__all__ = ["PeerTrust", "TrustSettings", "trust_settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrustSettings:
+    """The settings of an initiator. With `peer_keys`, the file is neither read nor written."""
+
+    mode: Mode
+    relay: str
+    peer_keys: tuple[str, ...] = ()
+    known_peers: KnownPeers | None = None
+
+
+def trust_settings(
+    encryption: str, relay: str, peer_keys: tuple[str, ...], known_peers: KnownPeers | None
+) -> TrustSettings:
+    """Check and return the settings. Raise ValueError, with advice, if they make no sense."""
+    if encryption not in [mode.value for mode in Mode]:
+        choices = ", ".join(mode.value for mode in Mode)
+        raise ValueError(f"encryption must be one of {choices}, not {encryption!r}")
+    for key in peer_keys:
+        if not is_fingerprint(key):
+            raise ValueError(
+                f"{key!r} is not a key: give the line that begins with SHA256:, as `tunnel-relay exit --show-key` "
+                "prints it"
+            )
+    mode = Mode(encryption)
+    if peer_keys and mode is Mode.OFF:
+        raise ValueError("a peer key requires encryption, but encryption is off: leave one of the two out")
+    return TrustSettings(Mode.REQUIRE if peer_keys else mode, relay, peer_keys, known_peers)
+
+
+class PeerTrust:
+    """The judgement of one connection. `is_verified`: its key was known before, and not just taken on trust."""
+
+    def __init__(self, settings: TrustSettings, target: Target) -> None:
+        self._settings = settings
+        self._peer = peer_name(target)
+        self._known: tuple[str, ...] = settings.peer_keys
+        self._place = "the configured peer key"
+        self.is_verified = False
+        if not self._known and settings.known_peers is not None:
+            self._learn(settings.known_peers)
+
+    def judge_clear(self) -> TunnelError | None:
+        """Return the error to end with because the acceptor does not encrypt; None: go on in clear."""
+        if self._decide(Answer.CLEAR) is Opening.GO_ON_CLEAR:
+            return None
+        known = f"{self._place} has a key for it ({', '.join(self._known)})"
+        return PeerKeyError(
+            f"the connection to {self._who()} would not be encrypted, but "
+            f"{known if self._known else 'encryption is required'}: its operator must give it a key, unless something "
+            "on the way has removed the offer to encrypt"
+        )
+
+    def judge_key(self, key: str) -> TunnelError | None:
+        """Return the error to end with because the acceptor has this key; None: the key is accepted."""
+        if not self._known:
+            answer = Answer.NEW_KEY
+        else:
+            answer = Answer.SAME_KEY if key in self._known else Answer.OTHER_KEY
+        decision = self._decide(answer)
+        self.is_verified = decision is Opening.ENCRYPT
+        if decision is Opening.REFUSE_KEY:
+            return self._changed(key)
+        if decision is Opening.TRUST and self._settings.known_peers is not None:
+            return self._remember(self._settings.known_peers, key)
+        return None
+
+    def _remember(self, file: KnownPeers, key: str) -> TunnelError | None:
+        """Take the key on trust, unless another process has seen another key meanwhile."""
+        try:
+            known = file.remember(self._settings.relay, self._peer, key)
+        except ValueError as error:
+            return PeerKeyError(f"the key of {self._who()} cannot be remembered: {error}")
+        self._known, self._place = known.keys, f"{file.path}, line {known.line}"
+        return None if key in known.keys else self._changed(key)
+
+    def _learn(self, file: KnownPeers) -> None:
+        try:
+            known = file.find(self._settings.relay, self._peer)
+        except ValueError as error:
+            raise PeerKeyError(str(error)) from None
+        if known is not None:
+            self._known, self._place = known.keys, f"{file.path}, line {known.line},"
+
+    def _decide(self, answer: Answer) -> Opening:
+        return OPENING[self._settings.mode, bool(self._known), answer]
+
+    def _changed(self, key: str) -> PeerKeyError:
+        return PeerKeyError(
+            f"the key of {self._who()} is {key}, but {self._place} has {', '.join(self._known)}: another machine may "
+            "answer in its place. Ask its operator whether the key was changed; if so, put the new key there"
+        )
+
+    def _who(self) -> str:
+        return f"{self._peer} at {self._settings.relay}"
