@@ -11,6 +11,10 @@ __all__ = ["SENDFILE_BY_COPYING", "FlowControlled", "fill", "sends_file", "start
 class FlowControlled(transports._FlowControlMixin):  # noqa: SLF001 - loop.sendfile takes only transports of this class
     """The base class of transports with flow control. It has slots, so that no compiled class may inherit from it."""
 
+    def set_extra_info(self, name: str, value: object) -> None:
+        """Set the value that `get_extra_info(name)` returns."""
+        self._extra[name] = value  # type: ignore[attr-defined]
+
 
 SENDFILE_BY_COPYING = constants._SendfileMode.FALLBACK  # noqa: SLF001
 """The `_sendfile_compatible` of a transport for which `loop.sendfile` reads the file and calls `write`."""

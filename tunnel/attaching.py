@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from random import Random
 
 from tunnel.attachment import ATTACH_TIMEOUT_S, LINGER_S, Attachment
 from tunnel.carriers.base import Carrier
 from tunnel.carriers.memory import MemoryCarrier, Relay
 from tunnel.core import EndpointConfig
+from tunnel.encryption.keys import KeyFile
+from tunnel.encryption.known_peers import KnownPeers
+from tunnel.encryption.settings import Encryption
+from tunnel.encryption.trust import trust_settings
 from tunnel.exchange import LaneConfig
 from tunnel.listener import ExitHandler
 from tunnel.traces.record import TraceSink
@@ -39,6 +44,10 @@ def attach(
     await_login: bool | None = None,
     trace: TraceSink | None = None,
     insecure_http: bool = False,
+    encryption: str = "auto",
+    peer_key: str | Sequence[str] = (),
+    known_peers: str | Path | None = None,
+    key: str | Path | None = None,
 ) -> Attachment:
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`.
 
@@ -61,12 +70,24 @@ def attach(
     `await_login`: if a login page of the network answers before a relay ever has, keep trying for `attach_timeout`
     seconds (True) or raise UnreachableError at once (False). By default, only a redirect raises it at once.
 
+    `encryption`: "auto" encrypts the streams to exits and services that can, "require" opens and accepts no others,
+    "off" encrypts none. `peer_key`: the fingerprint of the key that the other end must have, or several of them; it
+    implies "require". `known_peers`: the file of the keys that were seen before, to which the first key of a new peer
+    is added; without it, and without a peer key, any key is accepted. `key`: the file of this endpoint's own key, for
+    streams that it accepts (as a service or an exit); it is made if it does not exist.
+
     Raise ValueError when an argument is wrong.
     """
     from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
 
     urls = [url] if isinstance(url, str) else list(url)
     _require_known(carrier, links, urls)
+    peer_keys = (peer_key,) if isinstance(peer_key, str) else tuple(peer_key)
+    known = None if known_peers is None else KnownPeers(Path(known_peers))
+    settings = Encryption(
+        trust_settings(encryption, urls[0], peer_keys, known),
+        None if key is None else KeyFile(Path(key), make=True),
+    )
     dial = partial(Dialing, token=token, proxy=proxy, ca=ca, cert=cert, insecure_http=insecure_http)
     dialing, *others = (dial(one, is_exit=exit_handler is not None) for one in urls)
     if await_login is not None:
@@ -84,12 +105,13 @@ def attach(
 
     return Attachment(
         make,
-        _endpoint_config(user_timeout, exit_handler),
+        replace(_endpoint_config(user_timeout, exit_handler), asks_services=settings.asks_services),
         name=name,
         exit_handler=exit_handler,
         attach_timeout=attach_timeout,
         linger=linger,
         trace=trace,
+        encryption=settings,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
@@ -13,7 +14,10 @@ from typing import Any, Self, TypeAlias, TypeVar
 from tunnel.carriers.base import Carrier
 from tunnel.core import Connection, ConnectRequested, EndpointConfig, Incoming
 from tunnel.driver import Driver, StatusEvent
-from tunnel.errors import DeniedError, NotAuthenticatedError, TunnelError, UnreachableError
+from tunnel.encryption.decisions import Mode
+from tunnel.encryption.settings import Encryption, Offer
+from tunnel.encryption.transport import EncryptedTransport
+from tunnel.errors import DeniedError, NotAuthenticatedError, RefusedError, TunnelError, UnreachableError
 from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, Troubled
 from tunnel.listener import BACKLOG, ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
 from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
@@ -50,8 +54,10 @@ class Attachment:
         attach_timeout: float | None = ATTACH_TIMEOUT_S,
         linger: float = LINGER_S,
         trace: TraceSink | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         self._make_carrier = make_carrier
+        self._encryption = encryption or Encryption()
         self._config = config
         self._name = name
         self._exit_handler = exit_handler
@@ -181,9 +187,10 @@ class Attachment:
         if port is not None and not 0 < port < 65536:
             raise ValueError(f"port must be between 1 and 65535, not {port}: leave it out to reach a service")
         target = Target(TargetKind.SERVICE, host) if port is None else Target(TargetKind.TCP, host, port)
-        connection = driver.endpoint.connect(target, driver.now())
+        offer = self._encryption.offer(target)
+        connection = driver.endpoint.connect(target, driver.now(), b"" if offer is None else offer.client_hello)
         label = host if port is None else f"{host}:{port}"
-        transport = self._transport(connection, label, peername=(host, port or 0))
+        transport = self._transport(connection, label, peername=(host, port or 0), offer=offer)
         try:
             async with asyncio.timeout(seconds):
                 await transport.opened()
@@ -198,7 +205,12 @@ class Attachment:
         *,
         peername: tuple[str, int],
         ended: Callable[[Transport], None] | None = None,
+        connected: Callable[[Transport], None] | None = None,
+        offer: Offer | None = None,
+        client_hello: bytes = b"",
     ) -> Transport:
+        """Return the transport of a connection: with our `offer` to encrypt it, or with the one that we take up."""
+
         def forget(transport: Transport) -> None:
             self._transports.pop(transport, None)
             if not self._transports:
@@ -212,7 +224,16 @@ class Attachment:
             "tunnel_user": connection.identity.user,
             "tunnel_target": connection.identity.target,
         }
-        transport = Transport(self._ready(), connection, label, extra, forget)
+        common = (self._ready(), connection, label, extra, forget, connected)
+        transport: Transport
+        if offer is not None:
+            transport = EncryptedTransport(*common, tls=offer.tls, trust=offer.trust)
+        elif client_hello:
+            user = connection.identity.user
+            tls, settled = self._encryption.accept(user), partial(self._encryption.leave, user)
+            transport = EncryptedTransport(*common, tls=tls, client_hello=client_hello, settled=settled)
+        else:
+            transport = Transport(*common)
         self._transports[transport] = None
         self._empty.clear()
         return transport
@@ -240,6 +261,10 @@ class Attachment:
 
     async def _serve(self, take: Sink, name: str, backlog: int) -> Server:
         driver = self._ready()
+        if self._encryption.mode is Mode.REQUIRE and self._encryption.key is None:
+            raise ValueError(
+                f"encryption is required, but there is no key to serve {name!r} with: name a file as `key`"
+            )
         if name in self._servers:
             raise ValueError(f"this attachment already has a server for {name!r}: close that one first")
         Target(TargetKind.SERVICE, name)  # raises ValueError for a name that does not fit on the wire
@@ -321,12 +346,19 @@ class Attachment:
         if self._closed:
             driver.endpoint.refuse(event.connection_id, RejectReason.SHUTTING_DOWN, "", driver.now())
             return
-        target = event.target
+        target, label = event.target, f"{event.target.host}:{event.target.port}"
+        try:
+            client_hello = self._encryption.take_up(event.offer, event.user)
+        except RefusedError as error:
+            driver.endpoint.refuse(event.connection_id, error.reason, str(error), driver.now())
+            return
+        if target.kind == TargetKind.SERVICE:
+            self._accept_service(event, client_hello)
+            return
 
         def accept() -> Transport:
-            driver.endpoint.accept(event.connection_id, driver.now())
-            connection = driver.endpoint.connections[event.connection_id]
-            return self._transport(connection, f"{target.host}:{target.port}", peername=(event.user, 0))
+            connection = self._accepted(event, client_hello)
+            return self._transport(connection, label, peername=(event.user, 0), client_hello=client_hello)
 
         def refuse(reason: RejectReason, text: str) -> None:
             if event.connection_id in driver.endpoint.connections:
@@ -335,6 +367,33 @@ class Attachment:
 
         request = ExitRequest(target, event.user, accept, refuse)
         self._tasks.keep(asyncio.get_running_loop().create_task(self._dial(request)))
+
+    def _accept_service(self, event: ConnectRequested, client_hello: bytes) -> None:
+        """Accept a connection to a service, and surface it once it is open."""
+        server = self._servers.get(event.target.host)
+        if server is None:
+            self._ready().endpoint.refuse(event.connection_id, RejectReason.NO_SUCH_SERVICE, "", self._ready().now())
+            return
+
+        def surface(transport: Transport) -> None:
+            if self._closed or not server.is_serving():
+                transport.abort()
+            else:
+                server.add(transport)
+
+        self._transport(
+            self._accepted(event, client_hello),
+            f"{event.target.host} (from {event.user})",
+            peername=(event.user, 0),
+            ended=server.remove,
+            connected=surface,
+            client_hello=client_hello,
+        )
+
+    def _accepted(self, event: ConnectRequested, client_hello: bytes) -> Connection:
+        driver = self._ready()
+        driver.endpoint.accept(event.connection_id, driver.now(), encrypted=bool(client_hello))
+        return driver.endpoint.connections[event.connection_id]
 
     async def _dial(self, request: ExitRequest) -> None:
         """Run the exit handler. If it ends without an answer, refuse the request."""

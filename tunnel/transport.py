@@ -7,13 +7,12 @@ have left. Its argument therefore says whether they arrived.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from tunnel.asyncio_compat import SENDFILE_BY_COPYING, FlowControlled, fill, sends_file
 from tunnel.core import (
     Closed,
     Connected,
-    Connection,
     Event,
     Flushed,
     Lost,
@@ -23,17 +22,35 @@ from tunnel.core import (
     PeerFinished,
     Readable,
     Refused,
+    State,
     Writable,
 )
 from tunnel.driver import Driver
 from tunnel.errors import ResetError, lost_error, refused_error
 from tunnel.wire import AbortReason, Buffer
 
-__all__ = ["Transport"]
+__all__ = ["ByteStream", "Transport"]
 
 _READ_BYTES = 256 * 1024  # the most that one data_received gets: the largest payload that we send (4.13)
 _HIGH_BYTES = 64 * 1024  # asyncio's default; the endpoint has a buffer of its own below
 _END = "closed"
+
+
+class ByteStream(Protocol):
+    """The part of a connection that a transport uses. A connection has it, and so has one with TLS inside."""
+
+    id: int
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def unacknowledged_bytes(self) -> int: ...
+    def write(self, data: Buffer, now: int) -> int: ...
+    def flush(self, waiting_bytes: int = 0) -> None: ...
+    def read(self, size_max: int, now: int) -> Buffer: ...
+    def finish(self, now: int) -> None: ...
+    def close(self, now: int) -> None: ...
+    def abort(self, now: int) -> None: ...
 
 
 class Transport(FlowControlled):
@@ -45,18 +62,20 @@ class Transport(FlowControlled):
     def __init__(
         self,
         driver: Driver,
-        connection: Connection,
+        connection: ByteStream,
         target: str,
         extra: dict[str, Any],
         ended: Callable[["Transport"], None],
+        connected: Callable[["Transport"], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        super().__init__({**extra, "tunnel_connection": connection}, self._loop)
+        super().__init__({"tunnel_connection": connection, **extra}, self._loop)
         self.write_error: ConnectionError | None = None  # set when bytes were written that the peer will never read
         self._driver = driver
         self._connection = connection
         self._target = target
         self._ended = ended
+        self._connected = connected
         self._protocol: asyncio.BaseProtocol | None = None
         self._opened: asyncio.Future[None] | None = None
         self._backlog: deque[Buffer] = deque()
@@ -364,6 +383,8 @@ class Transport(FlowControlled):
             case Connected():
                 if self._opened is not None and not self._opened.done():
                     self._opened.set_result(None)
+                if self._connected is not None:
+                    self._connected(self)
             case Closed():
                 self._finish(None)
             case Lost(reason=reason):

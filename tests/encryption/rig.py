@@ -1,6 +1,8 @@
 """Two endpoints on a virtual clock, with an encrypted connection between them."""
 
+import atexit
 import functools
+import shutil
 import ssl
 import tempfile
 from pathlib import Path
@@ -9,32 +11,41 @@ from tests.core.pair import SERVICE, Pair, Side
 from tunnel.core import Connection, Event, Lost, Writable
 from tunnel.core.events import Closed, Connected, PeerFinished, Readable
 from tunnel.encryption.connection import EncryptedConnection, JudgeKey
-from tunnel.encryption.keys import KeyFile, make_key_file
+from tunnel.encryption.keys import KeyFile
 from tunnel.encryption.tls import TlsSession, offering_context
 from tunnel.errors import TunnelError
 from tunnel.wire import Packet
 
-__all__ = ["CONTEXT", "Encrypted", "Party", "another_key", "key", "sessions"]
+__all__ = ["CONTEXT", "Encrypted", "Party", "another_key", "key", "key_file", "sessions"]
 
 CONTEXT = offering_context()
 
 
 @functools.cache
+def _directory() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="tunnel-keys-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+@functools.cache
 def _key(name: str) -> KeyFile:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / f"{name}.pem"
-        make_key_file(path)
-        return KeyFile(path)
+    return KeyFile(_directory() / f"{name}.pem", make=True)
 
 
 def key() -> KeyFile:
-    """The acceptor's key. Its file is gone, so that it is never read again."""
+    """The acceptor's key."""
     return _key("key")
 
 
 def another_key() -> KeyFile:
     """A key of another machine."""
     return _key("another")
+
+
+def key_file() -> str:
+    """The path of the acceptor's key."""
+    return str(key().path)
 
 
 def sessions(context: ssl.SSLContext | None = None) -> tuple[TlsSession, TlsSession]:

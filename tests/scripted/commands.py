@@ -1,6 +1,7 @@
 """Commands that a script gives the endpoint, and facts that it asks for: two tables of small functions."""
 
 from collections.abc import Callable
+from typing import Any
 
 from tests.scripted.language import Phrase, ScriptError, parse_number
 from tests.scripted.packets import Fields
@@ -30,7 +31,7 @@ _SHORT = {
 
 def configure(phrase: Phrase) -> EndpointConfig:
     """The endpoint's configuration, from `config key=value ...`."""
-    known = {_SHORT[key]: parse_number(value) for key, value in phrase.fields.items() if key in _SHORT}
+    known: dict[str, Any] = {_SHORT[key]: parse_number(value) for key, value in phrase.fields.items() if key in _SHORT}
     unknown = [key for key in phrase.fields if key not in _SHORT and key != "exit"]
     if unknown:
         raise ValueError(f"unknown settings: {', '.join(unknown)}")

@@ -59,7 +59,7 @@ class HttpTestRelay(TestRelay):
         await self._runner.cleanup()
 
     def make_core(self, config: SwitchConfig) -> SwitchHost:
-        self.host = SwitchHost(config, authorise, may_listen=may_listen)
+        self.host = SwitchHost(config, authorise, may_listen=may_listen, packet_filter=self.packet_filter)
         return self.host
 
     def attach(self, user: str = "ann", **options: Any) -> Attachment:

@@ -72,6 +72,14 @@ _accepted = Accepted(
     _KEY, False, 65_536, Options(versions=(1, 1), packet_bytes_max=262_144, pull_interval_ms=0, endpoint_id=_ID)
 )
 _resumed = Accepted(_KEY, True, 0)
+_offering = Connect(
+    _KEY,
+    False,
+    Target(TargetKind.SERVICE, "reports"),
+    262_144,
+    Options(versions=(1, 1), encryption=b"\x16\x03\x01hello"),
+)
+_encrypted = Accepted(_KEY, False, 65_536, Options(versions=(1, 1), endpoint_id=_ID, encryption=b""))
 _rejected = Rejected(_KEY, RejectReason.VERSION, "versions 1 to 1", Options(versions=(1, 1)))
 _denied = Rejected(_KEY, RejectReason.DENIED, "")
 _close = End(0, _DIGEST)
@@ -138,6 +146,13 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
     ("dropped_no_route", _from_relay(PacketType.DROPPED, encode_dropped(_no_route)), _no_route, "2.9"),
     ("edge", _from_relay(PacketType.EDGE, encode_edge(_edge)), _edge, "2.10"),
     ("unknown_type_and_version", Packet(200, _OURS, _PEER, 17, b"later", 4, 2), None, "1.4"),
+    ("connect_encryption", _opening(PacketType.CONNECT, 9, encode_connect(_offering)), _offering, "2.1, 3.13"),
+    (
+        "accepted_encryption",
+        Packet(PacketType.ACCEPTED, _OURS, _PEER, 7, encode_accepted(_encrypted)),
+        _encrypted,
+        "3.13",
+    ),
 ]
 
 _TWO = b"".join(bytes(part) for _, packet, _, _ in PACKETS[6:8] for part in encode_packet(packet))

@@ -70,10 +70,19 @@ def test_endpoint_id() -> None:
         encode_options(Options(endpoint_id=bytes(17)))
 
 
+def test_encryption() -> None:
+    assert decode_options(item(8, b"")) == Options(encryption=b"")
+    longest = Options(encryption=bytes(2048))
+    assert decode_options(encode_options(longest)) == longest
+    assert decode_options(item(8, bytes(2049))) is None
+    with pytest.raises(ValueError, match="2049 bytes is longer"):
+        encode_options(Options(encryption=bytes(2049)))
+
+
 def test_unknown_kinds_are_skipped_and_kept() -> None:
-    raw = item(8, b"") + item(3, bytes(4)) + item(255, b"later") + item(8, b"again")
+    raw = item(9, b"") + item(3, bytes(4)) + item(255, b"later") + item(9, b"again")
     value = decode_options(raw)
-    assert value == Options(keepalive_ms=0, unknown=item(8, b"") + item(255, b"later") + item(8, b"again"))
+    assert value == Options(keepalive_ms=0, unknown=item(9, b"") + item(255, b"later") + item(9, b"again"))
     assert encode_options(value) == item(3, bytes(4)) + value.unknown
 
 

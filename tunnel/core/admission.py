@@ -120,10 +120,11 @@ class Admission:
         connection.receiver.window.admit(EARLY_BYTES_MAX)
         connection.sender.window.peer_edge = connect.window
         connection.handshake.learn(connect.options)
-        if connect.target.kind == TargetKind.SERVICE:
+        if connect.target.kind == TargetKind.SERVICE and not owner.config.asks_services:
             connection.accept(now)
         else:
-            owner.emit(ConnectRequested(connection.id, connect.target, route[0]))
+            connection.handshake.is_asked = True
+            owner.emit(ConnectRequested(connection.id, connect.target, route[0], connect.options.encryption or b""))
             owner.touch(connection)
 
     def forget(self, connection: Connection) -> None:

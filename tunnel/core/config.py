@@ -37,6 +37,9 @@ class EndpointConfig:
     """Packets kept beyond a gap, per connection. This limits the memory that one-byte packets can take."""
     exit: bool = False
     """Ask the application (ConnectRequested) about CONNECTs to TCP targets. If false, they are refused."""
+    asks_services: bool = False
+    """Ask the application (ConnectRequested) about CONNECTs to services, too, because some are encrypted or refused. If
+    false, they are accepted in clear, and Incoming shows them."""
 
     def __post_init__(self) -> None:
         if not 0 < self.window_bytes_min <= self.window_bytes_start <= self.window_bytes_max < 2**32:

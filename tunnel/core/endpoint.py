@@ -119,8 +119,11 @@ class Endpoint(AdmittingOwner):
 
     # commands
 
-    def connect(self, target: Target, now: int) -> Connection:
-        """Open a connection. Connected, Refused or Lost follows; up to 64 KiB may be written before that."""
+    def connect(self, target: Target, now: int, offer: bytes = b"") -> Connection:
+        """Open a connection. Connected, Refused or Lost follows; up to 64 KiB may be written before that.
+
+        With `offer`, a ClientHello, it offers encryption (3.13), and nothing may be written before Connected.
+        """
         identity = ConnectionIdentity(
             own_id=self.new_id(),
             peer_id=0,
@@ -130,6 +133,7 @@ class Endpoint(AdmittingOwner):
             first_sequence=self.new_sequence(),
         )
         connection = Connection(self, identity, now)
+        connection.handshake.offer = offer
         self.adopt(connection)
         self.touch(connection)
         return connection
@@ -142,9 +146,9 @@ class Endpoint(AdmittingOwner):
         """Accept no further connections to the service. Existing connections go on."""
         self.services.unlisten(name, now)
 
-    def accept(self, connection_id: int, now: int) -> None:
-        """Answer a ConnectRequested whose target was reached."""
-        self._requested(connection_id).accept(now)
+    def accept(self, connection_id: int, now: int, *, encrypted: bool = False) -> None:
+        """Answer a ConnectRequested whose target was reached; `encrypted`: take up the offer of its initiator."""
+        self._requested(connection_id).accept(now, encrypted=encrypted)
 
     def refuse(self, connection_id: int, reason: RejectReason, text: str, now: int) -> None:
         """Answer a ConnectRequested whose target was not reached."""

@@ -7,7 +7,6 @@ application wrote is shown before, and nothing that ours writes leaves.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from tunnel.core import (
     Closed,
@@ -31,7 +30,7 @@ from tunnel.encryption.tls import FEED_BYTES_MAX, TlsFault, TlsSession
 from tunnel.errors import IntegrityError, LostError, TunnelError
 from tunnel.wire import AbortReason, Buffer
 
-__all__ = ["STREAM_BYTES_MAX", "ByteStream", "EncryptedConnection", "JudgeKey"]
+__all__ = ["STREAM_BYTES_MAX", "EncryptedConnection", "JudgeKey"]
 
 STREAM_BYTES_MAX = 256 * 1024**3
 """Ciphertext in one direction. AES-GCM must not protect more than 2**24.5 whole records with one key (RFC 8446, 5.5),
@@ -44,25 +43,12 @@ JudgeKey = Callable[[str], TunnelError | None]
 """Returns the error with which a stream ends whose acceptor has this key, or None if the key is accepted."""
 
 
-class ByteStream(Protocol):
-    """The part of a connection that a transport uses. `Connection` and `EncryptedConnection` have it."""
-
-    id: int
-
-    @property
-    def unacknowledged_bytes(self) -> int: ...
-    def write(self, data: Buffer, now: int) -> int: ...
-    def flush(self, waiting_bytes: int = 0) -> None: ...
-    def read(self, size_max: int, now: int) -> Buffer: ...
-    def finish(self, now: int) -> None: ...
-    def close(self, now: int) -> None: ...
-    def abort(self, now: int) -> None: ...
-
-
 class EncryptedConnection:
     """A connection whose stream is encrypted, at its initiator (with `judge`) or at its acceptor (without)."""
 
-    def __init__(self, connection: Connection, tls: TlsSession, judge: JudgeKey | None = None) -> None:
+    def __init__(
+        self, connection: Connection, tls: TlsSession, judge: JudgeKey | None = None, label: str = "the stream"
+    ) -> None:
         self.id = connection.id
         self.failure: TunnelError | None = None  # why this layer ended the connection
         self.peer_key = ""  # the fingerprint of the acceptor's key; at the initiator, once it is accepted
@@ -70,6 +56,7 @@ class EncryptedConnection:
         self._connection = connection
         self._tls = tls
         self._judge = judge
+        self._label = label  # for people, in errors
         identity: ConnectionIdentity = connection.identity
         binding = binding_of(identity.target, identity.route_key)
         self._binding = binding  # what the initiator sends; what the acceptor still expects
@@ -97,9 +84,14 @@ class EncryptedConnection:
     def give_up(self, text: str, now: int) -> None:
         """End the connection because the handshake takes too long. No effect once the stream is in use."""
         if not self.is_ready and self.failure is None:
-            self._fail(LostError(text, LostReason.TIMEOUT), now)
+            self._fail(LostError(f"{self._label}: {text}", LostReason.TIMEOUT), now, AbortReason.USER_TIMEOUT, text)
 
     # commands
+
+    @property
+    def state(self) -> State:
+        """The state of the connection."""
+        return self._connection.state
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -124,7 +116,7 @@ class EncryptedConnection:
                 break
             chunk = view[taken : taken + _CHUNK_BYTES]
             if self._made_bytes + 2 * len(chunk) > STREAM_BYTES_MAX:
-                self._fail(_too_long(), now)
+                self._fail_by_length(now)
                 break
             self._tls.write(chunk)
             taken += len(chunk)
@@ -218,7 +210,7 @@ class EncryptedConnection:
         if self.failure is not None or self._closing:
             return []
         if not self._tls.peer_ended:
-            self._fail(IntegrityError(_TRUNCATED), now)
+            self._fail_integrity(_TRUNCATED, now)
             return []
         self._held.append(event)
         return self.released()
@@ -256,14 +248,14 @@ class EncryptedConnection:
     def _take_in(self, data: Buffer, now: int) -> None:
         self._taken_bytes += len(data)
         if self._taken_bytes > STREAM_BYTES_MAX:
-            self._fail(_too_long(), now)
+            self._fail_by_length(now)
             return
         try:
             plain = self._tls.receive(data)
             if self._judge is not None and self._tls.is_established and not self.is_ready:
                 self._judge_key(self._judge, now)
         except TlsFault as fault:
-            self._fail(IntegrityError(f"the encrypted stream was altered on the way ({fault})"), now)
+            self._fail_integrity(f"the encrypted stream was altered on the way ({fault})", now)
             return
         if self.failure is None:
             self._plain = self._without_awaited(plain, now) if self._awaited else plain
@@ -274,7 +266,7 @@ class EncryptedConnection:
         key = self._tls.peer_key()
         error = judge(key)
         if error is not None:
-            self._fail(error, now)
+            self._fail(error, now, AbortReason.INTEGRITY, "the initiator does not accept this key")
             return
         self.peer_key = key
         self._tls.write(self._binding)
@@ -284,7 +276,7 @@ class EncryptedConnection:
         """Compare the first bytes with those that must come first, and return the rest."""
         size = min(len(plain), len(self._awaited))
         if plain[:size] != self._awaited[:size]:
-            self._fail(IntegrityError("the relay led the connection elsewhere than its initiator asked for"), now)
+            self._fail_integrity("the relay led the connection elsewhere than its initiator asked for", now)
             return b""
         self._awaited = self._awaited[size:]
         if not self._awaited and self._judge is None:
@@ -327,21 +319,23 @@ class EncryptedConnection:
         else:
             self._connection.finish(now)
 
-    def _fail(self, error: TunnelError, now: int) -> None:
-        """End the connection with this error, and with an error for the peer."""
+    def _fail_integrity(self, text: str, now: int) -> None:
+        error = IntegrityError(f"{self._label}: {text}: do not use the received data")
+        self._fail(error, now, AbortReason.INTEGRITY, text)
+
+    def _fail_by_length(self, now: int) -> None:
+        text = f"an encrypted stream ends after {STREAM_BYTES_MAX // 1024**3} GiB in one direction"
+        error = LostError(f"{self._label}: {text}: open another connection", LostReason.PROTOCOL)
+        self._fail(error, now, AbortReason.PROTOCOL, text)
+
+    def _fail(self, error: TunnelError, now: int, tell: AbortReason, text: str) -> None:
+        """End the connection with this error, and with `tell` and `text` for the peer, which the relay can read."""
         self.failure = error
         self._plain = self._pending = b""
         self._held.clear()
         if self._connection.state is State.DRAIN:
             # Everything was received, so that only the peer needs to learn that it is not what was written. If the
             # peer's CLOSE has just been read, it is not acknowledged yet.
-            self._connection.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, now, str(error))
+            self._connection.fail(LostReason.INTEGRITY, tell, now, text)
         else:
-            self._connection.abort(now, AbortReason.INTEGRITY, str(error))
-
-
-def _too_long() -> LostError:
-    gib = STREAM_BYTES_MAX // 1024**3
-    return LostError(
-        f"an encrypted stream ends after {gib} GiB in one direction: open another connection", LostReason.PROTOCOL
-    )
+            self._connection.abort(now, tell, text)

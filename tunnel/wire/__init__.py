@@ -103,6 +103,7 @@ from tunnel.wire.opening import (
 )
 from tunnel.wire.options import (
     ENDPOINT_ID_SIZE,
+    OFFER_BYTES_MAX,
     USER_BYTES_MAX,
     Options,
     decode_options,
@@ -140,6 +141,7 @@ __all__ = [
     "LINK_MAGIC",
     "MAGIC",
     "MODULUS",
+    "OFFER_BYTES_MAX",
     "PACKET_SIZE_MAX",
     "PING_BYTES_MAX",
     "RANGES_MAX",

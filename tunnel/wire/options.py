@@ -9,10 +9,11 @@ import msgspec
 from tunnel.wire.buffers import Buffer
 from tunnel.wire.fields import exact, pack
 
-__all__ = ["ENDPOINT_ID_SIZE", "USER_BYTES_MAX", "Options", "decode_options", "encode_options"]
+__all__ = ["ENDPOINT_ID_SIZE", "OFFER_BYTES_MAX", "USER_BYTES_MAX", "Options", "decode_options", "encode_options"]
 
 ENDPOINT_ID_SIZE = 16  # bytes; 2.0
 USER_BYTES_MAX = 255  # UTF-8; 2.0
+OFFER_BYTES_MAX = 2048  # 2.0
 
 _ITEM = struct.Struct("!BH")  # kind, length
 _PAIR = struct.Struct("!HH")
@@ -29,6 +30,7 @@ class Options(msgspec.Struct, frozen=True):
     pull_interval_ms: int | None = None  # 0: pulls are held
     user: str | None = None  # only the relay adds it
     endpoint_id: bytes | None = None
+    encryption: bytes | None = None  # in CONNECT a ClientHello, in ACCEPTED empty
     unknown: bytes = b""  # items of unknown kinds, as they came: the relay forwards them
 
 
@@ -77,6 +79,16 @@ def _decode_endpoint_id(raw: bytes) -> bytes | None:
     return raw if len(raw) == ENDPOINT_ID_SIZE else None
 
 
+def _encode_encryption(value: bytes) -> bytes:
+    if len(value) > OFFER_BYTES_MAX:
+        raise ValueError(f"a ClientHello of {len(value)} bytes is longer than the limit of {OFFER_BYTES_MAX}")
+    return value
+
+
+def _decode_encryption(raw: bytes) -> bytes | None:
+    return raw if len(raw) <= OFFER_BYTES_MAX else None
+
+
 # Kind -> field, encoder, decoder (returns None if the value is malformed). This is the table of 2.0.
 _KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     1: ("versions", _encode_versions, _decode_versions),
@@ -86,6 +98,7 @@ _KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = 
     5: ("pull_interval_ms", _encode_number, _decode_number),
     6: ("user", _encode_user, _decode_user),
     7: ("endpoint_id", _encode_endpoint_id, _decode_endpoint_id),
+    8: ("encryption", _encode_encryption, _decode_encryption),
 }
 
 

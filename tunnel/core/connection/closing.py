@@ -86,7 +86,8 @@ class Closing:
     def report_closed(self, now: int) -> None:
         """Emit Closed or Lost, unless the connection was never shown to the application (3.5)."""
         connection = self._connection
-        if self._handshake.unseen and connection.identity.target.kind == TargetKind.SERVICE:
+        is_service = connection.identity.target.kind == TargetKind.SERVICE
+        if self._handshake.unseen and is_service and not self._handshake.is_asked:
             return
         self._owner.emit(Closed(connection.id) if self.loss is None else Lost(connection.id, *self.loss))
 

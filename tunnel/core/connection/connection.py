@@ -157,8 +157,9 @@ class Connection(ConnectionBase):
         self.apply(Input.CLOSE_CALLED, now)
         self._owner.touch(self)
 
-    def accept(self, now: int) -> None:
+    def accept(self, now: int, *, encrypted: bool = False) -> None:
         """Answer a requested connection with ACCEPTED. Bytes that the initiator has sent already are readable."""
+        self.handshake.is_encrypted = encrypted
         if not self.apply(Input.ACCEPT_CALLED, now):
             raise LocalProtocolError("accept() of a connection that the peer did not request, or that was answered")
         self._owner.touch(self)

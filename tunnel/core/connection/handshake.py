@@ -69,6 +69,9 @@ class Handshake:
         "_peer_pull_interval_us",
         "_refusal",
         "answer_due",
+        "is_asked",
+        "is_encrypted",
+        "offer",
         "open_due",
         "opened_us",
         "peer_packet_bytes_max",
@@ -82,6 +85,9 @@ class Handshake:
         self.opened_us = now
         self.suspended_since_us = NEVER_US  # when the relay lost the route (6.5); NEVER_US while it is bound
         self.unseen = not connection.identity.initiator  # the connection was not shown to the application yet
+        self.is_asked = False  # the acceptor's application decides, so it knows the connection from the start
+        self.is_encrypted = False  # the acceptor takes up the offer to encrypt (3.13)
+        self.offer = b""  # the ClientHello in CONNECT, until it is answered; empty: encryption is not offered
         self.open_due = False  # CONNECT must leave
         self.answer_due = False  # a repeated CONNECT or a resume must be answered with ACCEPTED
         self.peer_packet_bytes_max = owner.config.packet_bytes_max
@@ -155,6 +161,8 @@ class Handshake:
         identity, receiver, window = connection.identity, connection.receiver, connection.sender.window
         identity.peer_id = packet.destination
         identity.acceptor_endpoint = accepted.options.endpoint_id
+        self.is_encrypted = bool(self.offer) and accepted.options.encryption is not None
+        self.offer = b""
         receiver.window.next_sequence = (1 << 32) + packet.sequence
         receiver.insert((1 << 32) + packet.sequence, packet.attempt, packet.type, b"", None, now)
         if receiver.window.discarding:
@@ -195,7 +203,7 @@ class Handshake:
         """Show the connection to the application, after a packet of its initiator has come."""
         identity = self._connection.identity
         self.unseen = False
-        if identity.target.kind == TargetKind.SERVICE:
+        if identity.target.kind == TargetKind.SERVICE and not self.is_asked:
             self._owner.emit(Incoming(identity.own_id, identity.target.host, identity.user))
         else:
             self._owner.emit(Connected(identity.own_id))
@@ -329,7 +337,7 @@ class Handshake:
         self.open_due = False
         identity = self._connection.identity
         resume = bool(identity.peer_id)
-        options = self._options(identity.acceptor_endpoint if resume else None)
+        options = self._options(identity.acceptor_endpoint if resume else None, self.offer or None)
         window_bytes = self._connection.receiver.window.window_bytes
         connect = Connect(identity.route_key, resume, identity.target, window_bytes, options)
         packet = Packet(
@@ -348,9 +356,10 @@ class Handshake:
         """Encode the payload of ACCEPTED with the present window (2.2)."""
         route_key = self._connection.identity.route_key
         window_bytes = self._connection.receiver.window.window_bytes
-        return encode_accepted(Accepted(route_key, resumed, window_bytes, self._options(self._owner.endpoint_id)))
+        options = self._options(self._owner.endpoint_id, b"" if self.is_encrypted else None)
+        return encode_accepted(Accepted(route_key, resumed, window_bytes, options))
 
-    def _options(self, endpoint: bytes | None) -> Options:
+    def _options(self, endpoint: bytes | None, encryption: bytes | None) -> Options:
         config = self._owner.config
         return Options(
             versions=VERSIONS,
@@ -359,6 +368,7 @@ class Handshake:
             user_timeout_ms=config.user_timeout_us // 1000,
             pull_interval_ms=self._owner.carrier.pull_interval_us // 1000,
             endpoint_id=endpoint,
+            encryption=encryption,
         )
 
 

@@ -1,0 +1,170 @@
+"""A relay with bad intent, as a filter of the real switch's packets. A seed draws what it does, and to which packet.
+
+It knows the protocol: it writes right checksums, and lengths and digests that match what it has made of a stream.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import xxhash
+from msgspec.structs import replace
+
+from tunnel.wire import (
+    End,
+    Frame,
+    Packet,
+    PacketType,
+    Target,
+    decode_accepted,
+    decode_connect,
+    encode_accepted,
+    encode_connect,
+    encode_end,
+    frame_of,
+)
+
+__all__ = ["KINDS", "Attacker"]
+
+KINDS = (
+    *("strip offer", "strip answer", "damage offer", "forge answer", "redirect", "impersonate"),
+    *("flip", "cut", "insert", "repeat", "drop record", "clear text", "end early", "swap", "replay"),
+)
+_ENDS = (PacketType.FINISH, PacketType.CLOSE)
+
+
+class Attacker:
+    """Attacks one way, on the `place`-th packet with data of one direction where that matters.
+
+    `elsewhere`: the service to which it redirects. `struck`: whether it has done anything yet.
+    """
+
+    def __init__(self, kind: str, random: Random, elsewhere: str = "") -> None:
+        self.kind = kind
+        self.struck = False
+        self.seen = bytearray()  # the payloads that passed
+        self.is_first_over = False  # set by the test: a whole connection was recorded, for "replay"
+        self._random = random
+        self._elsewhere = elsewhere
+        self._of_acceptor = bool(random.getrandbits(1))
+        self._place = random.randrange(4)
+        self._initiators: dict[int, None] = {}
+        self._counts: dict[int, int] = {}  # packets with data, by the source
+        self._made: dict[tuple[int, int], bytes] = {}  # altered payloads, by source and sequence, for repeats
+        self._ended: dict[int, int] = {}  # where the streams were cut that were ended early
+        self._hashes: dict[int, xxhash.xxh3_128] = {}
+        self._sizes: dict[int, int] = {}
+        self._recorded: list[bytes] = []
+        self._held = b""
+
+    def __call__(self, frame: Frame) -> bool:
+        self.seen += frame.payload
+        if frame.type == PacketType.CONNECT:
+            self._initiators[frame.source] = None
+            self._on_connect(frame)
+        elif frame.type == PacketType.ACCEPTED:
+            self._on_accepted(frame)
+        elif frame.type == PacketType.DATA:
+            return self._on_data(frame)
+        elif frame.type in _ENDS:
+            return self._on_end(frame)
+        return True
+
+    def _on_connect(self, frame: Frame) -> None:
+        connect = decode_connect(frame.payload)
+        assert connect is not None
+        options = connect.options
+        target = connect.target
+        if self.kind in ("strip offer", "damage offer", "impersonate", "redirect"):
+            self.struck = True
+        if self.kind == "strip offer":
+            options = replace(options, encryption=None)
+        elif self.kind == "damage offer" and options.encryption:
+            raw = bytearray(options.encryption)
+            raw[self._random.randrange(len(raw))] ^= 1 << self._random.randrange(8)
+            options = replace(options, encryption=bytes(raw))
+        elif self.kind in ("redirect", "impersonate"):
+            target = Target(target.kind, self._elsewhere, target.port)
+        _put(frame, encode_connect(replace(connect, options=options, target=target)))
+
+    def _on_accepted(self, frame: Frame) -> None:
+        accepted = decode_accepted(frame.payload)
+        assert accepted is not None
+        if self.kind == "strip answer":
+            options = replace(accepted.options, encryption=None)
+        elif self.kind == "forge answer":
+            options = replace(accepted.options, encryption=b"")
+        else:
+            return
+        self.struck = True
+        _put(frame, encode_accepted(replace(accepted, options=options)))
+
+    def _on_data(self, frame: Frame) -> bool:
+        key = frame.source, frame.sequence
+        if frame.source in self._ended:
+            return self._on_end(frame) if frame.sequence == self._ended[frame.source] else False
+        if key not in self._made:
+            made = self._alter(frame, bytes(frame.payload))
+            if made is None:
+                self._ended[frame.source] = frame.sequence
+                return self._on_end(frame)
+            self._made[key] = made
+            self._hashes.setdefault(frame.source, xxhash.xxh3_128()).update(made)
+            self._sizes[frame.source] = self._sizes.get(frame.source, 0) + len(made)
+        _put(frame, self._made[key])
+        return True
+
+    def _on_end(self, frame: Frame) -> bool:
+        """Make an end of what the receiver has got, in place of this packet."""
+        cut = self._ended.get(frame.source)
+        if cut is not None and frame.sequence != cut:
+            return False
+        if frame.type not in _ENDS:
+            frame.type = int(PacketType.FINISH)
+        digest = self._hashes.setdefault(frame.source, xxhash.xxh3_128()).digest()
+        _put(frame, encode_end(End(self._sizes.get(frame.source, 0), digest)))
+        return True
+
+    def _alter(self, frame: Frame, payload: bytes) -> bytes | None:
+        """Return what becomes of a payload; None: the stream ends before it."""
+        if self.kind == "replay":
+            return self._replay(frame, payload)
+        if (frame.source in self._initiators) is self._of_acceptor:
+            return payload
+        count = self._counts[frame.source] = self._counts.get(frame.source, -1) + 1
+        if self.kind == "swap":
+            held, self._held = self._held, payload
+            self.struck = self.struck or bool(held)
+            return held or payload
+        if count != self._place:
+            return payload
+        place = self._random.randrange(len(payload))
+        made: dict[str, bytes | None] = {
+            "flip": payload[:place] + bytes([payload[place] ^ 1 << self._random.randrange(8)]) + payload[place + 1 :],
+            "cut": payload[:place],
+            "insert": payload[:place] + b"\x17\x03\x03\x00\x13" + bytes(19) + payload[place:],
+            "repeat": payload + payload,
+            "drop record": b"",
+            "clear text": b"account 666".ljust(len(payload)),
+            "end early": None,
+        }
+        if self.kind not in made:
+            return payload
+        self.struck = True
+        return made[self.kind]
+
+    def _replay(self, frame: Frame, payload: bytes) -> bytes:
+        """Give the second connection the acceptor's bytes of the first."""
+        if frame.source in self._initiators:
+            return payload
+        if not self.is_first_over:
+            self._recorded.append(payload)
+            return payload
+        self.struck = True
+        return self._recorded.pop(0) if self._recorded else payload
+
+
+def _put(frame: Frame, payload: bytes) -> None:
+    """Replace the payload of a packet, with a right checksum."""
+    packet = Packet(frame.type, frame.source, frame.destination, frame.sequence, payload, frame.attempt, frame.version)
+    frame.data = frame_of(packet).data

@@ -1,0 +1,103 @@
+"""What an attachment encrypts: the streams that it opens, by its trust, and those that it accepts, by its key."""
+
+import ssl
+from dataclasses import dataclass, field
+
+from tunnel.encryption.decisions import ACCEPTING, Accepting, Mode
+from tunnel.encryption.keys import KeyFile
+from tunnel.encryption.tls import TlsSession, offering_context
+from tunnel.encryption.trust import PeerTrust, TrustSettings
+from tunnel.errors import RefusedError
+from tunnel.wire import OFFER_BYTES_MAX, RejectReason, Target
+
+__all__ = ["HANDSHAKES_PER_USER_MAX", "Encryption", "Offer"]
+
+HANDSHAKES_PER_USER_MAX = 1024
+"""Unfinished handshakes that one user may have at an acceptor, about 20 KiB each: as many as the CONNECTs of a burst
+that a service takes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The offer of one CONNECT: the session that it begins, the ClientHello, and the judgement of the answer."""
+
+    tls: TlsSession
+    client_hello: bytes
+    trust: PeerTrust
+
+
+@dataclass(slots=True)
+class Encryption:
+    """The settings of one attachment. Without a `key`, it accepts streams in clear; none, if encryption is required."""
+
+    trust: TrustSettings = TrustSettings(Mode.OFF, "")
+    key: KeyFile | None = None
+    _context: ssl.SSLContext | None = None
+    _handshakes: dict[str, int] = field(default_factory=dict)  # unfinished ones, by user
+
+    @property
+    def mode(self) -> Mode:
+        """The mode, as it was given or as a peer key implies it."""
+        return self.trust.mode
+
+    @property
+    def asks_services(self) -> bool:
+        """Whether each CONNECT to a service has to be decided on."""
+        return self.mode is Mode.REQUIRE or (self.mode is Mode.AUTO and self.key is not None)
+
+    def offer(self, target: Target) -> Offer | None:
+        """Return the offer to encrypt a new connection; None if the mode is off.
+
+        Raise PeerKeyError if the file of known peers cannot be used.
+        """
+        if self.mode is Mode.OFF:
+            return None
+        if self._context is None:
+            self._context = offering_context()
+        tls = TlsSession(self._context, server_side=False)
+        client_hello = tls.start()
+        if len(client_hello) > OFFER_BYTES_MAX:
+            raise ValueError(
+                f"the TLS library offers {len(client_hello)} bytes, but at most {OFFER_BYTES_MAX} fit a CONNECT: "
+                "configure it with fewer groups"
+            )
+        return Offer(tls, client_hello, PeerTrust(self.trust, target))
+
+    def take_up(self, offer: bytes, user: str) -> bytes:
+        """Return the ClientHello to answer, of a CONNECT that has come; empty: accept it in clear.
+
+        Raise RefusedError, with the reason for REJECTED, if it must not be accepted.
+        """
+        decision = ACCEPTING[self.mode, bool(offer)]
+        if self.key is None:
+            decision = Accepting.REFUSE if self.mode is Mode.REQUIRE else Accepting.CLEAR
+        if decision is Accepting.REFUSE:
+            raise RefusedError(_NO_KEY if self.key is None else _NO_OFFER, RejectReason.DENIED)
+        if decision is Accepting.CLEAR:
+            return b""
+        if self._handshakes.get(user, 0) >= HANDSHAKES_PER_USER_MAX:
+            raise RefusedError("too many TLS handshakes of this user are unfinished", RejectReason.BUSY)
+        return offer
+
+    def accept(self, user: str) -> TlsSession:
+        """Return the acceptor's session of a connection, and count its handshake until `leave`.
+
+        A changed key file takes effect here.
+        """
+        if self.key is None:
+            raise RuntimeError("an attachment without a key cannot accept encrypted streams")
+        self._handshakes[user] = self._handshakes.get(user, 0) + 1
+        return TlsSession(self.key.context, server_side=True)
+
+    def leave(self, user: str) -> None:
+        """Count a handshake of a user as ended."""
+        self._handshakes[user] -= 1
+        if not self._handshakes[user]:
+            del self._handshakes[user]
+
+
+_NO_OFFER = (
+    "only encrypted connections are accepted here, and this one does not offer encryption: update the client or turn "
+    "its encryption on, unless something on the way has removed the offer"
+)
+_NO_KEY = "encryption is required here, but there is no key: the operator must name a key file"

@@ -1,0 +1,127 @@
+"""The transport of a connection that is encrypted, or that offers encryption and may go on in clear."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tunnel.core import Connected, Connection, Event, Lost
+from tunnel.driver import Driver
+from tunnel.encryption.connection import EncryptedConnection
+from tunnel.encryption.tls import TlsSession
+from tunnel.encryption.trust import PeerTrust
+from tunnel.transport import Transport
+
+__all__ = ["HANDSHAKE_S", "EncryptedTransport"]
+
+HANDSHAKE_S = 10.0  # time for a TLS handshake, from ACCEPTED on
+_LATE = f"the TLS handshake did not end within {HANDSHAKE_S:g} s"
+
+
+class EncryptedTransport(Transport):
+    """A transport with TLS below. At the initiator it has `trust`, at the acceptor the ClientHello of the initiator.
+
+    At the acceptor, nothing passes in either direction before the initiator has confirmed what it asked for, although
+    the protocol may already write. `settled` is called once, when the handshake has ended one way or the other.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        connection: Connection,
+        target: str,
+        extra: dict[str, Any],
+        ended: Callable[[Transport], None],
+        connected: Callable[[Transport], None] | None = None,
+        *,
+        tls: TlsSession,
+        trust: PeerTrust | None = None,
+        client_hello: bytes = b"",
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        judge = None if trust is None else trust.judge_key
+        stream = EncryptedConnection(connection, tls, judge, target)
+        super().__init__(driver, stream, target, {**extra, "tunnel_connection": connection}, ended, connected)
+        self._stream: EncryptedConnection | None = stream  # None: in clear
+        self._clear = connection
+        self._trust = trust
+        self._settled = settled
+        self._is_settled = False
+        self._deadline: asyncio.TimerHandle | None = None
+        if trust is None:
+            self._begin_handshake()
+            stream.begin(client_hello, driver.now())
+            driver.wake()
+
+    def _handle(self, event: Event) -> None:
+        stream = self._stream
+        if stream is None:
+            super()._handle(event)
+            return
+        if isinstance(event, Connected) and self._trust is not None:
+            if not self._clear.handshake.is_encrypted:
+                self._go_on_in_clear(event, self._trust)
+                return
+            self._begin_handshake()
+        for shown in stream.translate(event, self._driver.now()):
+            self._show(stream, shown)
+        self._look_for_end()
+
+    def _show(self, stream: EncryptedConnection, event: Event) -> None:
+        if isinstance(event, Connected):
+            self.set_extra_info("peer_key", stream.peer_key)
+            self.set_extra_info("peer_key_verified", self._trust is not None and self._trust.is_verified)
+        if isinstance(event, Lost) and stream.failure is not None:
+            self._finish(stream.failure)
+        elif self._over is None:
+            super()._handle(event)
+
+    def _read(self) -> None:
+        super()._read()
+        self._show_released()
+
+    def close(self) -> None:
+        super().close()
+        self._loop.call_soon(self._show_released)
+
+    def abort(self) -> None:
+        super().abort()
+        self._loop.call_soon(self._show_released)
+
+    def _show_released(self) -> None:
+        """Process the end that waited for the reader."""
+        if self._stream is not None and self._over is None:
+            for event in self._stream.released():
+                self._show(self._stream, event)
+
+    def _finish(self, error: BaseException | None, *, shown: bool = True) -> None:
+        super()._finish(error, shown=shown)
+        self._look_for_end()
+
+    # the handshake
+
+    def _go_on_in_clear(self, event: Connected, trust: PeerTrust) -> None:
+        """Leave TLS out, because the acceptor does not encrypt; or end the connection, if it has to be encrypted."""
+        self._connection = self._clear
+        self._stream = None
+        error = trust.judge_clear()
+        if error is None:
+            super()._handle(event)
+        else:
+            self.fail(error)
+
+    def _begin_handshake(self) -> None:
+        self._deadline = self._loop.call_later(HANDSHAKE_S, self._end_late)
+
+    def _end_late(self) -> None:
+        if self._stream is not None:
+            self._stream.give_up(_LATE, self._driver.now())
+            self._driver.wake()
+
+    def _look_for_end(self) -> None:
+        """Stop the timer when the handshake has ended."""
+        is_over = self._over is not None or self._stream is None or self._stream.is_ready
+        if is_over and not self._is_settled:
+            self._is_settled = True
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._settled()
