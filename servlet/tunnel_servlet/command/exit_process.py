@@ -11,6 +11,7 @@ import structlog
 
 from tunnel import Attachment, LostError, TraceWriter, attach
 from tunnel.command_line import allows_insecure_http, tell
+from tunnel.encryption.keys import KeyFile
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.private_files import read_token
@@ -28,6 +29,14 @@ _log = structlog.get_logger("exit")
 
 def run_exit(arguments: argparse.Namespace) -> int:
     """Run an exit for a relay in another process, with the rules of the local configuration file."""
+    key = _key(arguments)
+    if arguments.show_key:
+        if key is None:
+            raise ConfigError("--show-key shows the key in a file: name the file with --key")
+        print(key.fingerprint)
+        return OK
+    if not arguments.relay:
+        raise ConfigError("an exit needs a relay to attach to: name it with --relay URL")
     config = load_config(config_file(arguments), Overrides(allow=tuple(arguments.allow)))
     if config.grants.is_empty:
         raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
@@ -36,11 +45,15 @@ def run_exit(arguments: argparse.Namespace) -> int:
         open_traces(replace(config, trace=arguments.trace or config.trace), "exit") as trace,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        return runner.run(_exit(arguments, config, token, trace))
+        return runner.run(_exit(arguments, config, token, trace, key))
 
 
 async def _exit(
-    arguments: argparse.Namespace, config: RelayConfig, token: str, trace: TraceWriter | None = None
+    arguments: argparse.Namespace,
+    config: RelayConfig,
+    token: str,
+    trace: TraceWriter | None = None,
+    key: KeyFile | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code of that signal.
 
@@ -63,11 +76,13 @@ async def _exit(
             attach_timeout=None,
             await_login=True,
             trace=trace,
+            encryption=arguments.encryption,
+            key=None if key is None else key.path,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
     signals = _Signals()
-    serving = asyncio.ensure_future(_serve(arguments, attachment, dialer, signals))
+    serving = asyncio.ensure_future(_serve(arguments, attachment, dialer, signals, key))
     try:
         await asyncio.wait([serving, signals.cut], return_when=asyncio.FIRST_COMPLETED)
         return signals.cut.result() if signals.cut.done() else await serving
@@ -95,10 +110,13 @@ class _Signals:
             self.cut.set_result(code)
 
 
-async def _serve(arguments: argparse.Namespace, attachment: Attachment, dialer: Dialer, signals: _Signals) -> int:
+async def _serve(
+    arguments: argparse.Namespace, attachment: Attachment, dialer: Dialer, signals: _Signals, key: KeyFile | None
+) -> int:
     """Attach and dial until SIGTERM, then let connections finish. Raise the error of a relay that refuses the exit."""
     starting = asyncio.ensure_future(attachment.start())
     patience = _Patience(arguments.give_up_after)
+    keys = _KeyWatch(key)
     trouble = ""
     try:
         while not signals.finish.done() and not starting.done():
@@ -110,9 +128,11 @@ async def _serve(arguments: argparse.Namespace, attachment: Attachment, dialer: 
         if starting.done():
             await starting
             tell(f"attached to {arguments.relay} as {arguments.name or 'an exit'}")
+            keys.show()
             while attachment.refusal is None and not signals.finish.done():
                 await asyncio.wait([signals.finish], timeout=_LOOK_S)
                 patience.look(attachment)
+                keys.look()
             if attachment.refusal is not None:
                 raise attachment.refusal
             await _finish(attachment, dialer)
@@ -158,6 +178,43 @@ class _Patience:
                 f"the relay has not answered for {self._seconds:g} s ({attachment.stats().trouble}): check the path to "
                 "it and start this command again; without --give-up-after it would keep trying"
             )
+
+
+class _KeyWatch:
+    """Reports the key of the exit, at the start and after each change of its file."""
+
+    def __init__(self, key: KeyFile | None) -> None:
+        self._key = key
+        self._shown = ""
+        self._trouble = ""
+
+    def show(self) -> None:
+        """Print the key, for the users of this exit."""
+        if self._key is not None:
+            self._shown = self._key.fingerprint
+            print(f"key {self._shown}", file=sys.stderr, flush=True)
+
+    def look(self) -> None:
+        """Log what a changed key file means."""
+        if self._key is None:
+            return
+        found, trouble = self._key.fingerprint, self._key.trouble
+        if found != self._shown:
+            _log.warning("key_changed", key=found, text="new connections use the new key")
+        if trouble and trouble != self._trouble:
+            _log.warning("key_unusable", text=f"{trouble}; new connections use the key before it")
+        self._shown, self._trouble = found, trouble
+
+
+def _key(arguments: argparse.Namespace) -> KeyFile | None:
+    if not arguments.key:
+        if arguments.encryption == "require":
+            raise ConfigError("--encryption require needs a key: name a file with --key; it is made at the first start")
+        return None
+    try:
+        return KeyFile(Path(arguments.key), make=True)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _token(arguments: argparse.Namespace) -> str:

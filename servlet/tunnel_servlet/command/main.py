@@ -143,7 +143,22 @@ def _add_exit(commands: CommandAdder) -> None:
         "attach to a relay and dial targets for it, in this process; SIGTERM lets connections finish",
         example,
     )
-    parser.add_argument("--relay", required=True, metavar="URL", help="URL of the relay; required")
+    parser.add_argument("--relay", metavar="URL", help="URL of the relay; required, except with --show-key")
+    parser.add_argument(
+        "--key",
+        default="",
+        metavar="FILE",
+        help="encrypt connections from end to end, with the key in this file, which is made if it does not exist",
+    )
+    parser.add_argument(
+        "--show-key", action="store_true", help="print the public key in the --key file, which clients may pin, and end"
+    )
+    parser.add_argument(
+        "--encryption",
+        choices=("off", "auto", "require"),
+        default="auto",
+        help="auto: encrypt for clients that offer it; require: refuse the others (default: auto)",
+    )
     parser.add_argument(
         "--name",
         default="exit",
