@@ -309,6 +309,7 @@ class Attachment:
             packets_discarded=driver.endpoint.packets_discarded,
             connections={number: connection.snapshot() for number, connection in connections},
             targets={transport.connection_id: transport.target for transport in self._transports},
+            encryption={transport.connection_id: transport.encryption for transport in self._transports},
         )
 
     def add_connection_listener(self, listener: ConnectionListener) -> None:

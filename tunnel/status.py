@@ -36,7 +36,8 @@ class StatisticsCollector(Protocol):
 
 
 class AttachmentStats(msgspec.Struct):
-    """A snapshot of an attachment. `connections` and `targets` are by connection id; `targets` has those in use."""
+    """A snapshot of an attachment. `connections`, `targets` and `encryption` are by connection id; the last two have
+    those in use. `encryption`: how the stream is encrypted, as `Transport.encryption` says it."""
 
     attached: bool
     carrier: str
@@ -45,6 +46,7 @@ class AttachmentStats(msgspec.Struct):
     packets_discarded: int
     connections: dict[int, ConnectionStats]
     targets: dict[int, str] = {}
+    encryption: dict[int, str] = {}
 
 
 class Listeners:

@@ -107,6 +107,11 @@ class Transport(FlowControlled):
         """The target, in a form for people."""
         return self._target
 
+    @property
+    def encryption(self) -> str:
+        """How the stream is encrypted: empty if it is in clear."""
+        return ""
+
     # opening
 
     async def opened(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from tunnel.private_files import read_private
 from tunnel_client.errors import UsageError
 
-__all__ = ["Login", "login_for", "login_path", "read_login", "remove_login", "write_login"]
+__all__ = ["Login", "known_peers_path", "login_for", "login_path", "read_login", "remove_login", "write_login"]
 
 
 class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -24,9 +24,17 @@ class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 def login_path() -> Path:
     """Return the path of the login file."""
+    return _directory() / "login.json"
+
+
+def known_peers_path() -> Path:
+    """Return the path of the file with the keys of known exits and services."""
+    return _directory() / "known_peers"
+
+
+def _directory() -> Path:
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    directory = Path(base) if base.startswith("/") else Path.home() / ".config"
-    return directory / "tunnel" / "login.json"
+    return (Path(base) if base.startswith("/") else Path.home() / ".config") / "tunnel"
 
 
 def read_login() -> Login | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from tunnel import private_files
 from tunnel.command_line import allows_insecure_http
 from tunnel_client.errors import UsageError
 
-__all__ = ["CARRIERS", "UNSET", "USER_TIMEOUT_S", "RelaySettings", "Unset", "find_settings", "read_token"]
+__all__ = ["CARRIERS", "ENCRYPTION", "UNSET", "USER_TIMEOUT_S", "RelaySettings", "Unset", "find_settings", "read_token"]
 
 CARRIERS = ("auto", "poll", "link")  # as in tunnel.attaching, which takes long to import
+ENCRYPTION = ("off", "auto", "require")  # as in tunnel.encryption.decisions
 USER_TIMEOUT_S = 300.0
 
 
@@ -41,6 +43,10 @@ class RelaySettings:
     source: str = ""  # where the URL came from, in the words of the user
     cert: str | None = None
     insecure_http: bool = False
+    encryption: str = "auto"
+    peer_keys: tuple[str, ...] = ()
+    known_peers: Path | None = None  # without this file, the key of a new peer is accepted and not remembered
+    key: str = ""  # the file of our own key, for services
 
     def attach(self, **more: object) -> tunnel.Attachment:
         """Create an attachment to the relay without starting it. Raises UsageError if a setting cannot be used."""
@@ -55,6 +61,10 @@ class RelaySettings:
                 carrier=self.carrier,
                 user_timeout=self.user_timeout,
                 insecure_http=self.insecure_http,
+                encryption=self.encryption,
+                peer_key=self.peer_keys,
+                known_peers=self.known_peers,
+                key=self.key or None,
                 **more,  # type: ignore[arg-type]
             )
         except ValueError as error:
@@ -72,6 +82,8 @@ def find_settings(
     carrier: str | None = None,
     user_timeout: float = USER_TIMEOUT_S,
     insecure_http: bool = False,
+    encryption: str | None = None,
+    peer_keys: Sequence[str] = (),
 ) -> RelaySettings:
     """Collect the settings from the arguments, then from the environment, then from the stored login.
 
@@ -82,10 +94,17 @@ def find_settings(
     carrier = carrier or os.environ.get("TUNNEL_CARRIER", "") or "auto"
     if carrier not in CARRIERS:
         raise UsageError(f"{origin} is {carrier!r}: choose one of {', '.join(CARRIERS)}")
+    origin = "the encryption" if encryption else "TUNNEL_ENCRYPTION"
+    encryption = encryption or os.environ.get("TUNNEL_ENCRYPTION", "") or "auto"
+    if encryption not in ENCRYPTION:
+        raise UsageError(f"{origin} is {encryption!r}: choose one of {', '.join(ENCRYPTION)}")
     url, source = relay or "", "--relay"
     if not url:
         url, source = os.environ.get("TUNNEL_RELAY", ""), "TUNNEL_RELAY"
-    from tunnel_client.login_file import login_for  # here: msgspec is a third of the start of `tunnel connect`
+    from tunnel_client.login_file import (  # here: msgspec is a third of the start of `tunnel connect`
+        known_peers_path,
+        login_for,
+    )
 
     has_token = bool(token_file or os.environ.get("TUNNEL_TOKEN"))
     login = login_for(url, has_token=has_token)
@@ -107,6 +126,9 @@ def find_settings(
         source=source,
         cert=cert or None,
         insecure_http=allows_insecure_http(insecure_http) or login.insecure_http,
+        encryption=encryption,
+        peer_keys=tuple(peer_keys) or tuple(os.environ.get("TUNNEL_PEER_KEY", "").split()),
+        known_peers=known_peers_path(),
     )
 
 

@@ -45,6 +45,7 @@ class ConnectionReport(msgspec.Struct):
     bytes_queued: int  # written here, but not yet taken by a carrier
     bytes_unread: int  # received, but not yet read here
     peer_window_bytes: int
+    encryption: str = ""  # "verified", "not verified", "accepted"; empty: in clear
 
 
 class ClientReport(msgspec.Struct):
@@ -151,6 +152,7 @@ def _report(attachment: Attachment, command: str, started_s: float) -> ClientRep
             bytes_queued=found.bytes_buffered,
             bytes_unread=found.receive_buffer_bytes,
             peer_window_bytes=found.window_bytes,
+            encryption=stats.encryption.get(number, ""),
         )
         for number, found in stats.connections.items()
     ]

@@ -13,6 +13,7 @@ from tests.servlet.rig import TOKENS, settings
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.config import RelayConfig
+from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.running import RunningRelay
 
 __all__ = ["TOKEN", "Background", "Rig", "echo", "greet"]
@@ -75,10 +76,11 @@ async def _close(server: asyncio.Server) -> None:
 class Rig(Background):
     """A Background with a relay, at which ann may reach 127.0.0.1 and localhost, and listen as `reports`."""
 
-    def __init__(self, config: RelayConfig | None = None) -> None:
+    def __init__(self, config: RelayConfig | None = None, packet_filter: PacketFilter | None = None) -> None:
         allowed = tuple(map(parse_rule, ("127.0.0.0/8:*", "localhost:*", "nowhere.invalid:*")))
         policy = GrantTable({"ann": Grant(connect=allowed, services=("*",), listen=("reports",))})
         self._config = config or settings(exit="inline", grants=policy)
+        self._packet_filter = packet_filter
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -87,7 +89,7 @@ class Rig(Background):
         return self
 
     async def _start(self) -> RunningRelay:
-        return await self._contexts.enter_async_context(RunningRelay(self._config))
+        return await self._contexts.enter_async_context(RunningRelay(self._config, packet_filter=self._packet_filter))
 
     def environment(self) -> dict[str, str]:
         """The environment variables that a command needs."""

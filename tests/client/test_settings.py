@@ -1,6 +1,7 @@
 """Options override the environment, which overrides the login; a stored token is sent only to its own relay."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +44,7 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
     settings = RelaySettings("http://relay", "t", "http://proxy:1", "/ca.pem", "poll", 7.5, trace, cert="/cert.pem")
     settings.attach(links=2)
     settings.attach(trace=other)
+    replace(settings, encryption="require", peer_keys=("k",), known_peers=Path("/p"), key="/key").attach()
     options: dict[str, Any] = {
         "token": "t",
         "proxy": "http://proxy:1",
@@ -50,10 +52,12 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
         "cert": "/cert.pem",
         "carrier": "poll",
     }
-    options |= {"insecure_http": False}
+    options |= {"insecure_http": False, "encryption": "auto", "peer_key": (), "known_peers": None, "key": None}
+    encryption = {"encryption": "require", "peer_key": ("k",), "known_peers": Path("/p"), "key": "/key"}
     assert made == [
         ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 2}),
         ("http://relay", {**options, "user_timeout": 7.5, "trace": other}),
+        ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, **encryption}),
     ]
 
 

@@ -52,6 +52,16 @@ class EncryptedTransport(Transport):
             stream.begin(client_hello, driver.now())
             driver.wake()
 
+    @property
+    def encryption(self) -> str:
+        """How the stream is encrypted: "verified" if the acceptor has a key that was known before, "not verified" if
+        its key was taken on trust, "accepted" at the acceptor. Empty in clear and before the handshake has ended."""
+        if self._stream is None or not self._stream.is_ready:
+            return ""
+        if self._trust is None:
+            return "accepted"
+        return "verified" if self._trust.is_verified else "not verified"
+
     def _handle(self, event: Event) -> None:
         stream = self._stream
         if stream is None:

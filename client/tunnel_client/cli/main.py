@@ -16,7 +16,7 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 # function from the parsed arguments to an exit code. A command that serves until it is stopped also sets `serves`: its
 # log then starts at the level "info", unless standard error is a terminal. A command that must start fast sets `logs`
 # to False and must not log anything.
-COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "status", "doctor")
+COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "status", "peers", "doctor")
 _DESCRIPTION = (
     "Open TCP and UDP connections through firewalls and proxies that let only HTTP requests out. The connections go "
     "through a relay, which is a web service outside the firewall, to a target (HOST:PORT, as the other side sees it) "

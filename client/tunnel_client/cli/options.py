@@ -10,7 +10,7 @@ from dataclasses import replace
 import tunnel
 from tunnel.command_line import tell
 from tunnel_client.errors import UsageError
-from tunnel_client.settings import CARRIERS, UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
+from tunnel_client.settings import CARRIERS, ENCRYPTION, UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
 
 __all__ = ["add_insecure_http", "add_relay_options", "positive_seconds", "relay_settings"]
 
@@ -57,6 +57,22 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
         "it; link: like auto, but try the link first and more often (default: TUNNEL_CARRIER, or auto)",
     )
     group.add_argument(
+        "--encryption",
+        choices=ENCRYPTION,
+        default="",
+        help="auto: encrypt from end to end where the exit or the service can, and always where its key is known; "
+        "require: use nothing else; off: never (default: TUNNEL_ENCRYPTION, or auto)",
+    )
+    group.add_argument(
+        "--peer-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="the key that the exit or the service must have, as its operator's `tunnel-relay exit --show-key` or "
+        "`tunnel expose` prints it; implies --encryption require; repeatable (default: TUNNEL_PEER_KEY, or the keys of "
+        "`tunnel peers`)",
+    )
+    group.add_argument(
         "--user-timeout",
         type=_user_timeout,
         default=USER_TIMEOUT_S,
@@ -95,6 +111,8 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         carrier=arguments.carrier,
         user_timeout=arguments.user_timeout,
         insecure_http=arguments.insecure_http,
+        encryption=arguments.encryption,
+        peer_keys=arguments.peer_key,
     )
     return replace(found, trace=_trace(arguments))  # last: it creates a directory
 

@@ -6,7 +6,10 @@ from tunnel_client.status import ClientReport, ConnectionReport
 
 __all__ = ["Rates", "render"]
 
-_TITLES = ("TARGET", "UP", "DOWN", "UP/s", "DOWN/s", "RTT", "RTO", "SENT", "RESENT", "QUEUED", "FLIGHT", "UNREAD")
+_TITLES = (
+    *("TARGET", "UP", "DOWN", "UP/s", "DOWN/s", "RTT", "RTO", "SENT", "RESENT", "QUEUED", "FLIGHT", "UNREAD"),
+    "ENCRYPTED",
+)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NAME_WIDTH_MAX = 40
 
@@ -78,6 +81,7 @@ def _row(report: ClientReport, connection: ConnectionReport, rates: Rates | None
         _bytes(connection.bytes_queued),
         str(connection.packets_in_flight),
         _bytes(connection.bytes_unread),
+        _clean(connection.encryption) or "no",
     ]
 
 

@@ -2,14 +2,18 @@
 
 import argparse
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import structlog
 
 from tunnel import Attachment, DeniedError
 from tunnel.command_line import CommandAdder
+from tunnel.encryption.keys import KeyFile
 from tunnel.listener import BACKLOG
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
@@ -45,6 +49,12 @@ def add(commands: CommandAdder) -> None:
         help="largest number of connections that may wait to be accepted here; further ones wait at the relay "
         f"(default: {BACKLOG})",
     )
+    parser.add_argument(
+        "--key",
+        default="",
+        metavar="FILE",
+        help="encrypt connections from end to end, with the key in this file, which is made if it does not exist",
+    )
     add_serving_options(parser)
     add_relay_options(parser)
     parser.set_defaults(run=run, serves=True)
@@ -70,7 +80,20 @@ def run(arguments: argparse.Namespace) -> int:
             )
         services[name] = parse_address(text)
     serving = partial(_serving, services=services, backlog=arguments.backlog, stats_seconds=arguments.stats)
-    return run_serving(relay_settings(arguments), serving, arguments)
+    settings = relay_settings(arguments)
+    if arguments.key:
+        settings = replace(settings, key=arguments.key)
+        print(f"key {_fingerprint(arguments.key)}", file=sys.stderr, flush=True)
+    elif settings.encryption == "require" or settings.peer_keys:
+        raise UsageError("to require encryption, a service needs a key: name a file with --key; it is made if missing")
+    return run_serving(settings, serving, arguments)
+
+
+def _fingerprint(file: str) -> str:
+    try:
+        return KeyFile(Path(file), make=True).fingerprint
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 @asynccontextmanager

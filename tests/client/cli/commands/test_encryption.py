@@ -1,0 +1,152 @@
+"""Commands and sockets over encrypted streams: first use, a changed key, a key that is given, and what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.client.cli.commands.test_connect import connect
+from tests.client.rig import Rig
+from tests.encryption.attacker import Attacker
+from tests.encryption.rig import another_key, key, key_file
+from tests.servlet.rig import TOKENS, settings
+from tunnel import Attachment, ExitRequest, StreamReader, StreamWriter, attach
+from tunnel.encryption.keys import KeyFile
+from tunnel.encryption.known_peers import KnownPeers
+from tunnel_client import configure, create_connection
+from tunnel_client.cli.main import main
+from tunnel_client.login_file import known_peers_path
+from tunnel_client.status import _report
+from tunnel_servlet.access.grants import Grant, GrantTable
+from tunnel_servlet.access.rules import parse_rule
+
+ECHO = "reports"
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    """A relay without an exit of its own."""
+    grant = Grant(connect=(parse_rule("db:*"),), services=("*",), listen=(ECHO,))
+    with Rig(settings(exit="none", grants=GrantTable({"ann": grant, "exits": Grant(exit=True)}))) as found:
+        yield found
+
+
+async def echo(reader: StreamReader, writer: StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+def serve(rig: Rig, file: str) -> Attachment:
+    """Offer the service in the rig's thread, with this key."""
+    attachment = rig.enter(attach(rig.url, token=TOKENS["ann"], proxy=None, key=file, carrier="link"))
+    rig.call(attachment.start_server(echo, ECHO))
+    return attachment
+
+
+def say(rig: Rig, *options: str) -> tuple[int, bytes, str]:
+    with connect(rig, ECHO, *options) as child:
+        out, err = child.communicate(b"hello", timeout=60)
+    return child.returncode, out, err.decode()
+
+
+def test_the_first_key_is_remembered_and_another_one_is_code_4(rig: Rig, home: Path) -> None:
+    service = serve(rig, key_file())
+    assert say(rig) == (0, b"hello", "")
+    known = KnownPeers(known_peers_path())
+    assert [(entry.relay, entry.peer, entry.keys) for entry in known.entries()] == [
+        (rig.url, f"service:{ECHO}", (key().fingerprint,))
+    ]
+    assert say(rig) == (0, b"hello", "")
+    rig.call(service.close())
+    service = serve(rig, str(another_key().path))
+    code, out, err = say(rig)
+    assert (code, out) == (4, b"")
+    for part in (key().fingerprint, another_key().fingerprint, f"{known.path}, line 1", rig.url):
+        assert part in err
+    assert say(rig, "--peer-key", another_key().fingerprint) == (0, b"hello", "")
+    rig.call(service.close())
+    service = rig.enter(attach(rig.url, token=TOKENS["ann"], proxy=None))
+    rig.call(service.start_server(echo, ECHO))
+    code, out, err = say(rig)
+    assert (code, out) == (4, b"")
+    assert "would not be encrypted" in err
+    assert say(rig, "--encryption", "off") == (0, b"hello", "")
+    rig.call(service.close())
+
+
+def test_an_altered_stream_is_code_7(home: Path) -> None:
+    config = settings(exit="none", grants=GrantTable({"ann": Grant(services=("*",), listen=(ECHO,))}))
+    with Rig(config, Attacker("flip", Random(3))) as rig:
+        serve(rig, key_file())
+        code, out, err = say(rig)
+    assert (code, out) == (7, b"")
+    assert "was altered on the way" in err
+
+
+def test_sockets_to_an_exit_are_encrypted(known: Rig) -> None:
+    async def dial(request: ExitRequest) -> None:
+        await echo(*request.accept_streams())
+
+    seen: list[str] = []
+    exit_ = known.enter(attach(known.url, token=TOKENS["exits"], proxy=None, exit_handler=dial, key=key_file()))
+    configure(peer_key=key().fingerprint)
+    with create_connection(("db", 5432), timeout=60) as sock:
+        sock.sendall(b"hello")
+        assert sock.recv(5) == b"hello"
+
+        async def report() -> None:
+            seen.extend(found.encryption for found in _report(exit_, "", 0.0).connections)
+
+        known.call(report())
+    configure(peer_key=another_key().fingerprint)
+    with pytest.raises(OSError, match="configured peer key"):
+        create_connection(("db", 5432), timeout=60)
+    configure()
+    assert seen == ["accepted"]
+    known.call(exit_.close())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["connect", "db:1", "--peer-key", "SHA256:x"], "is not a key"),
+        (["connect", "db:1", "--encryption", "off", "--peer-key", key().fingerprint], "encryption is off"),
+        (["expose", "reports", "127.0.0.1:1", "--encryption", "require"], "name a file with --key"),
+        (["expose", "reports", "127.0.0.1:1", "--key", "/dev/null/key"], "key"),
+    ],
+)
+def test_settings_that_cannot_be_used(
+    arguments: list[str], text: str, known: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_an_unknown_mode_in_the_environment(
+    known: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUNNEL_ENCRYPTION", "on")
+    assert main(["connect", "db:1"]) == 2
+    assert "TUNNEL_ENCRYPTION is 'on': choose one of off, auto, require" in capsys.readouterr().err
+
+
+def test_expose_prints_its_key(known: Rig, home: Path) -> None:
+    async def scenario() -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tunnel_client", "expose", ECHO, "127.0.0.1:1", "--key", str(home / "key.pem")),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        line = (await process.stderr.readline()).decode()
+        process.kill()
+        await process.communicate()
+        assert line == f"key {KeyFile(home / 'key.pem').fingerprint}\n"
+
+    asyncio.run(scenario())
