@@ -321,7 +321,7 @@ def test_a_handshake_that_takes_too_long_is_given_up() -> None:
     both.touch()
     both.run_until_over()
     assert isinstance(both.a.error, LostError)
-    assert both.a.last == Lost(both.a.stream.id, LostReason.TIMEOUT, "no answer within 10 s")
+    assert both.a.last == Lost(both.a.stream.id, LostReason.TIMEOUT, "the stream: no answer within 10 s")
     assert isinstance(both.b.last, Lost)
     late = opened()
     late.a.stream.give_up("too late", late.pair.now)

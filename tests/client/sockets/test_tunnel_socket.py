@@ -18,6 +18,7 @@ import tunnel_client
 from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread
 from tunnel import DeniedError, NotAuthenticatedError, RefusedError, UnreachableError
 from tunnel_client import RelaySettings, Runtime, TunnelSocket, create_connection
+from tunnel_client.login_file import known_peers_path
 from tunnel_client.sockets.runtime import connecting
 from tunnel_client.sockets.tunnel_socket import read_address
 
@@ -323,7 +324,9 @@ def test_configure_combines_its_arguments_and_the_environment(
     monkeypatch.setenv("TUNNEL_TOKEN", "wrong")
     monkeypatch.setenv("TUNNEL_CARRIER", "poll")
     settings = tunnel_client.configure(token=relay.token, proxy=None, user_timeout=60.0)
-    assert settings == RelaySettings(relay.url, relay.token, None, None, "poll", 60.0, source="TUNNEL_RELAY")
+    known = known_peers_path()
+    expected = RelaySettings(relay.url, relay.token, None, None, "poll", 60.0, source="TUNNEL_RELAY", known_peers=known)
+    assert settings == expected
     with create_connection(("db.internal", listener.getsockname()[1]), DEADLINE_S):
         listener.accept()[0].close()
     with pytest.raises(TypeError, match=r"unexpected keyword argument .relai."):
