@@ -130,11 +130,11 @@ def _share(value: float | None, *, times: bool = False) -> str:
 def render(rows: list[Row], head: list[str]) -> str:
     """Return the table as text for people."""
     lines = [*head, ""]
-    columns = f"{'path':<15}{'up MB/s':>9}{'of bare':>9}{'down MB/s':>11}{'of bare':>9}"
+    columns = f"{'path':<20}{'up MB/s':>9}{'of bare':>9}{'down MB/s':>11}{'of bare':>9}"
     lines.append(columns + f"{'echo p50 us':>13}{'of bare':>9}{'p99 us':>9}  topology")
     for row in rows:
         lines.append(
-            f"{row.name:<15}{row.up_mb_s:>9,.0f}{_share(row.up_of_bare):>9}{row.down_mb_s:>11,.0f}"
+            f"{row.name:<20}{row.up_mb_s:>9,.0f}{_share(row.up_of_bare):>9}{row.down_mb_s:>11,.0f}"
             f"{_share(row.down_of_bare):>9}{row.echo_p50_us:>13,.0f}{_share(row.echo_of_bare, times=True):>9}"
             f"{row.echo_p99_us:>9,.0f}  {row.topology}"
         )

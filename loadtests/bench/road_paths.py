@@ -12,6 +12,7 @@ from loadtests.bench.programs import find_peer, start_peer
 from loadtests.harness.compiled import COMPILED
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
+from tunnel.encryption.keys import KeyFile
 from tunnel_servlet.access.tokens import Key, make_token
 from tunnel_servlet.command.files import write_users
 
@@ -129,7 +130,7 @@ def _tokens(file: Path, *users: str) -> dict[str, str]:
     return {user: token for user, (token, _) in made.items()}
 
 
-def _exit(carrier: str) -> Callable[[ExitStack], Way]:
+def _exit(carrier: str, *, encrypted: bool = False) -> Callable[[ExitStack], Way]:
     def start(stack: ExitStack) -> Way:
         target = _peer(stack, "target")
         directory = stack.enter_context(TemporaryDirectory())
@@ -137,11 +138,14 @@ def _exit(carrier: str) -> Callable[[ExitStack], Way]:
         tokens = _tokens(Path(directory) / "relay.tokens.toml", "client", "exit")
         Path(file).write_text(_CONFIG.format(target=target), encoding="utf-8")
         url = _relay(stack, "-c", file)
-        command = relay_command("exit", "--relay", url, "--allow", f"127.0.0.1:{target}")
+        key = f"{directory}/exit.pem"
+        keys = ("--key", key, "--encryption", "require") if encrypted else ()
+        command = relay_command("exit", "--relay", url, "--allow", f"127.0.0.1:{target}", *keys)
         environment = {"TUNNEL_TOKEN": tokens["exit"]}
         attached = Process(command, ready=lambda line: line.startswith("attached"), environment=environment)
         stack.enter_context(attached)
-        return Way(("--relay", url, "--carrier", carrier, "--port", target), tokens["client"])
+        peer_key = ("--peer-key", KeyFile(Path(key)).fingerprint) if encrypted else ()
+        return Way(("--relay", url, "--carrier", carrier, "--port", target, *peer_key), tokens["client"])
 
     return start
 
@@ -155,8 +159,10 @@ ROADS: tuple[Road, ...] = (
     Road("link-traced", "the same, with all three processes tracing every packet", 1, _service("link", traced=True)),
     Road("link-compiled", "client =link= relay =link= service, all compiled", 1, _service("link", compiled=True)),
     Road("link-exit", "client =link= relay =link= exit - target", 2, _exit("link")),
+    Road("link-exit-encrypted", "the same, encrypted from client to exit", 2, _exit("link", encrypted=True)),
     Road("poll-service", "client =poll= relay =link= service", 1, _service("poll")),
     Road("poll-compiled", "client =poll= relay =link= service, all compiled", 1, _service("poll", compiled=True)),
     Road("poll-exit", "client =poll= relay =link= exit - target", 2, _exit("poll")),
+    Road("poll-exit-encrypted", "the same, encrypted from client to exit", 2, _exit("poll", encrypted=True)),
     Road("poll-100ms", "client =poll= 50 ms each way - relay =link= service", 1, _service("poll", 50), 4, 20),
 )

@@ -256,7 +256,12 @@ async def _client(arguments: argparse.Namespace) -> None:
         return
     token = os.environ.get("TUNNEL_TOKEN") or None
     attachment = tunnel.attach(
-        arguments.relay, token=token, proxy=None, carrier=arguments.carrier, trace=_trace(arguments)
+        arguments.relay,
+        token=token,
+        proxy=None,
+        carrier=arguments.carrier,
+        trace=_trace(arguments),
+        peer_key=arguments.peer_key,
     )
     async with attachment:
         target = ("127.0.0.1", arguments.port) if arguments.port else (SERVICE, None)
@@ -305,6 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("role", choices=sorted(_ROLES))
     parser.add_argument("--port", type=int, default=0, help="port to which forwarders and clients connect")
     parser.add_argument("--relay", default="", metavar="URL", help="reach the target through this relay")
+    parser.add_argument("--peer-key", action="append", default=[], help="the key that the exit must have")
     parser.add_argument("--carrier", default="link", choices=("auto", "poll", "link"))
     parser.add_argument(
         "--trace", default="", metavar="DIR", help="trace every packet of a client or a service to this directory"
