@@ -83,11 +83,7 @@ def attach(
     urls = [url] if isinstance(url, str) else list(url)
     _require_known(carrier, links, urls)
     peer_keys = (peer_key,) if isinstance(peer_key, str) else tuple(peer_key)
-    known = None if known_peers is None else KnownPeers(Path(known_peers))
-    settings = Encryption(
-        trust_settings(encryption, urls[0], peer_keys, known),
-        None if key is None else KeyFile(Path(key), make=True),
-    )
+    settings = _encryption(encryption, urls[0], peer_keys, known_peers, key)
     dial = partial(Dialing, token=token, proxy=proxy, ca=ca, cert=cert, insecure_http=insecure_http)
     dialing, *others = (dial(one, is_exit=exit_handler is not None) for one in urls)
     if await_login is not None:
@@ -115,6 +111,14 @@ def attach(
     )
 
 
+def _encryption(
+    mode: str, relay: str, peer_keys: tuple[str, ...], known_peers: str | Path | None, key: str | Path | None
+) -> Encryption:
+    known = None if known_peers is None else KnownPeers(Path(known_peers))
+    own = None if key is None else KeyFile(Path(key), make=True)
+    return Encryption(trust_settings(mode, relay, peer_keys, known), own)
+
+
 def _require_known(carrier: str, links: int, urls: Sequence[str]) -> None:
     if carrier not in CARRIERS:
         raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
@@ -136,10 +140,13 @@ def memory_attach(
     linger: float = LINGER_S,
     lanes: LaneConfig | None = None,
     trace: TraceSink | None = None,
+    encryption: str = "off",
+    key: str | Path | None = None,
 ) -> Attachment:
     """Return an attachment to a relay in this process and event loop. With an `exit_handler` it is the relay's exit.
 
-    `identity` is the attachment id (16 bytes); by default a random secret determines it.
+    `identity` is the attachment id (16 bytes); by default a random secret determines it. `encryption` and `key` are as
+    in `attach`; encryption is off by default, since the relay itself is the peer of an attachment in its process.
     """
 
     def make(secret: bytes, random: Random) -> Carrier:
@@ -148,10 +155,11 @@ def memory_attach(
             relay, secret, random, user=user, name=name, is_exit=is_exit, identity=identity, config=lanes
         )
 
-    config = _endpoint_config(user_timeout, exit_handler)
+    settings = _encryption(encryption, "memory", (), None, key)
     return Attachment(
         make,
-        config,
+        replace(_endpoint_config(user_timeout, exit_handler), asks_services=settings.asks_services),
+        encryption=settings,
         name=name,
         exit_handler=exit_handler,
         attach_timeout=attach_timeout,

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from loadtests.harness.tree import python_path
+from tests.encryption.rig import key_file
 from tests.servlet import rig
 from tunnel import StreamReader, StreamWriter, memory_attach
 from tunnel_client import RelaySettings, Runtime, TunnelSocket, create_connection
@@ -49,10 +50,12 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class RelayThread:
-    """A relay in a thread. A client needs its `url` and `token`."""
+    """A relay in a thread. A client needs its `url` and `token`. With `encrypted`, the exit and the service require
+    encryption from end to end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, encrypted: bool = False) -> None:
         self.url = ""
+        self._options: dict[str, Any] = {"encryption": "require", "key": key_file()} if encrypted else {}
         self.token = rig.TOKENS["ann"]
         self.asked: list[str] = []  # names that the exit had to resolve
         self._started = threading.Event()
@@ -108,8 +111,8 @@ class RelayThread:
             dialer = Dialer(running.relay.grants.rules_of, resolve=self._resolve)
             host = running.relay.host
             async with (
-                memory_attach(host, user=EXIT_USER, name="inline", exit_handler=dialer, linger=1.0),
-                memory_attach(host, user="bob", linger=1.0) as services,
+                memory_attach(host, user=EXIT_USER, name="inline", exit_handler=dialer, linger=1.0, **self._options),
+                memory_attach(host, user="bob", linger=1.0, **self._options) as services,
             ):
                 await services.start_server(_echo, "reports")
                 self.url = f"http://{running.addresses[0]}"
@@ -135,9 +138,9 @@ async def _echo(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 @contextlib.contextmanager
-def relay_thread() -> Iterator[RelayThread]:
+def relay_thread(*, encrypted: bool = False) -> Iterator[RelayThread]:
     """A relay, stopped at the end."""
-    relay = RelayThread()
+    relay = RelayThread(encrypted=encrypted)
     relay.start()
     try:
         yield relay

@@ -30,15 +30,16 @@ def need_the_tests() -> None:
     pytest.skip(reason)
 
 
-@pytest.mark.parametrize("kind", ["plain", "tunnel"])
+@pytest.mark.parametrize("kind", ["plain", "tunnel", "encrypted"])
 def test_whole_classes_pass(kind: str) -> None:
     need_the_tests()
     outcome: dict[str, dict[str, str]] = {}
-    with relay_thread() as relay, ExitStack() as stack:
+    with relay_thread(encrypted=kind == "encrypted") as relay, ExitStack() as stack:
         environment = {**relay.environment, "PYTHONWARNINGS": "default"}
         # These tests sleep most of the time, so they run in parallel.
         groups = [CLASSES[number::PROCESSES] for number in range(PROCESSES)]
-        commands = [[sys.executable, str(PROGRAM), kind, *group] for group in groups]
+        way = "plain" if kind == "plain" else "tunnel"
+        commands = [[sys.executable, str(PROGRAM), way, *group] for group in groups]
         running = [
             stack.enter_context(subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment))
             for command in commands
