@@ -15,7 +15,7 @@ _DAY_US = 24 * 3_600_000_000
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What happens to a process in the middle of the transfer."""
+    """An event that strikes a process in the middle of the transfer."""
 
     who: str
     """relay, client, service or path; for `kill` also "all"."""
@@ -37,7 +37,7 @@ class Case:
     chunk_bytes: int = 16 * KIB
     write_pause_s: float = 0.0
     flush_every: int = 0
-    """The writer waits until everything is acknowledged after every so many chunks."""
+    """The writer waits until everything is acknowledged each time it has written this number of chunks."""
     acts_after: int = 1 * MIB
     """When the reader has read so much, it stops, or `act` happens."""
     read_bytes: int = 64 * KIB

@@ -80,7 +80,7 @@ async def _path(case: Case, directory: str, port: int, upstream: int, ready: Eve
 
 @contextlib.asynccontextmanager
 async def _narrow(port: int, upstream: int, bytes_per_s: int) -> AsyncIterator[None]:
-    """A path that passes so many bytes in a second, in each direction."""
+    """A path that passes `bytes_per_s` in each direction."""
     free_at = {"up": 0.0, "down": 0.0}
 
     async def pass_on(way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -24,7 +24,7 @@ HEADER_BYTES = 24
 
 @dataclass
 class Packet:
-    """What both ends recorded of one packet."""
+    """The records of both ends about one packet."""
 
     sent: list[Line] = field(default_factory=list)
     received: list[Line] = field(default_factory=list)

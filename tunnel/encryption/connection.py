@@ -148,12 +148,12 @@ class EncryptedConnection:
         self._plain = b""
         self._end(now)
 
-    def abort(self, now: int) -> None:
-        """End the connection at once; the peer gets an error."""
+    def abort(self, now: int, reason: AbortReason = AbortReason.APPLICATION, text: str = "") -> None:
+        """End the connection at once; the peer gets an error with this reason and text."""
         self._plain = self._pending = b""
         is_over = any(isinstance(event, Closed | Lost) for event in self._held)
         self._held = [Lost(self.id, LostReason.ABORTED, "")] if is_over else []
-        self._connection.abort(now)
+        self._connection.abort(now, reason, text)
 
     # events
 

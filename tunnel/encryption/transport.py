@@ -10,6 +10,7 @@ from tunnel.encryption.connection import EncryptedConnection
 from tunnel.encryption.tls import TlsSession
 from tunnel.encryption.trust import PeerTrust
 from tunnel.transport import Transport
+from tunnel.wire import AbortReason
 
 __all__ = ["HANDSHAKE_S", "EncryptedTransport"]
 
@@ -93,8 +94,8 @@ class EncryptedTransport(Transport):
         super().close()
         self._loop.call_soon(self._show_released)
 
-    def abort(self) -> None:
-        super().abort()
+    def abort(self, reason: AbortReason = AbortReason.APPLICATION, text: str = "") -> None:
+        super().abort(reason, text)
         self._loop.call_soon(self._show_released)
 
     def _show_released(self) -> None:

@@ -192,7 +192,7 @@ class _KeyWatch:
         """Print the key, for the users of this exit."""
         if self._key is not None:
             self._shown = self._key.fingerprint
-            print(f"key {self._shown}", file=sys.stderr, flush=True)
+            tell(f"key {self._shown}")
 
     def look(self) -> None:
         """Log what a changed key file means."""
