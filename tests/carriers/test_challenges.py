@@ -34,6 +34,18 @@ def test_headers_are_read(headers: list[str], found: list[Challenge]) -> None:
     assert parse_challenges(headers)[: len(found)] == found
 
 
+@pytest.mark.parametrize("odd", ["\udcff", "a\rb", "a\nX-Injected: b", "\0", "\x7f"])
+def test_our_answer_is_one_line_whatever_the_proxy_sends(odd: str) -> None:
+    challenges = parse_challenges(
+        [f'Digest realm="{odd}", nonce="{odd}", opaque="{odd}", algorithm="MD5{odd}"', f"X{odd}"]
+    )
+    introduction = Introduction("http://proxy", "proxy", "ann", "secret")
+    introduction.challenged(challenges, None)
+    for text in (introduction.header("CONNECT", "relay:443") or "", introduction.advice(challenges)):
+        assert text.encode("latin-1").isascii()
+        assert text.isprintable()
+
+
 def introduced(*challenges: Challenge, user: str = "Mufasa", password: str = "Circle of Life") -> Introduction:
     introduction = Introduction("http://proxy", "proxy", user, password)
     assert introduction.header("GET", "/") is None

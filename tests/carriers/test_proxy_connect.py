@@ -6,8 +6,10 @@ import aiohttp
 import pytest
 
 from tests.carriers.origin import Origin, answer
+from tests.fuzz.wire_end import MemoryTransport
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.proxy_connect import ProxyConnection
 
 
 @pytest.mark.parametrize("status", ["403 Forbidden", "407 Who are you", "502 Bad Gateway"])
@@ -22,3 +24,52 @@ async def test_each_refused_connect_closes_its_connection_to_the_proxy(status: s
                     await session.get(dialing.url("exchange"))
                 async with asyncio.timeout(10):
                     assert await proxy.ended.get() == proxy.ports[-1]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"HTTP/1.1 {'9' * 5000} x",
+        "HTTP/1.1 0200 x",
+        "HTTP/1.1 20 x",
+        "HTTP/1.1 \xb2\xb20 x",
+        f"HTTP/1.1 407 x\r\nContent-Length: {'9' * 5000}",
+        "HTTP/1.1 407 x\r\nContent-Length: \xb2",
+    ],
+)
+@in_loop
+async def test_numbers_in_an_answer_to_connect_may_be_anything(head: str) -> None:
+    dialogue = ProxyConnection()
+    transport = MemoryTransport(dialogue)
+    dialogue.connection_made(transport)
+    asking = asyncio.ensure_future(dialogue.ask("relay:443", None))
+    await asyncio.sleep(0)
+    transport.arrive(f"{head}\r\n\r\n".encode("latin-1"))
+    if "Content-Length" in head:
+        assert await asking == (407, "x", [])
+        assert not dialogue.goes_on
+    else:
+        with pytest.raises(ConnectionError, match="not HTTP"):
+            await asking
+    transport.lose()
+
+
+@in_loop
+async def test_the_reason_of_a_proxy_does_not_reach_a_terminal_as_escape_codes() -> None:
+    dialogue = ProxyConnection()
+    transport = MemoryTransport(dialogue)
+    dialogue.connection_made(transport)
+    transport.arrive(b"HTTP/1.1 403 \x1b[2Jno\nway\r\n\r\n")
+    assert await dialogue.ask("relay:443", None) == (403, "?[2Jno?way", [])
+    transport.lose()
+
+
+@in_loop
+async def test_a_user_may_have_any_letters() -> None:
+    dialogue = ProxyConnection()
+    transport = MemoryTransport(dialogue)
+    dialogue.connection_made(transport)
+    transport.arrive(b"HTTP/1.1 200 x\r\n\r\n")
+    assert (await dialogue.ask("relay:443", 'Digest username="\u20acva"'))[0] == 200
+    assert 'username="\u20acva"'.encode() in transport.sent
+    transport.lose()

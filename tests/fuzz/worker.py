@@ -27,7 +27,9 @@ def fuzz_by_coverage(name: str, seconds: int, seed: int, corpus: Path, crashes: 
     import atheris
 
     # The invariants are a tool of these tests: they need no coverage.
-    with atheris.instrument_imports(include=["tunnel", "tunnel_servlet"], exclude=["tunnel_servlet.switch.invariants"]):
+    with atheris.instrument_imports(
+        include=["tunnel", "tunnel_servlet", "tunnel_client"], exclude=["tunnel_servlet.switch.invariants"]
+    ):
         from tests.fuzz.registry import TARGETS
     target = TARGETS[name]
     arguments = [

@@ -22,6 +22,8 @@ _ITEM = re.compile(
     )""",
     re.VERBOSE,
 )
+# In our answer, a line break would begin another header field; a surrogate (a byte that is no UTF-8) cannot be encoded.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 _SPOKEN = {"basic": "Basic", "digest": "Digest", "ntlm": "NTLM", "negotiate": "Negotiate"}
 _MULTI_MESSAGE = ("negotiate", "ntlm")  # schemes of several messages, all on one connection
 _HASHES: dict[str, Callable[[bytes], "hashlib._Hash"]] = {
@@ -48,7 +50,8 @@ class Conversation(Protocol):
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:
     """Return the challenges in Proxy-Authenticate headers. Accept any text; skip the parts that make no sense."""
     found: list[Challenge] = []
-    for value in values:
+    for raw in values:
+        value = _UNPRINTABLE.sub("?", raw)
         at = 0
         while match := _ITEM.match(value, at):
             at = match.end()

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 import ssl
 from typing import Any, cast
 
@@ -12,12 +13,14 @@ from aiohttp.client_reqrep import ConnectionKey
 from tunnel.carriers.challenges import Challenge, Conversation, Introduction, parse_challenges
 from tunnel.carriers.proxies import Proxy
 
-__all__ = ["ConnectConnector", "introduce"]
+__all__ = ["ConnectConnector", "ProxyConnection", "introduce"]
 
 _TRIES = 4  # the first request, the answer to the challenge, and two more for stale nonces
 _HEAD_BYTES_MAX = 64 * 1024
 _BODY_BYTES_MAX = 1024 * 1024  # of a refusal; after a longer body the connection is not used again
 _HEADER = "Proxy-Authorization"
+_STATUS = re.compile("[1-9][0-9][0-9]")
+_LENGTH = re.compile("[0-9]{1,9}")  # int() refuses thousands of digits
 
 
 def introduce(introduction: Introduction) -> aiohttp.ClientMiddlewareType:
@@ -88,7 +91,7 @@ class ConnectConnector(aiohttp.BaseConnector):
         protocol.connection_made(transport)
         return protocol
 
-    async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "_ProxyConnection":
+    async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "ProxyConnection":
         """Return a connection through the proxy to the target. Raise ClientHttpProxyError if the proxy refuses."""
         for tries_left in reversed(range(_TRIES)):
             dialogue = await self._dial(req)
@@ -106,11 +109,11 @@ class ConnectConnector(aiohttp.BaseConnector):
                 raise _refusal(req.request_info, 407, self._introduction.advice(challenges))
         raise AssertionError("the last try returns or raises")
 
-    async def _dial(self, req: aiohttp.ClientRequest) -> "_ProxyConnection":
+    async def _dial(self, req: aiohttp.ClientRequest) -> "ProxyConnection":
         proxy = self._proxy.url
         try:
             _, dialogue = await asyncio.get_running_loop().create_connection(
-                _ProxyConnection, proxy.host or "", proxy.port or 0, ssl=self._proxy_tls
+                ProxyConnection, proxy.host or "", proxy.port or 0, ssl=self._proxy_tls
             )
         except (ssl.CertificateError, ssl.SSLError) as error:
             key = req.connection_key._replace(host=proxy.host or "", port=proxy.port or 0)
@@ -120,7 +123,7 @@ class ConnectConnector(aiohttp.BaseConnector):
         return dialogue
 
     async def _connect(
-        self, req: aiohttp.ClientRequest, dialogue: "_ProxyConnection", target: str
+        self, req: aiohttp.ClientRequest, dialogue: "ProxyConnection", target: str
     ) -> tuple[int, str, list[Challenge], str | None]:
         """Send CONNECT; return status, reason and challenges of the answer, and the credentials that were sent.
 
@@ -164,7 +167,16 @@ def _tls_failure(key: ConnectionKey, error: Exception) -> aiohttp.ClientConnecto
     return aiohttp.ClientConnectorError(key, error)
 
 
-class _ProxyConnection(asyncio.Protocol):
+def _encoded(text: str) -> bytes:
+    """Return the bytes of a request. A realm of the proxy goes back as it came (Latin-1), unless a user's name has
+    letters beyond that."""
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()
+
+
+class ProxyConnection(asyncio.Protocol):
     """A connection to a proxy while CONNECT is negotiated, before TLS takes it over."""
 
     transport: asyncio.Transport
@@ -192,7 +204,7 @@ class _ProxyConnection(asyncio.Protocol):
         ]
         if sent is not None:
             lines.append(f"{_HEADER}: {sent}")
-        self.transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        self.transport.write(_encoded("\r\n".join([*lines, "", ""])))
         try:
             head = await self._reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
@@ -202,11 +214,12 @@ class _ProxyConnection(asyncio.Protocol):
         first, *rest = head.decode("latin-1").split("\r\n")
         version, _, tail = first.partition(" ")
         code, _, reason = tail.partition(" ")
-        if not version.startswith("HTTP/1.") or not code.isdecimal():
+        if not version.startswith("HTTP/1.") or not _STATUS.fullmatch(code):
             raise ConnectionError("the proxy answered CONNECT with something that is not HTTP")
         headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in rest)]
         if code != "200":
             self.goes_on = version == "HTTP/1.1" and await self._skip_body(dict(headers))
+        reason = "".join(letter if letter.isprintable() else "?" for letter in reason)  # people read it on a terminal
         return int(code), reason, parse_challenges(value for name, value in headers if name == "proxy-authenticate")
 
     async def _skip_body(self, headers: dict[str, str]) -> bool:
@@ -214,7 +227,7 @@ class _ProxyConnection(asyncio.Protocol):
         if "close" in f"{headers.get('connection', '')} {headers.get('proxy-connection', '')}".lower():
             return False
         length = headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > _BODY_BYTES_MAX:
+        if not _LENGTH.fullmatch(length) or int(length) > _BODY_BYTES_MAX:
             return False
         try:
             await self._reader.readexactly(int(length))

@@ -14,6 +14,7 @@ __all__ = ["HttpRequest", "parse_http"]
 
 HEAD_BYTES_MAX = 64 * 1024
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")  # without control characters, which would go on to the target
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _VERSION = re.compile(rb"HTTP/1\.[01]")
 # Fields between the client and this proxy, which the target does not get (RFC 9110, 7.6.1).
@@ -51,7 +52,8 @@ def parse_http(data: bytes) -> Parsed | None:
         return None
     line, *lines = bytes(data[:end]).split(b"\r\n")
     parts = line.split(b" ")
-    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[2]):
+    patterns = _TOKEN, _TARGET, _VERSION
+    if len(parts) != 3 or not all(pattern.fullmatch(part) for pattern, part in zip(patterns, parts, strict=True)):
         raise _bad("this is not a request of HTTP/1.1")
     method, target, version = parts
     headers = [_header(text) for text in lines]

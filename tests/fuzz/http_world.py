@@ -1,0 +1,147 @@
+"""The relay's listeners without a network: bytes go into the real HTTP connections, and all answers are read."""
+
+import re
+from random import Random
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from tests.fuzz.wire_end import MemoryTransport, portions, settle
+from tunnel.wire import EnvelopeError, decode_envelope
+from tunnel_servlet.access.connections import Connections
+from tunnel_servlet.access.grants import Grant, GrantTable
+from tunnel_servlet.access.rules import parse_rule
+from tunnel_servlet.access.tokens import TokenTable, make_token
+from tunnel_servlet.config import RelayConfig, ServiceLimits
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.web.admin import create_admin
+from tunnel_servlet.web.application import RELAY, create_app
+from tunnel_servlet.web.relay import Relay
+from tunnel_servlet.web.server import RelayHandler, RelayRunner, admin_connections
+
+__all__ = ["TOKEN", "HttpWorld", "answers_in"]
+
+TOKEN, _KEY = make_token(Random(1))
+BODY_BYTES_MAX = 8192
+_HEAD = re.compile(rb"HTTP/\d\.\d (\d{3}) ([^\r\n]*)\r\n((?:[^\r\n:]+: ?[^\r\n]*\r\n)*)\r\n")
+
+
+def _config(*, is_open: bool) -> RelayConfig:
+    grant = Grant(connect=(parse_rule("*:*"),), services=("*",), listen=("*",))
+    return RelayConfig(
+        exit="none",
+        tokens=TokenTable({"ann": [_KEY]}),
+        grants=GrantTable({"ann": grant}),
+        is_open=is_open,
+        switch=SwitchConfig(body_bytes_max=BODY_BYTES_MAX),
+        limits=ServiceLimits(auth_failures_per_minute=3, link_batch_bytes_max=1 << 17),
+    )
+
+
+def answers_in(data: bytes, *, has_head: bool = False) -> tuple[list[tuple[int, bytes, bytes]], bytes]:
+    """Return status, header fields and body of each answer, and the bytes after an answer 101.
+
+    `has_head`: there may be answers to HEAD, which have no body.
+    """
+    found: list[tuple[int, bytes, bytes]] = []
+    while data:
+        match = _HEAD.match(data)
+        assert match is not None, f"this is not an answer: {data[:200]!r}"
+        status, fields = int(match[1]), match[3]
+        data = data[match.end() :]
+        length = re.search(rb"(?i)content-length: (\d+)\r", fields)
+        size = 0 if length is None or (has_head and data[:5] in (b"", b"HTTP/")) else int(length[1])
+        if status == 101:
+            return [*found, (status, fields, b"")], data
+        assert status != 100 or length is None
+        assert len(data) >= size, "a body is not whole"
+        found.append((status, fields, data[:size]))
+        data = data[size:]
+    return found, b""
+
+
+class HttpWorld:
+    """One relay, or its admin listener, and one connection to it. Use it with `async with`."""
+
+    def __init__(self, *, is_open: bool = False, is_admin: bool = False, peer: str = "192.0.2.1") -> None:
+        self.is_open = is_open
+        self.is_admin = is_admin
+        self.drained: list[float | None] = []
+        self._peer = peer
+        self._connections = admin_connections() if is_admin else Connections(64, 16, 16, 1 << 20)
+        self._capture = capture_logs()
+
+    async def __aenter__(self) -> "HttpWorld":
+        self.logs: list[Any] = self._capture.__enter__()
+        config = _config(is_open=self.is_open)
+        self._app = create_app(config)
+        self.relay: Relay = self._app[RELAY]
+        self.relay.host.turns.clock = _still  # processor time would make runs differ
+        self._relay_runner = RelayRunner(self._app, config.limits, self._connections)
+        await self._relay_runner.setup()
+        runner = self._relay_runner
+        if self.is_admin:
+            runner = RelayRunner(
+                create_admin(self.relay, self.drained.append), config.limits, self._connections, is_admin=True
+            )
+            await runner.setup()
+        self._runner = runner
+        server: Any = runner.server
+        place = self._connections.admit(self._peer)
+        assert place is not None
+        self.handler: RelayHandler = server.handler(place)
+        self.transport = MemoryTransport(self.handler, self._peer)
+        self.handler.connection_made(self.transport)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.transport.lose()
+        await settle()
+        for runner in {id(one): one for one in (self._runner, self._relay_runner)}.values():
+            await runner.cleanup()
+        await settle()
+        self._capture.__exit__(None, None, None)
+
+    async def send(self, data: bytes, choice: int) -> None:
+        """Let the data arrive in portions, then the end of the connection."""
+        for number, portion in enumerate(portions(data, choice)):
+            self.transport.arrive(portion)
+            if number % 8 == 0:
+                await settle()
+        await settle()
+
+    def check(self, *, has_head: bool = False) -> tuple[list[tuple[int, bytes, bytes]], bytes]:
+        """Check what holds whatever was sent; return the answers, and the bytes after an upgrade."""
+        answers, rest = answers_in(bytes(self.transport.sent), has_head=has_head)
+        for status, fields, body in answers:
+            assert status < 500 or self._is_deliberate(status, fields, body), f"{status} {body[:200]!r}"
+            assert b"<html" not in body.lower()
+        final = [status for status, _, _ in answers if status != 100]
+        if not self.handler.place.user and not self.is_admin:
+            assert len(final) <= 1, "a stranger's connection serves one request"
+        about = [line for line in self.logs if "address" in line]
+        assert len(about) <= len(final) + 1, about  # one more for a request that got no answer
+        for line in self.logs:
+            assert line["event"] != "failed", line
+            assert not line.keys() & {"exc_info", "exception"}, line
+            assert TOKEN not in str(line)
+            assert len(str(line)) < 1000, line
+        return answers, rest
+
+    def check_end(self) -> None:
+        """Check that the connection, which has ended, left nothing behind."""
+        assert self.transport.is_lost
+        assert (self._connections.total, self._connections.held_bytes) == (0, 0)
+        assert not self.relay.host.links
+
+    def _is_deliberate(self, status: int, fields: bytes, body: bytes) -> bool:
+        """Whether the relay means an answer 5xx: a user's that says BUSY, or readiness on the admin listener."""
+        if status != 503:
+            return False
+        if self.is_admin:
+            return body in (b"draining\n", b"not ready\n")
+        return bool(self.handler.place.user) and not isinstance(decode_envelope(body), EnvelopeError)
+
+
+def _still() -> float:
+    return 0.0
