@@ -32,7 +32,7 @@ listen = ["127.0.0.1:8080"]
 # A prefix for the paths of all URLs, such as "/tunnel".
 base = ""
 
-# The address that serves /livez, /readyz and /state, and that `tunnel-relay drain` uses. Never make it public.
+# The address that serves /livez, /readyz, /state and /metrics, and that `tunnel-relay drain` uses. Keep it private.
 admin = "127.0.0.1:9080"
 
 # The exit, which dials targets. "inline": this process dials them. "none": only exits that attach do (see
@@ -76,6 +76,7 @@ listen = []
 # connections_max = 10000
 # connections_per_address_max = 1024     # without a valid token so far
 # connections_per_user_max = 2048
+# trace_bytes_max = 1073741824           # of the files that --trace writes: the oldest are removed when there are more
 """
 
 
