@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from tunnel import Attachment, DeniedError
-from tunnel.command_line import CommandAdder
+from tunnel.command_line import CommandAdder, tell
 from tunnel.encryption.keys import KeyFile
 from tunnel.listener import BACKLOG
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
@@ -83,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = relay_settings(arguments)
     if arguments.key:
         settings = replace(settings, key=arguments.key)
-        print(f"key {_fingerprint(arguments.key)}", file=sys.stderr, flush=True)
+        tell(f"key {_fingerprint(arguments.key)}")
     elif settings.encryption == "require" or settings.peer_keys:
         raise UsageError("to require encryption, a service needs a key: name a file with --key; it is made if missing")
     return run_serving(settings, serving, arguments)
