@@ -16,7 +16,8 @@ from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.private_files import read_token
 from tunnel.stillness import STILL_S, until_still
-from tunnel_servlet.command.files import Overrides, config_file, load_config
+from tunnel_servlet.command.exit_rules import ExitRules, load_rules
+from tunnel_servlet.command.files import Overrides, config_file
 from tunnel_servlet.config import ConfigError, RelayConfig
 from tunnel_servlet.exit.dialer import Dialer
 from tunnel_servlet.web.running import open_traces
@@ -37,9 +38,7 @@ def run_exit(arguments: argparse.Namespace) -> int:
         return OK
     if not arguments.relay:
         raise ConfigError("an exit needs a relay to attach to: name it with --relay URL")
-    config = load_config(config_file(arguments), Overrides(allow=tuple(arguments.allow)))
-    if config.grants.is_empty:
-        raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
+    config = load_rules(config_file(arguments), Overrides(allow=tuple(arguments.allow)))
     token = _token(arguments)
     with (
         open_traces(replace(config, trace=arguments.trace or config.trace), "exit") as trace,
@@ -60,9 +59,8 @@ async def _exit(
     After SIGTERM, connections that still move bytes may finish; a second signal cuts them.
     """
     limits = config.limits
-    dialer = Dialer(
-        config.grants.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max
-    )
+    rules = ExitRules(config, config_file(arguments), Overrides(allow=tuple(arguments.allow)))
+    dialer = Dialer(rules.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max)
     try:
         attachment = attach(
             arguments.relay,
@@ -82,11 +80,13 @@ async def _exit(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     signals = _Signals()
+    rules.watch(dialer)
     serving = asyncio.ensure_future(_serve(arguments, attachment, dialer, signals, key))
     try:
         await asyncio.wait([serving, signals.cut], return_when=asyncio.FIRST_COMPLETED)
         return signals.cut.result() if signals.cut.done() else await serving
     finally:
+        rules.stop()
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
         dialer.abort()

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from tunnel_servlet.switch.stats import SwitchStats
 from tunnel_servlet.web.metrics import METRICS_TYPE, render_metrics
-from tunnel_servlet.web.relay import Relay, Reloads
+from tunnel_servlet.web.relay import Relay
+from tunnel_servlet.web.reloading import Reloads
 
 __all__ = ["ADMIN_HEADER", "RelayState", "create_admin", "state_of"]
 

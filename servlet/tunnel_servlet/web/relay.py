@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-import msgspec
 import structlog
 
 from tunnel.clock import now_us
@@ -17,21 +16,14 @@ from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, PacketFilter
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.parts import Parts
+from tunnel_servlet.web.reloading import Reloads
 
-__all__ = ["REVOKED", "Relay", "Reloads", "TokenBound"]
+__all__ = ["REVOKED", "Relay", "TokenBound"]
 
 REVOKED = "the token was revoked"
 
 _log = structlog.get_logger("relay")
 _NO_RULES = Ruleset(())
-
-
-class Reloads(msgspec.Struct):
-    """Counts how often the files were read again while the relay ran, and holds the present error."""
-
-    applied: int = 0
-    failed: int = 0  # the files could not be used, and the relay went on with its tokens and rules
-    error: str = ""  # why the files, as they are now, cannot be used
 
 
 class TokenBound(Protocol):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,12 @@ from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, requi
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.admin import create_admin
 from tunnel_servlet.web.application import RELAY, create_app
-from tunnel_servlet.web.file_watch import FileWatch
+from tunnel_servlet.web.reloading import Reloading
 from tunnel_servlet.web.server import RelayRunner, admin_connections, allow_files, client_connections, contexts, listen
 
 __all__ = ["RunningRelay", "open_traces", "serve"]
 
 _log = structlog.get_logger("relay")
-_KEPT = "the tokens and rules that were read before stay in force until the files are right"
 
 
 class RunningRelay:
@@ -45,12 +43,10 @@ class RunningRelay:
         self.addresses: list[ListenAddress] = []  # with the actual ports
         self.admin: ListenAddress | None = None
         self.stopped = asyncio.Event()
-        self._load = load
         self._writer = open_trace_of(config, "relay")
         self.app = create_app(config, packet_filter, trace=self._writer)
         self.relay = self.app[RELAY]
-        self._tokens_file = config.tokens_file
-        self._watch = FileWatch(files or [], self.reload, partial(self.reload, is_repeat=True))
+        self.reloading = Reloading(load, self._apply, files or [], config.tokens_file, self.relay.reloads)
         self._loop_watch = None if self._writer is None else LoopWatch(self._writer, config.switch.node)
         self.connections = client_connections(config.limits)
         self._runners: list[RelayRunner] = []
@@ -77,7 +73,7 @@ class RunningRelay:
         if config.admin is not None:
             admin = RelayRunner(create_admin(self.relay, self.drain), config.limits, admin_connections(), is_admin=True)
             self.admin = await listen(await self._runner(admin), config.admin)
-        self._watch.start()
+        self.reloading.watch.start()
         if self._loop_watch is not None:
             self._loop_watch.start()
         for address in self.addresses:
@@ -99,7 +95,7 @@ class RunningRelay:
 
     async def close(self) -> None:
         """Stop at once: answer the waiting requests and cut all connections."""
-        self._watch.stop()
+        self.reloading.watch.stop()
         if self._loop_watch is not None:
             self._loop_watch.close()
         if self._drain is not None:
@@ -112,32 +108,16 @@ class RunningRelay:
             self._writer.close()
         self.stopped.set()
 
-    def reload(self, *, is_repeat: bool = False) -> bool:
+    def reload(self) -> bool:
         """Read the files again and apply them. Return False if they cannot be used.
 
-        Then the present tokens and rules stay in force, and the error is logged, counted and shown in the relay's
-        state; but a repeated attempt is only counted if its error is a new one.
+        Then the present tokens and rules stay in force, and the error is logged and shown in the relay's state.
         """
-        if self._load is None:
-            return True
-        reloads = self.relay.reloads
-        try:
-            config = self._load()
-            require_users(config)
-            self.relay.reload(config)
-        except Exception as error:  # whatever it is, the relay goes on, and so does the watch
-            text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-            if not is_repeat or text != reloads.error:
-                reloads.failed += 1
-                reloads.error = text
-                _log.error("not_reloaded", text=text, effect=_KEPT, exc_info=not isinstance(error, ConfigError))
-            return False
-        reloads.applied += 1
-        reloads.error = ""
-        if config.tokens_file != self._tokens_file:
-            self._watch.follow(Path(self._tokens_file), Path(config.tokens_file))
-            self._tokens_file = config.tokens_file
-        return True
+        return self.reloading.reload()
+
+    def _apply(self, config: RelayConfig) -> None:
+        require_users(config)
+        self.relay.reload(config)
 
     def drain(self, seconds: float | None = None) -> None:
         """Refuse new connections, and stop when the last one has ended or the time is over.

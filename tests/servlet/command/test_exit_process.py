@@ -8,6 +8,7 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,10 @@ from loadtests.harness.ports import hold_port
 from tests.servlet.command.rig import Process, process
 from tests.servlet.rig import KEYS, TOKENS, relay, settings
 from tests.support.loops import in_loop
-from tunnel import Attachment, RefusedError, StreamReader, StreamWriter, attach
+from tunnel import Attachment, RefusedError, ResetError, StreamReader, StreamWriter, attach
 from tunnel_servlet.access.tokens import TokenTable
+
+Streams = tuple[StreamReader, StreamWriter]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -33,8 +36,8 @@ async def test_an_exit_attaches_and_ends_on_a_signal(number: signal.Signals, cod
 
 
 @asynccontextmanager
-async def exit_with_a_connection() -> AsyncIterator[tuple[Process, Attachment, StreamReader, StreamWriter]]:
-    """An exit in a process, and a connection through it to a target that sends back what it gets."""
+async def echoing() -> AsyncIterator[int]:
+    """A target that sends back what it gets; its port."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionResetError):
@@ -42,8 +45,15 @@ async def exit_with_a_connection() -> AsyncIterator[tuple[Process, Attachment, S
                 writer.write(data)
         writer.close()
 
-    async with relay() as running, await asyncio.start_server(echo, "127.0.0.1", 0) as server:
-        url, port = f"http://{running.addresses[0]}", server.sockets[0].getsockname()[1]
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@asynccontextmanager
+async def exit_with_a_connection() -> AsyncIterator[tuple[Process, Attachment, StreamReader, StreamWriter]]:
+    """An exit in a process, and a connection through it to a target that sends back what it gets."""
+    async with relay() as running, echoing() as port:
+        url = f"http://{running.addresses[0]}"
         arguments = ["exit", "--relay", url, "--allow", f"127.0.0.1:{port}", "--proxy", "none"]
         async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
             await exit_.line("attached to")
@@ -52,6 +62,44 @@ async def exit_with_a_connection() -> AsyncIterator[tuple[Process, Attachment, S
                 writer.write(b"one")
                 assert await reader.readexactly(3) == b"one"
                 yield exit_, client, reader, writer
+                writer.transport.abort()
+
+
+@in_loop
+async def test_two_users_an_exit_reads_its_rules_again_and_ends_what_they_no_longer_allow(tmp_path: Path) -> None:
+    def rules(*users: str) -> None:
+        tables = [f'[users.{user}]\nconnect = ["127.0.0.1:{port}"]\n' for user in users]
+        (tmp_path / "new.toml").write_text("".join(tables))
+        (tmp_path / "new.toml").replace(tmp_path / "exit.toml")
+
+    async def says(client: Attachment, text: bytes, streams: Streams | None = None) -> Streams:
+        reader, writer = streams or await client.open_connection("127.0.0.1", port, timeout=30)
+        writer.write(text)
+        assert await reader.readexactly(len(text)) == text
+        return reader, writer
+
+    async with relay() as running, echoing() as port:
+        url = f"http://{running.addresses[0]}"
+        rules("ann", "bob")
+        arguments = ["exit", "--relay", url, "-c", str(tmp_path / "exit.toml"), "--proxy", "none"]
+        async with (
+            process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_,
+            attach(url, token=TOKENS["ann"], proxy=None, linger=0.1) as ann,
+            attach(url, token=TOKENS["bob"], proxy=None, linger=0.1) as bob,
+        ):
+            await exit_.line("attached to")
+            mine, theirs = await says(ann, b"one"), await says(bob, b"one")
+            rules()
+            assert "would dial nothing" in await exit_.line("not_reloaded")
+            await says(ann, b"two", mine)
+            rules("bob")
+            await exit_.line("reloaded")
+            with pytest.raises(ResetError, match="the rules of the exit were changed"):
+                await mine[0].read()
+            await says(bob, b"two", theirs)
+            exit_.process.send_signal(signal.SIGHUP)
+            await exit_.line("reloaded")
+            for _, writer in (mine, theirs):
                 writer.transport.abort()
 
 

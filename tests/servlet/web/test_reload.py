@@ -94,7 +94,7 @@ async def test_two_users_stay_when_a_file_cannot_be_used(
         (line,) = logs
         assert (line["event"], line["log_level"]) == ("not_reloaded", "error")
         assert text in line["text"]
-        assert "stay in force" in line["effect"]
+        assert "stays in force" in line["effect"]
         assert isinstance(await ann.attach(1), Attached)
         assert isinstance(await bob.attach(2), Attached)
         state = msgspec.json.decode((await ask(running, "/state"))[1])
@@ -164,7 +164,7 @@ async def test_an_error_that_stays_is_told_once_until_somebody_asks() -> None:
     async with relay(load=fail) as running:
         with capture_logs() as logs:
             running.reload()
-            running.reload(is_repeat=True)
+            running.reloading.reload(is_repeat=True)
             assert len(logs) == 1
             running.reload()  # SIGHUP, or another change
         assert [line["event"] for line in logs] == ["not_reloaded"] * 2
@@ -183,10 +183,10 @@ async def test_another_tokens_file_is_watched_from_then_on(file: Path) -> None:
     async with running:
         _name_other_tokens(file)
         for _ in range(4):
-            running._watch.look()
+            running.reloading.watch.look()
         assert running.relay.tokens.users == ["bob"]
         write_users(other, {"ann": KEYS["ann"]})
-        running._watch.look()
+        running.reloading.watch.look()
         assert running.relay.tokens.users == ["ann"]
 
 

@@ -1,0 +1,59 @@
+"""The rules of an exit in a process of its own, which change with their file."""
+
+import asyncio
+import signal
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from tunnel_servlet.access.rules import Ruleset
+from tunnel_servlet.command.files import Overrides, load_config
+from tunnel_servlet.config import ConfigError, RelayConfig
+from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.web.parts import Parts
+from tunnel_servlet.web.reloading import Reloading
+
+__all__ = ["ExitRules", "load_rules"]
+
+_log = structlog.get_logger("exit")
+
+
+def load_rules(file: str, overrides: Overrides) -> RelayConfig:
+    """Return the configuration of an exit. Raise ConfigError if it is invalid, or would let the exit dial nothing."""
+    config = load_config(file, overrides)
+    if config.grants.is_empty:
+        raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
+    return config
+
+
+class ExitRules:
+    """The present rules of an exit. While `watch` runs, changes of the file hold for open connections, too."""
+
+    def __init__(self, config: RelayConfig, file: str, overrides: Overrides) -> None:
+        self._grants = config.grants
+        self._dialer: Dialer | None = None
+        self._parts = Parts()
+        load = partial(load_rules, file, overrides)
+        self._reloading = Reloading(load if file else None, self._apply, [Path(file)] if file else [])
+
+    def rules_of(self, user: str) -> Ruleset:
+        """Return the rules for the targets of a user."""
+        return self._grants.rules_of(user)
+
+    def watch(self, dialer: Dialer) -> None:
+        """Read the file again when it has changed, and on SIGHUP, and end what the dialer may no longer have open."""
+        self._dialer = dialer
+        self._reloading.watch.start()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reloading.reload)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._reloading.watch.stop()
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+    def _apply(self, config: RelayConfig) -> None:
+        self._grants = config.grants
+        if self._dialer is not None:
+            self._parts.start(self._dialer.recheck())
+        _log.info("reloaded", users=len(self._grants.users))

@@ -1,0 +1,71 @@
+"""Reads a configuration again while a process runs by it, and keeps what it has while the files cannot be used."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from tunnel_servlet.config import ConfigError, RelayConfig
+from tunnel_servlet.web.file_watch import FileWatch
+
+__all__ = ["Reloading", "Reloads"]
+
+_log = structlog.get_logger("reload")
+
+
+class Reloads(msgspec.Struct):
+    """Counts how often the files were read again, and holds the present error."""
+
+    applied: int = 0
+    failed: int = 0  # the files could not be used, and what was read before stayed in force
+    error: str = ""  # why the files, as they are now, cannot be used
+
+
+class Reloading:
+    """Watches the files of a configuration. `apply` gets each new one from `load`, which raises ConfigError.
+
+    `tokens_file` is among `files` if the process reads it: another configuration may name another one.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], RelayConfig] | None,
+        apply: Callable[[RelayConfig], None],
+        files: list[Path],
+        tokens_file: str = "",
+        state: Reloads | None = None,
+    ) -> None:
+        self.state = state or Reloads()
+        self.watch = FileWatch(files, self.reload, partial(self.reload, is_repeat=True))
+        self._load = load
+        self._apply = apply
+        self._tokens_file = tokens_file
+
+    def reload(self, *, is_repeat: bool = False) -> bool:
+        """Read the files again and apply them. Return False if they cannot be used.
+
+        Then the error is logged and counted; but a repeated attempt is counted only if its error is a new one.
+        """
+        if self._load is None:
+            return True
+        state = self.state
+        try:
+            config = self._load()
+            self._apply(config)
+        except Exception as error:  # whatever it is, the process goes on, and so does the watch
+            is_known = isinstance(error, ConfigError)
+            text = str(error) if is_known else f"{type(error).__name__}: {error}"
+            if not is_repeat or text != state.error:
+                state.failed += 1
+                state.error = text
+                effect = "what was read before stays in force until the files are right"
+                _log.error("not_reloaded", text=text, effect=effect, exc_info=not is_known)
+            return False
+        state.applied += 1
+        state.error = ""
+        if self._tokens_file and config.tokens_file != self._tokens_file:
+            self.watch.follow(Path(self._tokens_file), Path(config.tokens_file))
+            self._tokens_file = config.tokens_file
+        return True
