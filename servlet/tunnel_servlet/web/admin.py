@@ -64,9 +64,8 @@ def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.App
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(
-            body=render_metrics(relay.trace).encode(), headers={**_HEADERS, "Content-Type": METRICS_TYPE}
-        )
+        page = render_metrics(relay.trace, relay.reloads, relay.host.switch.stats().counters)
+        return web.Response(body=page.encode(), headers={**_HEADERS, "Content-Type": METRICS_TYPE})
 
     async def order_drain(request: web.Request) -> web.Response:
         if ADMIN_HEADER not in request.headers or not _is_loopback(request.remote):

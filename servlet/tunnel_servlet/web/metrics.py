@@ -1,4 +1,4 @@
-"""The metrics of a relay process as a page that Prometheus reads: what was lost of its log and of its trace.
+"""The metrics of a relay process as a page that Prometheus reads: losses of its log and trace, and changed rules.
 
 The page has the text format 0.0.4 (prometheus.io/docs/instrumenting/exposition_formats).
 """
@@ -6,19 +6,28 @@ The page has the text format 0.0.4 (prometheus.io/docs/instrumenting/exposition_
 from tunnel import TraceWriter
 from tunnel.logs.setup import log_counts
 from tunnel.traces.record import TraceSink
+from tunnel_servlet.switch.stats import Counters
+from tunnel_servlet.web.reloading import Reloads
 
 __all__ = ["METRICS_TYPE", "render_metrics"]
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render_metrics(trace: TraceSink | None) -> str:
+def render_metrics(trace: TraceSink | None, reloads: Reloads, ended: Counters) -> str:
     """Return the page. A relay that writes no trace has no metrics of it."""
     log = log_counts()
     counters = [
         ("tunnel_log_lines_written_total", "Lines that were written to the log.", log.written),
         ("tunnel_log_lines_dropped_total", "Lines that were lost: the log was not read or not writable.", log.dropped),
         ("tunnel_log_lines_suppressed_total", "Lines beyond the limit for their kind and source.", log.suppressed),
+    ]
+    counters += [
+        ("tunnel_reloads_applied_total", "Times that changed rules and tokens were applied.", reloads.applied),
+        ("tunnel_reloads_failed_total", "Times that they could not be used.", reloads.failed),
+        ("tunnel_routes_denied_total", "Connections that changed rules or tokens ended.", ended.routes_denied),
+        ("tunnel_listeners_denied_total", "Services that changed rules ended.", ended.listeners_denied),
+        ("tunnel_attachments_denied_total", "Endpoints that changed tokens or roles ended.", ended.attachments_denied),
     ]
     if isinstance(trace, TraceWriter):
         counters += [

@@ -99,6 +99,7 @@ async def test_two_users_stay_when_a_file_cannot_be_used(
         assert isinstance(await bob.attach(2), Attached)
         state = msgspec.json.decode((await ask(running, "/state"))[1])
         assert state["reloads"] == {"applied": 0, "failed": 1, "error": line["text"]}
+        assert "\ntunnel_reloads_failed_total 1\n" in (await ask(running, "/metrics"))[1]
         assert (await ask(running, "/readyz"))[0] == 200
 
 

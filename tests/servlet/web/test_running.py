@@ -330,6 +330,8 @@ async def test_the_metrics_count_lines_of_the_log_and_records_of_the_trace(tmp_p
     names = [line.split()[0] for line in page.splitlines() if not line.startswith("#")]
     assert names == [
         *(f"tunnel_log_lines_{what}_total" for what in ("written", "dropped", "suppressed")),
+        *(f"tunnel_reloads_{what}_total" for what in ("applied", "failed")),
+        *(f"tunnel_{what}_denied_total" for what in ("routes", "listeners", "attachments")),
         *(f"tunnel_trace_records_{what}_total" for what in ("written", "dropped")),
         "tunnel_trace_files_removed_total",
     ]
