@@ -158,6 +158,9 @@ class Openings:
             return None if connect.resume else (RejectReason.SHUTTING_DOWN, "the relay is shutting down")
         decision = self._authorise(user, connect.target)
         if isinstance(decision, Deny):
+            acceptor = self._registry.by_id.get(connect.options.endpoint_id or b"") if connect.resume else None
+            if acceptor is not None:
+                self._routes.tell_resume_denied(acceptor, frame)
             return decision.reason, decision.text
         refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
         if refusal is not None:

@@ -203,22 +203,30 @@ class RouteTable:
         self.release(route, now, TraceReason.REJECTED)
         self._context.counters.routes_denied += 1
         if state is RouteState.BOUND:
-            self.tell_denied(initiator.attachment, initiator.far_id, initiator.own_id, why)
-            self.tell_denied(acceptor.attachment, acceptor.far_id, acceptor.own_id, DENIED_TEXT)
+            for leg, text in ((initiator, why), (acceptor, DENIED_TEXT)):
+                if not self.tell_denied(leg.attachment, leg.far_id, leg.own_id, text):
+                    self.tell_dropped(leg.attachment, leg.own_id, DropReason.GONE)
             return
         self.tell_rejected(route, RejectReason.DENIED, why)
         if state is not RouteState.HANDED:
             return
-        # The acceptor may have the CONNECT already, and answer it later; in a resume it waits for its initiator.
+        # The acceptor may have the CONNECT already, and answer it later.
         acceptor.attachment.withdrawn[route.route_key] = now + self._context.config.pending_timeout_us
-        if route.resume and frame is not None and frame.destination:
-            self.tell_denied(acceptor.attachment, initiator.own_id, frame.destination, DENIED_TEXT)
+        if route.resume and frame is not None:
+            self.tell_resume_denied(acceptor.attachment, frame)
 
-    def tell_denied(self, attachment: ServedAttachment, far_id: int, own_id: int, text: str) -> None:
-        """Queue ABORT(denied) for an id of the attachment, or DROPPED(gone) if there is no room for it."""
-        mailbox = attachment.mailbox
-        if not mailbox.post(("denied", own_id), denied_frame(far_id, own_id, text)):
-            mailbox.notice(own_id, DropReason.GONE)
+    def tell_resume_denied(self, acceptor: ServedAttachment, frame: Frame) -> None:
+        """Tell the acceptor that a resume, a CONNECT with both ids, was denied; otherwise it waits for it for minutes.
+
+        Any user can name any ids. But the acceptor compares both with those of its connection, which no other user can
+        guess; and such packets take a part of its mailbox only.
+        """
+        if frame.destination and len(acceptor.mailbox.general) < self._context.config.general_packets_max // 4:
+            self.tell_denied(acceptor, frame.source, frame.destination, DENIED_TEXT)
+
+    def tell_denied(self, attachment: ServedAttachment, far_id: int, own_id: int, text: str) -> bool:
+        """Queue ABORT(denied) for an id of the attachment. Return False if there is no room for it."""
+        return attachment.mailbox.post(("denied", own_id), denied_frame(far_id, own_id, text))
 
     def tell_dropped(self, attachment: ServedAttachment, own_id: int, reason: DropReason) -> None:
         """Queue DROPPED for an id that has no route; at most one waits for each id (6.7)."""

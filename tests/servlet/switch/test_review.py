@@ -245,6 +245,32 @@ def test_two_users_a_resume_that_was_handed_on_ends_at_its_acceptor_too() -> Non
     assert list(denied(scene.exit.push())) == [(11, 21)]
 
 
+def test_two_users_the_acceptor_of_a_resume_that_is_denied_hears_of_it() -> None:
+    """The rules changed while the relay was restarted. The acceptor would wait for the resume until it times out."""
+    scene = Scene()
+    scene.rules.table = GrantTable({**ALL, "ann": Grant()})
+    assert read_rejected(scene.ann.push(resume(11, 21, scene.exit))[0]).reason == RejectReason.DENIED
+    scene.bob.push(resume(12, 22, scene.exit))
+    told = scene.exit.push()
+    assert list(denied(told)) == [(11, 21)]
+    assert [packet.source for packet in told if packet.type == PacketType.CONNECT] == [12]
+
+
+def test_two_users_denied_resumes_leave_room_in_the_mailbox_of_an_exit() -> None:
+    rules = Rules()
+    rules.table = GrantTable({"eve": Grant(), "exits": Grant(exit=True), "bob": ALL["bob"]})
+    relay = Relay(authorise=rules.authorise, may_listen=rules.may_listen, general_packets_max=16)
+    eve, bob = Peer(relay, "eve", 1).attached(), Peer(relay, "bob", 2).attached()
+    exit_ = Peer(relay, "exits", 4, is_exit=True).attached()
+    exit_.push()
+    for number in range(1, 31):
+        eve.push(resume(number, 100 + number, exit_))
+    bob.push(connect(12))
+    told = exit_.push()
+    assert len(denied(told)) == 4
+    assert [packet.source for packet in told if packet.type == PacketType.CONNECT] == [12]
+
+
 def test_two_users_a_connect_that_waits_for_a_listener_with_room_is_refused() -> None:
     scene = Scene()
     scene.rita.listen(backlog=1, version=2)
