@@ -124,6 +124,7 @@ class World:
 
     def _leave(self) -> None:
         """When every endpoint has gone, the relay keeps nothing of any of them: all accounts are exactly zero."""
+        self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us))  # a dead endpoint may still come back
         for node in self.nodes:
             node.die()
         self._settle(FORGOTTEN_US)

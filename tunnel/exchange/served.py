@@ -67,6 +67,7 @@ class Reply(msgspec.Struct):
 
     handle: int
     answer: Answer
+    previous: int = 0  # the handle of the lane's previous answer; 0: there was none
 
 
 class ServedRequest(msgspec.Struct):
@@ -102,6 +103,7 @@ class ServedLane:
         self.serial = 0  # of the newest answer
         self.repeats = 0  # requests that were not applied, because they or later ones had been applied before
         self.parked_at_us = 0
+        self._answer_handle = 0  # of the newest answer
         self.parked_until_us = 0
         self._outbox = outbox
         self._evidence = evidence
@@ -311,7 +313,9 @@ class ServedLane:
         self.answered = max(self.answered, number)
         unsent = self._outgoing is not None and self._outgoing_offset + self._piece_bytes < self._outgoing.size
         more = unsent or self._outbox.waits()
-        return Reply(handle, Answer(self.lane, number, serial, offset, piece, more, self._evidence(), payload or []))
+        previous, self._answer_handle = self._answer_handle, handle
+        answer = Answer(self.lane, number, serial, offset, piece, more, self._evidence(), payload or [])
+        return Reply(handle, answer, previous)
 
     def _next_serial(self) -> int:
         self.serial = min(self.serial + 1, _SERIAL_MAX)

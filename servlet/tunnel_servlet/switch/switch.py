@@ -76,6 +76,7 @@ class Response(msgspec.Struct):
     handle: int
     status: int  # of HTTP
     body: list[Buffer]
+    previous: int = 0  # the handle of the previous answer of the same lane, which need not arrive any more; 0: none
 
 
 class Switch:
@@ -306,7 +307,7 @@ class Switch:
         attachment = self._held.pop(reply.handle, None)
         if attachment is not None:
             del attachment.parked[reply.handle]
-        self._respond(reply.handle, reply.answer)
+        self._respond(reply.handle, reply.answer, reply.previous)
         return True
 
     def end_links(self, attachment: ServedAttachment) -> None:
@@ -411,7 +412,7 @@ class Switch:
                 link.is_signalled = True
                 self._links_ready.append(link.link)
 
-    def _respond(self, handle: int, message: Message) -> None:
+    def _respond(self, handle: int, message: Message, previous: int = 0) -> None:
         status = HTTP_STATUS[message.code] if isinstance(message, Status) else 200
         if status == 200:
             self._context.counters.answers += 1
@@ -419,4 +420,4 @@ class Switch:
             self._context.counters.refusals += 1
         # A filter that rejected the first, unmasked attempt may have found something in the answer (7.1).
         mask = self._masks.pop(handle, None)
-        self._responses.append(Response(handle, status, encode_envelope(message, mask=mask)))
+        self._responses.append(Response(handle, status, encode_envelope(message, mask=mask), previous))

@@ -132,7 +132,8 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
             await relay.host.turns.admitted(identity.user)
             body = _content(request, await _read_body(request, relay.config))
             await relay.host.turns.admitted(identity.user)
-        response = await relay.host.exchange(identity.user, body, is_exit=is_exit)
+        path = request.protocol if isinstance(request.protocol, RelayHandler) else None
+        response = await relay.host.exchange(identity.user, body, is_exit=is_exit, path=path)
     return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
 
 

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from random import SystemRandom
 from typing import Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 from tunnel.clock import LoopTimer, now_us
 from tunnel.traces.record import TraceSink
@@ -15,12 +16,22 @@ from tunnel_servlet.switch.review import Ended
 from tunnel_servlet.switch.switch import Response, Switch
 from tunnel_servlet.web.turns import Turns
 
-__all__ = ["Answered", "HostedLink", "SwitchHost"]
+__all__ = ["AnswerPath", "Answered", "HostedLink", "SwitchHost"]
 
 Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
 _Request: TypeAlias = tuple[int, str, Buffer, bool, bytes | None]
 
 _CLOSING = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "the relay is shutting down")))
+
+
+class AnswerPath(Protocol):
+    """A connection on which answers leave, one after the other."""
+
+    def answers(self, number: int) -> int:
+        """Note which request is being answered. Return the number of the one before."""
+
+    def cut_answer(self, number: int) -> None:
+        """End the connection if the answer to this request has not left this process yet."""
 
 
 class HostedLink(Protocol):
@@ -61,6 +72,7 @@ class SwitchHost:
         self.is_closed = False
         self._waiting: dict[int, Answered] = {}
         self._posted: deque[_Request] = deque()
+        self._answer_paths: WeakValueDictionary[int, AnswerPath] = WeakValueDictionary()
         self._count = 0
         self._pumping = False
         self._scheduled: asyncio.Handle | None = None
@@ -69,8 +81,8 @@ class SwitchHost:
 
     # --- requests
 
-    async def exchange(self, user: str, body: Buffer, *, is_exit: bool) -> Response:
-        """Pass a request to the switch, when it is the user's turn, and return the response.
+    async def exchange(self, user: str, body: Buffer, *, is_exit: bool, path: AnswerPath | None = None) -> Response:
+        """Pass a request to the switch, when it is the user's turn, and return the response, which leaves by `path`.
 
         On cancellation the switch forgets the request.
         """
@@ -80,6 +92,9 @@ class SwitchHost:
         def answered(status: int, data: bytes) -> None:
             if not answer.done():
                 answer.set_result(Response(number, status, [data]))
+                if path is not None:
+                    self._answer_paths.pop(path.answers(number), None)
+                    self._answer_paths[number] = path
 
         number = self._wait(answered)
         if self.is_closed:
@@ -202,6 +217,10 @@ class SwitchHost:
         switch = self.switch
         while (response := switch.poll_response()) is not None:
             moved = True
+            # A lane has one answer on its way: the endpoint asks again, so it no longer waits for the previous one.
+            previous = self._answer_paths.pop(response.previous, None)
+            if previous is not None:
+                previous.cut_answer(response.previous)
             answered = self._waiting.pop(response.handle, None)
             if answered is not None:
                 body = response.body

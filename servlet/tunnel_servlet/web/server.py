@@ -55,6 +55,7 @@ class RelayHandler(web.RequestHandler):
         self._unread: asyncio.Handle | None = None  # runs while a part of an answer has not left this process
         self._unread_bytes = 0
         self._link: asyncio.WriteTransport | None = None
+        self._answer_number = 0  # the host's number of the request that was answered last
         self._is_idle = True  # no request is being handled
         self._turns = server.turns
         self._is_held = False  # nothing is read until it is the payer's turn
@@ -110,6 +111,16 @@ class RelayHandler(web.RequestHandler):
     def request_ended(self) -> None:
         """Note that the request was answered; the next byte starts the deadline again."""
         self._is_idle = True
+
+    def answers(self, number: int) -> int:
+        """Note which request is being answered. Return the number of the one before."""
+        before, self._answer_number = self._answer_number, number
+        return before
+
+    def cut_answer(self, number: int) -> None:
+        """Cut the connection if the answer to this request waits in this process for its client to read."""
+        if self._unread is not None and number == self._answer_number:
+            self._not_read()
 
     def close_unread(self) -> None:
         """Close the connection after this answer, even if the rest of the request's body has not been read."""
@@ -195,6 +206,8 @@ class RelayHandler(web.RequestHandler):
 
     def _not_read(self) -> None:
         """Cut the connection: closing it would wait until the answer is read."""
+        if self._unread is not None:
+            self._unread.cancel()
         self._unread = None
         if self._link is not None:
             self._link.abort()

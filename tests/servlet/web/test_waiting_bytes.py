@@ -6,12 +6,21 @@ import socket
 
 from aiohttp import web
 
-from tests.servlet.rig import Client, attach_body, relay, settings, until
+from tests.servlet.rig import Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.support import data
 from tests.servlet.web.test_relay_link import linked
 from tests.servlet.web.test_server import HEAD, answer, close, connect
 from tests.support.loops import in_loop
-from tunnel.wire import Attached, LinkHeader, StatusCode, decode_envelope, encode_link_header
+from tunnel.wire import (
+    Attached,
+    LinkHeader,
+    Packet,
+    PacketType,
+    StatusCode,
+    decode_envelope,
+    encode_link_header,
+    frame_of,
+)
 
 LIMITS = {"waiting_bytes_max": 3000}
 SHORT = 0.05
@@ -88,3 +97,34 @@ async def test_two_users_an_unread_answer_beyond_the_share_ends_the_connection()
         assert running.connections.held_bytes == 0
         assert (await victim.post(attach_body(3))).status == 200
         await close(writer)
+
+
+@in_loop
+async def test_two_users_a_lane_has_one_answer_on_its_way() -> None:
+    """A repeat cuts the connection on which an earlier answer of its lane waits to be read, and no other one."""
+    config = settings(switch={"body_bytes_max": 32 << 20})
+    async with relay(config) as running, Client(running) as client, Client(running, "bob") as victim:
+        await client.attach(1, body_bytes_max=32 << 20)
+        (attachment,) = running.relay.host.switch._registry.by_id.values()
+        for number in range(16):
+            frame = frame_of(Packet(PacketType.REJECTED, number, 0, 0, bytes(1 << 20)))
+            assert attachment.mailbox.post(("rejected", number), frame)
+        ask = {"answer_bytes_max": 32 << 20, "hold_ms": 0}
+        first, other, second = [await connect(running) for _ in range(3)]
+        for _, writer in (first, other):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for lane, number, (_, writer) in ((0, 1, first), (1, 1, other)):
+            body = exchange_body(client.epoch, number, lane=lane, **ask)
+            writer.write(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await until(lambda: running.connections.held_bytes > 1 << 20 and not running.relay.host.waiting)
+        total = running.connections.total
+        body = exchange_body(client.epoch, 1, **ask)
+        second[1].write(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        status, found = await answer(second[0])
+        assert (status, len(found) > 15 << 20) == (200, True)
+        await until(lambda: running.connections.total == total - 1)
+        assert running.connections.held_bytes == 0
+        assert (await victim.post(attach_body(3))).status == 200
+        for _, writer in (first, other, second):
+            await close(writer)
