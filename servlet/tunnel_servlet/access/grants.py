@@ -171,6 +171,8 @@ def user_table(user: str) -> str:
 
 
 def _toml_text(text: str) -> str:
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     letters = (f"\\{one}" if one in '"\\' else one if one.isprintable() else f"\\U{ord(one):08x}" for one in text)
     return f'"{"".join(letters)}"'
 

@@ -31,6 +31,7 @@ RELAY = web.AppKey("relay", Relay)
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
+_CHUNKED_BYTES = 4096  # of a chunked body that are put together in one turn of the event loop
 _ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
@@ -90,6 +91,8 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
     except (ConnectionError, TimeoutError):
         raise
     except Exception:
+        if request.transport is None or request.transport.is_closing():
+            raise ConnectionResetError("the client has gone") from None
         _log.exception("failed", address=request.remote)
         return web.Response(status=500, text="Internal Server Error")
 
@@ -233,7 +236,10 @@ async def _read_body(request: web.Request, config: RelayConfig) -> bytes:
     size = 0
     try:
         async with asyncio.timeout(config.limits.body_seconds):
-            while part := await content.readany():
+            is_chunked = request.content_length is None
+            while part := await (content.read(_CHUNKED_BYTES) if is_chunked else content.readany()):
+                if is_chunked:
+                    await asyncio.sleep(0)  # each byte may have come in a chunk of its own
                 parts.append(part)
                 size += len(part)
                 if size > limit:

@@ -34,6 +34,7 @@ _ADMIN_CONNECTIONS_MAX = 16
 _ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
+_PIECE_BYTES = 4 * 1024  # of a request that are parsed before others have their turn, unless its body has a length
 _READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size until the handler has read it
 
 
@@ -60,6 +61,8 @@ class RelayHandler(web.RequestHandler):
         self._turns = server.turns
         self._is_held = False  # nothing is read until it is the payer's turn
         self._spent_us = 0  # processor time that was charged for this connection
+        self._is_chunked = False  # the body that comes has no length
+        self._rest = b""  # data that came and waits for the payer's turn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         began = self._began()
@@ -75,11 +78,32 @@ class RelayHandler(web.RequestHandler):
         self._charge(began)
 
     def data_received(self, data: bytes) -> None:
-        began, requests = self._began(), self._request_count
         if self._is_idle and self._deadline is None:
             self._expect_headers()
+        may_be_costly = len(data) > _PIECE_BYTES and (self._is_idle or self._is_chunked)
+        if data and self._turns is not None and (self._rest or may_be_costly):
+            self._rest += data
+            self._take_pieces()
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Parse data, and charge what that costs."""
+        began, requests = self._began(), self._request_count
         super().data_received(data)
+        if self._request_count > requests and self._messages:
+            self._is_chunked = any(getattr(message, "chunked", False) for message, _ in self._messages)
         self._charge(began, (self._request_count - requests) * REQUEST_US)
+
+    def _take_pieces(self) -> None:
+        """Parse the data that waits: piece by piece if the body is chunked, since each byte may be a chunk."""
+        while self._rest and not self._is_held:
+            size = _PIECE_BYTES if self._is_idle or self._is_chunked else len(self._rest)
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            self._take(piece)
+            if not self._is_chunked and self._rest:
+                rest, self._rest = self._rest, b""
+                self._take(rest)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -138,8 +162,12 @@ class RelayHandler(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Write the errors that aiohttp reports to the relay's log."""
-        _log.error("failed", address=self.place.source, exc_info=kw.get("exc_info"))
+        """Write the errors that aiohttp reports to the relay's log.
+
+        uvloop raises RuntimeError where an answer is written to a connection that has just ended.
+        """
+        if self._link is not None and not self._link.is_closing():
+            _log.error("failed", address=self.place.source, exc_info=kw.get("exc_info"))
 
     # --- turns
 
@@ -174,7 +202,8 @@ class RelayHandler(web.RequestHandler):
     def resume_input(self) -> None:
         """Read on, unless a body waits for its handler."""
         self._is_held = False
-        if not (self._reading_paused or self._buffer_paused):
+        self._take_pieces()
+        if not (self._is_held or self._reading_paused or self._buffer_paused):
             self._resume_transport_reading()
 
     def _resume_transport_reading(self) -> None:

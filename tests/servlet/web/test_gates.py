@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+from aiohttp.web import RequestHandler
 
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, settings, until
 from tests.servlet.support import data
@@ -119,4 +120,29 @@ async def test_two_users_packets_of_all_links_of_a_user_are_handled_in_turns() -
                 link.send(*packets)
             await until(lambda: counter.counts.total() == 6 * 1024)
             assert isinstance(await victim.attach(), Attached)
-        assert counter.stop() == 1024
+        assert counter.stop() <= 1024
+
+
+@in_loop
+async def test_two_users_a_body_of_tiny_chunks_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte of a chunked body may be a chunk of its own, so that parsing a read of 256 KiB takes 50 ms."""
+    async with relay() as running, Client(running) as victim:
+        clock = [0.0]
+        running.relay.host.turns.clock = lambda: clock[0]
+        counter, parse = TurnCounter(), RequestHandler.data_received
+
+        def note(handler: RequestHandler, data: bytes) -> None:
+            counter.note(len(data))
+            clock[0] += len(data) / 2e6
+            parse(handler, data)
+
+        monkeypatch.setattr(RequestHandler, "data_received", note)
+        reader, writer = await connect(running)
+        body = attach_body(7)
+        chunks = b"".join(b"1;%s\r\n%c\r\n" % (b"x" * 3000, byte) for byte in body)
+        head = request(b"", "bob").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        writer.write(head + chunks + b"0\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+        assert isinstance(await victim.attach(), Attached)
+        assert counter.stop() <= 24 << 10
+        await close(writer)
