@@ -11,11 +11,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from itertools import count
 
-from loadtests.hostile.raw import RawEndpoint, shrink_window
+from loadtests.hostile.raw import RawEndpoint, read_answer, shrink_window
 from tunnel.event_loops import new_event_loop
 from tunnel.wire import (
     Connect,
     LinkHeader,
+    ListenState,
+    ListenStatus,
     Options,
     Packet,
     PacketType,
@@ -23,6 +25,7 @@ from tunnel.wire import (
     TargetKind,
     encode_connect,
     encode_link_header,
+    encode_listen_state,
     encode_packets,
 )
 
@@ -147,6 +150,103 @@ async def unread_answers(new: Callable[[int], RawEndpoint]) -> None:
     await asyncio.gather(*(stay() for _ in range(100)))
 
 
+async def half_batches(new: Callable[[int], RawEndpoint]) -> None:
+    """Links on which a batch of 4 MiB begins and never ends."""
+
+    async def stay(endpoint: RawEndpoint) -> None:
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                link = await endpoint.link()
+                link.writer.write(encode_link_header(LinkHeader(1, 0, 4 << 20)) + bytes((4 << 20) - 1))
+                await link.writer.drain()
+            await asyncio.sleep(1)
+
+    endpoints = [await new(seed).attach() for seed in range(30)]
+    await asyncio.gather(*(stay(endpoint) for endpoint in endpoints for _ in range(4)))
+
+
+async def repeats(new: Callable[[int], RawEndpoint]) -> None:
+    """One request, repeated on many connections that read no answer."""
+    endpoint = await new(1).attach()
+    request = endpoint.exchange(1)
+
+    async def stay() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await endpoint.connect()
+                shrink_window(writer)
+                writer.transport.pause_reading()  # type: ignore[attr-defined]  # transports of sockets have it
+                for _ in range(100):
+                    writer.write(request)
+                    await writer.drain()
+                writer.close()
+            await asyncio.sleep(_PAUSE_S)
+
+    await asyncio.gather(*(stay() for _ in range(100)))
+
+
+async def listens(new: Callable[[int], RawEndpoint]) -> None:
+    """Announcements of services that the user may not offer."""
+
+    def packet(number: int) -> Packet:
+        state = ListenState(1, ListenStatus.UP, 1, f"{number:x}".zfill(200))
+        return Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(state))
+
+    batch = b"".join(encode_packets([packet(number) for number in range(1000)]))
+    link = await (await new(1).attach()).link()
+    while True:
+        await link.send(batch)
+
+
+async def attaches(new: Callable[[int], RawEndpoint]) -> None:
+    """New attachments without end, on connections that stay open."""
+
+    async def flood(first: int) -> None:
+        endpoint = new(first)
+        reader, writer = await endpoint.connect()
+        for seed in count(first):
+            writer.write(new(seed).attaching())
+            await read_answer(reader)
+
+    await asyncio.gather(*(flood(number << 32) for number in range(8)))
+
+
+async def one_byte_chunks(new: Callable[[int], RawEndpoint]) -> None:
+    """Chunked bodies with one byte in each chunk."""
+    endpoint = await new(1).attach()
+    head = endpoint.head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+
+    async def flood() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await endpoint.connect()
+                writer.write(head + b"1\r\nx\r\n" * 100_000)
+                await writer.drain()
+                writer.close()
+            await asyncio.sleep(_PAUSE_S)
+
+    await asyncio.gather(*(flood() for _ in range(8)))
+
+
+async def pipelines(new: Callable[[int], RawEndpoint]) -> None:
+    """Thousands of requests on each connection, sent without waiting for an answer."""
+    endpoint = await new(1).attach()
+
+    async def flood() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await endpoint.connect()
+                reading = asyncio.ensure_future(reader.read(-1))
+                for _ in range(20):
+                    writer.write(endpoint.exchange(1) * 500)
+                    await writer.drain()
+                reading.cancel()
+                writer.close()
+            await asyncio.sleep(_PAUSE_S)
+
+    await asyncio.gather(*(flood() for _ in range(8)))
+
+
 ATTACKS: dict[str, Callable[[Callable[[int], RawEndpoint]], Awaitable[None]]] = {
     "tiny-packets": tiny_packets,
     "tiny-bodies": tiny_bodies,
@@ -155,6 +255,12 @@ ATTACKS: dict[str, Callable[[Callable[[int], RawEndpoint]], Awaitable[None]]] = 
     "strangers": strangers,
     "unfinished-bodies": unfinished_bodies,
     "unread-answers": unread_answers,
+    "half-batches": half_batches,
+    "repeats": repeats,
+    "listens": listens,
+    "attaches": attaches,
+    "one-byte-chunks": one_byte_chunks,
+    "pipelines": pipelines,
 }
 
 

@@ -22,7 +22,7 @@ from tunnel.wire import (
     encode_link_header,
 )
 
-__all__ = ["RawEndpoint", "RawLink", "shrink_window"]
+__all__ = ["RawEndpoint", "RawLink", "read_answer", "shrink_window"]
 
 _BODY_BYTES_MAX = 1 << 20
 
@@ -45,15 +45,19 @@ class RawEndpoint:
     async def attach(self) -> Self:
         """Attach, and remember the relay's epoch."""
         reader, writer = await self.connect()
-        message = Attach(secret=self.secret, generation=1, pull_interval_ms=0, body_bytes_max=_BODY_BYTES_MAX)
-        body = _encoded(message)
-        writer.write(self.head(len(body)) + body)
-        answer = await _read_answer(reader)
+        writer.write(self.attaching())
+        answer = await read_answer(reader)
         writer.close()
         if not isinstance(answer, Attached):
             raise ConnectionError(f"the relay did not attach the attacker: {answer}")
         self.epoch = answer.epoch
         return self
+
+    def attaching(self) -> bytes:
+        """Return a request that attaches."""
+        message = Attach(secret=self.secret, generation=1, pull_interval_ms=0, body_bytes_max=_BODY_BYTES_MAX)
+        body = _encoded(message)
+        return self.head(len(body)) + body
 
     def head(self, length: int) -> bytes:
         """Return the head of a request whose body has this length."""
@@ -129,7 +133,8 @@ def _encoded(message: Message) -> bytes:
     return b"".join(encode_envelope(message))
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> Message | EnvelopeError:
+async def read_answer(reader: asyncio.StreamReader) -> Message | EnvelopeError:
+    """Return the message in the next answer."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
     return decode_envelope(await reader.readexactly(int(length.split(b":")[1])))
