@@ -314,33 +314,64 @@ async def test_a_service_that_ends_first_and_a_server_that_closes() -> None:
             await client.open_connection("greet")
 
 
-@in_loop
-async def test_no_round_trip_is_added_when_the_client_speaks_first() -> None:
-    """Counted in flights of the client's stream: CONNECT, then everything else in one."""
-    flights: dict[bool, list[int]] = {}
-    for is_encrypted in (False, True):
-        sent: list[int] = []
+@pytest.mark.parametrize(("port", "added"), [(5432, 0), (22, 2)], ids=["the client", "the target"])
+def test_turns_that_encryption_adds_when_one_side_speaks_first(port: int, added: int) -> None:
+    """None when the client speaks first. When the target does, one round trip: its greeting waits for the binding."""
 
-        def note(frame: Frame, sent: list[int] = sent) -> bool:
+    async def turns(mode: str) -> int:
+        directions: list[bool] = []  # of each flight, whether it goes to the acceptor
+        initiators: list[int] = []
+
+        def note(frame: Frame) -> bool:
+            if frame.type == PacketType.CONNECT:
+                initiators.append(frame.source)
             if frame.type in (PacketType.CONNECT, PacketType.ACCEPTED, PacketType.DATA):
-                sent.append(frame.type)
+                is_up = frame.type != PacketType.ACCEPTED and frame.source in initiators
+                if directions[-1:] != [is_up]:
+                    directions.append(is_up)
             return True
 
         async with (
             LinkTestRelay(packet_filter=note) as relay,
             relay.attach("exit", exit_handler=dial, key=key_file()),
-            relay.attach("bob", encryption="require" if is_encrypted else "off") as client,
+            relay.attach("bob", encryption=mode) as client,
         ):
-            reader, writer = await client.open_connection("db", 5432)
-            await ask(reader, writer, b"question")
-            flights[is_encrypted] = list(sent)
+            reader, writer = await client.open_connection("db", port)
+            if port == 22:
+                assert await reader.readline() == b"SSH-2.0-x\r\n"
+            else:
+                await ask(reader, writer, b"question")
+            count = len(directions)
             await end(writer)
-    kinds = [PacketType.CONNECT, PacketType.ACCEPTED, PacketType.DATA, PacketType.DATA]
-    assert flights[False] == kinds
-    # The acceptor's flight goes with ACCEPTED; the end of the handshake and the question go together, as one packet or
-    # as two in the same batch; the verdict goes with the answer, or in the batch before.
-    assert flights[True][:3] == kinds[:3]
-    assert 5 <= len(flights[True]) <= 7
+            return count
+
+    async def scenario() -> None:
+        assert await turns("require") - await turns("off") == added
+
+    run(scenario())
+
+
+@in_loop
+async def test_flush_waits_for_everything_that_was_written() -> None:
+    async with (
+        LinkTestRelay() as relay,
+        relay.attach("ann", key=key_file()) as service,
+        relay.attach("bob", encryption="require") as client,
+    ):
+        heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def listen(reader: StreamReader, writer: StreamWriter) -> None:
+            heard.set_result(await reader.readexactly(6 * MIB))
+            writer.close()
+
+        await service.start_server(listen, "sink")
+        _, writer = await client.open_connection("sink")
+        writer.write(noise(6 * MIB))
+        assert writer.transport.get_write_buffer_size()
+        await writer.flush()
+        assert client.stats().connections.popitem()[1].bytes_acknowledged > 6 * MIB
+        assert len(await heard) == 6 * MIB
+        await end(writer)
 
 
 @in_loop

@@ -126,8 +126,13 @@ class EncryptedConnection:
         return taken
 
     def flush(self, waiting_bytes: int = 0) -> None:
-        """Speed up Flushed, as `Connection.flush` does."""
-        self._connection.flush(waiting_bytes + len(self._pending))
+        """Speed up Flushed, as `Connection.flush` does.
+
+        It has no effect while bytes wait in the transport, since the size of their ciphertext is not known: call it
+        again when they have been written.
+        """
+        if not waiting_bytes:
+            self._connection.flush(len(self._pending))
 
     def read(self, size_max: int, now: int) -> Buffer:
         """Return the next bytes of the stream, at most `size_max`; b"" if there are none now, or at its end."""

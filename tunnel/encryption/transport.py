@@ -90,6 +90,11 @@ class EncryptedTransport(Transport):
         super()._read()
         self._show_released()
 
+    def _move_backlog(self) -> None:
+        super()._move_backlog()
+        if self._flushes and not self._backlog:
+            self._connection.flush()
+
     def close(self) -> None:
         super().close()
         self._loop.call_soon(self._show_released)
