@@ -115,6 +115,26 @@ def test_a_stream_survives_the_restart_of_the_relay(carrier: str) -> None:
     run(scenario())
 
 
+@in_loop
+async def test_a_stream_survives_links_that_are_killed_and_migrations_to_poll_and_back() -> None:
+    async with (
+        LinkTestRelay() as relay,
+        relay.attach("ann", key=key_file()) as service,
+        relay.attach("bob", peer_key=key().fingerprint) as client,
+    ):
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        data = noise(MIB)
+        for number in range(4):
+            asking = asyncio.ensure_future(ask_much(reader, writer, data))
+            await asyncio.sleep(0)
+            relay.refuse_links = number % 2 == 0
+            for link in list(relay.host.links.values()):
+                link.end("killed")
+            await asking
+        await end(writer)
+
+
 @carriers
 def test_a_restart_within_the_handshake_costs_time_only(carrier: str) -> None:
     async def scenario() -> None:
