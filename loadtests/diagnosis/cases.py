@@ -81,21 +81,21 @@ CASES = (
     Case("Gilbert, short bursts", "loss", loss="gilbert:0.05:0.5", **_LOSSY),
     Case("Gilbert-Elliott, long bursts", "loss", loss="gilbert:0.02:0.3:0.01:0.9", **_LOSSY),
     Case("10 % of requests lost", "http", faults={"drop_request": Drop(0.1, silent=True)}, **_TRYING),
-    Case("blackhole of 6 s", "http", size_bytes=4 * MIB, write_pause_s=0.002, has_path=True,
+    Case("blackhole of 6 s", "http", size_bytes=2 * MIB, write_pause_s=0.002, has_path=True,
          act=Act("path", "block", 6.0)),
-    Case("relay killed", "http", size_bytes=4 * MIB, write_pause_s=0.002, act=Act("relay", "kill", 3.0)),
-    Case("relay frozen", "relay_loop", size_bytes=4 * MIB, write_pause_s=0.002, act=Act("relay", "freeze", 4.0)),
-    Case("client frozen", "loop", size_bytes=4 * MIB, write_pause_s=0.002, act=Act("client", "freeze", 4.0)),
+    Case("relay killed", "http", size_bytes=2 * MIB, write_pause_s=0.002, act=Act("relay", "kill", 3.0)),
+    Case("relay frozen", "relay_loop", size_bytes=2 * MIB, write_pause_s=0.002, act=Act("relay", "freeze", 4.0)),
+    Case("client frozen", "loop", size_bytes=2 * MIB, write_pause_s=0.002, act=Act("client", "freeze", 4.0)),
     Case("window of 16 KiB", "window", size_bytes=1 * MIB, window_bytes=16 * KIB, faults={"delay": Delay(20_000)}),
     Case("one end traced", "loss", loss="0.1", untraced=("service",), **_LOSSY),
-    Case("relay's clock 3 days off", "relay_loop", size_bytes=4 * MIB, write_pause_s=0.002, clock_us=3 * _DAY_US,
+    Case("relay's clock 3 days off", "relay_loop", size_bytes=2 * MIB, write_pause_s=0.002, clock_us=3 * _DAY_US,
          inline=True, act=Act("relay", "freeze", 4.0)),
     Case("killed at the end", "reader", size_bytes=4 * MIB, window_bytes=256 * KIB, stop_s=60.0,
          act=Act("all", "kill", 5.0)),
 )  # fmt: skip
 
 INVENTED = (
-    Case("service frozen", "peer_loop", size_bytes=4 * MIB, write_pause_s=0.002, window_bytes=64 * KIB,
+    Case("service frozen", "peer_loop", size_bytes=2 * MIB, write_pause_s=0.002, window_bytes=64 * KIB,
          act=Act("service", "freeze", 4.0)),
     Case(
         "429 at 25 %, Retry-After of 1 s", "http", size_bytes=2 * MIB,

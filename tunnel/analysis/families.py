@@ -65,7 +65,7 @@ FAMILIES = {
         "Look at the pull interval, and at the number of requests that the path allows at once",
     ),
     "loss": Family(
-        "packets were lost",
+        "packets or their acknowledgements were lost",
         "packets had to be sent again, and the sender waited until it knew",
         "Look at what drops packets: the report's section on losses names the place",
     ),
