@@ -131,3 +131,39 @@ def test_files_of_a_living_process_are_not_touched(tmp_path: Path, monkeypatch: 
     assert salvage_directory(tmp_path) == []
     assert mine.exists()
     assert huge.exists()
+
+
+def test_a_salvaged_copy_is_on_disk_before_its_original_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of the machine keeps what was synced: the content of files, and the names in directories."""
+    cut = left(tmp_path, f"w-{2**30}-aa-00001", WHOLE[:-5])
+    steps: list[tuple[str, str, int]] = []
+    fsync, rename, unlink = os.fsync, Path.rename, Path.unlink
+
+    def note_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        steps.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_size))
+
+    def note_rename(path: Path, target: Path) -> Path:
+        steps.append(("rename", str(path), path.stat().st_size))
+        return rename(path, target)
+
+    def note_unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.exists():
+            steps.append(("unlink", str(path), 0))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    monkeypatch.setattr(Path, "unlink", note_unlink)
+    (salvaged,) = salvage_directory(tmp_path)
+    temporary = str(tmp_path / f".{salvaged.name}")
+    size = salvaged.stat().st_size
+    assert [step[:2] for step in steps] == [
+        ("sync", temporary),
+        ("rename", temporary),
+        ("sync", str(tmp_path)),
+        ("unlink", str(cut)),
+    ]
+    assert [step[2] for step in steps[:2]] == [size, size]  # all of it

@@ -140,9 +140,18 @@ def salvage_directory(directory: Path) -> list[Path]:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.rename(target)
+            _sync(directory)  # or else a crash of the machine could lose both names
             path.unlink()
         salvaged.append(target)
     return salvaged
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_written(name: str) -> bool:
