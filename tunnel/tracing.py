@@ -35,5 +35,5 @@ def open_trace(
     return (
         None
         if chosen is TraceLevel.OFF
-        else TraceWriter(directory, level=chosen, name=name, bytes_max=bytes_max, tell=tell)
+        else TraceWriter(directory, level=chosen, name=name, bytes_max=bytes_max, tell=tell, reads_clock=True)
     )

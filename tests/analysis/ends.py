@@ -11,6 +11,7 @@ from tunnel.traces import TraceCause, TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter, decode_record, encode_record
 
 __all__ = [
+    "AWAY_US",
     "BYTES",
     "CUT",
     "ENDS",
@@ -58,6 +59,8 @@ class Ends:
     """The writer reports the records that are cut, at the place where it would."""
     ends_at: int = PACKETS
     """The receiver's trace ends before this packet, and nothing is acknowledged from there on."""
+    gives_up: bool = False
+    """The receiver's trace goes on after that, so the packets from there on were lost, with all of their repeats."""
     waits: bool = False
     """Each packet is sent when the one before it has been acknowledged."""
 
@@ -75,6 +78,7 @@ ENDS = (
     Ends("nothing arrived", arrives=False),
     Ends("receiver killed", ends_at=1_000),
     Ends("one at a time", waits=True),
+    Ends("given up", ends_at=1_000, gives_up=True),
 )
 
 
@@ -135,6 +139,9 @@ def _records(ends: Ends) -> Iterator[TraceRecord]:
                 **sender,
             )
             waiting = 0
+    if ends.gives_up:
+        later_us = AWAY_US + _sent_us(ends, PACKETS) + IDLE_US
+        yield TraceRecord(time_us=later_us, event=TraceEvent.LOOP_LAG, latency_us=5_000, node=f"receiver-{stream}")
 
 
 def _with_state(records: list[TraceRecord], stream: int) -> Iterator[TraceRecord]:

@@ -15,8 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.analysis.damage import damaged_directory
 from tests.analysis.diagnosed import Diagnosed, diagnose
+from tests.analysis.drawn import Drawn, draw
 from tests.analysis.ends import ENDS, stream_of, write_ends
 from tests.analysis.exactly_once import Attempts, attempt
+from tests.analysis.plans import Query, queries_of
 from tests.analysis.proxied import talk_through_faults
 from tests.analysis.settings import SETTINGS
 from tests.analysis.stalls import write_silences
@@ -63,6 +65,9 @@ class Found(msgspec.Struct):
     ends: list[dict[str, Any]]
     """The streams of ends.ENDS, and those of a run over a path of 300 ms, there and back."""
     ends_stalls: list[tuple[int, str]]
+    queries: list[Query]
+    """The queries of `truth`."""
+    drawn: Drawn
     alone: Analysis
     """The trace of a sender without the other end."""
     diagnosed: Diagnosed
@@ -108,7 +113,11 @@ def main(directory: Path) -> None:
     write_silences(directory / "proxied")
     session = make_session("local[1]", memory="1g", settings=SETTINGS)
     intake, events = ingest(session, directory / "truth", directory / "truth" / "_tables")
+    session.conf.set("spark.sql.shuffle.partitions", "2")  # one partition needs no shuffle, and plans would show none
+    before = len(queries_of(session))
     truth = analyse(session, events, intake)
+    queries = queries_of(session)[before:]
+    session.conf.set("spark.sql.shuffle.partitions", "1")
     ordered = network.in_order(flow.packets_of(flow.flow_of(events))).cache()
     lost = ordered.where("lost_first = 1").select("stream", "sequence").collect()
     streams = [row.asDict() for row in network.stream_table(ordered).collect()]
@@ -130,6 +139,7 @@ def main(directory: Path) -> None:
     simulate(directory / "ends", streams=1, bytes_each=400_000, delay_us=150_000, resets=0.0)
     intake, events = ingest(session, directory / "ends", directory / "ends" / "_tables")
     ends, ends_stalls = measured(events)
+    drawn = draw(events)
     alone = analyse(session, events.where(f"node = 'sender-{ALONE}'"), intake)
     diagnosed = diagnose(session, cases)
     session.stop()
@@ -156,6 +166,8 @@ def main(directory: Path) -> None:
         attempts=attempts,
         ends=ends,
         ends_stalls=ends_stalls,
+        queries=queries,
+        drawn=drawn,
         alone=alone,
         diagnosed=diagnosed,
     )

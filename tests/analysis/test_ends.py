@@ -36,13 +36,19 @@ def test_both_ends_has_three_values(rows: dict[str, dict[str, Any]]) -> None:
         "nothing arrived": None,
         "receiver killed": True,
         "one at a time": True,
+        "given up": True,
     }
 
 
 def test_records_that_are_missing_are_no_losses(rows: dict[str, dict[str, Any]]) -> None:
     lost = {name: (row["lost"], row["never_arrived"]) for name, row in rows.items()}
     known = {"whole": (2, 0), "receiver cut": (1, 0), "receiver cut and no acknowledgements": (1, 0)}
-    assert lost == dict.fromkeys(rows, (0, 0)) | known
+    assert lost == dict.fromkeys(rows, (0, 0)) | known | {"given up": (3_000, 1_000)}
+
+
+def test_repeated_packets_that_never_arrive_are_lost_and_not_on_their_way(rows: dict[str, dict[str, Any]]) -> None:
+    row = rows["given up"]
+    assert (row["open_packets"], row["in_doubt"], row["judged"]) == (0, 0, 4_000)
 
 
 def test_an_acknowledgement_proves_that_a_packet_arrived(rows: dict[str, dict[str, Any]]) -> None:

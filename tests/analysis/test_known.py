@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from xxhash import xxh3_64_hexdigest
 
 from tests.analysis.plain import compressed, plain, take_in
-from tunnel.analysis.known import Known, part_of
-from tunnel.analysis.ledger import Entry, TraceFile
+from tunnel.analysis.known import Known, Piece, part_of
+from tunnel.analysis.ledger import Entry, Part, TraceFile
 from tunnel.traces.salvage import SUFFIX, examine
 
 
@@ -122,3 +123,23 @@ def test_what_is_known_is_divided_from_the_rest() -> None:
         (part_of(lines(5, 7)), "", lines(5, 7)),
     ]
     assert list(known.pieces(b"", part_of(b""))) == []
+    assert list(known.pieces(lines(0, 3), parts[0])) == [Piece(parts[0], "a", b"")]
+
+
+def test_a_part_is_known_by_its_lines_and_by_the_first_of_them() -> None:
+    content = b"one\ntwo\n"
+    assert part_of(content) == Part(xxh3_64_hexdigest(content), xxh3_64_hexdigest(b"one\n"), len(content))
+
+
+def test_lines_that_begin_alike_and_are_as_long_are_new() -> None:
+    known = Known([Entry(TraceFile("a", 1, 1), parts=[part_of(b"one\ntwo\n")])], lambda name, content: False)
+    other = b"one\nsix\n"
+    assert list(known.pieces(other, part_of(other))) == [Piece(part_of(other), "", other)]
+    longer = other + b"two\n"
+    assert list(known.pieces(longer, part_of(longer))) == [Piece(part_of(longer), "", longer)]
+
+
+def test_the_lines_of_a_cut_copy_are_not_taken_again() -> None:
+    known = Known([Entry(TraceFile("a", 1, 1), parts=[part_of(lines(0, 5))])], lambda name, content: name == "a")
+    cut = lines(0, 2)
+    assert list(known.pieces(cut, part_of(cut))) == [Piece(part_of(cut), "a", b"")]

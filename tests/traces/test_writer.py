@@ -3,12 +3,15 @@
 import errno
 import os
 import threading
+import time
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
+import zstandard
 
 from tunnel.traces import TraceEvent, TraceLevel, TraceRecord, level_of
-from tunnel.traces.jsonl import read_trace
+from tunnel.traces.jsonl import encode_record, read_trace
 from tunnel.traces.salvage import SUFFIX, examine
 from tunnel.traces.writer import FLUSH_RECORDS, TraceWriter
 
@@ -162,6 +165,41 @@ def test_a_full_disk_loses_only_records(tmp_path: Path, monkeypatch: pytest.Monk
     assert (writer.dropped, writer.failure) == (FLUSH_RECORDS, "")
 
 
+class FullDisk:
+    """A file of which the disk takes only the beginning of what is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        self._file.write(data[: len(data) // 2])
+        self._file.flush()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_after_a_full_disk_it_goes_on_in_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame after half a frame would be lost, too, for readers that stop at the damage."""
+    with TraceWriter(tmp_path) as writer:
+        gate = held(writer, monkeypatch)
+        file = writer._file
+        assert file is not None
+        file.write(zstandard.ZstdCompressor().compress(encode_record(record(0)) + b"\n"))
+        writer._file = FullDisk(file)  # type: ignore[assignment]
+        for number in range(FLUSH_RECORDS + 1):
+            writer(record(number))
+        gate.set()
+    torn, whole = sorted(tmp_path.iterdir(), key=lambda path: path.name[0] != "_")
+    assert [torn.name, whole.name] == [f"_{writer.writer}-00001{SUFFIX}", f"{writer.writer}-00002{SUFFIX}"]
+    assert [each.time_us for each in read_trace(torn)] == [0]
+    assert examine(torn)[0].is_truncated
+    assert examine(whole)[0].is_whole
+    assert [each.number for each in read_trace(whole)] == [FLUSH_RECORDS + 1]
+    assert (writer.dropped, writer.written, writer.failure) == (FLUSH_RECORDS, 1, "")
+
+
 def test_a_file_that_cannot_be_finished_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(number: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -211,3 +249,19 @@ def test_a_writer_has_the_level_that_was_asked_for(tmp_path: Path) -> None:
         assert level_of(writer) is TraceLevel.CONNECTION
     assert level_of(print) is TraceLevel.PACKET
     assert level_of(None) is TraceLevel.OFF
+
+
+def test_each_file_begins_with_the_wall_clock_if_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before_us = (time.time_ns() - time.monotonic_ns()) // 1_000
+    with TraceWriter(tmp_path, file_bytes=1, reads_clock=True) as writer:
+        gate = held(writer, monkeypatch)
+        for number in range(FLUSH_RECORDS + 1):
+            writer(record(number))
+        gate.set()
+    after_us = (time.time_ns() - time.monotonic_ns()) // 1_000
+    records = read_all(tmp_path)
+    assert [each.number for each in records] == list(range(1, FLUSH_RECORDS + 4))
+    clocks = [each for each in records if each.event == TraceEvent.CLOCK_READ]
+    assert [each.number for each in clocks] == [1, FLUSH_RECORDS + 2]
+    for clock in clocks:
+        assert min(before_us, after_us) - 1_000 <= clock.wall_us - clock.time_us <= max(before_us, after_us) + 1_000

@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tunnel.analysis import counts, flow, holes, limits, network, stalls, tables, timing
+from tunnel.analysis import alignment, clocks, counts, flow, graphs, holes, limits, network, stalls, tables, timing
 from tunnel.analysis.ledger import Intake
 
 __all__ = ["Analysis", "analyse"]
@@ -18,9 +18,10 @@ __all__ = ["Analysis", "analyse"]
 Rows = list[dict[str, Any]]
 WORST = 6  # streams that get a graph
 WORST_LISTED = 20
-POINTS = 1500  # of one graph
 STALLS_LISTED = 30
 _SHORT_BUCKETS_US = (100_000, 1_000_000)
+_LONG_BUCKETS_US = (counts.BUCKET_US, 60_000_000, 600_000_000, 3_600_000_000, 86_400_000_000)
+_BUCKETS = 1_000  # at most, unless a trace is of years
 
 Progress = Callable[[str], None]
 
@@ -31,7 +32,9 @@ class Analysis(msgspec.Struct):
     begin_us: int = 0
     end_us: int = 0
     bucket_us: int = counts.BUCKET_US
-    """The unit of everything shown over time: ten seconds, less for a short trace."""
+    """The unit of everything shown over time: ten seconds, less for a short trace and more for one of hours."""
+    wall_us: int | None = None
+    """The wall clock (microseconds since 1970) when the common clock of all times was at zero."""
     problems: Rows = []
     """The files with problems."""
     files: Rows = []
@@ -74,6 +77,7 @@ def analyse(
     result = Analysis()
     progress("checking the trace files")
     relay_dropped = _health(result, events, intake)
+    events = _aligned(result, events)
     missing = _holes(result, session, events)
     progress("joining both ends of the streams")
     with ThreadPoolExecutor(1) as beside:  # so that one query is planned, on one core, while another one runs
@@ -81,6 +85,36 @@ def analyse(
         _streams(result, events, missing, relay_dropped, progress)
         counted.result()
     return result
+
+
+def _aligned(result: Analysis, events: DataFrame) -> DataFrame:
+    """Return the events in the common time of all writers, and correct the times of the files."""
+    walls = tables.walls(result.files)
+    delays = (
+        [] if clocks.are_one(walls) else _rows(alignment.delays_of(events, sum(row["events"] for row in result.files)))
+    )
+    known = clocks.clocks_of(walls, delays)
+    for row in result.files:
+        ahead_us = known[row["writer"]].ahead_us if row["writer"] in known else 0
+        if row["begin_us"] is not None:
+            row["begin_us"], row["end_us"] = row["begin_us"] - ahead_us, row["end_us"] - ahead_us
+    for row in result.writers:
+        of = known[row["writer"]]
+        row["ahead_us"], row["clock"] = of.ahead_us, of.known_by
+    at_zero = [wall + known[name].ahead_us for name, wall in walls.items() if wall is not None]
+    result.wall_us = at_zero[0] if at_zero else None
+    _measure_span(result)
+    return alignment.aligned(events, known)
+
+
+def _measure_span(result: Analysis) -> None:
+    known = [row for row in result.files if row["begin_us"] is not None]
+    result.begin_us = min((row["begin_us"] for row in known), default=0)
+    result.end_us = max((row["end_us"] for row in known), default=0)
+    span_us = result.end_us - result.begin_us
+    short = (size for size in _SHORT_BUCKETS_US if span_us < 60 * size)
+    long = (size for size in _LONG_BUCKETS_US if span_us < _BUCKETS * size)
+    result.bucket_us = next(short, None) or next(long, _LONG_BUCKETS_US[-1])
 
 
 def _holes(result: Analysis, session: SparkSession, events: DataFrame) -> DataFrame:
@@ -118,11 +152,6 @@ def _health(result: Analysis, events: DataFrame, intake: Intake) -> bool:
     dropped = sum(int(row.pop("dropped_packets")) for row in result.files)
     for row in result.files:
         row["file"] = intake.sources.get(row["source"], row["source"])
-    known = [row for row in result.files if row["begin_us"] is not None]
-    result.begin_us = min((row["begin_us"] for row in known), default=0)
-    result.end_us = max((row["end_us"] for row in known), default=0)
-    span_us = result.end_us - result.begin_us
-    result.bucket_us = next((size for size in _SHORT_BUCKETS_US if span_us < 60 * size), counts.BUCKET_US)
     result.writers = tables.writers(result.files)
     result.problems = [
         {
@@ -202,7 +231,7 @@ def _timing(
     blame = F.coalesce("stalled_us", F.lit(0)) + 1000 * F.coalesce("lost", F.lit(0)) + F.coalesce("needless", F.lit(0))
     result.worst = _rows(worst.orderBy(blame.desc(), "stream").limit(WORST_LISTED))
     chosen = [row["stream"] for row in result.worst[:WORST]]
-    result.points = _points(table, {row["stream"]: row for row in result.worst}, chosen)
+    result.points = _points(table, chosen)
     for row in result.worst:
         for name in ("receipts", "backoff_max"):  # 0 if the stream sent packets, None if its sender was not traced
             row[name] = row[name] or (0 if row["packets"] else None)
@@ -220,19 +249,11 @@ def _name(result: Analysis, table: DataFrame) -> None:
         row["sender"] = found[row["stream"]]["sender"]
 
 
-def _points(table: DataFrame, known: dict[int, dict[str, Any]], chosen: list[int]) -> dict[str, Rows]:
-    """Return the graph points of a few streams. First attempts of long streams are thinned, repeats never."""
+def _points(table: DataFrame, chosen: list[int]) -> dict[str, Rows]:
+    """Return the graph points of a few streams, by stream."""
     if not chosen:
         return {}
-    most = max(known[stream]["packets"] or 0 for stream in chosen)
-    part = max(1, 3 * most // POINTS)
-    shown = (
-        table.where(F.col("stream").isin(chosen) & F.col("kind").isin(flow.SENT, flow.RECEIVED, flow.ACKED))
-        .where((F.col("attempt") > 0) | (F.pmod(F.xxhash64("sequence", "kind"), F.lit(part)) == 0))
-        .select("stream", "kind", "t", "sequence", "attempt", "cause")
-        .limit(POINTS * WORST * 2)
-    )
     points: dict[str, Rows] = {str(stream): [] for stream in chosen}
-    for row in shown.collect():
-        points[str(row["stream"])].append(row.asDict())
+    for row in _rows(graphs.points_of(table, chosen)):
+        points[str(row["stream"])].append(row)
     return points

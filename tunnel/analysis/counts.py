@@ -30,6 +30,9 @@ def file_health(events: DataFrame) -> DataFrame:
         F.min(F.when(known, F.col("time_us"))).alias("begin_us"),
         F.max(F.when(known, F.col("time_us"))).alias("end_us"),
         F.count_if(dropped_at_relay()).alias("dropped_packets"),
+        F.max(F.when(F.col("event") == TraceEvent.CLOCK_READ.value, F.col("wall_us") - F.col("time_us"))).alias(
+            "wall_us"
+        ),
     )
 
 

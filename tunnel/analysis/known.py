@@ -28,10 +28,10 @@ class Piece(NamedTuple):
 
 def part_of(content: bytes) -> Part:
     """Return the digests of some lines."""
-    return Part(xxh3_64_hexdigest(content), _first_line(content, 0), len(content))
+    return Part(xxh3_64_hexdigest(content), _first_line(content), len(content))
 
 
-def _first_line(content: bytes, begin: int) -> str:
+def _first_line(content: bytes, begin: int = 0) -> str:
     """Return the digest of the line that begins there."""
     return xxh3_64_hexdigest(content[begin : content.find(b"\n", begin) + 1])
 
@@ -64,7 +64,7 @@ class Known:
             known = next((part for part in candidates if _is_at(content, begin, part)), None)
             if known is None:
                 rest = content[begin:]
-                part = part_of(rest) if begin else whole
+                part = part_of(rest)
                 owner = self._owner_of_cut(part, rest)
                 yield Piece(part, owner, b"" if owner else rest)
                 return

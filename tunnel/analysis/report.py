@@ -7,7 +7,7 @@ from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.figures import key_figures
 from tunnel.analysis.style import STYLE
 from tunnel.analysis.verdict import verdict
-from tunnel.analysis.words import count, duration
+from tunnel.analysis.words import count, duration, wall_time
 
 __all__ = ["render"]
 
@@ -19,7 +19,10 @@ def render(of: Analysis, title: str) -> str:
     sentences = "".join(f"<p>{escape(text)}</p>" for text in verdict(of))
     events = sum(row["events"] for row in of.files)
     span = duration(of.end_us - of.begin_us)
-    nodes = f"{count(events)} events over {span}; writers: {count(len(of.writers))}, files: {count(len(of.files))}"
+    since = "" if of.wall_us is None else f" from {wall_time(of.wall_us + of.begin_us)}"
+    nodes = (
+        f"{count(events)} events over {span}{since}; writers: {count(len(of.writers))}, files: {count(len(of.files))}"
+    )
     body = "".join(
         f'<section id="{one.anchor}"><h2>{escape(one.title)}</h2>'
         f'<p class="what">{escape(one.what)}</p>{one.body}</section>'

@@ -31,12 +31,21 @@ def _health(of: Analysis) -> Section:
             Column("events", lambda row: count(row["events"]), "records that were read"),
             Column("dropped", lambda row: count(row["dropped"]), "records that the writer reports as dropped"),
             Column("missing", lambda row: count(row["missing"]), "record numbers not in the trace, including dropped"),
+            Column(
+                "clock", lambda row: _ahead(row), "how far it is ahead of the first writer's, and how that is known"
+            ),
         ],
         of.writers[:50],
     )
     sound = '<p class="good">Every file is whole.</p>' if not of.problems else ""
     what = "Whether the trace is complete. A record that is missing here was lost by the trace, not by the network."
     return Section("health", "The trace itself", what, sound + files + writers)
+
+
+def _ahead(row: Mapping[str, Any]) -> str:
+    if row["clock"] in ("reference", "nothing"):
+        return {"reference": "–", "nothing": "unknown"}[row["clock"]]
+    return f"{duration(row['ahead_us'])} ({row['clock']})"
 
 
 def _problem(row: Mapping[str, Any]) -> str:

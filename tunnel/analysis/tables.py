@@ -23,6 +23,7 @@ __all__ = [
     "trip_values",
     "trips_of_all",
     "trips_over_time",
+    "walls",
     "writers",
 ]
 
@@ -42,6 +43,16 @@ def writers(files: Rows) -> Rows:
     for of in found.values():
         of["missing"] = max(0, of.pop("last") - of["events"])
     return [found[name] for name in sorted(found)]
+
+
+def walls(files: Rows) -> dict[str, int | None]:
+    """Return what the wall clock said when the clock of each writer was at zero; None if it was not recorded."""
+    found: dict[str, int | None] = {}
+    for row in files:
+        if row["writer"]:
+            known = [wall for wall in (found.get(row["writer"]), row["wall_us"]) if wall is not None]
+            found[row["writer"]] = max(known, default=None)
+    return found
 
 
 # of counts.details_of

@@ -1,6 +1,8 @@
 """Numbers and causes in a form for people: formatted figures, and names with their explanations."""
 
-__all__ = ["CAUSES", "PROBLEMS", "STALLS", "bits", "count", "duration", "percent", "size"]
+from datetime import UTC, datetime
+
+__all__ = ["CAUSES", "PROBLEMS", "STALLS", "bits", "count", "duration", "percent", "size", "wall_time"]
 
 
 def count(value: float | None) -> str:
@@ -16,6 +18,11 @@ def duration(us: float | None) -> str:
         if abs(us) < limit:
             return f"{us / divisor:.3g} {unit}"
     return f"{us / 60_000_000:.3g} min" if us < 7_200_000_000 else f"{us / 3_600_000_000:.3g} h"
+
+
+def wall_time(us: int) -> str:
+    """Format microseconds since 1970 as date and time."""
+    return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def size(value: float | None) -> str:

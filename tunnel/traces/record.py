@@ -82,6 +82,7 @@ class TraceEvent(enum.StrEnum):
     FAULT_INJECTED = "fault_injected"  # `cause` is a TraceFault
     FAULTS_HEALED = "faults_healed"
     TRACE_DROPPED = "trace_dropped"  # `count` records were not written
+    CLOCK_READ = "clock_read"  # `wall_us` is the wall clock at this time
 
 
 class TraceLevel(enum.IntEnum):
@@ -223,6 +224,7 @@ class TraceRecord(
     text: str = ""  # for people; analyses read it only for the events above that promise a value
     writer: str = ""  # the writer of the file; unique in a run
     number: int = 0  # counts the records of that writer, from 1; a gap shows lost records
+    wall_us: int = 0  # microseconds since 1970, UTC; the writer sets it
 
 
 TraceSink = Callable[[TraceRecord], None]

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import zstandard
 
+from tunnel.clock import now_us
 from tunnel.traces.folder import FOLDER_BYTES_MAX, TraceFolder
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceRecord
 from tunnel.traces.salvage import SUFFIX, salvage_directory
@@ -54,8 +55,13 @@ class TraceWriter:
         queue_records: int = QUEUE_RECORDS,
         bytes_max: int = FOLDER_BYTES_MAX,
         tell: Callable[[str], None] = lambda text: None,
+        reads_clock: bool = False,
     ) -> None:
-        """Create the directory and salvage what earlier processes left in it. Raise OSError if it cannot be written."""
+        """Create the directory and salvage what earlier processes left in it. Raise OSError if it cannot be written.
+
+        With `reads_clock`, each file begins with the wall clock. The times of all records must then be those of
+        `tunnel.clock`.
+        """
         self.level = level
         self.writer = f"{name or 'trace'}-{os.getpid()}-{secrets.token_hex(4)}"
         self.dropped = 0  # records, since the start
@@ -70,6 +76,7 @@ class TraceWriter:
         self._file_bytes = file_bytes
         self._file_s = file_s
         self._queue_records = queue_records
+        self._reads_clock = reads_clock
         self._queue: deque[TraceRecord] = deque()
         self._append = self._queue.append
         self._refused = 0  # records refused so far; callers count, the thread reports
@@ -153,6 +160,8 @@ class TraceWriter:
         self.dropped += refused
         if refused:
             records.append(self._dropped_record(refused))
+        if self._reads_clock and (self._file is None or not self._file_size):
+            records.insert(0, self._clock_record())
         writer, number, assign = self.writer, self._number, msgspec.structs.force_setattr
         for record in records:
             if record.event is TraceEvent.TRACE_DROPPED:
@@ -182,8 +191,11 @@ class TraceWriter:
             self._finish()
 
     def _dropped_record(self, count: int) -> TraceRecord:
+        return TraceRecord(time_us=now_us(), node=self.writer, event=TraceEvent.TRACE_DROPPED, count=count)
+
+    def _clock_record(self) -> TraceRecord:
         return TraceRecord(
-            time_us=time.monotonic_ns() // 1_000, node=self.writer, event=TraceEvent.TRACE_DROPPED, count=count
+            time_us=now_us(), node=self.writer, event=TraceEvent.CLOCK_READ, wall_us=time.time_ns() // 1_000
         )
 
     def _failed(self, count: int, error: OSError) -> None:
