@@ -1,7 +1,9 @@
-"""The time from trace files to a finished report, for 1, 5 and 20 million events: `python -m loadtests.bench.analysis`.
+"""The time from trace files to a finished report, for 0.1 to 20 million events: `python -m loadtests.bench.analysis`.
 
 A simulated run with losses is repeated, shifted in time and with other ids, until it has the wanted number of events.
-Then `tunnel-traces report` runs as a user would run it. Wall time, processor time and memory include its Java process.
+Then `tunnel-traces report` runs as a user would run it, and once more over the tables of the first time. Wall time,
+processor time and memory include its Java process. With --skewed, each trace is also made with nine tenths of its
+events in one connection, and the times are compared.
 """
 
 import argparse
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from tunnel.traces import TraceRecord
 from tunnel.traces.jsonl import read_trace
 from tunnel.traces.salvage import SUFFIX
 
-__all__ = ["main", "repeat"]
+__all__ = ["main", "repeat", "repeat_skewed"]
 
 FRAME_RECORDS = 4096
 FILE_RECORDS = 60 * FRAME_RECORDS
@@ -29,36 +32,69 @@ SHIFT_US = 60_000_000
 SAMPLE_S = 0.5
 
 
+class _Files:
+    """Writes records in frames and files as large as those of a TraceWriter."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.written = 0
+        self._directory = directory
+        self._encoder, self._compressor = msgspec.json.Encoder(), zstandard.ZstdCompressor(level=1)
+        self._lines: list[TraceRecord] = []
+        self._frames: list[bytes] = []
+        self._files = 0
+
+    def add(self, record: TraceRecord) -> None:
+        self.written += 1
+        msgspec.structs.force_setattr(record, "number", self.written)
+        self._lines.append(record)
+        if len(self._lines) == FRAME_RECORDS:
+            self.flush(last=False)
+
+    def flush(self, *, last: bool = True) -> None:
+        if self._lines:
+            self._frames.append(self._compressor.compress(self._encoder.encode_lines(self._lines)))
+            self._lines.clear()
+        if self._frames and (last or len(self._frames) * FRAME_RECORDS >= FILE_RECORDS):
+            (self._directory / f"bench-1-a-{self._files:05d}{SUFFIX}").write_bytes(b"".join(self._frames))
+            self._frames, self._files = [], self._files + 1
+
+
 def repeat(records: list[TraceRecord], directory: Path, count: int) -> int:
     """Write at least `count` records; return their number."""
-    directory.mkdir(parents=True, exist_ok=True)
-    encoder, compressor = msgspec.json.Encoder(), zstandard.ZstdCompressor(level=1)
-    written, files = 0, 0
-    lines: list[TraceRecord] = []
-    frames: list[bytes] = []
-
-    def flush(*, last: bool = False) -> None:
-        nonlocal frames, files
-        if lines:
-            frames.append(compressor.compress(encoder.encode_lines(lines)))
-            lines.clear()
-        if frames and (last or len(frames) * FRAME_RECORDS >= FILE_RECORDS):
-            (directory / f"bench-1-a-{files:05d}{SUFFIX}").write_bytes(b"".join(frames))
-            frames, files = [], files + 1
-
-    round_ = 0
-    while written < count:
+    files, round_ = _Files(directory), 0
+    while files.written < count:
         for record in records:
-            written += 1
-            lines.append(_shifted(record, round_, written))
-            if len(lines) == FRAME_RECORDS:
-                flush()
+            files.add(_shifted(record, round_))
         round_ += 1
-    flush(last=True)
-    return written
+    files.flush()
+    return files.written
 
 
-def _shifted(record: TraceRecord, round_: int, number: int) -> TraceRecord:
+def repeat_skewed(records: list[TraceRecord], directory: Path, count: int) -> int:
+    """Write at least `count` records, nine tenths of them of one connection; return their number."""
+    pairs = Counter(frozenset((each.connection, each.peer)) for each in records if each.connection and each.peer)
+    chosen = pairs.most_common(1)[0][0]
+    heavy = [each for each in records if {each.connection, each.peer} == chosen]
+    others = [each for each in records if {each.connection, each.peer} != chosen]
+    # the numbers that one round takes: a stream of the connection has no more packets than it has events
+    step = len(heavy)
+    files, round_, light_round, light = _Files(directory), 0, 1, 0
+    while files.written < count:
+        for record in heavy:
+            moved = {"time_us": record.time_us + round_ * SHIFT_US // 10, "writer": "bench"}
+            files.add(msgspec.structs.replace(record, sequence=(record.sequence + round_ * step) % 2**32, **moved))
+        round_ += 1
+        while light * 9 < files.written - light:
+            for record in others:
+                files.add(_shifted(record, light_round))
+            light += len(others)
+            light_round += 1
+    files.flush()
+    return files.written
+
+
+def _shifted(record: TraceRecord, round_: int) -> TraceRecord:
     """Return the record at a later time, with other nodes and ids."""
     change = (round_ * 0x9E3779B1) & 0xFFFFFFFF
     return msgspec.structs.replace(
@@ -69,7 +105,6 @@ def _shifted(record: TraceRecord, round_: int, number: int) -> TraceRecord:
         peer=record.peer ^ change if record.peer else 0,
         batch=record.batch + (round_ << 20) if record.batch else 0,
         writer="bench",
-        number=number,
     )
 
 
@@ -120,6 +155,21 @@ def measure(traces: Path, master: str, limit_s: float) -> dict[str, Any]:
     }
 
 
+def _measured(traces: Path, events: int, spread: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Run the report twice over the same traces; return the row of the result, and print it."""
+    first, again = (measure(traces, options.master, options.limit) for _ in range(2))
+    disk = sum(path.stat().st_size for path in (traces / "_tables").rglob("*") if path.is_file())
+    row = {"events": events, "spread": spread, "first": first, "again": again, "tables_gib": round(disk / 2**30, 2)}
+    if not options.json:
+        print(
+            f"{events:12,} events, {spread:6}  first {first['wall_s']:7.1f} s {first['cpu_s']:7.1f} s of CPU  "
+            f"again {again['wall_s']:7.1f} s {again['cpu_s']:7.1f} s of CPU  "
+            f"{max(first['peak_gib'], again['peak_gib']):.2f} GiB  tables {row['tables_gib']:.2f} GiB",
+            flush=True,
+        )
+    return row
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark, and print the table or JSON. Return 1 if a run failed."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.bench.analysis", description=__doc__)
@@ -127,34 +177,32 @@ def main(arguments: list[str] | None = None) -> int:
         "--millions",
         type=float,
         nargs="+",
-        default=[1, 5, 20],
+        default=[0.1, 1, 5, 20],
         metavar="M",
-        help="millions of events (default: 1 5 20)",
+        help="millions of events (default: 0.1 1 5 20)",
     )
+    parser.add_argument("--skewed", action="store_true", help="also with 90 %% of the events in one connection")
     parser.add_argument("--master", default="local[2]", metavar="URL", help="master of Spark (default: local[2])")
     parser.add_argument(
         "--limit", type=float, default=900.0, metavar="S", help="stop a run after S seconds (default: 900)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        simulate(Path(directory) / "seed", streams=12, bytes_each=600_000)
-        seed = [each for path in sorted((Path(directory) / "seed").glob("*.zst")) for each in read_trace(path)]
-        results = []
+    results = []
+    with tempfile.TemporaryDirectory() as base:
+        simulate(Path(base) / "seed", streams=12, bytes_each=600_000)
+        seed = [each for path in sorted((Path(base) / "seed").glob("*.zst")) for each in read_trace(path)]
         for millions in options.millions:
-            traces = Path(directory) / f"m{millions:g}"
-            events = repeat(seed, traces, round(millions * 1e6))
-            results.append({"events": events, **measure(traces, options.master, options.limit)})
-            if not options.json:
-                row = results[-1]
-                print(
-                    f"{events:12,} events  {row['wall_s']:7.1f} s  {row['cpu_s']:7.1f} s of CPU  "
-                    f"{row['peak_gib']:.2f} GiB  {row['cpu_s'] / events * 1e6:.1f} µs of CPU per event",
-                    flush=True,
-                )
+            for spread, write in (("even", repeat), ("skewed", repeat_skewed))[: 1 + options.skewed]:
+                with tempfile.TemporaryDirectory(dir=base) as traces:
+                    events = write(seed, Path(traces), round(millions * 1e6))
+                    results.append(_measured(Path(traces), events, spread, options))
+            if options.skewed and not options.json:
+                ratio = results[-1]["first"]["wall_s"] / results[-2]["first"]["wall_s"]
+                print(f"{'':20}skewed over even: {ratio:.2f}", flush=True)
     if options.json:
         print(json.dumps(results))
-    return int(any(row["exit_code"] for row in results))
+    return int(any(row[run]["exit_code"] for row in results for run in ("first", "again")))
 
 
 if __name__ == "__main__":
