@@ -16,6 +16,8 @@ SOURCES = {
     "switch": Path("servlet/tunnel_servlet/switch"),
     "client": Path("client/tunnel_client"),
     "carriers": Path("tunnel/carriers"),
+    "traces": Path("tunnel/traces"),
+    "analysis": Path("tunnel/analysis"),
     "face": Path("tunnel"),
 }
 NOT_CHANGED = ("__init__", "invariants")
@@ -43,6 +45,15 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
         "link_protocol": ("tests/carriers/test_link_protocol.py",),
         "proxies": ("tests/carriers/test_proxies.py",),
         "challenges": ("tests/carriers/test_challenges.py",),
+    },
+    "traces": {
+        "record": ("tests/traces/test_record.py",),
+        "jsonl": ("tests/traces/test_jsonl.py",),
+        "exchanges": ("tests/traces/test_exchanges.py",),
+    },
+    "analysis": {
+        "known": ("tests/analysis/test_known.py",),
+        "clocks": ("tests/analysis/test_clocks.py",),
     },
     "face": {
         "errors": ("tests/test_errors.py",),
