@@ -23,7 +23,7 @@ _NO_EXIT = "the user may no longer be an exit"
 _NO_ACCEPTOR = "the endpoint that accepted it may no longer do so"
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct):
     """Something that was ended, as the log shows it."""
 
     kind: str  # "connection", "listener" or "endpoint"
