@@ -158,10 +158,7 @@ class Openings:
             return None if connect.resume else (RejectReason.SHUTTING_DOWN, "the relay is shutting down")
         decision = self._authorise(user, connect.target)
         if isinstance(decision, Deny):
-            acceptor = self._registry.by_id.get(connect.options.endpoint_id or b"") if connect.resume else None
-            if acceptor is not None:
-                self._routes.tell_resume_denied(acceptor, frame)
-            return decision.reason, decision.text
+            return self._deny(connect, frame, decision, now)
         refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
         if refusal is not None:
             return refusal
@@ -176,6 +173,24 @@ class Openings:
         self._context.counters.resumes_parked += 1
         self._routes.park(route, now)
         return None
+
+    def _deny(self, connect: Connect, frame: Frame, decision: Deny, now: int) -> Refusal | None:
+        """Refuse a CONNECT that the rules deny. The acceptor of a resume learns it, too.
+
+        It may be about to attach again, as the initiator did; then a resume is not answered yet, but repeated (6.5).
+        """
+        endpoint_id = connect.options.endpoint_id
+        if connect.resume and endpoint_id is not None:
+            acceptor = self._registry.by_id.get(endpoint_id)
+            if acceptor is not None:
+                self._routes.tell_resume_denied(acceptor, frame)
+            elif not self._is_settled(now) and self._refuse_resume(endpoint_id, now) is None:
+                return None
+        return decision.reason, decision.text
+
+    def _is_settled(self, now: int) -> bool:
+        """Whether the endpoints have had time to attach again after a restart of the relay."""
+        return self._settled_us is not None and now >= self._settled_us
 
     def _refuse_resume(self, endpoint_id: bytes | None, now: int) -> Refusal | None:
         """Return the refusal of a resume that names this endpoint, or None if the endpoint may still exist."""
@@ -232,7 +247,7 @@ class Openings:
                 else "the acceptor's mailbox has no room left for this user",
             )
         self._routes.release(route, now)
-        if not candidates and (self._settled_us is None or now < self._settled_us):
+        if not candidates and not self._is_settled(now):
             return None  # an acceptor may be about to attach again, and the initiator repeats CONNECT (3.1, 6.5)
         return refusal
 

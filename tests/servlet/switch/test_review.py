@@ -36,6 +36,7 @@ from tunnel.wire import (
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.switch.decisions import Decision
+from tunnel_servlet.switch.inline_id import inline_exit_id
 from tunnel_servlet.switch.review import Ended
 
 WEB = Target(TargetKind.TCP, "web", 80)
@@ -254,6 +255,23 @@ def test_two_users_the_acceptor_of_a_resume_that_is_denied_hears_of_it() -> None
     told = scene.exit.push()
     assert list(denied(told)) == [(11, 21)]
     assert [packet.source for packet in told if packet.type == PacketType.CONNECT] == [12]
+
+
+def test_6_5_a_resume_that_is_denied_waits_for_its_acceptor_after_a_restart_but_not_for_ever() -> None:
+    rules = Rules()
+    rules.table = GrantTable({"ann": Grant(), "exits": Grant(exit=True)})
+    relay = Relay(authorise=rules.authorise, may_listen=rules.may_listen, settle_us=5 * SECOND)
+    ann = Peer(relay, "ann", 1).attached()
+    exit_, absent = (Peer(relay, "exits", seed, is_exit=True) for seed in (4, 5))
+    assert ann.push(resume(11, 21, exit_), resume(12, 22, absent)) == []
+    exit_.attached()
+    (refused,) = ann.push(resume(11, 21, exit_), resume(12, 22, absent))
+    assert (refused.source, read_rejected(refused).reason) == (11, RejectReason.DENIED)
+    assert list(denied(exit_.push())) == [(11, 21)]
+    inline = Peer(relay, "exits", 9, own_identity=inline_exit_id(relay.switch.epoch ^ 1))
+    assert read_rejected(ann.push(resume(13, 23, inline))[0]).reason == RejectReason.DENIED  # it died with its relay
+    relay.advance(5 * SECOND)
+    assert read_rejected(ann.push(resume(12, 22, absent))[0]).reason == RejectReason.DENIED
 
 
 def test_two_users_denied_resumes_leave_room_in_the_mailbox_of_an_exit() -> None:

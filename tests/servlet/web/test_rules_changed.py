@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from tests.servlet.rig import KEYS, TOKENS, Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.web.test_relay_link import Link, linked
@@ -31,6 +32,7 @@ from tunnel.wire import StatusCode
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.config import ListenAddress
 from tunnel_servlet.exit.dialer import Dialer
 from tunnel_servlet.web.running import RunningRelay
 
@@ -208,6 +210,34 @@ async def test_two_users_an_exit_that_may_be_none_any_more_ends_and_the_next_one
                 theirs = await opened(ann, port)
                 assert [dialer.connections for dialer in dialers] == [0, 1]
                 await hang_up(mine, theirs)
+
+
+@in_loop
+async def test_two_users_rules_that_changed_while_the_relay_was_away_end_a_connection_at_its_target_too() -> None:
+    echo = Echo()
+    with hold_port() as free:
+        address = ListenAddress("127.0.0.1", free)
+        url = f"http://{address}"
+        shown: dict[str, Any] = {"proxy": None, "linger": 0.1, "carrier": "poll"}
+        dialer = Dialer(GrantTable(ALLOWED).rules_of)
+        async with target(echo) as port, AsyncExitStack() as stack:
+            running = relay(settings(listen=(address,), grants=GrantTable(ALLOWED)))
+            await running.__aenter__()
+            for_exit = attach(url, token=TOKENS["exits"], exit_handler=dialer, **shown)
+            clients = [attach(url, token=TOKENS[user], **shown) for user in ("ann", "bob")]
+            for one in (for_exit, *clients):
+                await stack.enter_async_context(one)
+            mine, theirs = [await opened(client, port) for client in clients]
+            await running.close()
+            rules = GrantTable({**ALLOWED, "ann": Grant(connect=(parse_rule("127.0.0.1:1"),))})
+            async with relay(settings(listen=(address,), grants=rules)):
+                with pytest.raises(ResetError, match=f"no rule allows 127.0.0.1:{port}"):
+                    await mine[0].read()
+                await until_slowly(lambda: echo.open == 1)
+                await still_echoes(theirs)
+                await hang_up(mine, theirs)
+                dialer.abort()
+                await stack.aclose()
 
 
 # --- services
