@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tests.servlet.support import REPORTS, Peer, accepted, bind, connect, control, data, resume
+from tests.servlet.support import DATABASE, REPORTS, Peer, accepted, bind, connect, control, data, resume
 from tests.servlet.switch.test_review import ALL, Scene, denied
 from tunnel.wire import PacketType
 from tunnel_servlet.access.grants import Grant, GrantTable
@@ -36,7 +36,7 @@ def act(scene: Scene, random: Random, number: int) -> None:
     acceptor = random.choice((scene.exit, scene.rita))
     match random.randrange(7):
         case 0 | 1:
-            client.push(connect(initiator) if acceptor is scene.exit else connect(initiator, target=REPORTS))
+            client.push(connect(initiator, target=DATABASE if acceptor is scene.exit else REPORTS))
             if random.random() < 0.7:
                 acceptor.push()
                 acceptor.push(accepted(initiator, 5000 + number))
