@@ -38,6 +38,12 @@ def test_an_error_is_one_line(error: BaseException, code: int, line: str, capsys
     assert printed.count("\n") == (1 if line else 0)
 
 
+def test_the_words_of_other_machines_are_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    error = LookupError("the proxy says: \x1b]0;title\x07\x1b[2J\x9b2J \r ü")
+    assert exit_code_of("x", lambda: raising(error), (LookupError,)) == USAGE
+    assert capsys.readouterr().err == "x: the proxy says: ?]0;title??[2J?2J ? ü\n"
+
+
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code_of("x", lambda: len((tmp_path / "none").read_text())) == USAGE
     text = f"x: {tmp_path / 'none'} cannot be used: No such file or directory: check the path and its permissions\n"

@@ -27,6 +27,7 @@ __all__ = [
 _QUOTE_LETTERS = 300  # of an unexpected error, which may quote a page
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _WORD = re.compile(r"[\w-]+")
 _DUMB_TERMINALS = ("dumb", "unknown")
 
@@ -66,7 +67,11 @@ def queued_log(level: str, source_of: Callable[[str], str] = str) -> AbstractCon
 
 
 def tell(text: str) -> None:
-    """Write a line for people to standard error. Within `queued_log` it never waits for the reader."""
+    """Write a line for people to standard error. Within `queued_log` it never waits for the reader.
+
+    Control characters become question marks: other machines may have written a part of the text.
+    """
+    text = _CONTROL.sub("?", text)
     setup = sys.modules.get("tunnel.logs.setup")
     if setup is None:
         print(text, file=sys.stderr, flush=True)
