@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from ipaddress import ip_address
 
+import aiohttp
 import structlog
 from aiohttp import web
 
@@ -133,7 +134,7 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
         is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
         with _held(request, relay.config):
             await relay.host.turns.admitted(identity.user)
-            body = _content(request, await _read_body(request, relay.config))
+            body = _content(request, await _read_body(request, relay, identity.user))
             await relay.host.turns.admitted(identity.user)
         path = request.protocol if isinstance(request.protocol, RelayHandler) else None
         response = await relay.host.exchange(identity.user, body, is_exit=is_exit, path=path)
@@ -225,8 +226,21 @@ def _held(request: web.Request, config: RelayConfig) -> Iterator[None]:
         place.free(size)
 
 
-async def _read_body(request: web.Request, config: RelayConfig) -> bytes:
+async def _read_chunks(content: aiohttp.StreamReader, relay: Relay, user: str) -> bytes:
+    """Return the next bytes of a chunked body, in the user's turn: each byte may have come in a chunk of its own."""
+    turns = relay.host.turns
+    await turns.admitted(user)
+    part = await content.read(1)
+    began = turns.clock()
+    if part and not content.at_eof():
+        part += content.read_nowait(_CHUNKED_BYTES)
+    turns.spent_since(user, began)
+    return part
+
+
+async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
     """Return the whole body. Raise _Refusal if it is too large, damaged or late."""
+    config = relay.config
     limit = config.switch.body_bytes_max
     too_large = _Refusal(413, StatusCode.TOO_LARGE, f"the body is larger than {limit} bytes")
     if request.content_length is not None and request.content_length > limit:
@@ -237,9 +251,7 @@ async def _read_body(request: web.Request, config: RelayConfig) -> bytes:
     try:
         async with asyncio.timeout(config.limits.body_seconds):
             is_chunked = request.content_length is None
-            while part := await (content.read(_CHUNKED_BYTES) if is_chunked else content.readany()):
-                if is_chunked:
-                    await asyncio.sleep(0)  # each byte may have come in a chunk of its own
+            while part := await (_read_chunks(content, relay, user) if is_chunked else content.readany()):
                 parts.append(part)
                 size += len(part)
                 if size > limit:

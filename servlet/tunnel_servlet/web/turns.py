@@ -71,6 +71,7 @@ class Turns:
         self._queues: dict[str, _Queue] = {}
         self._in_turn: dict[str, int] = {}  # microseconds spent in this turn of the event loop
         self._is_closed = False
+        self.peak_us = 0  # the most that one user has spent in one turn; load tests reset it
 
     @property
     def inputs(self) -> int:
@@ -141,6 +142,7 @@ class Turns:
         if not self._in_turn:
             loop.call_soon(self._in_turn.clear)
         in_turn = self._in_turn[user] = self._in_turn.get(user, 0) + spent_us
+        self.peak_us = max(self.peak_us, in_turn)
         wait_us = self._shares.charge(user, spent_us, now_us())
         if self.is_stopped(user) or (not wait_us and in_turn <= self._shares.turn_us):
             return
