@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from loadtests.harness.ports import hold_port
-from loadtests.harness.processes import Process, relay_command, says_event
+from loadtests.harness.processes import Process, python_command, relay_command, says_event
 from tunnel_servlet.access.tokens import Key, make_token
 from tunnel_servlet.command.files import write_users
 
@@ -42,10 +42,12 @@ class RelayProcess:
     "attacker" may reach every port, too, and `nobody` has no rights.
     """
 
-    def __init__(self, *, inline_exit: bool = False) -> None:
+    def __init__(self, *, inline_exit: bool = False, module: str = "", event: str = "listening") -> None:
+        """`module` runs the relay instead of `tunnel-relay serve`; it is ready when its log has the event."""
         self.startup_s = 0.0  # from the latest start until the relay listened
         self.tokens: dict[str, str] = {}
         self._exit = "inline" if inline_exit else "none"
+        self._module, self._event = module, event
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -53,9 +55,10 @@ class RelayProcess:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="tunnel-")))
             self.port = stack.enter_context(hold_port())
             self._write(directory)
-            command = relay_command("serve", "-c", str(directory / "relay.toml"))
+            file = str(directory / "relay.toml")
+            command = python_command(self._module, "-c", file) if self._module else relay_command("serve", "-c", file)
             began = time.monotonic()
-            self.process = stack.enter_context(Process(command, ready=says_event("listening")))
+            self.process = stack.enter_context(Process(command, ready=says_event(self._event)))
             self.startup_s = time.monotonic() - began
             self._stack = stack.pop_all()
         return self

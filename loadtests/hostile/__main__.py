@@ -1,7 +1,8 @@
 """What a user notices of attackers at the same relay: `python -m loadtests.hostile`.
 
-A victim sends small messages through the relay to an echo server, first alone, then beside each attack. The report
-shows the round trips, and the memory of the relay. The exit code is 1 if an attack delays the victim for too long.
+A victim sends small messages through the relay to an echo server: alone, beside an honest neighbour that sends all it
+can or beside an attack, and afterwards. The report shows the round trips, and the relay's memory and processor time. The
+exit code is 1 if an attack delays the victim for too long, or if something is left of it.
 """
 
 import argparse
@@ -9,14 +10,14 @@ import asyncio
 import json
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 
 import tunnel
 from loadtests.harness.processes import NotReadyError, Process, python_command
 from loadtests.harness.relays import RelayProcess
-from loadtests.hostile.attacker import ATTACKS
+from loadtests.hostile.attacker import ATTACKS, NEIGHBOUR
+from loadtests.hostile.relay import Cost, ask_cost
 from tunnel.event_loops import new_event_loop
 
 __all__ = ["Figures", "main", "measure"]
@@ -24,56 +25,94 @@ __all__ = ["Figures", "main", "measure"]
 _PAUSE_S = 0.01
 _SETTLE_S = 0.5
 _LOST_S = 30.0
+_SETTLED_S = 10.0
 _MIB = 1 << 20
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """The victim beside one attack ("alone": none). `failure` says why its connection ended."""
+    """The victim before, beside and after one attack; an honest neighbour that sends all it can is one, too.
+
+    `failure` says why the victim's connection ended.
+    """
 
     attack: str
+    alone_p99_ms: float
     p50_ms: float
     p99_ms: float
     worst_ms: float
+    after_p99_ms: float
     pings: int
+    turn_ms: float  # of the relay: the most processor time of one user in one turn of its event loop
     rss_bytes: int
+    rss_after_bytes: int  # when the attacker has gone and malloc has returned what is free
+    waiting_after_bytes: int  # of unfinished bodies and batches, and of unread answers
     failure: str = ""
 
-    def is_good(self, limit_ms: float) -> bool:
-        """Whether the victim's connection lived and its round trips stayed within the limit."""
-        return not self.failure and self.p99_ms <= limit_ms
+    def is_good(self, limit_ms: float, turn_limit_ms: float) -> bool:
+        """Whether the victim's connection lived, its round trips and the relay's turns stayed within their limits, and
+        nothing of the attack was left."""
+        is_quick = self.p99_ms <= limit_ms and self.turn_ms <= turn_limit_ms
+        return not self.failure and is_quick and not self.waiting_after_bytes
 
 
 async def measure(attack: str, seconds: float) -> Figures:
-    """Measure the victim beside an attack, or alone if `attack` is empty."""
+    """Measure the victim before, beside and after an attack."""
     with (
         Process(python_command("loadtests.harness.echo"), ready=lambda line: line.startswith("echo")) as echo,
-        RelayProcess(inline_exit=True) as relay,
+        RelayProcess(inline_exit=True, module="loadtests.hostile.relay", event="costs") as relay,
     ):
         port = int(echo.ready_line.split()[1])
-        times: list[float] = []
-        failure = ""
+        control = int(json.loads(relay.process.ready_line)["control"])
+        before, times, after, failure = [0.0], [0.0], [0.0], ""
         async with tunnel.attach(relay.url, token=relay.tokens["client"], proxy=None, carrier="link") as victim:
             reader, writer = await victim.open_connection("127.0.0.1", port)
-            command = python_command("loadtests.hostile.attacker", attack, "--relay", relay.url)
+            command = python_command("loadtests.hostile.attacker", attack, "--relay", relay.url, "--echo", str(port))
             attacker = Process(
                 command,
                 ready=lambda line: line.startswith("attacking"),
                 environment={"TUNNEL_TOKEN": relay.tokens["attacker"]},
             )
-            if attack:
+            try:
+                before = await _pings(reader, writer, seconds)
                 await attacker.start().ready()
                 await asyncio.sleep(_SETTLE_S)
-            try:
+                await ask_cost(control)
                 times = await _pings(reader, writer, seconds)
+                during = await ask_cost(control)
+                attacker.kill()
+                left = await _settled(control)
+                after = await _pings(reader, writer, seconds)
             except (ConnectionError, TimeoutError, tunnel.TunnelError) as error:
                 failure = str(error) or type(error).__name__
-            rss_bytes = _rss_bytes(relay.process.pid)
-            if attack:
                 attacker.kill()
+                during = left = await ask_cost(control)
             writer.close()
-    times = sorted(times) or [seconds]
-    p50_s, p99_s = (times[int((len(times) - 1) * share)] for share in (0.5, 0.99))
-    return Figures(attack or "alone", p50_s * 1e3, p99_s * 1e3, times[-1] * 1e3, len(times), rss_bytes, failure)
+    return Figures(
+        attack,
+        _share(before, 0.99),
+        _share(times, 0.5),
+        _share(times, 0.99),
+        _share(times, 1),
+        _share(after, 0.99),
+        len(times),
+        during.turn_ms,
+        during.rss_bytes,
+        left.rss_trimmed_bytes,
+        left.waiting_bytes,
+        failure,
+    )
+
+
+async def _settled(control: int) -> Cost:
+    """Return the relay's cost when nothing waits any more, or after a while."""
+    ends = time.monotonic() + _SETTLED_S
+    while (cost := await ask_cost(control)).waiting_bytes and time.monotonic() < ends:
+        await asyncio.sleep(_SETTLE_S)
+    return cost
+
+
+def _share(times: list[float], share: float) -> float:
+    return sorted(times)[int((len(times) - 1) * share)] * 1e3
 
 
 async def _pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> list[float]:
@@ -87,11 +126,6 @@ async def _pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
         times.append(time.monotonic() - began)
         await asyncio.sleep(_PAUSE_S)
     return times
-
-
-def _rss_bytes(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -108,12 +142,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--limit-ms", type=float, default=250.0, metavar="MS", help="largest 99th percentile (default: 250)"
     )
+    parser.add_argument(
+        "--turn-ms", type=float, default=20.0, metavar="MS", help="longest turn of one user at the relay (default: 20)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     found: list[Figures] = []
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            for attack in ["", *(options.only or ATTACKS)]:
+            for attack in [NEIGHBOUR, *(options.only or ATTACKS)]:
                 found.append(runner.run(measure(attack, options.seconds)))
                 if not options.json:
                     print(_line(found[-1]), flush=True)
@@ -122,13 +159,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 3
     if options.json:
         print(json.dumps([msgspec.to_builtins(each) for each in found]))
-    return 0 if all(each.is_good(options.limit_ms) for each in found) else 1
+    return 0 if all(each.is_good(options.limit_ms, options.turn_ms) for each in found) else 1
 
 
 def _line(figures: Figures) -> str:
     return (
-        f"{figures.attack:18} p50 {figures.p50_ms:8.1f} ms   p99 {figures.p99_ms:8.1f} ms   "
-        f"worst {figures.worst_ms:8.1f} ms   relay {figures.rss_bytes / _MIB:6.0f} MiB   {figures.failure}"
+        f"{figures.attack:18} p99 alone {figures.alone_p99_ms:6.1f} ms   beside it p50 {figures.p50_ms:6.1f} "
+        f"p99 {figures.p99_ms:7.1f} worst {figures.worst_ms:7.1f} ms   after {figures.after_p99_ms:6.1f} ms   "
+        f"turn {figures.turn_ms:5.1f} ms   relay {figures.rss_bytes / _MIB:4.0f} MiB, then "
+        f"{figures.rss_after_bytes / _MIB:4.0f}   {figures.failure}"
     )
 
 

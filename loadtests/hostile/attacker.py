@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from itertools import count
 
+import tunnel
 from loadtests.hostile.raw import RawEndpoint, read_answer, shrink_window
 from tunnel.event_loops import new_event_loop
 from tunnel.wire import (
@@ -29,13 +30,14 @@ from tunnel.wire import (
     encode_packets,
 )
 
-__all__ = ["ATTACKS", "main"]
+__all__ = ["ATTACKS", "NEIGHBOUR", "main"]
 
 _LINKS = 8  # of two attachments
 _PACKETS = 16_000  # in one batch
 _STRANGERS = 2000
 _BODIES = 1000
 _PAUSE_S = 0.01
+_NEIGHBOUR_BYTES = 64 * 1024
 
 
 async def tiny_packets(new: Callable[[int], RawEndpoint]) -> None:
@@ -247,6 +249,28 @@ async def pipelines(new: Callable[[int], RawEndpoint]) -> None:
     await asyncio.gather(*(flood() for _ in range(8)))
 
 
+NEIGHBOUR = "honest-neighbour"
+
+
+async def neighbour(url: str, token: str, port: int) -> None:
+    """An honest user: streams that send all they can to an echo server."""
+
+    async def stream(endpoint: tunnel.Attachment) -> None:
+        reader, writer = await endpoint.open_connection("127.0.0.1", port)
+        reading = asyncio.ensure_future(_drain(reader))
+        while not reading.done():
+            writer.write(bytes(_NEIGHBOUR_BYTES))
+            await writer.drain()
+
+    async with tunnel.attach(url, token=token, proxy=None, carrier="link") as endpoint:
+        await asyncio.gather(*(stream(endpoint) for _ in range(4)))
+
+
+async def _drain(reader: asyncio.StreamReader) -> None:
+    while await reader.read(_NEIGHBOUR_BYTES):
+        pass
+
+
 ATTACKS: dict[str, Callable[[Callable[[int], RawEndpoint]], Awaitable[None]]] = {
     "tiny-packets": tiny_packets,
     "tiny-bodies": tiny_bodies,
@@ -267,13 +291,17 @@ ATTACKS: dict[str, Callable[[Callable[[int], RawEndpoint]], Awaitable[None]]] = 
 def main(arguments: list[str] | None = None) -> int:
     """Attack until the process is killed."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.hostile.attacker")
-    parser.add_argument("attack", choices=ATTACKS)
+    parser.add_argument("attack", choices=[NEIGHBOUR, *ATTACKS])
     parser.add_argument("--relay", required=True, metavar="URL")
+    parser.add_argument("--echo", type=int, default=0, metavar="PORT", help="of an echo server, for the neighbour")
     options = parser.parse_args(arguments)
     token = os.environ["TUNNEL_TOKEN"]
     print("attacking", flush=True)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_attack(options.attack, options.relay, token))
+        if options.attack == NEIGHBOUR:
+            runner.run(neighbour(options.relay, token, options.echo))
+        else:
+            runner.run(_attack(options.attack, options.relay, token))
     return 0
 
 

@@ -2,22 +2,33 @@
 
 import json
 
+import msgspec
 import pytest
 
 from loadtests.hostile.__main__ import Figures, main
-from loadtests.hostile.attacker import ATTACKS
+from loadtests.hostile.attacker import ATTACKS, NEIGHBOUR
+
+SHORT = ("tiny-bodies", "unfinished-bodies", "repeats")  # the others differ only in what they send
 
 
 @pytest.mark.timeout(300)
 def test_two_users_are_measured_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    only = [word for attack in ATTACKS for word in ("--only", attack)]
-    assert main([*only, "--seconds", "0.3", "--limit-ms", "20000", "--json"]) == 0
+    only = [word for attack in SHORT for word in ("--only", attack)]
+    assert main([*only, "--seconds", "0.3", "--limit-ms", "20000", "--turn-ms", "1000", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [each["attack"] for each in found] == ["alone", *ATTACKS]
-    assert all(each["pings"] and each["rss_bytes"] and not each["failure"] for each in found)
+    assert [each["attack"] for each in found] == [NEIGHBOUR, *SHORT]
+    assert all(each["pings"] and each["rss_bytes"] and each["turn_ms"] and not each["failure"] for each in found)
 
 
-def test_a_slow_or_lost_victim_is_a_failure() -> None:
-    assert Figures("alone", 1, 10, 20, 5, 1).is_good(10)
-    assert not Figures("alone", 1, 11, 20, 5, 1).is_good(10)
-    assert not Figures("alone", 1, 1, 1, 5, 1, "lost").is_good(10)
+def test_a_slow_or_lost_victim_a_long_turn_and_a_remnant_are_failures() -> None:
+    good = Figures("x", 1, 1, 10, 20, 1, 5, 20, 1, 1, 0)
+    assert good.is_good(10, 20)
+    assert not good.is_good(9, 20)
+    assert not good.is_good(10, 19)
+    assert not msgspec.structs.replace(good, waiting_after_bytes=1).is_good(10, 20)
+    assert not msgspec.structs.replace(good, failure="lost").is_good(10, 20)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_every_attack_says_what_it_does(attack: str) -> None:
+    assert ATTACKS[attack].__doc__

@@ -1,0 +1,95 @@
+"""A relay that tells what its users cost it: `python -m loadtests.hostile.relay -c FILE`.
+
+Each line that comes to the control port is answered with a line of JSON (`Cost`), measured since the line before.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from tunnel.command_line import configure_log
+from tunnel.event_loops import new_event_loop
+from tunnel.malloc import give_back_freed_memory
+from tunnel_servlet.command.files import load_config
+from tunnel_servlet.web.running import RunningRelay
+
+__all__ = ["Cost", "ask_cost", "main"]
+
+_log = structlog.get_logger("hostile")
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What the relay keeps for its users, and the most processor time of one user in one turn of its event loop."""
+
+    turn_ms: float
+    rss_bytes: int
+    rss_trimmed_bytes: int  # after malloc has returned what is free
+    users: int
+    connections: int
+    waiting_bytes: int
+    held_bytes: int
+
+
+async def ask_cost(port: int) -> Cost:
+    """Ask a relay at its control port."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"\n")
+        return msgspec.json.decode(await reader.readline(), type=Cost)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def _rss_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def _cost(running: RunningRelay) -> Cost:
+    host, connections = running.relay.host, running.connections
+    stats, rss_bytes = host.switch.stats(), _rss_bytes()
+    give_back_freed_memory()
+    peak_us, host.turns.peak_us = host.turns.peak_us, 0
+    return Cost(
+        turn_ms=peak_us / 1000,
+        rss_bytes=rss_bytes,
+        rss_trimmed_bytes=_rss_bytes(),
+        users=stats.users,
+        connections=connections.total,
+        waiting_bytes=connections.held_bytes,
+        held_bytes=stats.bytes_held,
+    )
+
+
+async def _run(file: str) -> None:
+    async with RunningRelay(load_config(file)) as running:
+
+        async def control(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while await reader.readline():
+                writer.write(msgspec.json.encode(_cost(running)) + b"\n")
+                await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(control, "127.0.0.1", 0) as server:
+            _log.info("costs", control=server.sockets[0].getsockname()[1])
+            await running.stopped.wait()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the relay until it is killed."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.hostile.relay", description=__doc__)
+    parser.add_argument("-c", "--config", required=True, metavar="FILE")
+    options = parser.parse_args(arguments)
+    configure_log("info")
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_run(options.config))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
