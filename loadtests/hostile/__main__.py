@@ -1,8 +1,8 @@
 """What a user notices of attackers at the same relay: `python -m loadtests.hostile`.
 
 A victim sends small messages through the relay to an echo server: alone, beside an honest neighbour that sends all it
-can or beside an attack, and afterwards. The report shows the round trips, and the relay's memory and processor time. The
-exit code is 1 if an attack delays the victim for too long, or if something is left of it.
+can or beside an attack, and afterwards. The report shows the round trips, and the relay's memory and processor time.
+The exit code is 1 if an attack delays the victim for too long, or if something is left of it.
 """
 
 import argparse
@@ -106,7 +106,7 @@ async def measure(attack: str, seconds: float) -> Figures:
 async def _settled(control: int) -> Cost:
     """Return the relay's cost when nothing waits any more, or after a while."""
     ends = time.monotonic() + _SETTLED_S
-    while (cost := await ask_cost(control)).waiting_bytes and time.monotonic() < ends:
+    while (cost := await ask_cost(control)).waiting_bytes and time.monotonic() < ends:  # noqa: ASYNC110 - a process
         await asyncio.sleep(_SETTLE_S)
     return cost
 
