@@ -23,7 +23,7 @@ _log = structlog.get_logger("hostile")
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Memory that the relay keeps for its users, and the most processor time of one user in one turn of its event loop."""
+    """Memory that the relay keeps for its users, and the most processor time of one user in one turn."""
 
     turn_ms: float
     rss_bytes: int

@@ -8,7 +8,7 @@ import pytest
 from loadtests.hostile.__main__ import Figures, main
 from loadtests.hostile.attacker import ATTACKS, NEIGHBOUR
 
-SHORT = ("tiny-bodies", "unfinished-bodies", "repeats")  # the others differ only in what they send
+SHORT = ("tiny-bodies", "unfinished-bodies")  # the others differ only in what they send
 
 
 @pytest.mark.timeout(300)
