@@ -124,6 +124,7 @@ async def test_a_stream_survives_links_that_are_killed_and_migrations_to_poll_an
     ):
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
+        assert client.stats().carrier.startswith("link")
         data = noise(MIB)
         for number in range(4):
             asking = asyncio.ensure_future(ask_much(reader, writer, data))
