@@ -300,14 +300,15 @@ class Attachment:
     def stats(self) -> AttachmentStats:
         """Return a snapshot of the attachment and its connections."""
         driver = self._ready()
-        connections = driver.endpoint.connections.items()
+        connections = {number: connection.snapshot() for number, connection in driver.endpoint.connections.items()}
+        connections |= {transport.connection_id: transport.stats() for transport in self._transports}
         return AttachmentStats(
             attached=self.is_attached,
             carrier=driver.carrier.description,
             trouble=self._trouble or ("" if self._attached.done() else driver.carrier.failure),
             batches_unreceipted=driver.unreceipted,
             packets_discarded=driver.endpoint.packets_discarded,
-            connections={number: connection.snapshot() for number, connection in connections},
+            connections=connections,
             targets={transport.connection_id: transport.target for transport in self._transports},
             encryption={transport.connection_id: transport.encryption for transport in self._transports},
         )

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias, cast
 
-from tunnel.core import Connection, ConnectionStats
-from tunnel.transport import Transport
+from tunnel.core import ConnectionStats
+from tunnel.transport import ByteStream, Transport
 from tunnel.wire import AbortReason
 
 __all__ = ["Ended", "Side", "SocketSide", "TunnelSide", "splice"]
@@ -198,7 +198,7 @@ class TunnelSide(Side):
 
     def stats(self) -> ConnectionStats:
         """Return the statistics of the connection, also after its end."""
-        connection: Connection = self._transport.get_extra_info("tunnel_connection")
+        connection: ByteStream = self._transport.get_extra_info("tunnel_connection")
         return connection.snapshot()
 
     def deny(self, text: str) -> None:

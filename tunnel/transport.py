@@ -13,6 +13,7 @@ from tunnel.asyncio_compat import SENDFILE_BY_COPYING, FlowControlled, fill, sen
 from tunnel.core import (
     Closed,
     Connected,
+    ConnectionStats,
     Event,
     Flushed,
     Lost,
@@ -45,6 +46,7 @@ class ByteStream(Protocol):
     def state(self) -> State: ...
     @property
     def unacknowledged_bytes(self) -> int: ...
+    def snapshot(self) -> ConnectionStats: ...
     def write(self, data: Buffer, now: int) -> int: ...
     def flush(self, waiting_bytes: int = 0) -> None: ...
     def read(self, size_max: int, now: int) -> Buffer: ...
@@ -106,6 +108,10 @@ class Transport(FlowControlled):
     def target(self) -> str:
         """The target, in a form for people."""
         return self._target
+
+    def stats(self) -> ConnectionStats:
+        """Return the counters of the connection; bytes are those of the application."""
+        return self._connection.snapshot()
 
     @property
     def encryption(self) -> str:

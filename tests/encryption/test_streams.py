@@ -390,8 +390,10 @@ async def test_flush_waits_for_everything_that_was_written() -> None:
         writer.write(noise(6 * MIB))
         assert writer.transport.get_write_buffer_size()
         await writer.flush()
-        assert client.stats().connections.popitem()[1].bytes_acknowledged > 6 * MIB
+        (stats,) = client.stats().connections.values()
+        assert (stats.bytes_written, stats.bytes_acknowledged) == (6 * MIB, 6 * MIB)  # of the application
         assert len(await heard) == 6 * MIB
+        assert [one.bytes_delivered for one in service.stats().connections.values()] == [6 * MIB]
         await end(writer)
 
 

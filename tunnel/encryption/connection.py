@@ -8,6 +8,8 @@ application wrote is shown before, and nothing that ours writes leaves.
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from tunnel.core import (
     Closed,
     Connected,
@@ -64,6 +66,7 @@ class EncryptedConnection:
         self._plain: Buffer = b""  # decrypted, not read
         self._pending: Buffer = b""  # encrypted; the connection has not taken it
         self._made_bytes = self._taken_bytes = 0  # of ciphertext: made, and read from the connection
+        self._written_bytes = self._read_bytes = 0  # of plaintext, by the application
         self._data_end = 0  # where in the ciphertext the last plaintext of the application ends
         self._write_refused = False
         self._finishing = self._closing = False  # as the application has asked
@@ -99,8 +102,16 @@ class EncryptedConnection:
         return self._connection.unacknowledged_bytes + len(self._pending)
 
     def snapshot(self) -> ConnectionStats:
-        """Return the counters of the connection, which are those of the ciphertext."""
-        return self._connection.snapshot()
+        """Return the counters of the connection, with bytes of the application where they are written, acknowledged or
+        delivered. While some are unacknowledged, the number of the others is an estimate: ciphertext is acknowledged.
+        """
+        stats = self._connection.snapshot()
+        acknowledged, written = stats.bytes_acknowledged, self._written_bytes
+        if acknowledged < self._data_end:
+            written = written * acknowledged // self._data_end
+        return replace(
+            stats, bytes_written=self._written_bytes, bytes_acknowledged=written, bytes_delivered=self._read_bytes
+        )
 
     def write(self, data: Buffer, now: int) -> int:
         """Encrypt and write bytes. Return the number taken; if it is less than all, wait for Writable."""
@@ -120,6 +131,7 @@ class EncryptedConnection:
                 break
             self._tls.write(chunk)
             taken += len(chunk)
+            self._written_bytes += len(chunk)
             self._collect()
             self._data_end = self._made_bytes
         self._push(now)
@@ -140,6 +152,7 @@ class EncryptedConnection:
             return b""
         self._pull(now)
         data, self._plain = self._plain[:size_max], self._plain[size_max:]
+        self._read_bytes += len(data)
         return data
 
     def finish(self, now: int) -> None:

@@ -41,7 +41,7 @@ class EncryptedTransport(Transport):
     ) -> None:
         judge = None if trust is None else trust.judge_key
         stream = EncryptedConnection(connection, tls, judge, target)
-        super().__init__(driver, stream, target, {**extra, "tunnel_connection": connection}, ended, connected)
+        super().__init__(driver, stream, target, extra, ended, connected)
         self._stream: EncryptedConnection | None = stream  # None: in clear
         self._clear = connection
         self._trust = trust
@@ -119,6 +119,7 @@ class EncryptedTransport(Transport):
         """Leave TLS out, because the acceptor does not encrypt; or end the connection, if it has to be encrypted."""
         self._connection = self._clear
         self._stream = None
+        self.set_extra_info("tunnel_connection", self._clear)
         error = trust.judge_clear()
         if error is None:
             super()._handle(event)
