@@ -1,10 +1,10 @@
 """The functions that create an attachment: over HTTP, or in memory to a relay in the same process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tunnel.attachment import ATTACH_TIMEOUT_S, LINGER_S, Attachment
 from tunnel.carriers.base import Carrier
@@ -78,16 +78,33 @@ def attach(
 
     Raise ValueError when an argument is wrong.
     """
-    from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
-
     urls = [url] if isinstance(url, str) else list(url)
     _require_known(carrier, links, urls)
     peer_keys = (peer_key,) if isinstance(peer_key, str) else tuple(peer_key)
     settings = _encryption(encryption, urls[0], peer_keys, known_peers, key)
-    dial = partial(Dialing, token=token, proxy=proxy, ca=ca, cert=cert, insecure_http=insecure_http)
-    dialing, *others = (dial(one, is_exit=exit_handler is not None) for one in urls)
     if await_login is not None:
         lanes = replace(lanes or LaneConfig(), await_login=await_login)
+    is_exit = exit_handler is not None
+    how = {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "insecure_http": insecure_http, "is_exit": is_exit}
+    return Attachment(
+        _maker(carrier, urls, how, name, lanes, links),
+        replace(_endpoint_config(user_timeout, exit_handler), asks_services=settings.asks_services),
+        name=name,
+        exit_handler=exit_handler,
+        attach_timeout=attach_timeout,
+        linger=linger,
+        trace=trace,
+        encryption=settings,
+    )
+
+
+def _maker(
+    carrier: str, urls: list[str], how: dict[str, Any], name: str, lanes: LaneConfig | None, links: int
+) -> Callable[[bytes, Random], Carrier]:
+    """Return a function that makes the carrier; `how` holds the settings of its connections."""
+    from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
+
+    dialing, *others = (Dialing(url, **how) for url in urls)
 
     def make(secret: bytes, random: Random) -> Carrier:
         from tunnel.carriers.link import LinkCarrier
@@ -99,16 +116,7 @@ def attach(
             dialing, secret, random, name=name, config=lanes, eager=carrier == "link", links=links, others=others
         )
 
-    return Attachment(
-        make,
-        replace(_endpoint_config(user_timeout, exit_handler), asks_services=settings.asks_services),
-        name=name,
-        exit_handler=exit_handler,
-        attach_timeout=attach_timeout,
-        linger=linger,
-        trace=trace,
-        encryption=settings,
-    )
+    return make
 
 
 def _encryption(
