@@ -11,9 +11,9 @@ from tests.analysis.plans import Query, executed, steps_of
 
 pytestmark = pytest.mark.timeout(1600)
 
-SCANS_MAX = 8
+SCANS_MAX = 13
 SHUFFLES_MAX = 40
-QUERIES_MAX = 30
+QUERIES_MAX = 18
 
 PLAN = """== Physical Plan ==
 * HashAggregate (7)
