@@ -70,3 +70,9 @@ def test_an_error_names_the_damaged_line(tmp_path: Path) -> None:
     assert next(reader) == records(1)[0]
     with pytest.raises(ValueError, match=r"trace\.jsonl:2: "):
         next(reader)
+
+
+def test_only_its_owner_reads_a_trace(tmp_path: Path) -> None:
+    """It names targets and users."""
+    JsonLinesWriter(tmp_path / "a.jsonl").close()
+    assert (tmp_path / "a.jsonl").stat().st_mode & 0o777 == 0o600

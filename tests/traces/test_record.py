@@ -6,7 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunnel.traces import TRACE_VERSION, TraceCause, TraceEvent, TraceFault, TraceReason, TraceRecord
+from tunnel.traces import (
+    TRACE_VERSION,
+    TraceCause,
+    TraceEvent,
+    TraceFault,
+    TraceLevel,
+    TraceReason,
+    TraceRecord,
+    level_of,
+)
 from tunnel.traces.jsonl import decode_record, encode_record
 from tunnel.traces.record import TraceSource
 
@@ -77,3 +86,14 @@ def test_a_source_can_set_every_field_and_others_keep_their_defaults() -> None:
         TraceRecord(time_us=5, node="node-1", event="event", **given),
         TraceRecord(time_us=6, node="node-1", event="event"),
     ]
+
+
+def test_a_sink_that_names_no_level_gets_everything() -> None:
+    class Quiet:
+        level = TraceLevel.CONNECTION
+
+        def __call__(self, record: TraceRecord) -> None: ...
+
+    assert level_of(print) is TraceLevel.PACKET
+    assert level_of(Quiet()) is TraceLevel.CONNECTION
+    assert level_of(None) is TraceLevel.OFF
