@@ -57,6 +57,7 @@ _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
 _ONE_ANSWER_BYTES = 512  # room for one answer to a question, whole: a packet in pieces would need further requests
 _NAME_BYTES = 200  # of the service names in questions
 _QUESTION_BYTES = HEADER_SIZE + 8 + _NAME_BYTES  # type, version, state and backlog of LISTEN_STATE, and the name
+_PACKETS_MAX = 1024  # in a body, where the relay does not announce its limit (PROTOCOL 4.13)
 _BIG_HEAD_BYTES = 100_000  # more than nginx, Apache, haproxy, lighttpd and Squid accept, but for all headers together
 
 
@@ -183,6 +184,16 @@ class Prober:
         padding = _padding(size - (_FORM_BYTES if self.is_multipart else 0))
         return await self._send(padding, lane, own.session if own else self._session, hold_s=hold_s)
 
+    @property
+    def _packets_max(self) -> int:
+        """Largest number of packets in a body (7.11)."""
+        return (self.attached.packets_max if self.attached is not None else 0) or _PACKETS_MAX
+
+    @property
+    def ask_bytes_max(self) -> int:
+        """Size of the largest body of questions."""
+        return EXCHANGE_BYTES + self._packets_max * _QUESTION_BYTES
+
     async def ask(self, size: int, *, lane: int = 0) -> Reply:
         """Send a body of about `size` bytes full of questions. The answers wait at the relay, which sends few of them.
 
@@ -191,7 +202,7 @@ class Prober:
         """
         self._numbers[lane] = self._numbers.get(lane, 0) + 1
         room = size - EXCHANGE_BYTES - (_FORM_BYTES if self.is_multipart else 0)
-        questions = [_question() for _ in range(max(1, room // _QUESTION_BYTES))]
+        questions = [_question() for _ in range(max(1, min(room // _QUESTION_BYTES, self._packets_max)))]
         payload = b"".join(encode_packets(questions))
         return await self._send(payload, lane, self._session, answer_bytes=_ONE_ANSWER_BYTES)
 

@@ -71,7 +71,7 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
     wanted = min(most, _FILLS * request_bytes)
     asked = failures = 0
     while asked < wanted and failures < TRIES:
-        size = min(request_bytes, wanted - asked + (4 << 10))
+        size = min(request_bytes, prober.ask_bytes_max, wanted - asked + (4 << 10))
         reply = await trials.once(prober.ask(size), is_test=True)
         if reply.kind == "answer":
             asked += size

@@ -26,6 +26,7 @@ class SwitchConfig:
     packet_bytes_max: int = 1 * MIB
     """The largest packet that the relay forwards, header included."""
     packets_per_body_max: int = 1024
+    packets_per_answer_max: int = 8192
     """Packets in one body or batch. The relay refuses larger bodies, and handles a larger batch of a link in parts."""
     lanes_max: int = 8
     """Lanes per attachment."""

@@ -143,7 +143,7 @@ class Mailbox:
         if self.general or self.notices or self.control_ring:
             streams_wait = bool(self.fresh or self.ring)
             share = 2 if streams_wait else 1
-            size = self._take_control(frames, limit_bytes // share, self._config.packets_per_body_max // share)
+            size = self._take_control(frames, limit_bytes // share, self._config.packets_per_answer_max // share)
         if self.fresh or self.ring:
             size = self._take_streams(frames, size, limit_bytes)
         if frames:
@@ -268,7 +268,7 @@ class Mailbox:
 
     def _take_streams(self, frames: list[Frame], size: int, limit_bytes: int) -> int:
         fresh, ring = self.fresh, self.ring
-        packets_max = self._config.packets_per_body_max
+        packets_max = self._config.packets_per_answer_max
         fresh_until = size + (limit_bytes - size) // 2
         while fresh or ring:
             turns = fresh if fresh and (not ring or size < fresh_until) else ring

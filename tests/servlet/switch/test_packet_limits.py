@@ -37,7 +37,7 @@ def test_4_13_a_large_body_of_few_packets_and_damaged_bytes_are_not_counted() ->
 
 
 def test_4_13_an_answer_holds_no_more_packets() -> None:
-    relay = Relay(packets_per_body_max=MOST)
+    relay = Relay(packets_per_answer_max=MOST)
     client, exit_ = bound(relay)
     bind(client, exit_, 12, 23)
     for start in (0, 200):
@@ -48,7 +48,7 @@ def test_4_13_an_answer_holds_no_more_packets() -> None:
 
 
 def test_4_13_control_packets_leave_half_of_an_answer_to_streams() -> None:
-    box = Box(bytes_max=8192 * KIB, packets_per_body_max=MOST)
+    box = Box(bytes_max=8192 * KIB, packets_per_answer_max=MOST)
     for number in range(300):
         put_control(box, box.queue(101 + number), control(PacketType.ACK, 1, 101 + number))
     busy = box.queue(1)
@@ -61,7 +61,7 @@ def test_4_13_control_packets_leave_half_of_an_answer_to_streams() -> None:
 
 
 def test_4_13_openings_and_notices_count_too() -> None:
-    box = Box(packets_per_body_max=MOST, general_packets_max=1000)
+    box = Box(packets_per_answer_max=MOST, general_packets_max=1000)
     for number in range(200):
         box.mailbox.notice(number, 1)
         box.mailbox.post(("rejected", number), frame_of(control(PacketType.REJECTED, number, 0)))
