@@ -134,9 +134,9 @@ async def test_a_limit_lasts_for_a_minute_and_then_for_twice_as_long() -> None:
     assert working is not None
     assert silent is not None
     for _ in range(4):
-        connections.answered(working, by_relay=True)
+        connections.answered(working, 0, by_relay=True)
     assert not connections.is_one_too_many(silent, 0)
-    connections.answered(working, by_relay=True)
+    connections.answered(working, 0, by_relay=True)
     assert connections.is_one_too_many(silent, 0)
     connections.give_back(silent)
     silent.has_answer = False
@@ -145,7 +145,7 @@ async def test_a_limit_lasts_for_a_minute_and_then_for_twice_as_long() -> None:
     third = connections.take(60)
     assert third is not None
     for _ in range(5):
-        connections.answered(working, by_relay=True)
+        connections.answered(working, 0, by_relay=True)
     assert connections.is_one_too_many(third, 60)
     assert connections.take(179.9) is None
     for used in (working, silent, third):
@@ -159,9 +159,9 @@ async def test_a_connection_that_has_brought_an_answer_is_not_one_too_many() -> 
     first, second = connections.take(0), connections.take(0)
     assert first is not None
     assert second is not None
-    connections.answered(second, by_relay=True)
+    connections.answered(second, 0, by_relay=True)
     for _ in range(10):
-        connections.answered(first, by_relay=True)
+        connections.answered(first, 0, by_relay=True)
     assert not connections.is_one_too_many(second, 0)
     connections.give_back(first)
     connections.give_back(second)
@@ -249,3 +249,20 @@ async def test_a_request_that_is_refused_there_too_is_reported() -> None:
         exchanger.send(request(3))
         assert await told.outcomes.get() == b"no"
         await exchanger.close()
+
+
+@in_loop
+async def test_refusals_while_the_relay_does_not_answer_say_nothing_about_connections() -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    working, other = connections.take(10), connections.take(10)
+    assert working is not None
+    assert other is not None
+    connections.answered(working, 10, by_relay=True)
+    assert not connections.may_be_one_too_many(other, 11.1)
+    third = connections.take(11.1)
+    assert third is not None
+    assert connections.may_be_one_too_many(other, 10.9)
+    assert connections.take(11) is None
+    for used in (working, other, third):
+        connections.give_back(used)
+    await connections.close()

@@ -24,6 +24,7 @@ _ANSWERS_MIN = 5  # answers on other connections during the silence of a new one
 _LIMIT_S_MIN = 60.0  # time for which a limit is kept; doubles up to the maximum
 _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
+_RECENT_S = 1.0  # after the relay's last answer, the time in which refusals may have this reason; else it may be away
 _DOUBT_S = 5.0  # after such a refusal, time for which no connection is opened
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
 PAUSE_S = 0.2  # after such a refusal, time in which the path notices that the connection was closed
@@ -72,6 +73,7 @@ class Connections:
         self._limited_until_s = 0.0
         self._refusals = 0  # in succession
         self._pause_until_s = 0.0
+        self._relay_answered_s = -_RECENT_S
 
     def take(self, now_s: float) -> Connection | None:
         """Return a connection that is free, or a new one; None if the path carries no more, at least now."""
@@ -110,10 +112,12 @@ class Connections:
 
     # learning
 
-    def answered(self, connection: Connection, *, by_relay: bool) -> None:
+    def answered(self, connection: Connection, now_s: float, *, by_relay: bool) -> None:
         """Record an answer."""
         connection.has_answer = True
         self._answers += 1
+        if by_relay:
+            self._relay_answered_s = now_s
         if by_relay and not connection.works:
             connection.works = True
             self._refusals = 0
@@ -125,7 +129,8 @@ class Connections:
         """
         others = sum(other.works for other in (*self._busy, *self._idle) if other is not connection)
         doubted = self._most is not None and now_s < self._limited_until_s
-        if not others or (connection.works and not doubted):
+        is_away = now_s - self._relay_answered_s > _RECENT_S
+        if not others or is_away or (connection.works and not doubted):
             return False
         self._refusals += not connection.works
         connection.is_retired = True

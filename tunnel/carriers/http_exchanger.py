@@ -129,7 +129,7 @@ class HttpExchanger:
         else:
             self._has_answer = True
             by_relay = body[:4] == MAGIC
-            self._connections.answered(connection, by_relay=by_relay)
+            self._connections.answered(connection, asyncio.get_running_loop().time(), by_relay=by_relay)
         if self._sent.pop(request.id, None) is None:
             return
         if not by_relay and (cut or status in _REFUSED) and self._move(sent):
