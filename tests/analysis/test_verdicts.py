@@ -46,13 +46,17 @@ def test_one_end_alone_proves_no_loss(found: Found) -> None:
     [
         ("413 above 8 KiB", "client_max_body_size"),
         ("503 at 15 %", "Status 503"),
-        ("429 at 25 %, Retry-After of 1 s", "Status 429"),
         ("10 % of requests lost", "Requests had no answer"),
         ("relay killed", "whether the relay ran"),
     ],
 )
 def test_the_verdict_ends_with_the_place_to_look_at(found: Found, name: str, words: str) -> None:
     assert words in verdict(found.diagnosed.cases[name])[0]
+
+
+def test_exchanges_that_failed_are_told_beside_any_cause(found: Found) -> None:
+    told = " ".join(verdict(found.diagnosed.cases["429 at 25 %, Retry-After of 1 s"]))
+    assert "429" in told
 
 
 def test_every_cause_has_a_family() -> None:

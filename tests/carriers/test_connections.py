@@ -169,7 +169,7 @@ async def test_a_connection_that_has_brought_an_answer_is_not_one_too_many() -> 
 
 
 class FewConnections:
-    """A server that answers on at most `most` connections, and refuses or cuts each further one."""
+    """A server that answers on at most `most` connections, and refuses each further one."""
 
     def __init__(self, most: int, refusal: bytes) -> None:
         self._most = most
@@ -209,7 +209,6 @@ REFUSALS = {
     "403": answer("403 Forbidden", b"no"),
     "429": answer("429 Too Many Requests", b"no"),
     "503": answer("503 Service Unavailable", b"no"),
-    "cut": b"",
 }
 
 

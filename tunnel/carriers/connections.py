@@ -74,6 +74,7 @@ class Connections:
         self._refusals = 0  # in succession
         self._pause_until_s = 0.0
         self._relay_answered_s = -_RECENT_S
+        self._doubted = False
 
     def take(self, now_s: float) -> Connection | None:
         """Return a connection that is free, or a new one; None if the path carries no more, at least now."""
@@ -122,25 +123,34 @@ class Connections:
             connection.works = True
             self._refusals = 0
 
+    def is_in_doubt(self, now_s: float) -> bool:
+        """Return whether the path may carry no more connections than those that work."""
+        return self._doubted and now_s < self._limited_until_s
+
     def may_be_one_too_many(self, connection: Connection, now_s: float) -> bool:
-        """Return whether a request was refused, or its connection cut, perhaps because too many connections are open.
+        """Return whether a request was refused, perhaps because too many connections are open.
 
         Then the connection is closed, and soon the request may use another one. For a few seconds no new one is opened.
         """
         others = sum(other.works for other in (*self._busy, *self._idle) if other is not connection)
-        doubted = self._most is not None and now_s < self._limited_until_s
         is_away = now_s - self._relay_answered_s > _RECENT_S
-        if not others or is_away or (connection.works and not doubted):
+        if not others or is_away or (connection.works and not self.is_in_doubt(now_s)):
             return False
         self._refusals += not connection.works
         connection.is_retired = True
-        self._most = others
+        self._most, self._doubted = others, True
         self._limited_until_s = max(self._limited_until_s, now_s + _DOUBT_S)
         self._pause_until_s = now_s + PAUSE_S
         return True
 
     def waited(self, now_s: float, *, by_relay: bool) -> None:
-        """Record the answer to such a request on a connection that worked. Only the relay's answer is evidence."""
+        """Record the answer to a request that `may_be_one_too_many` made wait for a connection that works.
+
+        If the relay answered, the refusals may be due to the number of connections. Any other answer ends the doubt.
+        """
+        if not self._doubted:
+            return
+        self._doubted = False
         if by_relay and self._refusals >= _REFUSALS:
             self._limit(now_s)
         else:

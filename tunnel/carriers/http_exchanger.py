@@ -113,7 +113,7 @@ class HttpExchanger:
     async def _exchange(self, sent: "_Sent") -> None:
         request, connection = sent.request, sent.connection
         body: Buffer
-        failure, final, cut, by_relay = "", False, False, False
+        failure, final, by_relay = "", False, False
         try:
             status, body, wait_us = await self._post(request, connection)
         except aiohttp.ClientHttpProxyError as error:
@@ -123,8 +123,7 @@ class HttpExchanger:
             status, body, wait_us = 0, b"", 0
             base = self._dialing.base
             failure, final = describe_failure(error, base, is_first=not self._has_answer), is_final(error, base)
-            cut = is_cut(error)
-            if cut:
+            if is_cut(error):
                 self._connections.died(connection, asyncio.get_running_loop().time())
         else:
             self._has_answer = True
@@ -132,7 +131,7 @@ class HttpExchanger:
             self._connections.answered(connection, asyncio.get_running_loop().time(), by_relay=by_relay)
         if self._sent.pop(request.id, None) is None:
             return
-        if not by_relay and (cut or status in _REFUSED) and self._move(sent):
+        if not by_relay and status in _REFUSED and self._move(sent):
             return
         if sent.moves:
             self._connections.waited(asyncio.get_running_loop().time(), by_relay=by_relay)
