@@ -82,7 +82,12 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", metavar="DIR", help="the directory that --trace wrote to, or a URI that Hadoop knows (hdfs://...)"
     )
-    parser.add_argument("--tables", metavar="DIR", help=f"where to keep the tables (default: DIR/{_WORK})")
+    parser.add_argument(
+        "--tables",
+        metavar="DIR",
+        help="where to keep the tables that a report builds from the traces, so that the next one reads only new files "
+        f"(default: DIR/{_WORK})",
+    )
     parser.add_argument(
         "--master", default="", metavar="URL", help="the Spark master (default: all cores of this machine)"
     )

@@ -59,11 +59,17 @@ class PeerTrust:
         """Return the error to end with because the acceptor does not encrypt; None: go on in clear."""
         if self._decide(Answer.CLEAR) is Opening.GO_ON_CLEAR:
             return None
-        known = f"{self._place} has a key for it ({', '.join(self._known)})"
+        if self._known:
+            place = "the setting peer_key (--peer-key)" if self._settings.peer_keys else self._place
+            why = (
+                f"{place} lists a key for it ({', '.join(self._known)}). Either its operator no longer runs it "
+                "with that key: ask the operator to run it with --key"
+            )
+        else:
+            why = "encryption is required. Either its operator runs it without a key: ask the operator to add --key"
         return PeerKeyError(
-            f"the connection to {self._who()} would not be encrypted, but "
-            f"{known if self._known else 'encryption is required'}: its operator must give it a key, unless something "
-            "on the way has removed the offer to encrypt"
+            f"the connection to {self._who()} would not be encrypted, but {why}; or something on the way has removed "
+            "the offer to encrypt"
         )
 
     def judge_key(self, key: str) -> TunnelError | None:

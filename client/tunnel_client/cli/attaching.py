@@ -26,9 +26,8 @@ def add_wait_option(parser: argparse.ArgumentParser, default_s: float) -> None:
         nargs="?",
         const=math.inf,
         metavar="S",
-        help=f"at the start, keep trying to reach the relay for S seconds, or for ever if S is left out (default: "
-        f"{default_s:g}). With --wait, also wait while a login page answers in place of the relay; without, such a "
-        "page is an error at once",
+        help="at the start, keep trying to reach the relay for S seconds, also while a login page answers in place of "
+        f"the relay; --wait without S: for ever; without --wait: {default_s:g} s, and such a page is an error at once",
     )
     parser.set_defaults(wait_default=default_s)
 

@@ -19,8 +19,8 @@ _USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the mi
 LEVELS = ("off", "connection", "packet")  # as in tunnel.tracing, which takes long to import
 
 
-def add_relay_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command with a relay has."""
+def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False) -> None:
+    """Add the options that every command with a relay has. `accepts`: the command only accepts connections."""
     group = parser.add_argument_group(
         "relay", "An option takes precedence over the environment, and both over what `tunnel login` stored."
     )
@@ -56,22 +56,10 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
         help="poll: separate HTTP requests only; auto: also an upgraded HTTP connection (link) where the path allows "
         "it; link: like auto, but try the link first and more often (default: TUNNEL_CARRIER, or auto)",
     )
-    group.add_argument(
-        "--encryption",
-        choices=ENCRYPTION,
-        default="",
-        help="auto: encrypt from end to end where the exit or the service can, and always where its key is known; "
-        "require: use nothing else; off: never (default: TUNNEL_ENCRYPTION, or auto)",
-    )
-    group.add_argument(
-        "--peer-key",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="the key that the exit or the service must have, as its operator's `tunnel-relay exit --show-key` or "
-        "`tunnel expose` prints it; implies --encryption require; repeatable (default: TUNNEL_PEER_KEY, or the keys of "
-        "`tunnel peers`)",
-    )
+    if accepts:
+        _add_acceptor_encryption(group)
+    else:
+        _add_initiator_encryption(group)
     group.add_argument(
         "--user-timeout",
         type=_user_timeout,
@@ -87,6 +75,36 @@ def add_relay_options(parser: argparse.ArgumentParser) -> None:
         default=1024,
         metavar="MIB",
         help="size of all trace files in DIR, at which the oldest are removed (default: 1024)",
+    )
+
+
+def _add_acceptor_encryption(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--encryption",
+        choices=ENCRYPTION,
+        default="",
+        help="auto: encrypt for clients that offer it; require: refuse the others (needs --key); off: never encrypt "
+        "(default: TUNNEL_ENCRYPTION, or auto)",
+    )
+    group.set_defaults(peer_key=[])
+
+
+def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--encryption",
+        choices=ENCRYPTION,
+        default="",
+        help="auto: encrypt from end to end if the exit or service can, and refuse a clear connection if its key is "
+        "known; require: refuse every clear connection; off: never encrypt (default: TUNNEL_ENCRYPTION, or auto)",
+    )
+    group.add_argument(
+        "--peer-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="the key that the exit or the service must have, as its operator's `tunnel-relay exit --show-key` or "
+        "`tunnel expose` prints it; implies --encryption require; repeatable (default: TUNNEL_PEER_KEY, or the keys of "
+        "`tunnel peers`)",
     )
 
 

@@ -95,7 +95,8 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         "--exit",
         choices=("inline", "none"),
         default="",
-        help="inline: this process dials targets, too; none: only attached exits do (see tunnel-relay exit)",
+        help="inline: this process dials targets, too; none: only attached exits do, see tunnel-relay exit "
+        "(default: as configured, else inline)",
     )
     parser.add_argument(
         "--admin",
@@ -112,7 +113,7 @@ def _add_open(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="accept clients without a token, as a user called open; only if the relay listens on loopback alone. They "
         "may do what --allow, and [everyone] in the configuration file, allow. Without a configuration file they may "
-        "use every service, and without --allow, too, every target",
+        "use every service. With neither a configuration file nor --allow, they may also reach every target",
     )
 
 
@@ -157,7 +158,8 @@ def _add_exit(commands: CommandAdder) -> None:
         "--encryption",
         choices=("off", "auto", "require"),
         default="auto",
-        help="auto: encrypt for clients that offer it; require: refuse the others (default: auto)",
+        help="auto: encrypt for clients that offer it; require: refuse the others (needs --key); off: never encrypt "
+        "(default: auto)",
     )
     parser.add_argument(
         "--name",

@@ -55,7 +55,7 @@ def add(commands: CommandAdder) -> None:
         help="encrypt connections from end to end, with the key in this file, which is made if it does not exist",
     )
     add_serving_options(parser)
-    add_relay_options(parser)
+    add_relay_options(parser, accepts=True)
     parser.set_defaults(run=run, serves=True)
 
 

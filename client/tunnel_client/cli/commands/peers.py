@@ -19,7 +19,9 @@ def add(commands: CommandAdder) -> None:
         "peers", "list, trust and forget the keys of exits and services", f"tunnel peers trust exit {_KEY}"
     )
     actions = CommandAdder(outer)
-    listing = actions.add("list", "list the known keys: relay, exit or service, keys", "tunnel peers list")
+    listing = actions.add(
+        "list", "list the known keys, each with its relay and its exit or service", "tunnel peers list"
+    )
     listing.set_defaults(run=_list)
     trust = actions.add(
         "trust", "add a key, next to those that are known already", f"tunnel peers trust service:reports {_KEY}"
