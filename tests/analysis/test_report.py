@@ -67,7 +67,7 @@ def test_the_verdict_names_the_first_cause(found: Found) -> None:
     assert FAMILIES[blames(found.truth)[0].family].title in sentences[0]
     text = " ".join(sentences)
     assert "in bursts" in text
-    assert "Every packet arrived in the end" in text
+    assert "Every lost packet arrived by another attempt" in text
     assert "needless" in text
 
 

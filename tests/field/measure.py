@@ -82,7 +82,7 @@ class Run:
         result.used = after if before == after else f"{before}, then {after}"
 
     def _has_given_up(self) -> bool:
-        """Whether the client has ended: then that is all there is to say."""
+        """Return whether the client has ended. If so, replace all that was recorded as broken by that."""
         try:
             self._stage.check_forward()
         except StageError as error:
@@ -107,12 +107,14 @@ class Run:
         rates = [rate for rate in (self.result.up_bps, self.result.down_bps) if rate is not None]
         if not rates or "attach" in self.result.broken:
             return
+        # Bytes move both ways at once and share the path, so each way carries half.
         size = int(min(max(min(rates) * _KILL_LOAD_S / 2, _KILL_BYTES[0]), _KILL_BYTES[1], self._size))
         async with self._part("kill"):
             self.result.kill_s = await pour(self._stage.port, size, self._stage.replace_relay, _KILL_S)
 
     async def examine(self) -> None:
         """Let the doctor judge the path, without the client."""
+        # A program that did not start leaves nothing to examine.
         if not self._is_examined or ("attach" in self.result.broken and self.result.code is None):
             return
         await self._stage.stop_forward()
@@ -138,7 +140,7 @@ def read_report(code: int, output: str) -> Doctor:
 
 
 async def measure_bare(port: int, mib: int) -> Bare:
-    """The same transfers at a port of a bare forwarder."""
+    """Measure the transfers of `Run.transfer` through a plain TCP forwarder, without the tunnel, for comparison."""
     up = await upload(port, mib * MIB, _KILL_S)
     down = await download(port, mib * MIB, _KILL_S)
     async with Echoes(port) as echoes:

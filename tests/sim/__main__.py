@@ -60,7 +60,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
     )
     parser.add_argument("--coverage", action="store_true", help="print fault kinds x connection states")
-    parser.add_argument("--goodput", action="store_true", help="measure the throughput that loss leaves, instead")
+    parser.add_argument(
+        "--goodput", action="store_true", help="instead of the checks, measure how much throughput remains under loss"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return parser.parse_args(arguments)
 

@@ -23,8 +23,11 @@ LIMITS = (
     "carrier_full",
 )
 
-TRICKLE_BYTES = 1024  # PROTOCOL 4.11: no smaller piece leaves while others are in flight
-EDGE_BYTES = 256 * 1024  # a relay that holds so much for a route has room; what takes it from there is slower
+# As in core/send/window.py (RFC 9293, 3.8.6.2.1): new bytes are not cut to less than this while packets are in flight.
+TRICKLE_BYTES = 1024
+# If at least this much is in flight when the edge is reached, the relay's room is not what limits: the receiver's side
+# takes the bytes too slowly.
+EDGE_BYTES = 256 * 1024
 MAIN_SHARE = 10  # a stream that carries less than the tenth part of the largest one may be idle
 
 
@@ -53,7 +56,8 @@ def is_unread() -> Column:
 def limit_before() -> Column:
     """Return the limit of the time before a step: the first that applies.
 
-    An idle time counts if the application then wrote something, and not before it ended the stream.
+    An idle time counts only if the application wrote something at its end. The idle time before the end of the stream
+    does not count.
     """
     waits = F.col("backlog_bytes_before") > 0
     in_flight = F.col("in_flight_bytes_before") > 0

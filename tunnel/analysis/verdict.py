@@ -10,7 +10,7 @@ from tunnel.analysis.words import CAUSES, count, duration, percent, size
 __all__ = ["unknowns", "verdict"]
 
 _SHARE_OF_NOTE = 0.05  # of the senders' time
-_RATE_OF_NOTE = 0.001
+_RATE_OF_NOTE = 0.001  # of the transmissions; fewer repeats are not reported
 _NO_PACKETS = "The trace has no packets: record with --trace-level packet, or for longer."
 _ADVICE = {
     0: "Requests had no answer: look at whether the relay ran, and at what drops requests or answers on the way to it; "
@@ -70,7 +70,7 @@ def _advice(of: Analysis, family: str) -> str:
 
 
 def _failures(of: Analysis, *, is_main: bool) -> list[str]:
-    """Return what failed on the HTTP path, even if it cost no time that counts."""
+    """Return the failures on the HTTP path, if they are the main cause of lost time or may have limited goodput."""
     trouble = trouble_of(of)
     if not trouble.failed and not trouble.absences:
         return []
@@ -92,7 +92,7 @@ def _failures(of: Analysis, *, is_main: bool) -> list[str]:
 
 
 def unknowns(totals: dict[str, Any]) -> list[str]:
-    """Return sentences about that of which the trace does not tell whether it arrived."""
+    """Return sentences that say for which packets the trace cannot tell whether they arrived."""
     both, streams = totals["both_ends"], totals["streams"]
     sentences = []
     if not both:
@@ -123,6 +123,7 @@ def _loss(of: Analysis) -> list[str]:
     rate = totals["lost"] / totals["judged"]
     text = f"{count(totals['lost'])} of {count(totals['judged'])} transmissions were lost ({percent(rate, 2)})"
     if fit.get("mean_burst"):
+        # Independent losses have a burst ratio of 1; below 1.5 the difference may be chance.
         kind = "in bursts" if fit["burst_ratio"] and fit["burst_ratio"] > 1.5 else "one by one"
         text += f", {kind}: {fit['mean_burst']:.2g} packets at a time on average"
     if of.loss_stages:
@@ -131,9 +132,9 @@ def _loss(of: Analysis) -> list[str]:
     if never:
         text += f". Packets that never arrived, not even by a later attempt: {count(never)}."
     elif unknown or totals["open_packets"]:
-        text += ". No packet is known that did not arrive in the end, by another attempt."
+        text += ". As far as the trace shows, every lost packet arrived by another attempt."
     else:
-        text += ". Every packet arrived in the end, by another attempt."
+        text += ". Every lost packet arrived by another attempt."
     return [text, *unknown]
 
 

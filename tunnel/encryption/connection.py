@@ -2,8 +2,8 @@
 
 The owner passes each event of the connection to `translate` and acts on the events that come back. After every call of
 `read`, `close` or `abort`, `released` may return more events. `Connected` means here that the stream is encrypted with
-a key that was accepted, and at the acceptor also that it is bound to the CONNECT that opened it: nothing that the other
-application wrote is shown before, and nothing that ours writes leaves.
+a key that was accepted, and at the acceptor also that it is bound to the CONNECT that opened it. Before that, nothing
+that the other application wrote is shown, and nothing that our application writes is sent.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ _ENDED = (State.PEER_CLOSED, State.DRAIN, State.CLOSED)
 _TRUNCATED = "the encrypted stream was cut before its end"
 
 JudgeKey = Callable[[str], TunnelError | None]
-"""Returns the error with which a stream ends whose acceptor has this key, or None if the key is accepted."""
+"""Takes the key of the acceptor. Returns None if it is accepted, else the error with which the stream ends."""
 
 
 class EncryptedConnection:
@@ -81,7 +81,7 @@ class EncryptedConnection:
 
     @property
     def is_verified(self) -> bool:
-        """Whether all has come that the peer sends before its plaintext: it has the CONNECT that we have."""
+        """Whether the peer's binding or verdict has come, which shows that the peer has the same CONNECT as we have."""
         return self.is_ready and not self._awaited
 
     def give_up(self, text: str, now: int) -> None:
@@ -102,8 +102,10 @@ class EncryptedConnection:
         return self._connection.unacknowledged_bytes + len(self._pending)
 
     def snapshot(self) -> ConnectionStats:
-        """Return the counters of the connection, with bytes of the application where they are written, acknowledged or
-        delivered. While some are unacknowledged, the number of the others is an estimate: ciphertext is acknowledged.
+        """Return the counters of the connection.
+
+        `bytes_written`, `bytes_acknowledged` and `bytes_delivered` count the application's plaintext. While bytes are
+        unacknowledged, `bytes_acknowledged` is an estimate, because the peer acknowledges ciphertext.
         """
         stats = self._connection.snapshot()
         acknowledged, written = stats.bytes_acknowledged, self._written_bytes
@@ -352,8 +354,8 @@ class EncryptedConnection:
         self._plain = self._pending = b""
         self._held.clear()
         if self._connection.state is State.DRAIN:
-            # Everything was received, so that only the peer needs to learn that it is not what was written. If the
-            # peer's CLOSE has just been read, it is not acknowledged yet.
+            # Everything was received, so only the peer must learn, by ABORT, that this is not what was written. If the
+            # peer's CLOSE has only just been read, the ABORT is still in time, since no ACK of this CLOSE has left yet.
             self._connection.fail(LostReason.INTEGRITY, tell, now, text)
         else:
             self._connection.abort(now, tell, text)

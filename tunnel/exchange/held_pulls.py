@@ -1,7 +1,7 @@
 """The number of pulls that may be held at once. It is learned, since a held pull may take a push's turn.
 
-Some paths carry only a few requests at once, and the others wait until one ends. If held pulls take all places, a push
-waits until a hold ends. That is the evidence: exchanges that are answered only just after a hold has ended.
+Some paths carry only a few requests at once; further requests wait until one of these ends. If held pulls take all
+places, a push waits until a hold ends. The sign of this: exchanges are answered only just after a hold has ended.
 """
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
@@ -10,7 +10,8 @@ __all__ = ["HeldPulls"]
 
 _MOST = 2
 _BLOCKED_US = 100 * MILLISECOND_US  # an exchange that exceeds the round trip by less was not kept waiting
-_AFTER_US = 20 * MILLISECOND_US  # so soon after a hold, and up to two round trips later, an exchange was waiting for it
+# An exchange that is answered within this time plus two round trips after the end of a hold was waiting for that hold.
+_AFTER_US = 20 * MILLISECOND_US
 _BLOCKED_MAX = 2  # exchanges in succession that waited for a hold
 _AGAIN_US_MIN = 60 * SECOND_US  # wait before more pulls are held again; doubles up to the maximum
 _AGAIN_US_MAX = 600 * SECOND_US

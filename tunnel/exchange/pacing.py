@@ -15,7 +15,8 @@ _REFUSED_US_MAX = 600 * SECOND_US
 _REFUSED_BYTES_MIN = (
     4 * KIB
 )  # 7.16: refusals can lower the limit as far as this; slowness only to the configured minimum
-_TRIAL_DELAY_US = 2 * SECOND_US  # between the two bounds for this long, a larger body is tried
+# When the extra time has been between _GROW_EXTRA_US and _SHRINK_EXTRA_US for this long, a larger body is tried.
+_TRIAL_DELAY_US = 2 * SECOND_US
 _TRIAL_ANSWERS = 3  # number of full bodies whose mean time is compared
 _TRIAL_US_MIN = 30 * SECOND_US  # wait after a trial that failed; doubles up to _REFUSED_US_MAX
 _IDLE_US = 5 * SECOND_US  # a lane that was unused for this long is given back
@@ -50,7 +51,10 @@ class _Cost:
         self.queue_us = min(self.queue_us, extra_us)  # no turn takes longer than the whole exchange
 
     def change(self, size_bytes: int, extra_us: int, now: int) -> None:
-        """Begin another size. So far it was `size_bytes`, which at last took `extra_us`."""
+        """Begin another size.
+
+        The size so far was `size_bytes`; its latest body took `extra_us` longer than the round trip.
+        """
         self._before = (size_bytes, self._sum_us // self.count if self.count else max(0, extra_us))
         self._from_us = now + max(0, extra_us)
         self.count = self._sum_us = 0
@@ -184,10 +188,10 @@ class LaneCount:
         self._failed_us = now
 
     def pressed(self, sent_us: int, extra_us: int, round_trip_us: int, now: int) -> bool:
-        """Add a lane if the bytes in flight do not fill the round trip and nothing fails. Return whether one was added.
+        """Add a lane if exchanges take hardly longer than the round trip and nothing fails: the path has room for more.
 
-        Call it after a full body that may not grow, which was sent at `sent_us` and took `extra_us` longer than the
-        round trip.
+        Return whether one was added. Call this method after a full body that may not grow, which was sent at `sent_us`
+        and took `extra_us` longer than the round trip.
         """
         if not self._adapt or self.count >= self.most or sent_us < max(self._changed_us, self._failed_us + 1):
             return False
@@ -198,7 +202,7 @@ class LaneCount:
         return True
 
     def add(self) -> bool:
-        """Add a lane for a probe, if there may be more. Return whether one was added."""
+        """Add a lane for the pull that finds out whether small bodies pass (7.16). Return whether one was added."""
         if self.count >= self.most:
             return False
         self.count += 1

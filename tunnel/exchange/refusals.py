@@ -58,9 +58,9 @@ class Refusals:
         return outcome.verdict
 
     def _try_other_form(self, flight: Flight, outcome: Outcome) -> None:
-        """Choose the other format for the next attempt, if an intermediary may have refused that of this one (7.19).
+        """Choose the other format for the next attempt, if this one may have been refused for its format (7.19).
 
-        After the first attach its content is the more likely reason, so that a masked body is tried before.
+        After the first attach, the content of the body is the more likely reason, so a masked body is tried first.
         """
         flight.foreign += outcome.verdict is Verdict.FOREIGN
         attached = self._registration.was_attached
@@ -85,7 +85,10 @@ class Refusals:
         )
 
     def wants_probe(self, flight: Flight, lanes: LaneSet) -> bool:
-        """Return whether to find out by a pull if small bodies pass, since this push fails and nothing else does."""
+        """Return whether to send a pull to find out if small bodies pass.
+
+        This is so if this push keeps failing, no smaller body has passed since, and no pull in flight will show it.
+        """
         if flight.pull or flight.unexplained < _LOWER_FAILURES or flight.smaller_passed:
             return False
         return not any(other.pull and (other.failures or not other.hold_us) for other in lanes.flights())

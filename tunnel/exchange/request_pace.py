@@ -13,8 +13,12 @@ __all__ = ["RequestPace"]
 _GAP_US_MIN = 5 * MILLISECOND_US  # 200 requests per second; few paths limit that, and few tunnels send that many
 _GAP_US_MAX = 10 * SECOND_US
 _BLOCK = 10  # number of requests that are judged together
-_NEAR_BLOCKS_MAX = 4  # blocks in succession of which less than half was refused, whatever the gap: no limit of a rate
-_AWAY_US = 1_500 * MILLISECOND_US  # without an answer for this long the relay may have been away, which says nothing
+# After more than this many successive blocks, each refused by less than half although the gap was changed, the refusals
+# are not due to the rate.
+_NEAR_BLOCKS_MAX = 4
+# If no request was answered for this long, the relay may have been away; refusals from that time say nothing about the
+# rate.
+_AWAY_US = 1_500 * MILLISECOND_US
 _SETTLE_US = SECOND_US  # the least time for which a gap is used; a limit that allows bursts refuses late
 _LONG_US_MIN = 30 * SECOND_US  # time for which a result is relied on; doubles each time, up to the maximum
 _LONG_US_MAX = 600 * SECOND_US

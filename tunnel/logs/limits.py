@@ -83,8 +83,8 @@ class LineLimits:
         """
         if source.kind is not SourceKind.ADDRESS:
             return self._take(kind, source, level, now)
-        # The address comes first: otherwise one stranger would use up the lines of all. The address of a line that does
-        # not pass as one of the strangers is not remembered, so that strangers do not fill the table, either.
+        # The address comes first: otherwise one stranger would use up the lines of all. If the limit of all strangers
+        # together stops a line, its address is not remembered. So strangers cannot fill the table, either.
         if (kind, source) in self._intervals:
             return self._take(kind, source, level, now)
         return self._take(kind, _STRANGERS, level, now) and self._take(kind, source, level, now)

@@ -13,8 +13,10 @@ from tunnel.traces.salvage import SUFFIX
 
 __all__ = ["FOLDER_BYTES_MAX", "TraceFolder", "create_private"]
 
-FOLDER_BYTES_MAX = 1 << 30  # about 10 GB of JSON lines
-_OURS = re.compile(r"_?.+-\d+-[0-9a-f]{8}-\d{5,}" + re.escape(SUFFIX))  # no other file is ever removed
+FOLDER_BYTES_MAX = 1 << 30  # compressed; about 10 GB as plain JSON lines
+# The names of trace files; no other file is ever removed. A name that begins with _ is a file that is still being
+# written.
+_OURS = re.compile(r"_?.+-\d+-[0-9a-f]{8}-\d{5,}" + re.escape(SUFFIX))
 _MIB = 1 << 20
 
 

@@ -79,7 +79,7 @@ async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, 
 
 
 async def _examine_https(report: Report, settings: RelaySettings, dialing: Dialing) -> None:
-    """Find out whether the relay also answers at https://, where a proxy on a path with faults cannot touch anything.
+    """Find out whether the relay also answers at https://, where no hop can read or alter what passes.
 
     The token is not sent: that address may belong to another server.
     """

@@ -1,4 +1,4 @@
-"""The limits of each source address: connections before a valid token came, and the bytes that wait on them."""
+"""The limits of each source address: connections before a valid token came, and the bytes held in memory for them."""
 
 from ipaddress import IPv6Address, ip_address
 
@@ -21,11 +21,12 @@ def source_of(address: str) -> str:
 
 
 class Connections:
-    """Counts open connections, and the bytes that wait on them. The payer of a connection is its source address until a
-    valid token has come, and then the user of the token.
+    """Counts open connections, and the bytes of requests and answers that the relay holds in memory for them.
 
-    Connections of strangers take at most half of all, and one source takes at most half of those. Each payer may hold
-    at most as many bytes as are then still free: one payer alone half of `bytes_max`, each of two a third.
+    The payer of a connection is its source address until a valid token has come, and then the user of the token.
+
+    Connections of strangers take at most half of all, and one source takes at most half of those. No payer may
+    hold more bytes than remain free. So one payer alone can hold half of `bytes_max`, and each of two a third.
     """
 
     def __init__(self, total_max: int, per_source_max: int, per_user_max: int, bytes_max: int) -> None:

@@ -9,8 +9,9 @@ __all__ = ["NameOwners"]
 class NameOwners:
     """The owners of names. A name belongs to the user whose endpoint was the first to listen under it.
 
-    It stays theirs for a while after their last endpoint under it has gone, so that a service that is started again
-    finds its name free. Of such names, each user has a limited number, the newest.
+    The name stays with this user for a while after the user's last endpoint under it has gone, so that a service that
+    is started again finds its name free. Each user keeps only a limited number of names under which nothing listens;
+    beyond it, the one left longest ago is freed.
     """
 
     def __init__(self, keep_us: int, kept_max: int) -> None:

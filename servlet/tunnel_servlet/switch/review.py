@@ -33,7 +33,7 @@ class Ended(msgspec.Struct):
 
 
 class Review:
-    """Checks all attachments, routes and listeners by the functions that decide when they begin.
+    """Checks all attachments, routes and listeners with the same functions that decided whether they might begin.
 
     Those that are still allowed are not touched.
     """

@@ -11,7 +11,9 @@ from tunnel_servlet.access.processor import ProcessorShares
 
 __all__ = ["REQUEST_US", "STRANGERS", "Turns", "UserInput"]
 
-REQUEST_US = 300  # processor time for the HTTP of one request, measured with aiohttp; its packets are measured
+# Processor time for the HTTP part of one request, a fixed value found in a benchmark of aiohttp. The time for its
+# packets is measured each time.
+REQUEST_US = 300
 STRANGERS = "@strangers"  # pays for connections on which no valid token came yet; no user is called so
 _RESUMED = 8  # requests and inputs of one user that go on in one turn of the event loop
 
@@ -104,7 +106,7 @@ class Turns:
         return queue is not None and queue.is_stopped
 
     async def admitted(self, user: str, cost_us: int = 0) -> None:
-        """Return when the user's input may be handled, and charge what that costs besides the time that is measured.
+        """Wait until the user's input may be handled. Then charge `cost_us`, the part of its cost that is not measured.
 
         The caller handles the input without another await.
         """
