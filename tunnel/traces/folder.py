@@ -84,7 +84,7 @@ class TraceFolder:
             if self._held_bytes + count <= self.bytes_max:
                 return
             self._say_once()
-            if not found.name.startswith("_"):
+            if not found.name.startswith("_"):  # else it is still being written
                 (self.path / found.name).unlink(missing_ok=True)
                 self.removed_files += 1
                 self._held_bytes -= found.size_bytes
