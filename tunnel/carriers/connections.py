@@ -146,7 +146,8 @@ class Connections:
     def waited(self, now_s: float, *, by_relay: bool) -> None:
         """Record the answer to a request that `may_be_one_too_many` made wait for a connection that works.
 
-        If the relay answered, the refusals may be due to the number of connections. Any other answer ends the doubt.
+        If the relay answered, and enough requests were refused before, the number of connections is the likely reason
+        and is limited. Otherwise the limit is lifted.
         """
         if not self._doubted:
             return
