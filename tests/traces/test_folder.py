@@ -149,7 +149,7 @@ def test_two_processes_share_the_limit(tmp_path: Path) -> None:
                 writer(record(os.urandom(1000).hex()))
                 while writer.written <= number:
                     writer._wake.set()
-    assert held(tmp_path) <= bytes_max * 9 // 8  # what the other wrote since one looked
+    assert held(tmp_path) <= bytes_max * 5 // 4  # an eighth is what each wrote since the other looked
 
 
 def test_a_full_disk_leaves_no_empty_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
