@@ -8,7 +8,6 @@ one too many. Requests then wait here for a connection that works.
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 from weakref import WeakSet
 
 import aiohttp
@@ -123,10 +122,6 @@ class Connections:
             connection.works = True
             self._refusals = 0
 
-    def is_in_doubt(self, now_s: float) -> bool:
-        """Return whether the path may carry no more connections than those that work."""
-        return self._doubted and now_s < self._limited_until_s
-
     def may_be_one_too_many(self, connection: Connection, now_s: float) -> bool:
         """Return whether a request was refused, perhaps because too many connections are open.
 
@@ -134,7 +129,8 @@ class Connections:
         """
         others = sum(other.works for other in (*self._busy, *self._idle) if other is not connection)
         is_away = now_s - self._relay_answered_s > _RECENT_S
-        if not others or is_away or (connection.works and not self.is_in_doubt(now_s)):
+        is_in_doubt = self._doubted and now_s < self._limited_until_s
+        if not others or is_away or (connection.works and not is_in_doubt):
             return False
         self._refusals += not connection.works
         connection.is_retired = True
@@ -169,15 +165,12 @@ class Connections:
         """
         if connection.has_answer or self._answers - connection.answers_before < _ANSWERS_MIN:
             return False
-        working = self._working(lambda other: other.has_answer)
+        working = sum(other.has_answer and not other.is_retired for other in (*self._busy, *self._idle))
         if not working:
             return False
         self._most = working
         self._limit(now_s)
         return True
-
-    def _working(self, works: Callable[[Connection], bool]) -> int:
-        return sum(works(other) and not other.is_retired for other in (*self._busy, *self._idle))
 
     def _limit(self, now_s: float) -> None:
         self._limited_until_s = now_s + self._limit_s

@@ -28,9 +28,8 @@ class Refusals:
         self._await_login = config.await_login
         self._path = path
         self._registration = registration
-        self._lowered_us = (
-            -1
-        )  # when an exchange last passed only with the smallest answer; -1: larger ones passed since
+        self._lowered_us = -1
+        """When an exchange last passed only with the smallest answer; -1: larger ones have passed since."""
 
     # the answers of intermediaries, and the refusals of the relay
 
