@@ -195,7 +195,7 @@ async def test_a_caller_that_never_reads_is_disconnected() -> None:
 
 
 @in_loop
-async def test_the_end_of_the_connection_cancels_calls_and_handlers() -> None:
+async def test_the_end_of_the_connection_cancels_calls_and_handlers_of_calls_but_no_one_way_handler() -> None:
     gated = Gated()
     async with channels({1: gated}) as (caller, answerer):
         call = asyncio.ensure_future(caller.call(1, b"x"))
@@ -207,9 +207,12 @@ async def test_the_end_of_the_connection_cancels_calls_and_handlers() -> None:
         with pytest.raises(ChannelClosedError):
             await call
         await answerer.wait_closed()
-        while len(gated.cancelled) < 2:
+        while not gated.cancelled:
             gated.came.clear()
             await gated.came.wait()
+        gated.gate(b"y").set()
+        await answerer.wait_handled()
+        assert gated.cancelled == [b"x"]
         assert not caller.is_open
         for again in (caller.call(1), caller.send(1)):
             with pytest.raises(ChannelClosedError):

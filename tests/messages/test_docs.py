@@ -19,6 +19,7 @@ SHOWN = {
     "Calls": ["10 b'17.50' {'currency': 'EUR'}", "code 100 which item?"],
     "Outbox and inbox": ["1 0 b'an order'"],
     "Logs, brokers and consumers": ["0 b'first'", "1 b'second'"],
+    "From threads": ["17.50 for tea, 17.50 for milk, 17.50 for ink"],
 }
 
 

@@ -56,6 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel_client": ("tunnel_client", "face"),
     "tunnel_client.borrowed": (),
     "tunnel_client.sockets": ("tunnel_client.borrowed", "!tunnel_client", "face"),
+    "tunnel_client.messages": ("tunnel_client.sockets", "!tunnel_client", "face"),
     "tunnel_client.forward": ("!tunnel_client", "face"),
     "tunnel_client.proxy": ("tunnel_client.forward", "!tunnel_client", "face"),
     "tunnel_client.doctor": ("!tunnel_client", "face", "tunnel.carriers"),

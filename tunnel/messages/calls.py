@@ -16,7 +16,7 @@ from tunnel.messages.errors import ChannelClosedError, MalformedFrameError, Remo
 from tunnel.messages.frames import CallHeader, FrameDecoder, FrameFlag, ResponseCode, encode_frame
 from tunnel.messages.life import Startable
 
-__all__ = ["CallChannel", "CallHandler", "Request", "Response", "serve_calls"]
+__all__ = ["CALL_TIMEOUT_S", "CallChannel", "CallHandler", "Request", "Response", "serve_calls"]
 
 CALL_TIMEOUT_S = 30.0
 _READ_BYTES = 256 * 1024
@@ -91,8 +91,16 @@ class CallChannel(Startable):
         return not self._closed.done()
 
     async def wait_closed(self) -> None:
-        """Wait until the connection has ended. `error` then says why; None means a clean end."""
+        """Wait until the connection has ended. `error` then says why; None means a clean end.
+
+        Handlers of requests that need no answer may still run: `wait_handled` waits for them, and `close` cancels them.
+        """
         await asyncio.shield(self._closed)
+
+    async def wait_handled(self) -> None:
+        """Wait until the handlers of all requests have returned that need no answer."""
+        while self._one_way:
+            await asyncio.wait(self._one_way)
 
     async def close(self) -> None:
         """End the connection: calls fail with ChannelClosedError, handlers are cancelled, queued answers are sent."""
@@ -115,7 +123,7 @@ class CallChannel(Startable):
                         f"the connection has ended{f': {error}' if error else ''}; the request may have been handled"
                     )
                 )
-        for task in (*self._handling.values(), *self._one_way):
+        for task in self._handling.values():
             task.cancel()  # their answers can no longer be sent
         self._writer.close()
 
@@ -134,8 +142,7 @@ class CallChannel(Startable):
         Raises RemoteCallError if the peer's handler failed, and TimeoutError after `timeout` seconds. A timeout, or
         cancelling the call, also cancels the peer's handler.
         """
-        if self._closed.done():
-            raise ChannelClosedError("the connection has ended: open a new channel")
+        self._check()
         self._opaque += 1
         opaque = self._opaque
         future: asyncio.Future[Response] = self._loop.create_future()
@@ -161,11 +168,19 @@ class CallChannel(Startable):
 
     async def send(self, code: int, body: _Bytes = b"", fields: dict[str, str] | None = None) -> None:
         """Send a request that gets no response. Returns when it has been written."""
-        if self._closed.done():
-            raise ChannelClosedError("the connection has ended: open a new channel")
+        self._check()
         self._opaque += 1
         self._write(encode_frame(CallHeader(code, self._opaque, FrameFlag.ONE_WAY, "", fields), body))
         await self._writer.drain()
+
+    def _check(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "this channel belongs to the event loop in which it was made: call it there, or use "
+                "tunnel_client.messages.BlockingChannel, which any thread may call"
+            )
+        if self._closed.done():
+            raise ChannelClosedError("the connection has ended: open a new channel")
 
     def _write(self, buffers: list[_Bytes]) -> None:
         """Queue buffers; everything queued during one iteration of the event loop is written together."""
@@ -307,5 +322,6 @@ def serve_calls(
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with CallChannel(reader, writer, handlers) as channel:
             await channel.wait_closed()
+            await channel.wait_handled()
 
     return serve

@@ -56,7 +56,34 @@ class ProducerData(msgspec.Struct, gc=False):
     partition: int = 0
 
 
-class SyncProducer:
+class RequestMaker:
+    """Turns values into produce requests, all with the same encoder, codec and limit."""
+
+    def __init__(
+        self,
+        encoder: Encoder | None = None,
+        codec: Codec = Codec.NONE,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+    ) -> None:
+        self.encoder = encoder or BytesEncoder()
+        self.codec = codec
+        self.message_bytes_max = message_bytes_max
+
+    def request(self, topic: str, partition: int, payloads: list[bytes]) -> ProduceRequest:
+        """Check these payloads, and return their request."""
+        if not 0 < len(topic.encode()) <= 0x7FFF:
+            raise ValueError(f"a topic has 1 to 32767 bytes, this one {len(topic.encode())}: {topic[:100]!r}")
+        messages = ByteBufferMessageSet.of(payloads, codec=self.codec, message_bytes_max=self.message_bytes_max)
+        return ProduceRequest(topic, partition, messages)
+
+    def encode(self, data: Sequence[ProducerData]) -> bytes:
+        """Encode values for one or more topics and partitions, as one request or multi-request."""
+        encode = self.encoder.encode
+        requests = [self.request(each.topic, each.partition, [encode(value) for value in each.values]) for each in data]
+        return encode_requests(requests)
+
+
+class SyncProducer(RequestMaker):
     """Sends on a stream, and returns when the data is written and the stream has room for more.
 
     With `acknowledged`, it returns when the peer's endpoint has acknowledged the data. Only the streams of a tunnel
@@ -72,9 +99,7 @@ class SyncProducer:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         acknowledged: bool = False,
     ) -> None:
-        self.encoder = encoder or BytesEncoder()
-        self.codec = codec
-        self.message_bytes_max = message_bytes_max
+        super().__init__(encoder, codec, message_bytes_max)
         self._writer = writer
         if acknowledged and not hasattr(writer, "flush"):
             raise ValueError("this stream cannot tell what is acknowledged: use one of a tunnel, or acknowledged=False")
@@ -86,21 +111,20 @@ class SyncProducer:
 
     async def send_data(self, *data: ProducerData) -> None:
         """Send values for one or more topics and partitions; several of them go into one multi-request."""
-        encode = self.encoder.encode
-        await self.send_requests(
-            [self.request(each.topic, each.partition, [encode(value) for value in each.values]) for each in data]
-        )
-
-    def request(self, topic: str, partition: int, payloads: list[bytes]) -> ProduceRequest:
-        """Check these payloads, and return a request for `send_requests` that has this producer's codec."""
-        if not 0 < len(topic.encode()) <= 0x7FFF:
-            raise ValueError(f"a topic has 1 to 32767 bytes, this one {len(topic.encode())}: {topic[:100]!r}")
-        messages = ByteBufferMessageSet.of(payloads, codec=self.codec, message_bytes_max=self.message_bytes_max)
-        return ProduceRequest(topic, partition, messages)
+        await self._send(self.encode(data))
 
     async def send_requests(self, requests: Sequence[ProduceRequest]) -> None:
         """Send encoded requests."""
-        if requests:
-            pieces = encode_produce(requests[0]) if len(requests) == 1 else encode_multi_produce(requests)
-            self._writer.write(b"".join(pieces))
+        await self._send(encode_requests(requests))
+
+    async def _send(self, encoded: bytes) -> None:
+        if encoded:
+            self._writer.write(encoded)
             await self._wait()
+
+
+def encode_requests(requests: Sequence[ProduceRequest]) -> bytes:
+    """Encode one request, or several as a multi-request; no bytes for none."""
+    if not requests:
+        return b""
+    return b"".join(encode_produce(requests[0]) if len(requests) == 1 else encode_multi_produce(requests))

@@ -132,13 +132,13 @@ def loop_thread(at_exit: Callable[[], None] | None = None) -> LoopThread:
     with _lock:
         if _current is None:
             _current = LoopThread()
+            atexit.register(_end)
             processes = sys.modules.get("multiprocessing")
             if processes is not None and processes.parent_process() is not None:
                 # Children of multiprocessing do not run atexit functions, but they do run this finalizer.
                 importlib.import_module("multiprocessing.util").Finalize(None, _end, exitpriority=0)
         if at_exit is not None and _at_exit is None:
             _at_exit = at_exit
-            atexit.register(_end)
         return _current
 
 

@@ -1,0 +1,18 @@
+"""Messages for programs with threads: producers, consumers and calls over blocking sockets. See docs/MESSAGES.md.
+
+Every method may be called from any thread, and blocks only that thread. One event loop in a private thread, the one
+that carries the sockets of the tunnel, does the work of all of them with the classes of `tunnel.messages`.
+"""
+
+from tunnel_client.messages.calls import BlockingChannel, BlockingHandler, BlockingTable
+from tunnel_client.messages.consumer import BlockingConsumer
+from tunnel_client.messages.producers import BlockingProducer, BlockingQueueProducer
+
+__all__ = [
+    "BlockingChannel",
+    "BlockingConsumer",
+    "BlockingHandler",
+    "BlockingProducer",
+    "BlockingQueueProducer",
+    "BlockingTable",
+]

@@ -1,0 +1,154 @@
+"""Producers for threads: one that writes to its socket before it returns, and one with a queue and a sender."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+from tunnel.messages import (
+    AsyncProducer,
+    AsyncProducerConfig,
+    CallbackHandler,
+    ChannelClosedError,
+    Codec,
+    Encoder,
+    EventHandler,
+    ProducerData,
+    RequestMaker,
+    SyncProducer,
+)
+from tunnel.messages.life import Closeable
+from tunnel.messages.message import MESSAGE_BYTES_MAX
+from tunnel_client.messages.loop_runner import LoopRunner, check_socket, end_stream, open_stream
+
+__all__ = ["BlockingProducer", "BlockingQueueProducer"]
+
+
+class BlockingProducer(Closeable):
+    """Sends on a connected blocking socket of any kind, which it owns from now on. Close it, or use it in `with`.
+
+    Threads that share a producer take turns. The timeout of the socket holds for each send. After a send that failed
+    nobody knows how much of it has left, so the producer is closed.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        encoder: Encoder | None = None,
+        codec: Codec = Codec.NONE,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+    ) -> None:
+        self._maker = RequestMaker(encoder, codec, message_bytes_max)
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._why_closed = ""
+
+    def send(self, topic: str, *values: Any, partition: int = 0) -> None:
+        """Encode, check and send these values as one set. If one is too large, nothing is written."""
+        self.send_data(ProducerData(topic, values, partition))
+
+    def send_data(self, *data: ProducerData) -> None:
+        """Send values for one or more topics and partitions; several of them go into one multi-request.
+
+        Returns when the kernel has the bytes. Raises TimeoutError, and ChannelClosedError if the connection has ended
+        or another thread closes the producer.
+        """
+        encoded = self._maker.encode(data)
+        with self._sending:
+            if self._why_closed:
+                raise ChannelClosedError(f"{self._why_closed}: open a new connection, and a new producer")
+            try:
+                self._sock.sendall(encoded)
+            except BaseException as error:
+                self._end(f"a send has failed ({type(error).__name__})")
+                if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+                    raise ChannelClosedError(f"the connection has ended: {error}") from error
+                raise
+
+    def close(self) -> None:
+        """Close the socket. A thread that is waiting in `send` gets ChannelClosedError. Harmless when repeated."""
+        self._why_closed = self._why_closed or "the producer is closed"
+        while not self._sending.acquire(timeout=0.1):
+            with suppress(OSError):  # the peer may have closed at the same time
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread in sendall
+        try:
+            self._sock.close()
+        finally:
+            self._sending.release()
+
+    def _end(self, why: str) -> None:
+        self._why_closed = self._why_closed or why
+        self._sock.close()
+
+
+class BlockingQueueProducer(Closeable):
+    """A queue, and a sender that sends what is in it in batches. It owns the socket. Close it, or use it in `with`.
+
+    It is an AsyncProducer in the loop thread: the handlers are called there, and must not block.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        config: AsyncProducerConfig | None = None,
+        *,
+        encoder: Encoder | None = None,
+        codec: Codec = Codec.NONE,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        event_handler: EventHandler | None = None,
+        callback_handler: CallbackHandler | None = None,
+    ) -> None:
+        self._runner = LoopRunner()
+        check_socket(sock)
+
+        async def start() -> tuple[AsyncProducer, asyncio.StreamWriter]:
+            _, writer = await open_stream(sock)
+            sync = SyncProducer(writer, encoder=encoder, codec=codec, message_bytes_max=message_bytes_max)
+            producer = AsyncProducer(sync, config, event_handler=event_handler, callback_handler=callback_handler)
+            producer.start()
+            return producer, writer
+
+        self._producer, self._writer = self._runner.run(start())
+
+    @property
+    def queued(self) -> int:
+        """The number of values in the queue."""
+        return self._producer.queued
+
+    @property
+    def failed(self) -> int:
+        """The number of values that could not be sent."""
+        return self._producer.failed
+
+    def offer(self, topic: str, value: Any, partition: int = 0) -> bool:
+        """Put a value into the queue; return False if the queue is full. Never waits for room."""
+
+        async def offer() -> bool:
+            return self._producer.offer(topic, value, partition)
+
+        return self._runner.run(offer())
+
+    def send(self, topic: str, value: Any, partition: int = 0) -> bool:
+        """Put a value into the queue; if it is full, wait for room as `enqueue_timeout_ms` says.
+
+        Return False if there was no room in time. An accepted value is sent, or its failure is reported.
+        """
+        return self._runner.run(self._producer.send(topic, value, partition))
+
+    def flush(self) -> None:
+        """Wait until every value queued so far was sent or has failed. Raise MessageError if any has failed."""
+        self._runner.run(self._producer.flush())
+
+    def close(self) -> None:
+        """Accept no more values, send those in the queue, and raise MessageError if any value could not be sent."""
+        self._runner.run(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self._producer.close()
+        finally:
+            await end_stream(self._writer)
