@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from tunnel.rates import parse_rate
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_network, parse_rule, read_host
 from tunnel_servlet.access.tokens import Key, TokenTable, check_user_name
@@ -64,6 +65,8 @@ _EXAMPLES = {
     "everyone.services": 'services = ["reports"]',
     "everyone.listen": 'listen = ["reports"]',
     "everyone.exit": "exit = true",
+    "everyone.rate": 'rate = "20 MiB/s"',
+    "everyone.rates": 'a table: [users.ann.rates] on one line, "db.internal:5432" = "5 MiB/s" on the next one',
 }
 
 
@@ -171,6 +174,8 @@ class _GrantFile(msgspec.Struct, forbid_unknown_fields=True):
     services: list[str] = []
     listen: list[str] = []
     exit: bool = False
+    rate: str = ""
+    rates: dict[str, str] = {}
 
 
 class _ConfigFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -381,7 +386,16 @@ def _grant(value: Any, file: str, where: str) -> Grant:
     for key in ("services", "listen"):
         _require_distinct(getattr(raw, key), file, f"{where}.{key}")
     rules = tuple(_checked(parse_rule, item, file, f"{where}.connect") for item in raw.connect)
-    return Grant(rules, tuple(raw.services), tuple(raw.listen), raw.exit)
+    rate = _checked(parse_rate, raw.rate, file, f"{where}.rate") if raw.rate else 0
+    rates: list[tuple[str, int]] = []
+    listed = [*raw.connect, *raw.services, *raw.listen]
+    for rule, text in raw.rates.items():
+        if rule not in listed:
+            near = difflib.get_close_matches(rule, listed, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"add it to connect, services or listen of [{where}]"
+            raise ConfigError(f"{file}: {where}.rates: {rule!r} is no rule of this table: {advice}")
+        rates.append((rule, _checked(parse_rate, text, file, f"{where}.rates.{rule}")))
+    return Grant(rules, tuple(raw.services), tuple(raw.listen), raw.exit, rate, tuple(rates))
 
 
 def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ServiceLimits]:

@@ -6,7 +6,9 @@ from tests.servlet.support import SETTINGS
 from tunnel.wire import Frame, Packet, frame_of, parse_packets
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.deadlines import Deadlines
 from tunnel_servlet.switch.mailbox import Mailbox
+from tunnel_servlet.switch.pacing import Pacing
 from tunnel_servlet.switch.queues import RouteQueue
 from tunnel_servlet.switch.stats import Counters
 
@@ -30,9 +32,10 @@ class Box:
         self.counters = Counters()
         self.budget = Budget(bytes_max, self.config.pool_bytes(bytes_max))
         self.calls = 0
-        self.mailbox = Mailbox(self.budget, self.config, self.counters, self._call)
+        self.pacing = Pacing(Deadlines())
+        self.mailbox = Mailbox(self.budget, self.config, self.counters, self.pacing, self._call)
         # The other end for queues without a pair: notices about their packets go there.
-        self._elsewhere = Mailbox(Budget(1 << 30, 1 << 30), self.config, Counters(), lambda: None)
+        self._elsewhere = Mailbox(Budget(1 << 30, 1 << 30), self.config, Counters(), self.pacing, lambda: None)
 
     def _call(self) -> None:
         self.calls += 1

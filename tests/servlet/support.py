@@ -44,7 +44,8 @@ from tunnel.wire import (
     parse_packets,
 )
 from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen, PacketFilter
+from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen, PacketFilter, RatesOf
+from tunnel_servlet.switch.pacing import no_rates
 from tunnel_servlet.switch.switch import Response, Switch
 
 __all__ = [
@@ -111,13 +112,14 @@ class Relay:
         may_listen: MayListen | None = None,
         may_share: MayListen | None = None,
         packet_filter: PacketFilter | None = None,
+        rates_of: RatesOf = no_rates,
         trace: bool = False,
         **settings: Any,
     ) -> None:
         self.config = SwitchConfig(**{**SETTINGS, **settings})
         self.now = 1_000_000
         self.records: list[TraceRecord] = []
-        options: dict[str, Any] = {"packet_filter": packet_filter}
+        options: dict[str, Any] = {"packet_filter": packet_filter, "rates_of": rates_of}
         if may_listen is not None:
             options["may_listen"] = may_listen
         if may_share is not None:

@@ -155,6 +155,16 @@ ERRORS = [
     ("[everyone]\nlisten = ['a', 'a']", "everyone.listen: 'a' is listed twice: remove one"),
     ("listen = ['a:1', 'a:1']", "relay.toml: listen: 'a:1' is listed twice"),
     ("[users.ann]\n[users.ann]", "not TOML: the table [users.ann] is there twice (at line 2, column 11): join the two"),
+    ("[users.ann]\nrate = '20'", "users.ann.rate: '20' is not a rate: write it as in 20 MiB/s"),
+    ("[everyone]\nrate = 20", 'everyone.rate: expected str, got int: write it as in rate = "20 MiB/s"'),
+    ("[users.ann]\nrate = '1 B/s'", "users.ann.rate: '1 B/s' is out of range: a rate is at least 16 KiB/s"),
+    ("[users.ann.rates]\n'db:1' = '1 MiB/s'", "rates: 'db:1' is no rule of this table: add it to connect, services or"),
+    (
+        "[users.ann]\nconnect = ['db:11']\n[users.ann.rates]\n'db:1' = '1 MiB/s'",
+        "users.ann.rates: 'db:1' is no rule of this table: did you mean 'db:11'?",
+    ),
+    ("[users.ann]\nservices = ['a']\n[users.ann.rates]\na = 'x'", "users.ann.rates.a: 'x' is not a rate"),
+    ("[users.ann]\nrates = 'x'", "users.ann.rates: expected object, got str: write a table: [users.ann.rates] on one"),
     ("exit = inline", "not TOML: Invalid value (at line 1, column 8): check the quotes, brackets and commas there"),
 ]
 

@@ -26,6 +26,8 @@ class Grant(msgspec.Struct, frozen=True):
     services: tuple[str, ...] = ()  # services that the user may connect to; * is any
     listen: tuple[str, ...] = ()  # names under which the user may listen; * is any
     exit: bool = False  # the user's endpoints may be exits, which dial for every user
+    rate: int = 0  # bytes per second of all connections of the user, in each direction; 0: no limit
+    rates: tuple[tuple[str, int], ...] = ()  # the same for each user's connections by one rule or service name
 
     @property
     def is_empty(self) -> bool:
@@ -56,6 +58,7 @@ class GrantTable:
                 if name != _ANY and not is_open:
                     self._owners.setdefault(name, []).append(user)
         self._rulesets: dict[str, Ruleset] = {}
+        self._rated: dict[str, list[tuple[str, int, Ruleset]]] = {}
 
     def widened(
         self,
@@ -119,6 +122,39 @@ class GrantTable:
         missing = rules.missing_rule(target.host, target.port)
         line = f"; {self.line_for(user, 'connect', missing)}" if missing else ""
         return Deny(RejectReason.DENIED, verdict.text + line)
+
+    def rates_of(self, user: str, target: Target) -> dict[str, int]:
+        """Return the rates of the user's connections to the target, or to the service that the user offers, by rule.
+
+        The empty rule stands for all connections of the user. The user's own rate replaces the one for everyone. A
+        rule's rate holds for each connection that the rule allows, also if another rule allows it, too.
+        """
+        grants = self._grants(user)
+        found: dict[str, int] = {}
+        for grant in grants:
+            if grant.rate:
+                found[""] = grant.rate
+        if not any(grant.rates for grant in grants):
+            return found
+        for text, rate, ruleset in self._rated_rules(user):
+            if target.kind == TargetKind.SERVICE:
+                is_meant = text == target.host
+            else:
+                is_meant = ruleset.check_target(target.host, target.port).allowed
+            if is_meant:
+                found[text] = rate
+        return found
+
+    def _rated_rules(self, user: str) -> list[tuple[str, int, Ruleset]]:
+        name = user if user in self._users else ""
+        rated = self._rated.get(name)
+        if rated is None:
+            grants = self._grants(user)
+            rules = {rule.text: rule for grant in grants for rule in grant.connect}
+            rates = {text: rate for grant in grants for text, rate in grant.rates}
+            rated = [(text, rate, Ruleset([rules[text]] if text in rules else [])) for text, rate in rates.items()]
+            self._rated[name] = rated
+        return rated
 
     def line_for(self, user: str, key: str, value: str) -> str:
         """Return the clause that names the line of the configuration which would allow the user what was denied.

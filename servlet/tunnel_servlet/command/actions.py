@@ -12,6 +12,7 @@ import structlog
 from tunnel import UnreachableError
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import DENIED, LOST, OK
+from tunnel.rates import show_rate
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.grants import OPEN_USER, user_table
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
@@ -105,7 +106,9 @@ def try_rule(arguments: argparse.Namespace) -> int:
     is_udp = target.host.startswith(UDP_TARGET)
     host = target.host.removeprefix(UDP_TARGET)
     decision = config.grants.authorise(arguments.name, target)
-    allowed, text = (False, decision.text) if isinstance(decision, Deny) else (True, "allowed")
+    allowed, text = (
+        (False, decision.text) if isinstance(decision, Deny) else (True, _allowed(config, arguments.name, target))
+    )
     rows = [(arguments.target, allowed, text)]
     if allowed and arguments.resolve and target.kind is TargetKind.TCP and isinstance(read_host(host), str):
         rules = config.grants.rules_of(arguments.name)
@@ -130,6 +133,13 @@ def try_rule(arguments: argparse.Namespace) -> int:
         for name, good, why in rows:
             print(f"{'allowed' if good else 'denied'}\t{name}\t{why}")
     return OK if allowed else DENIED
+
+
+def _allowed(config: RelayConfig, user: str, target: Target) -> str:
+    """Return the word for an allowed target, with the rates that limit its connections."""
+    rates = config.grants.rates_of(user, target).items()
+    limits = [f"{show_rate(rate)} {f'by the rate of {rule}' if rule else 'for the user'}" for rule, rate in rates]
+    return f"allowed, in each direction {' and '.join(limits)} at most" if limits else "allowed"
 
 
 def drain(arguments: argparse.Namespace) -> int:

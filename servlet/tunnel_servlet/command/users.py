@@ -23,7 +23,7 @@ _Users = dict[str, tuple[Key, ...]]
 
 TEMPLATE = """\
 # Configuration of a tunnel relay. Check this file with: tunnel-relay check -c {file}
-# A running relay applies changes of rules, users and tokens within 2 seconds, all other changes at its next start.
+# A running relay applies changes of rules, rates, users and tokens within 2 seconds, others at its next start.
 
 # Addresses to listen on: HOST:PORT. They speak plain HTTP, which suffices behind a TLS proxy. With the table [tls]
 # below they speak TLS, except those with http:// before them.
@@ -59,6 +59,8 @@ tokens = "{tokens}"
 #   services  names of services that the user may connect to; "*" is any
 #   listen    names of services that the user may offer; "*" is any that no user's table lists. A listed name belongs
 #             to the users whose tables list it; any other, to the user who offers it first
+#   rate      "20 MiB/s" or "100 Mbit/s": the most that the user may send, and the most that the user may receive; a
+#             table `rates` limits single rules: rates = {{ "example.com:443" = "5 MiB/s" }}
 #   exit      true: the user's endpoints may be exits, which dial targets for all users (`tunnel-relay exit`)
 {table}
 connect = ["example.com:443"]

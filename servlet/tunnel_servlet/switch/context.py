@@ -4,18 +4,20 @@ from tunnel.traces.record import TraceEvent, TraceReason, TraceSink, TraceSource
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.deadlines import Deadlines
+from tunnel_servlet.switch.pacing import Pacing
 from tunnel_servlet.switch.stats import Counters
 
 __all__ = ["SwitchContext"]
 
 
 class SwitchContext:
-    """Configuration, counters, timers, the process's memory and the trace."""
+    """Configuration, counters, timers, rates, the process's memory and the trace."""
 
     def __init__(self, config: SwitchConfig, trace: TraceSink | None) -> None:
         self.config = config
         self.counters = Counters()
         self.deadlines = Deadlines()
+        self.pacing = Pacing(self.deadlines)
         self.budget = Budget(config.process_bytes_max, config.pool_bytes(config.process_bytes_max))
         self._trace = None if trace is None else TraceSource(trace, config.node)
 

@@ -1,14 +1,14 @@
 """The questions that the switch asks before it allows something, and their answers. The rules are in `access`."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from tunnel.wire import Frame, RejectReason, Target
 
-__all__ = ["Authorise", "Decision", "Deny", "Hand", "HandTo", "MayListen", "PacketFilter", "Rules"]
+__all__ = ["Authorise", "Decision", "Deny", "Hand", "HandTo", "MayListen", "PacketFilter", "RatesOf", "Rules"]
 
 
 class HandTo(enum.Enum):
@@ -37,6 +37,9 @@ Decision: TypeAlias = Hand | Deny
 Authorise: TypeAlias = Callable[[str, Target], Decision]  # user, requested target (3.2)
 MayListen: TypeAlias = Callable[[str, str], bool]  # user, name of the service (2.8)
 PacketFilter: TypeAlias = Callable[[Frame], bool]  # False: drop the packet on purpose
+# The rates of a user's connections to a target, or of those that the user serves: bytes per second, by rule. The empty
+# rule stands for all connections of the user.
+RatesOf: TypeAlias = Callable[[str, Target], Mapping[str, int]]
 
 
 class Rules(Protocol):

@@ -7,6 +7,7 @@ from tunnel.wire import ROUTE_KEY_SIZE, Dropped, DropReason, Frame, PacketType, 
 from tunnel_servlet.switch.budgets import Budget, charge, keep
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.own_packets import dropped_frame
+from tunnel_servlet.switch.pacing import Pacing
 from tunnel_servlet.switch.queues import IN_STREAM, NOTICE_BYTES, RouteQueue
 from tunnel_servlet.switch.stats import Counters
 
@@ -32,10 +33,12 @@ class Mailbox:
     half of a batch in this way.
     """
 
-    def __init__(self, budget: Budget, config: SwitchConfig, counters: Counters, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, budget: Budget, config: SwitchConfig, counters: Counters, pacing: Pacing, wake: Callable[[], None]
+    ) -> None:
         self.budget = budget
         self.queues: dict[int, RouteQueue] = {}  # by the id of the receiving endpoint
-        self._config, self._counters, self._wake = config, counters, wake
+        self._config, self._counters, self._pacing, self._wake = config, counters, pacing, wake
         self.general: OrderedDict[GeneralKey, Frame] = OrderedDict()
         self.notices: OrderedDict[int, int] = OrderedDict()  # DROPPED for ids without a route: own id, reason
         self.wanted: dict[bytes, None] = {}  # route keys of CONNECTs that still need an answer
@@ -81,7 +84,9 @@ class Mailbox:
     def put(self, queue: RouteQueue, frame: Frame) -> bool:
         """Store a packet of the queue's stream; return False if it was dropped."""
         kept = queue.put(frame)
-        if kept and not queue.listed and not queue.blocked:
+        if queue.paces:
+            self._place(queue)
+        elif kept and not queue.listed and not queue.blocked:
             self._list(queue)
         return kept
 
@@ -188,7 +193,7 @@ class Mailbox:
             self._attend(queue)
         elif not queue.put_back(frame):
             self.budget.release(charge(frame))
-        elif kind not in IN_STREAM:
+        elif kind not in IN_STREAM or queue.paces:
             self._attend(queue)
         elif not queue.listed:
             self._list(queue)
@@ -224,9 +229,23 @@ class Mailbox:
 
     def _list(self, queue: RouteQueue) -> None:
         queue.listed = True
-        queue.deficit = self._config.quantum_bytes
-        self.fresh.append(queue)
+        if queue.is_fresh:
+            queue.deficit = self._config.quantum_bytes
+            self.fresh.append(queue)
+        else:
+            self.ring.append(queue)
         self._wake()
+
+    def _place(self, queue: RouteQueue) -> None:
+        """List the queue exactly if its stream may leave, and let it ask its rates if it may not."""
+        if queue.has_data:
+            if not queue.listed:
+                self._list(queue)
+        elif queue.listed:
+            queue.listed = False
+            (self.fresh if queue in self.fresh else self.ring).remove(queue)
+        if queue.must_ask:
+            self._pacing.ask(queue)
 
     def _attend(self, queue: RouteQueue) -> None:
         """List the queue if something waits in it that did not come by `put`."""
@@ -234,8 +253,7 @@ class Mailbox:
             queue.control_listed = True
             self.control_ring.append(queue)
             self._wake()
-        if queue.has_data and not queue.listed:
-            self._list(queue)
+        self._place(queue)
 
     def _take_control(self, frames: list[Frame], limit_bytes: int, packets_max: int) -> int:
         size = 0
@@ -264,6 +282,8 @@ class Mailbox:
                 return size
             queue.control_listed = False
             self.control_ring.popleft()
+            if queue.must_ask:
+                self._pacing.ask(queue)
         return size
 
     def _take_streams(self, frames: list[Frame], size: int, limit_bytes: int) -> int:
@@ -287,6 +307,9 @@ class Mailbox:
             if not queue.has_data:
                 turns.popleft()
                 queue.listed = False
+                queue.is_fresh = not queue.keys
+                if queue.must_ask:
+                    self._pacing.ask(queue)
             if queue.edge_is_due():
                 queue.announce()
         return size

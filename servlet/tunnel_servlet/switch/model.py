@@ -146,7 +146,7 @@ class ServedAttachment:
         size = config.exit_mailbox_bytes_max if is_exit else config.mailbox_bytes_max
         # An exit serves all users, so the packets that wait for it count for no user.
         budget = Budget(size, config.pool_bytes(size), context.budget if is_exit else account.budget)
-        self.mailbox = Mailbox(budget, config, context.counters, lambda: attention.wake(self))
+        self.mailbox = Mailbox(budget, config, context.counters, context.pacing, lambda: attention.wake(self))
         self.legs: dict[int, Leg] = {}  # by its own id
         self.handed: dict[bytes, Route] = {}  # by route key
         self.lingering: OrderedDict[Route, None] = OrderedDict()  # routes that it opened, the oldest first

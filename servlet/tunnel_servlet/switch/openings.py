@@ -4,15 +4,18 @@ import msgspec
 
 from tunnel.wire import (
     ROUTE_KEY_SIZE,
+    Accepted,
     Connect,
     DropReason,
     Frame,
+    Options,
     Packet,
     RejectReason,
     Target,
     decode_accepted,
     decode_connect,
     decode_rejected,
+    encode_accepted,
     encode_connect,
     frame_of,
 )
@@ -114,7 +117,7 @@ class Openings:
             self._context.counters.packets_misaddressed += 1
             return
         initiator = route.initiator
-        initiator.mailbox.put_control(initiator.queue, frame)
+        initiator.mailbox.put_control(initiator.queue, self._with_small_packets(route, frame, accepted))
 
     def rejected(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Handle REJECTED: forward it only if it comes from the attachment that the CONNECT was handed to (9.1)."""
@@ -129,6 +132,21 @@ class Openings:
 
     # --- inside
 
+    def _stamp(self, frame: Frame, connect: Connect, user: str) -> Frame:
+        """Return the CONNECT with the authenticated user, which replaces any user that the sender named (2.1), and with
+        packets that the user's rates can pass on smoothly (9.8)."""
+        packet_bytes_max = self._context.pacing.packet_bytes_max(user, connect.target)
+        options = msgspec.structs.replace(_lowered(connect.options, packet_bytes_max), user=user)
+        return _with_payload(frame, encode_connect(msgspec.structs.replace(connect, options=options)))
+
+    def _with_small_packets(self, route: Route, frame: Frame, accepted: Accepted) -> Frame:
+        """Return ACCEPTED with packets that the rates of the route can pass on smoothly (9.8)."""
+        packet_bytes_max = route.acceptor.queue.paced_packet_bytes
+        options = _lowered(accepted.options, packet_bytes_max)
+        if options is accepted.options:
+            return frame
+        return _with_payload(frame, encode_accepted(msgspec.structs.replace(accepted, options=options)))
+
     def _repeat(self, leg: Leg, connect: Connect, frame: Frame, now: int) -> Refusal | None:
         """Handle a repeated CONNECT: hand it to the same acceptor, which answers as before (3.3).
 
@@ -141,7 +159,7 @@ class Openings:
             return RejectReason.ID_IN_USE, "another connection has this id"
         if route.resume and not connect.resume:
             return None  # handing it on would open a connection at an endpoint that was not chosen for it (6.5)
-        stamped = _stamp(frame, connect, leg.attachment.account.user)
+        stamped = self._stamp(frame, connect, leg.attachment.account.user)
         if route.state is RouteState.WAITING:
             route.frame = stamped
         elif route.state is not RouteState.PARKED:
@@ -162,7 +180,7 @@ class Openings:
         refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
         if refusal is not None:
             return refusal
-        route = self._routes.open(attachment, connect, _stamp(frame, connect, user))
+        route = self._routes.open(attachment, connect, self._stamp(frame, connect, user))
         if route is None:
             return None if connect.resume else (RejectReason.BUSY, "the relay has no room for another connection")
         if not connect.resume:
@@ -290,9 +308,14 @@ def _acceptors(listeners: list[Listener]) -> list[Acceptor]:
     return [(listener.attachment, listener) for listener in listeners]
 
 
-def _stamp(frame: Frame, connect: Connect, user: str) -> Frame:
-    """Return the CONNECT with the authenticated user, which replaces any user that the sender named (2.1)."""
-    options = msgspec.structs.replace(connect.options, user=user)
-    payload = encode_connect(msgspec.structs.replace(connect, options=options))
+def _with_payload(frame: Frame, payload: bytes) -> Frame:
     kind, source, destination, sequence = frame.type, frame.source, frame.destination, frame.sequence
     return frame_of(Packet(kind, source, destination, sequence, payload, frame.attempt, frame.version))
+
+
+def _lowered(options: Options, packet_bytes_max: int) -> Options:
+    """Return the options with this largest packet, unless theirs is smaller or it is 0."""
+    announced = options.packet_bytes_max
+    if not packet_bytes_max or (announced is not None and announced <= packet_bytes_max):
+        return options
+    return msgspec.structs.replace(options, packet_bytes_max=packet_bytes_max)

@@ -9,6 +9,7 @@ from tunnel_servlet.switch.budgets import Budget, charge, keep
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.edges import EdgeLedger
 from tunnel_servlet.switch.own_packets import dropped_frame, edge_frame
+from tunnel_servlet.switch.pacing import Payer
 from tunnel_servlet.switch.stats import Counters
 
 __all__ = ["IN_STREAM", "NOTICE_BYTES", "RouteQueue"]
@@ -22,9 +23,10 @@ _KNOWN = frozenset(map(int, PacketType))
 _ACKS_MAX = 8  # the last to arrive; several, because ACKs on different lanes can overtake each other
 _DROPS_MAX = 8  # dropped ranges that wait to be named; the sender's timers repair those that are not named
 NOTICE_BYTES = HEADER_SIZE + 16  # the larger of DROPPED and EDGE
+_CONTROL_DEBT_MAX = 16 << 10  # bytes of control packets that may leave before the rates have let them pass
 
 
-class RouteQueue:
+class RouteQueue(Payer):
     """One direction of one route, in the mailbox of the receiving attachment.
 
     `back` is the queue of the other direction, which carries notices to the sender. The queue calls `notify` when
@@ -48,6 +50,7 @@ class RouteQueue:
         "deficit",
         "edge_due",
         "frames",
+        "is_fresh",
         "keys",
         "ledger",
         "listed",
@@ -63,12 +66,14 @@ class RouteQueue:
         counters: Counters,
         notify: Callable[["RouteQueue"], None],
     ) -> None:
+        super().__init__()
         self.own_id = own_id  # the receiving endpoint's id; 0 until it is known
         self.back = self
         self.reserved_bytes = config.reserved_bytes  # the creator of the queue has reserved it
         self.blocked = False  # the route is not bound yet: every packet is held (3.6)
         self.listed = self.control_listed = False  # in the mailbox's rings
         self.deficit = 0
+        self.is_fresh = True  # nothing of the stream waited when it was last taken out of the mailbox's rings
         self.data_bytes = 0  # payload of waiting DATA
         self.control_bytes = 0  # waiting packets other than DATA and ACK, as charged
         self.edge_due = False  # the edge of `back` must be announced to the receiver of this queue
@@ -86,12 +91,20 @@ class RouteQueue:
     @property
     def has_data(self) -> bool:
         """Whether packets of the stream wait and may leave."""
-        return bool(self.keys) and not self.blocked
+        return bool(self.keys) and not self.blocked and (not self.paces or self.cleared_bytes >= self.head_bytes)
 
     @property
     def has_control(self) -> bool:
         """Whether control packets or notices, which leave before the stream, wait and may leave."""
-        return bool(self.control or self.acks or self._drops or self.edge_due) and not self.blocked
+        waits = bool(self.control or self.acks or self._drops or self.edge_due) and not self.blocked
+        return waits and not self._owes_much()
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether packets wait for the rates of this queue."""
+        if not self.paces or self.blocked:
+            return False
+        return (bool(self.keys) and self.cleared_bytes < self.head_bytes) or self._owes_much()
 
     @property
     def head_bytes(self) -> int:
@@ -102,7 +115,8 @@ class RouteQueue:
         """Return how much payload may wait: the reservation, and half of what the pool has free or gives this queue
         already (9.2)."""
         spare = max(0, self._budget.free() + self.beyond) // 2
-        return self.reserved_bytes + min(spare, self._config.route_bytes_max - self.reserved_bytes)
+        limit = self.reserved_bytes + min(spare, self._config.route_bytes_max - self.reserved_bytes)
+        return min(limit, max(self.paced_bytes_max, self.reserved_bytes)) if self.paces else limit
 
     def edge_is_due(self) -> bool:
         """Whether the edge should be announced to the sender (9.4). Called after packets have left."""
@@ -163,6 +177,7 @@ class RouteQueue:
         """Remove and return the stream's next packet; there must be one. It still counts as held."""
         key = self.keys.pop(0)
         frame = self.frames.pop(key)
+        self.cleared_bytes -= len(frame.data)
         if frame.type == _DATA:
             size = len(frame.data) - HEADER_SIZE
             self._count(-size)
@@ -174,8 +189,16 @@ class RouteQueue:
 
     def pop_control(self, room: int) -> Frame | None:
         """Remove and return the next control packet, which still counts as held. None if it exceeds `room` bytes."""
+        if not self.has_control:
+            return None
         if self._drops or self.edge_due:
             return self._make_notice() if room >= NOTICE_BYTES else None
+        frame = self._pop_waiting_control(room)
+        if frame is not None:
+            self.cleared_bytes -= len(frame.data)
+        return frame
+
+    def _pop_waiting_control(self, room: int) -> Frame | None:
         if self.acks:
             return self.acks.pop(0) if len(self.acks[0].data) <= room else None
         if not self.control:
@@ -186,6 +209,16 @@ class RouteQueue:
         del self.control[key]
         self.control_bytes -= charge(frame)
         return frame
+
+    def next_bytes(self, turn_bytes: int) -> int:
+        """Return the bytes to ask the rates for: packets that fit into the turn, at least one, and what is owed."""
+        size = 0
+        for key in self.keys:
+            head_bytes = len(self.frames[key].data)
+            if size and size + head_bytes > turn_bytes:
+                break
+            size += head_bytes
+        return max(0, size - self.cleared_bytes)
 
     def put_back(self, frame: Frame) -> bool:
         """Put a packet that left and did not arrive back at the head. Return False if newer ones make it superfluous.
@@ -270,6 +303,10 @@ class RouteQueue:
             self.attend()
 
     # --- inside
+
+    def _owes_much(self) -> bool:
+        """Whether the control packets that have left are more than may be owed, so that the next one must wait."""
+        return bool(self.paces) and self.cleared_bytes <= -_CONTROL_DEBT_MAX
 
     def _admit_data(self, key: int, frame: Frame, size: int) -> bool:
         """Decide whether a DATA packet is stored; later packets are dropped to make room for it if necessary (9.3)."""

@@ -1,4 +1,4 @@
-"""Ends what the rules no longer allow, after the operator has changed rules or tokens (9.7)."""
+"""Ends what the rules no longer allow, and sets new rates, after the operator has changed rules or tokens (9.7)."""
 
 from collections.abc import Callable, Iterator
 
@@ -62,6 +62,9 @@ class Review:
                 why = doomed.get(attachment, "")
                 denied = [(route, why or _why_not_open(route, doomed, rules, decisions)) for route in some]
                 yield [self._end_route(route, why, clock()) for route, why in denied if why]
+                for route in some:
+                    if route.state is RouteState.BOUND:
+                        self._routes.pace(route, clock())
         for attachment in attachments:
             now = clock()
             attachment.withdrawn = {key: until for key, until in attachment.withdrawn.items() if until > now}
@@ -70,6 +73,7 @@ class Review:
         for attachment, why in doomed.items():
             if not attachment.is_gone:
                 yield [self._end_attachment(attachment, why, clock())]
+        self._context.pacing.forget_unused(set(self._registry.accounts))
         self._services.free_names(lambda user, name: rules.has_user(user) and rules.may_listen(user, name))
 
     def _end_route(self, route: Route, why: str, now: int) -> Ended:

@@ -126,6 +126,7 @@ class RouteTable:
         self._become(route, RouteState.BOUND)
         route.frame = None
         self._context.deadlines.clear(route.deadline)
+        self.pace(route, now)
         acceptor.queue.bind(own_id)
         if not accepted.resumed:
             for queue in (acceptor.queue, initiator.queue):
@@ -138,6 +139,14 @@ class RouteTable:
         self._context.trace(
             event, now, connection=initiator.own_id, peer=own_id, text=initiator.attachment.account.user
         )
+
+    def pace(self, route: Route, now: int) -> None:
+        """Set the rates of a bound route: those of the user who opened it and, unless an exit accepted it, those of
+        the user who serves it (9.8)."""
+        acceptor = route.acceptor.attachment
+        server = "" if acceptor.is_exit else acceptor.account.user
+        queues = route.acceptor.queue, route.initiator.queue
+        self._context.pacing.assign(*queues, route.user, server, route.target, now)
 
     # --- ending
 

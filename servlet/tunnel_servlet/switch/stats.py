@@ -2,7 +2,7 @@
 
 import msgspec
 
-__all__ = ["Counters", "SwitchStats"]
+__all__ = ["Counters", "RateWait", "SwitchStats"]
 
 
 class Counters(msgspec.Struct):
@@ -63,3 +63,13 @@ class SwitchStats(msgspec.Struct, frozen=True):
     bytes_outstanding: int
     timers: int
     counters: Counters
+
+
+class RateWait(msgspec.Struct, frozen=True):
+    """For how long streams of one user have waited for a rate since the relay started or the rate was set."""
+
+    user: str
+    rule: str  # empty: the rate of all the user's connections
+    direction: str  # "up": from the user's endpoints; "down": to them
+    bytes_per_second: int
+    waited_ms: int

@@ -32,18 +32,19 @@ from tunnel.wire import (
 )
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
-from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Rules
+from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, RatesOf, Rules
 from tunnel_servlet.switch.forwarding import Forwarder
 from tunnel_servlet.switch.invariants import check
 from tunnel_servlet.switch.lifecycle import UNKNOWN, Lifecycle
 from tunnel_servlet.switch.links import ServedLink
 from tunnel_servlet.switch.model import Attention, RouteState, ServedAttachment
 from tunnel_servlet.switch.openings import Openings
+from tunnel_servlet.switch.pacing import no_rates
 from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.review import Ended, Review
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
-from tunnel_servlet.switch.stats import SwitchStats
+from tunnel_servlet.switch.stats import RateWait, SwitchStats
 
 __all__ = ["Response", "Switch"]
 
@@ -90,12 +91,14 @@ class Switch:
         *,
         may_listen: MayListen = _allow_any_name,
         may_share: MayListen = _allow_any_name,
+        rates_of: RatesOf = no_rates,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
     ) -> None:
         self.config = config
         self.epoch = random.getrandbits(64)  # 6.3
         self._context = SwitchContext(config, trace)
+        self._context.pacing.limit_by(rates_of)
         self._attention = Attention()
         self._registry = Registry(self._context, self._attention)
         self._routes = RouteTable(self._context)
@@ -136,6 +139,10 @@ class Switch:
             timers=len(self._context.deadlines),
             counters=msgspec.structs.replace(self._context.counters),
         )
+
+    def rate_waits(self, now: int) -> list[RateWait]:
+        """Return how long each user has waited for each rate."""
+        return self._context.pacing.waits(now)
 
     def check_invariants(self) -> None:
         """Raise InvariantError if the state contradicts itself. For tests and the simulator: it recounts everything."""
@@ -398,8 +405,11 @@ class Switch:
     def _serve_awake(self, now: int) -> None:
         """Send waiting packets of each attachment on its oldest held pull, or else signal a link (7.4, 8)."""
         self._openings.serve_waiting(now)
-        awake = self._attention.awake
-        while awake:
+        awake, pacing = self._attention.awake, self._context.pacing
+        while awake or pacing.asked:
+            if pacing.asked:
+                pacing.serve(now)
+                continue
             attachment = awake.popleft()
             attachment.is_awake = False
             mailbox, parked = attachment.mailbox, attachment.parked

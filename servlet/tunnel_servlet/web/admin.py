@@ -7,7 +7,8 @@ from ipaddress import ip_address
 import msgspec
 from aiohttp import web
 
-from tunnel_servlet.switch.stats import SwitchStats
+from tunnel.clock import now_us
+from tunnel_servlet.switch.stats import RateWait, SwitchStats
 from tunnel_servlet.web.metrics import METRICS_TYPE, render_metrics
 from tunnel_servlet.web.relay import Relay
 from tunnel_servlet.web.reloading import Reloads
@@ -19,7 +20,8 @@ _HEADERS = {"Cache-Control": "no-store"}
 
 
 class RelayState(msgspec.Struct, frozen=True):
-    """The content of /state. It contains no user, target or id, except in the error of the last reload."""
+    """The content of /state. Of users, targets and ids it contains only those that the configuration names: in `rates`,
+    and in the error of the last reload."""
 
     ready: bool
     draining: bool
@@ -27,6 +29,7 @@ class RelayState(msgspec.Struct, frozen=True):
     tokens: int
     reloads: Reloads
     requests_waiting: int
+    rates: list[RateWait]
     switch: SwitchStats
 
 
@@ -40,6 +43,7 @@ def state_of(relay: Relay, began_s: float) -> RelayState:
         tokens=len(relay.tokens),
         reloads=relay.reloads,
         requests_waiting=host.waiting,
+        rates=host.switch.rate_waits(now_us()),
         switch=host.switch.stats(),
     )
 
@@ -64,7 +68,8 @@ def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.App
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
     async def metrics(_: web.Request) -> web.Response:
-        page = render_metrics(relay.trace, relay.reloads, relay.host.switch.stats().counters)
+        switch = relay.host.switch
+        page = render_metrics(relay.trace, relay.reloads, switch.stats().counters, switch.rate_waits(now_us()))
         return web.Response(body=page.encode(), headers={**_HEADERS, "Content-Type": METRICS_TYPE})
 
     async def order_drain(request: web.Request) -> web.Response:

@@ -1,12 +1,14 @@
-"""The metrics of a relay process as a page that Prometheus reads: losses of its log and trace, and changed rules.
+"""The metrics of a relay process as a page that Prometheus reads: losses of its log and trace, changed rules, rates.
 
 The page has the text format 0.0.4 (prometheus.io/docs/instrumenting/exposition_formats).
 """
 
+from collections.abc import Iterator
+
 from tunnel import TraceWriter
 from tunnel.logs.setup import log_counts
 from tunnel.traces.record import TraceSink
-from tunnel_servlet.switch.stats import Counters
+from tunnel_servlet.switch.stats import Counters, RateWait
 from tunnel_servlet.web.reloading import Reloads
 
 __all__ = ["METRICS_TYPE", "render_metrics"]
@@ -14,7 +16,7 @@ __all__ = ["METRICS_TYPE", "render_metrics"]
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render_metrics(trace: TraceSink | None, reloads: Reloads, ended: Counters) -> str:
+def render_metrics(trace: TraceSink | None, reloads: Reloads, ended: Counters, rates: list[RateWait]) -> str:
     """Return the page. A relay that writes no trace has no metrics of it."""
     log = log_counts()
     counters = [
@@ -35,4 +37,19 @@ def render_metrics(trace: TraceSink | None, reloads: Reloads, ended: Counters) -
             ("tunnel_trace_records_dropped_total", "Records that were lost: the disk was slow or full.", trace.dropped),
             ("tunnel_trace_files_removed_total", "Trace files that were removed at the limit.", trace.removed_files),
         ]
-    return "".join(f"# HELP {name} {help_}\n# TYPE {name} counter\n{name} {value}\n" for name, help_, value in counters)
+    plain = (f"# HELP {name} {help_}\n# TYPE {name} counter\n{name} {value}\n" for name, help_, value in counters)
+    return "".join([*plain, *_rates(rates)])
+
+
+def _rates(rates: list[RateWait]) -> Iterator[str]:
+    """The wait of each user for each rate; nothing if there are no rates."""
+    if rates:
+        name = "tunnel_rate_waited_seconds_total"
+        yield f"# HELP {name} Time for which connections of a user waited for a rate.\n# TYPE {name} counter\n"
+        for each in rates:
+            labels = f'user="{_label(each.user)}",rule="{_label(each.rule)}",direction="{each.direction}"'
+            yield f"{name}{{{labels}}} {each.waited_ms / 1000}\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

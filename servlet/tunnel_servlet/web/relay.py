@@ -55,6 +55,7 @@ class Relay:
             self._authorise,
             may_listen=self._may_listen,
             may_share=lambda user, name: self.grants.may_share(user, name),
+            rates_of=lambda user, target: self.grants.rates_of(user, target),
             is_exempt=lambda user: self.grants.is_exit(user),
             packet_filter=packet_filter,
             trace=trace,

@@ -162,3 +162,46 @@ def test_the_users_of_a_file_own_no_name_at_an_open_relay() -> None:
     """Their rules are not used there: every client is the same user."""
     table = GrantTable({"rita": REPORTS_NAME}, everyone=REPORTS_NAME).widened([], is_open=True)
     assert table.may_listen("open", "reports")
+
+
+RATES = """
+[everyone]
+rate = "20 MiB/s"
+connect = ["*:443"]
+[everyone.rates]
+"*:443" = "1 MiB/s"
+[users.ann]
+connect = ["db.internal:5432", "10.0.0.0/8:5432", "udp/dns.internal:53"]
+services = ["reports"]
+rate = "5 MiB/s"
+[users.ann.rates]
+"10.0.0.0/8:5432" = "2 MiB/s"
+reports = "64 KiB/s"
+"udp/dns.internal:53" = "32 KiB/s"
+[users.bob]
+listen = ["reports"]
+[users.bob.rates]
+reports = "128 KiB/s"
+"""
+
+
+@pytest.mark.parametrize(
+    ("user", "target", "rates"),
+    [
+        ("ann", DB, {"": 5 << 20}),
+        ("ann", Target(TargetKind.TCP, "10.1.2.3", 5432), {"": 5 << 20, "10.0.0.0/8:5432": 2 << 20}),
+        ("ann", Target(TargetKind.TCP, "web.example", 443), {"": 5 << 20, "*:443": 1 << 20}),
+        ("ann", REPORTS, {"": 5 << 20, "reports": 64 << 10}),
+        ("ann", Target(TargetKind.TCP, "udp:dns.internal", 53), {"": 5 << 20, "udp/dns.internal:53": 32 << 10}),
+        ("ann", Target(TargetKind.TCP, "dns.internal", 53), {"": 5 << 20}),
+        ("bob", REPORTS, {"": 20 << 20, "reports": 128 << 10}),
+        ("bob", Target(TargetKind.SERVICE, "other"), {"": 20 << 20}),
+        ("eve", Target(TargetKind.TCP, "web.example", 443), {"": 20 << 20, "*:443": 1 << 20}),
+    ],
+)
+def test_rates_of_users_and_of_rules(user: str, target: Target, rates: dict[str, int]) -> None:
+    assert parse_config(RATES, "relay.toml").grants.rates_of(user, target) == rates
+
+
+def test_without_rates_nothing_is_limited() -> None:
+    assert GrantTable({"ann": connect("db.internal:5432")}).rates_of("ann", DB) == {}

@@ -247,6 +247,15 @@ def test_rule_check_says_whether_a_target_is_allowed(
     assert words in capsys.readouterr().out
 
 
+def test_rule_check_shows_the_rates_of_what_is_allowed(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("relay.toml")
+    rated = '[users.ann]\nrate = "20 MiB/s"\nrates = { "example.com:443" = "1.5 MB/s" }'
+    path.write_text(path.read_text().replace("[users.ann]", rated))
+    assert main(["rule", "check", "ann", "example.com:443"]) == 0
+    expected = "allowed, in each direction 20 MiB/s for the user and 1.431 MiB/s by the rate of example.com:443 at most"
+    assert expected in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "codes"),
     [
