@@ -122,6 +122,10 @@ def _problems(report: Report) -> dict[str, Finding]:
 
 
 def _conclude(report: Report, settings: RelaySettings, target: Address | None) -> None:
+    if "encryption" in _problems(report):
+        report.summary = "the tunnel works, but the target is not encrypted with a key that is known: see above"
+        report.next = f"tunnel doctor {target}, once its operator has confirmed which key it has"
+        return
     if report.exit_code != OK:
         report.summary = _SUMMARIES.get(report.exit_code, "the tunnel does not work here: see the problem above")
         report.next = _after_a_problem(report)

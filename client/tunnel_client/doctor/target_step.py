@@ -1,9 +1,14 @@
-"""The step that tries to reach a target through the tunnel."""
+"""The step that tries to reach a target through the tunnel, and says how the connection is encrypted from end to end."""
 
+import asyncio
 import time
+from dataclasses import replace
+from pathlib import Path
 
-from tunnel import DeniedError, NotAuthenticatedError, RefusedError, TunnelError
+from tunnel import DeniedError, NotAuthenticatedError, PeerKeyError, RefusedError, TunnelError
+from tunnel.encryption.known_peers import KnownPeers, peer_name
 from tunnel.exit_codes import LOST, UNREACHABLE
+from tunnel.wire import Target, TargetKind
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.places import Address
 from tunnel_client.settings import RelaySettings
@@ -15,14 +20,20 @@ _STRANGER = "not from a relay"  # in the text of an error that an answer of some
 
 
 async def examine_target(report: Report, settings: RelaySettings, target: Address) -> None:
-    """Open a connection to the target, and report how that ended."""
+    """Open a connection to the target, and report how that ended and whether it is encrypted.
+
+    A key that is seen for the first time is not remembered: an examination changes nothing.
+    """
     report.target = str(target)
     try:
-        async with settings.attach(attach_timeout=TARGET_S) as attachment:
+        peer, known_peers = _known_peers(settings, target)
+        async with replace(settings, known_peers=known_peers).attach(attach_timeout=TARGET_S) as attachment:
             began = time.monotonic()
             _, writer = await attachment.open_connection(target.host, target.port, timeout=TARGET_S)
             milliseconds = round((time.monotonic() - began) * 1e3, 1)
             writer.transport.abort()
+    except PeerKeyError as error:
+        report.add("encryption", Verdict.PROBLEM, str(error), exit_code=error.exit_code, reason="key")
     except (DeniedError, NotAuthenticatedError) as error:
         if _STRANGER in str(error):
             text = f"the target was not tried, because a hop refused the request: {error}"
@@ -38,3 +49,37 @@ async def examine_target(report: Report, settings: RelaySettings, target: Addres
     else:
         text = f"{report.target} is allowed, and answers within {milliseconds:g} ms"
         report.add("target", Verdict.OK, text, connect_ms=milliseconds)
+        _tell_encryption(report, settings, peer, writer)
+
+
+def _known_peers(settings: RelaySettings, target: Address) -> tuple[str, Path | None]:
+    """Return the name of the peer that accepts, and the file of known peers if it has a key of this peer."""
+    kind = TargetKind.SERVICE if target.port is None else TargetKind.TCP
+    peer = peer_name(Target(kind, target.host, target.port or 0))
+    path = settings.known_peers
+    try:
+        is_known = path is not None and KnownPeers(path).find(settings.url, peer) is not None
+    except ValueError as error:
+        raise PeerKeyError(str(error)) from None
+    return peer, path if is_known else None
+
+
+def _tell_encryption(report: Report, settings: RelaySettings, peer: str, writer: asyncio.StreamWriter) -> None:
+    key = writer.get_extra_info("peer_key")
+    if not key:
+        why = "--encryption is off" if settings.encryption == "off" else f"{_who(peer)} has no key"
+        text = f"not from end to end, because {why}: the relay, and a proxy that inspects TLS, can read and alter data"
+        report.add("encryption", Verdict.OK, text, peer=peer, key="")
+        return
+    is_verified = bool(writer.get_extra_info("peer_key_verified"))
+    data = {"peer": peer, "key": key, "verified": is_verified}
+    if is_verified:
+        report.add("encryption", Verdict.OK, f"from end to end; {_who(peer)} has the key that you trust, {key}", **data)
+        return
+    text = f"from end to end, but the key of {_who(peer)}, {key}, is not verified"
+    advice = f"ask its operator whether that is its key, then: tunnel peers trust {peer} {key}"
+    report.add("encryption", Verdict.NOTE, text, advice, **data)
+
+
+def _who(peer: str) -> str:
+    return "the exit" if peer == "exit" else f"the service {peer.partition(':')[2]}"

@@ -118,6 +118,14 @@ def test_targets_that_are_denied_or_not_reached(rig: Rig, doctor: Any) -> None:
             assert report["next"]
 
 
+def test_a_target_whose_encryption_is_required_and_missing(rig: Rig, doctor: Any) -> None:
+    port = rig.serve(greet)
+    code, found, report = doctor(rig.url, f"127.0.0.1:{port}", "--encryption", "require")
+    assert (code, found["encryption"][0]) == (4, "problem")
+    assert report["summary"].startswith("the tunnel works, but the target is not encrypted")
+    assert "login" not in report["next"]
+
+
 def test_a_proxy_with_and_without_its_password(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy: UpstreamProxy = rig.enter(UpstreamProxy(user="me:secret"))
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
