@@ -89,8 +89,8 @@ class RelayProcess:
         (directory / "relay.toml").write_text(_CONFIG.format(port=self.port, exit=self._exit), encoding="utf-8")
 
 
-def exit_process(relay: RelayProcess) -> Process:
+def exit_process(relay: RelayProcess, *more: str) -> Process:
     """Return `tunnel-relay exit` for this relay, not yet started. It may dial every port of this machine."""
-    command = relay_command("exit", "--relay", relay.url, "--allow", "127.0.0.1:*", "--proxy", "")
+    command = relay_command("exit", "--relay", relay.url, "--allow", "127.0.0.1:*", "--proxy", "", *more)
     environment = {"TUNNEL_TOKEN": relay.tokens["exit"]}
     return Process(command, ready=lambda line: line.startswith("attached"), environment=environment)

@@ -7,7 +7,8 @@
                 ...  # on the bad path, the relay was just killed, and its successor is not there yet
 
 Every path carries only exchanges (poll), through nginx with its defaults. On the bad one a fault proxy before nginx
-also loses 5 % of the exchanges. The exit is a process of its own, so that connections outlive the relay.
+also loses 5 % of the exchanges. On the encrypted one every stream must be encrypted from end to end, and the relay is
+killed, too. The exit is a process of its own, so that connections outlive the relay.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,12 +28,13 @@ from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess, exit_process
 from tests.real.servers import Server, start_nginx, start_server
 from tests.real.transfers import access_log
+from tunnel.encryption.keys import KeyFile
 
 __all__ = ["HERE", "PROXY_VARIABLES", "WAIT_S", "WAYS", "Way", "World", "environment", "run_command", "wait_until"]
 
 HERE = "127.0.0.1"
 WAIT_S = 50.0  # only a hanging test reaches it
-WAYS = ("nginx", "faults")
+WAYS = ("nginx", "faults", "encrypted")
 _LOOK_S = 0.02
 _LOST = ("--drop-request", "0.025", "--drop-response", "0.025", "--seed", "7")
 _NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -49,12 +52,13 @@ class World:
     def __enter__(self) -> Self:
         with self._stack as stack:
             relay = stack.enter_context(self.relay)
-            exits = exit_process(relay).start()
+            key = KeyFile(self.directory / "exit.pem", make=True)
+            exits = exit_process(relay, "--key", str(key.path)).start()
             stack.callback(exits.kill)
             nginx = stack.enter_context(start_nginx(self.directory, "nginx-defaults.conf", relay=relay.port))
             faults = stack.enter_context(start_server(lambda port: _faults(port, nginx)))
-            urls = {"nginx": nginx.url, "faults": faults.url}
-            self.ways = {name: stack.enter_context(Way(self, name, urls[name])) for name in WAYS}
+            urls = {"nginx": nginx.url, "faults": faults.url, "encrypted": nginx.url}
+            self.ways = {name: stack.enter_context(Way(self, name, urls[name], key)) for name in WAYS}
             exits.wait_ready()
             self._stack = stack.pop_all()
         return self
@@ -76,19 +80,24 @@ def _faults(port: int, nginx: Server) -> list[str]:
 class Way:
     """One path to the relay, and the commands that use it: started when a test first asks for them, then kept."""
 
-    def __init__(self, world: World, name: str, url: str) -> None:
+    def __init__(self, world: World, name: str, url: str, key: KeyFile) -> None:
         self.name = name
         self._world = world
+        self._key = key
         token = world.relay.tokens["client"]
-        self._settings = tunnel_client.RelaySettings(url, token, None, None, "poll", 300.0)
+        settings = tunnel_client.RelaySettings(url, token, None, None, "poll", 300.0, encryption="off")
+        if self.is_encrypted:
+            settings = replace(settings, encryption="require", peer_keys=(key.fingerprint,))
         self._stack = contextlib.ExitStack()
         self._ports: dict[tuple[str, ...], int] = {}
-        self.runtime = tunnel_client.Runtime(self._settings, linger=2.0)
+        self.runtime = tunnel_client.Runtime(settings, linger=2.0)
         # For our commands; they find `tunnel` in the directory of the Python that runs the tests.
         self.environment = {
             "TUNNEL_RELAY": url,
             "TUNNEL_TOKEN": token,
             "TUNNEL_CARRIER": "poll",
+            "TUNNEL_ENCRYPTION": settings.encryption,
+            "TUNNEL_PEER_KEY": " ".join(settings.peer_keys),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         }
 
@@ -100,6 +109,11 @@ class Way:
     ) -> None:
         self.runtime.close()
         self._stack.close()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether streams are refused that are not encrypted with our key."""
+        return self.name == "encrypted"
 
     def patch(self) -> tunnel_client.patch:
         """Lead Python clients that know nothing of the tunnel through it, to servers of this machine."""
@@ -117,7 +131,8 @@ class Way:
         """Publish the server at this port; return the name of the service."""
         name = f"{name}-{self.name}-{port}"
         if ("expose", name) not in self._ports:
-            self._start("expose", name, f"{HERE}:{port}")
+            options = ("--key", str(self._key.path)) if self.is_encrypted else ()
+            self._start("expose", name, f"{HERE}:{port}", *options)
             self._ports["expose", name] = port
         return name
 
@@ -127,7 +142,7 @@ class Way:
 
     @contextlib.contextmanager
     def trouble(self) -> Iterator[None]:
-        """On the bad path, kill the relay as the block begins; its successor is ready when the block ends."""
+        """On all but the good path, kill the relay as the block begins; its successor is ready when the block ends."""
         if self.name == "nginx":
             yield
             return
