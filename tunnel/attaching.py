@@ -1,6 +1,6 @@
 """The functions that create an attachment: over HTTP, or in memory to a relay in the same process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -44,6 +44,9 @@ def attach(
     await_login: bool | None = None,
     trace: TraceSink | None = None,
     insecure_http: bool = False,
+    headers: Mapping[str, str] | None = None,
+    hostname: str | None = None,
+    sni: str | None = None,
     encryption: str = "auto",
     peer_key: str | Sequence[str] = (),
     known_peers: str | Path | None = None,
@@ -62,7 +65,12 @@ def attach(
     spare one takes over at once.
 
     `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
-    everybody on the way can read it.
+    everybody on the way can read it. It allows the same for `headers`.
+
+    `headers`, `hostname`, `sni`: what a gateway before the relay asks for. The headers are added to every request;
+    `hostname` replaces the URL's host in the Host header. In TLS, the server is asked for the name `sni`, else
+    `hostname`, else the URL's host, and its certificate must be for this name. Nothing of it is sent to a proxy that
+    opens connections for us, or to another origin.
 
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
     seconds without an answer after which a connection is lost.
@@ -84,18 +92,10 @@ def attach(
     settings = _encryption(encryption, urls[0], peer_keys, known_peers, key)
     if await_login is not None:
         lanes = replace(lanes or LaneConfig(), await_login=await_login)
-    is_exit = exit_handler is not None
-    how = {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "insecure_http": insecure_http, "is_exit": is_exit}
-    return Attachment(
-        _maker(carrier, urls, how, name, lanes, links),
-        replace(_endpoint_config(user_timeout, exit_handler), asks_services=settings.asks_services),
-        name=name,
-        exit_handler=exit_handler,
-        attach_timeout=attach_timeout,
-        linger=linger,
-        trace=trace,
-        encryption=settings,
-    )
+    how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
+    how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
+    rest = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
+    return _attachment(_maker(carrier, urls, how, name, lanes, links), user_timeout, exit_handler, settings, rest)
 
 
 def _maker(
@@ -164,16 +164,19 @@ def memory_attach(
         )
 
     settings = _encryption(encryption, "memory", (), None, key)
-    return Attachment(
-        make,
-        replace(_endpoint_config(user_timeout, exit_handler), asks_services=settings.asks_services),
-        encryption=settings,
-        name=name,
-        exit_handler=exit_handler,
-        attach_timeout=attach_timeout,
-        linger=linger,
-        trace=trace,
-    )
+    rest = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
+    return _attachment(make, user_timeout, exit_handler, settings, rest)
+
+
+def _attachment(
+    make: Callable[[bytes, Random], Carrier],
+    user_timeout: float,
+    exit_handler: ExitHandler | None,
+    encryption: Encryption,
+    rest: dict[str, Any],
+) -> Attachment:
+    config = replace(_endpoint_config(user_timeout, exit_handler), asks_services=encryption.asks_services)
+    return Attachment(make, config, exit_handler=exit_handler, encryption=encryption, **rest)
 
 
 def _endpoint_config(user_timeout: float, exit_handler: ExitHandler | None) -> EndpointConfig:

@@ -20,6 +20,9 @@ class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     proxy: str = ""  # empty: the proxy variables of the environment decide
     ca: str = ""
     insecure_http: bool = False
+    headers: dict[str, str] = {}  # for a gateway before the relay
+    hostname: str = ""
+    sni: str = ""
 
 
 def login_path() -> Path:
@@ -56,8 +59,8 @@ def read_login() -> Login | None:
 def login_for(url: str, *, has_token: bool) -> Login:
     """Return the stored login if it is for this relay or if `url` is empty; otherwise return an empty login.
 
-    The stored token and certificates are never used with another relay. If both relay and token are known, the file is
-    not read, so that a damaged file does not stop a command that does not need it.
+    The stored token, headers and certificates are never used with another relay. If both relay and token are known, the
+    file is not read, so that a damaged file does not stop a command that does not need it.
     """
     nothing = Login("")
     if url and has_token:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tunnel
@@ -43,6 +43,9 @@ class RelaySettings:
     source: str = ""  # where the URL came from, in the words of the user
     cert: str | None = None
     insecure_http: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # for a gateway before the relay
+    hostname: str = ""
+    sni: str = ""
     encryption: str = "auto"
     peer_keys: tuple[str, ...] = ()
     known_peers: Path | None = None  # without this file, the key of a new peer is accepted and not remembered
@@ -61,6 +64,9 @@ class RelaySettings:
                 carrier=self.carrier,
                 user_timeout=self.user_timeout,
                 insecure_http=self.insecure_http,
+                headers=self.headers,
+                hostname=self.hostname or None,
+                sni=self.sni or None,
                 encryption=self.encryption,
                 peer_key=self.peer_keys,
                 known_peers=self.known_peers,
@@ -82,6 +88,9 @@ def find_settings(
     carrier: str | None = None,
     user_timeout: float = USER_TIMEOUT_S,
     insecure_http: bool = False,
+    headers: Mapping[str, str] | None = None,
+    hostname: str | None = None,
+    sni: str | None = None,
     encryption: str | None = None,
     peer_keys: Sequence[str] = (),
 ) -> RelaySettings:
@@ -126,6 +135,9 @@ def find_settings(
         source=source,
         cert=cert or None,
         insecure_http=allows_insecure_http(insecure_http) or login.insecure_http,
+        headers=login.headers if headers is None else headers,
+        hostname=hostname or login.hostname,
+        sni=sni or login.sni,
         encryption=encryption,
         peer_keys=tuple(peer_keys) or tuple(os.environ.get("TUNNEL_PEER_KEY", "").split()),
         known_peers=known_peers_path(),

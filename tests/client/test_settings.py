@@ -52,6 +52,7 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
         "cert": "/cert.pem",
         "carrier": "poll",
     }
+    options |= {"headers": {}, "hostname": None, "sni": None}
     options |= {"insecure_http": False, "encryption": "auto", "peer_key": (), "known_peers": None, "key": None}
     encryption = {"encryption": "require", "peer_key": ("k",), "known_peers": Path("/p"), "key": "/key"}
     assert made == [
@@ -171,6 +172,26 @@ def test_an_insecure_relay_is_allowed_by_option_environment_or_login(monkeypatch
     write_login(Login(url, "t", "none", insecure_http=True))
     found().attach()
     assert not found("--relay", "http://other.example").insecure_http
+
+
+def test_settings_for_a_gateway_come_from_options_then_from_the_login_of_the_same_relay(home: Path) -> None:
+    file = home / "headers"
+    file.touch(0o600)
+    file.write_text("X-Key: s3cret\n")
+    url = "https://relay.example"
+    given = found("--relay", url, "--header", f"@{file}", "--header", "X-Team: db", "--hostname", "h", "--sni", "s")
+    assert (given.headers, given.hostname, given.sni) == ({"X-Key": "s3cret", "X-Team": "db"}, "h", "s")
+    assert "s3cret" not in repr(given)
+    write_login(Login(url, "t", headers={"X-Key": "stored"}, hostname="stored", sni="stored"))
+    stored = found()
+    assert (stored.headers, stored.hostname, stored.sni) == ({"X-Key": "stored"}, "stored", "stored")
+    assert found("--header", "X-Team: db").headers == {"X-Team": "db"}
+    other = found("--relay", "https://other.example")
+    assert (other.headers, other.hostname, other.sni) == ({}, "", "")
+    with pytest.raises(UsageError, match="uses no TLS"):
+        found("--relay", "http://127.0.0.1", "--sni", "x").attach()
+    with pytest.raises(UsageError, match="no colon"):
+        found("--header", "s3cret")
 
 
 def test_two_users_a_token_file_that_others_can_read_is_refused(home: Path) -> None:

@@ -1,15 +1,16 @@
 """Transfers of some MiB both ways through real reverse proxies, each with a committed configuration (config/)."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadtests.faultproxy import Drop, FaultProxy, FaultProxyOptions
 from loadtests.harness.ports import hold_port
 from tests.real.servers import start_haproxy, start_nginx
-from tests.real.transfers import MIB, a_relay, access_log, client, move, statuses, until
+from tests.real.transfers import CA, MIB, a_relay, access_log, client, move, statuses, until
 from tests.support.loops import run
-from tunnel import UnreachableError
+from tunnel import DeniedError, UnreachableError
 from tunnel.exchange import LaneConfig
 
 nginx = pytest.mark.real("nginx")
@@ -168,6 +169,32 @@ def test_nginx_that_passes_upgrades(tmp_path: Path, carrier: str) -> None:
     with hold_port() as relay, start_nginx(tmp_path, "nginx-upgrade.conf", relay=relay) as server:
         run(main())
     assert (101 in statuses(tmp_path)) == (carrier == "link")
+
+
+@nginx
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+def test_nginx_as_a_gateway_that_asks_for_a_key_and_a_name(tmp_path: Path, carrier: str) -> None:
+    gate: dict[str, Any] = {"ca": CA, "sni": "localhost", "hostname": "relay.internal"}
+    key = {"X-Gateway-Key": "s3cret"}
+
+    async def main() -> None:
+        url = server.url.replace("http:", "https:")
+        async with a_relay(relay), client(url, carrier=carrier, headers=key, **gate) as attachment:
+            moved = await move(attachment, MIB)
+            assert moved.carrier.startswith(carrier)
+        wrongs: list[dict[str, Any]] = [{"headers": {}}, {"hostname": "localhost"}, {"sni": "relay.internal"}]
+        for wrong in wrongs:
+            stranger = client(url, **{"headers": key, **gate, **wrong, "attach_timeout": 0.5})
+            with pytest.raises((DeniedError, UnreachableError)):
+                await stranger.start()
+
+    certificate = Path(CA).parent / "server.pem"
+    with (
+        hold_port() as relay,
+        start_nginx(tmp_path, "nginx-gateway.conf", relay=relay, certificate=certificate) as server,
+    ):
+        run(main())
+    assert {403, 421} <= set(statuses(tmp_path))
 
 
 @nginx

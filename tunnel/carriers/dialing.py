@@ -12,6 +12,7 @@ from aiohttp.connector import SocketFactoryType
 from yarl import URL
 
 from tunnel.carriers.challenges import Introduction
+from tunnel.carriers.gateway import ask_for_name, make_gateway
 from tunnel.carriers.proxies import choose_proxy
 from tunnel.carriers.proxy_connect import ConnectConnector, introduce
 
@@ -35,6 +36,9 @@ class Dialing:
         cert: str | Sequence[str] | None = None,
         is_exit: bool = False,
         insecure_http: bool = False,
+        headers: Mapping[str, str] | None = None,
+        hostname: str | None = None,
+        sni: str | None = None,
     ) -> None:
         self.base = _relay_url(url)
         self.headers = {
@@ -49,11 +53,21 @@ class Dialing:
             if not token.isascii() or not token.isprintable() or " " in token or not token:
                 raise ValueError("the token is empty or has invalid characters: was it copied whole, on one line?")
             self.headers["Authorization"] = f"Bearer {token}"
+        gateway = make_gateway(self.base, headers or {}, hostname, sni)
+        self.gateway_headers = gateway.headers
+        self.headers.update(gateway.headers)
+        self._tls_name = gateway.tls_name
         is_tls = self.base.scheme == "https"
         self.tls = _tls_context(ca, cert) if is_tls else None
         self._proxy = choose_proxy(self.base, proxy)
-        if token is not None and not insecure_http:
-            _require_private(self.base, self._proxy.url if self._proxy is not None else None)
+        if not insecure_http:
+            for what in ("the token",) * (token is not None) + ("the headers for the gateway",) * bool(headers):
+                _require_private(what, self.base, self.proxy)
+        if hostname and not is_tls and self._proxy is not None:
+            raise ValueError(
+                f"the host name {hostname!r} (--hostname) would not reach {self.base} through the proxy {self.proxy}, "
+                "since proxies replace the Host header of plain HTTP: write https://, or this name in the URL"
+            )
         self._proxy_tls: ssl.SSLContext | None = None
         self._introduction: Introduction | None = None
         if self._proxy is not None:
@@ -85,13 +99,15 @@ class Dialing:
         """
         connector: aiohttp.BaseConnector
         middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = ()
+        if self._tls_name is not None:
+            middlewares = (ask_for_name(self._tls_name),)
         if self._proxy is None or self._introduction is None or self.tls is None:
             tls = self.tls or self._proxy_tls
             connector = aiohttp.TCPConnector(
                 limit=0, force_close=not reuse, ssl=tls if tls is not None else True, socket_factory=make_socket
             )
             if self._introduction is not None:
-                middlewares = (introduce(self._introduction),)
+                middlewares += (introduce(self._introduction),)
         else:
             connector = ConnectConnector(self._proxy, self._introduction, self.tls, self._proxy_tls, reuse=reuse)
         return aiohttp.ClientSession(
@@ -119,8 +135,8 @@ def _relay_url(text: str) -> URL:
     return url
 
 
-def _require_private(relay: URL, proxy: URL | None) -> None:
-    """Raise ValueError if others could read the token on its way: neither TLS nor this machine protects it."""
+def _require_private(what: str, relay: URL, proxy: URL | None) -> None:
+    """Raise ValueError if others could read the secret on its way: neither TLS nor this machine protects it."""
     if relay.scheme == "https":
         return
     if not _is_here(relay):
@@ -130,7 +146,7 @@ def _require_private(relay: URL, proxy: URL | None) -> None:
     else:
         return
     raise ValueError(
-        f"the token would go {where} unencrypted, and everybody on the way could use it: write https://, or allow it "
+        f"{what} would go {where} unencrypted, and everybody on the way could use that: write https://, or allow it "
         "with --insecure-http, TUNNEL_INSECURE_HTTP=1 or attach(insecure_http=True)"
     )
 

@@ -298,7 +298,8 @@ class Prober:
         return await self._get({"Expect": "tunnel-doctor"})
 
     async def _get(self, headers: Mapping[str, str]) -> Reply:
-        reply, _ = await self._ask("GET", None, self._session, {"Accept-Encoding": "identity", **headers})
+        asked = {"Accept-Encoding": "identity", **self.dialing.gateway_headers, **headers}
+        reply, _ = await self._ask("GET", None, self._session, asked)
         return reply
 
     async def _post(

@@ -77,9 +77,10 @@ class ConnectConnector(aiohttp.BaseConnector):
         host, port = req.url.host or "", req.url.port or 443
         dialogue = await self._ask(req, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         loop = asyncio.get_running_loop()
+        name = req.server_hostname or host
         protocol: ResponseHandler = self._factory()
         try:
-            transport = await loop.start_tls(dialogue.transport, protocol, self._tls, server_hostname=host)
+            transport = await loop.start_tls(dialogue.transport, protocol, self._tls, server_hostname=name)
         except (ssl.CertificateError, ssl.SSLError, OSError) as error:
             dialogue.transport.abort()
             raise _tls_failure(req.connection_key, error) from error

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import tunnel
 from tunnel.command_line import tell
+from tunnel.gateway_options import add_gateway_options, parse_headers
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import CARRIERS, ENCRYPTION, UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
 
-__all__ = ["add_insecure_http", "add_relay_options", "positive_seconds", "relay_settings"]
+__all__ = ["add_insecure_http", "add_relay_options", "headers_of", "positive_seconds", "relay_settings"]
 
 _USER_TIMEOUT_LEAST_S = 1
 _USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the milliseconds
@@ -49,6 +50,7 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
         "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
     )
     add_insecure_http(group)
+    add_gateway_options(group)
     group.add_argument(
         "--carrier",
         choices=CARRIERS,
@@ -113,7 +115,7 @@ def add_insecure_http(parser: argparse.ArgumentParser | argparse._ArgumentGroup)
     parser.add_argument(
         "--insecure-http",
         action="store_true",
-        help="allow the token to cross a network without encryption, to an http:// relay or an http:// proxy on "
+        help="allow the token and any --header to cross a network without encryption, to an http:// relay or proxy on "
         "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
     )
 
@@ -129,10 +131,21 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         carrier=arguments.carrier,
         user_timeout=arguments.user_timeout,
         insecure_http=arguments.insecure_http,
+        headers=headers_of(arguments) or None,
+        hostname=arguments.hostname,
+        sni=arguments.sni,
         encryption=arguments.encryption,
         peer_keys=arguments.peer_key,
     )
     return replace(found, trace=_trace(arguments))  # last: it creates a directory
+
+
+def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the headers of the --header options. Raises UsageError if one is wrong."""
+    try:
+        return parse_headers(arguments.header)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def positive_seconds(text: str) -> float:

@@ -42,6 +42,9 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
             ca=settings.ca,
             cert=settings.cert,
             insecure_http=settings.insecure_http,
+            headers=settings.headers,
+            hostname=settings.hostname,
+            sni=settings.sni,
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

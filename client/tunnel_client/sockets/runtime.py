@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from weakref import WeakKeyDictionary, finalize
@@ -158,6 +158,9 @@ def configure(
     carrier: str | None = None,
     user_timeout: float = USER_TIMEOUT_S,
     insecure_http: bool = False,
+    headers: Mapping[str, str] | None = None,
+    hostname: str | None = None,
+    sni: str | None = None,
     encryption: str | None = None,
     peer_key: str | Sequence[str] = (),
 ) -> RelaySettings:
@@ -166,9 +169,10 @@ def configure(
     `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll or link. `token=None` means no token,
     `proxy=None` a direct connection. Settings that are not given come from TUNNEL_RELAY, TUNNEL_TOKEN and
     TUNNEL_CARRIER, then from `tunnel login`; the proxy comes from the login, then from the usual variables.
-    `insecure_http` lets the token go unencrypted to an http:// relay on another machine. `encryption` is auto, require
-    or off; `peer_key` is the key, or the keys, that exits and services must have. Existing sockets keep their relay.
-    Raises ValueError if a setting is wrong, UnreachableError if no relay is known.
+    `insecure_http` lets the token go unencrypted to an http:// relay on another machine. `headers`, `hostname` and
+    `sni` are for a gateway before the relay, as in `tunnel.attach`. `encryption` is auto, require or off; `peer_key` is
+    the key, or the keys, that exits and services must have. Existing sockets keep their relay. Raises ValueError if a
+    setting is wrong, UnreachableError if no relay is known.
     """
     global _configured, _default
     with _translated_errors():
@@ -181,6 +185,9 @@ def configure(
             carrier=carrier,
             user_timeout=user_timeout,
             insecure_http=insecure_http,
+            headers=headers,
+            hostname=hostname,
+            sni=sni,
             encryption=encryption,
             peer_keys=(peer_key,) if isinstance(peer_key, str) else peer_key,
         )

@@ -14,6 +14,7 @@ from tunnel.command_line import allows_insecure_http, tell
 from tunnel.encryption.keys import KeyFile
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
+from tunnel.gateway_options import parse_headers
 from tunnel.private_files import read_token
 from tunnel.stillness import STILL_S, until_still
 from tunnel_servlet.command.exit_rules import ExitRules, load_rules
@@ -69,6 +70,9 @@ async def _exit(
             ca=arguments.ca,
             cert=arguments.cert,
             insecure_http=allows_insecure_http(arguments.insecure_http),
+            headers=parse_headers(arguments.header),
+            hostname=arguments.hostname,
+            sni=arguments.sni,
             name=arguments.name,
             exit_handler=dialer,
             attach_timeout=None,

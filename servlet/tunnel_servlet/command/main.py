@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tunnel import __version__
 from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, exit_code_of, queued_log
 from tunnel.exit_codes import EXIT_CODES
+from tunnel.gateway_options import add_gateway_options
 from tunnel_servlet.access.connections import source_of
 from tunnel_servlet.command import actions, exit_process, users
 from tunnel_servlet.command.files import DEFAULT_FILE
@@ -182,7 +183,7 @@ def _add_exit(commands: CommandAdder) -> None:
     parser.add_argument(
         "--insecure-http",
         action="store_true",
-        help="allow the token to cross a network without encryption, to an http:// relay or an http:// proxy on "
+        help="allow the token and any --header to cross a network without encryption, to an http:// relay or proxy on "
         "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
     )
     parser.add_argument(
@@ -195,6 +196,7 @@ def _add_exit(commands: CommandAdder) -> None:
     parser.add_argument(
         "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
     )
+    add_gateway_options(parser)
     _add_config(parser)
     _add_allow(parser)
     _add_trace(parser)

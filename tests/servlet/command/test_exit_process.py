@@ -171,16 +171,21 @@ async def test_an_exit_whose_user_may_not_be_one_is_code_5() -> None:
 
 @in_loop
 async def test_an_exit_quotes_an_answer_that_is_not_from_a_relay() -> None:
+    heads: list[bytes] = []
+
     async def hotel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nConnection: close\r\n\r\n<html>Welcome, guest")
         writer.close()
 
     server = await asyncio.start_server(hotel, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]
+        gate = ["--header", "X-Key: k", "--hostname", "relay.example"]
+        arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", "", *gate]
         async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
             assert "<html>Welcome, guest" in json.loads(await exit_.line("not_attached"))["text"]
             exit_.process.send_signal(signal.SIGTERM)
             assert await exit_.ended() == 0
+    assert b"\r\nHost: relay.example\r\n" in heads[0]
+    assert b"\r\nX-Key: k\r\n" in heads[0]

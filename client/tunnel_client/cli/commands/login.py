@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tunnel.command_line import CommandAdder, allows_insecure_http
 from tunnel.exit_codes import OK
+from tunnel.gateway_options import add_gateway_options
 from tunnel_client.cli.attaching import add_wait_option, attached, make_attachment
-from tunnel_client.cli.options import add_insecure_http
+from tunnel_client.cli.options import add_insecure_http, headers_of
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import USER_TIMEOUT_S, RelaySettings, read_token
 
@@ -43,6 +44,7 @@ def add(commands: CommandAdder) -> None:
         help="PEM file with the authorities to trust instead of the system's; its path is stored as well",
     )
     add_insecure_http(parser)
+    add_gateway_options(parser)
     add_wait_option(parser, 15.0)
     parser.add_argument("--no-check", action="store_true", help="store relay and token without trying them")
     parser.set_defaults(run=run)
@@ -55,10 +57,29 @@ def run(arguments: argparse.Namespace) -> int:
 
     ca = os.path.abspath(arguments.ca) if arguments.ca else ""
     insecure = allows_insecure_http(arguments.insecure_http)
-    login = Login(arguments.url, _token(arguments.token_file), arguments.proxy, ca, insecure)
+    headers = headers_of(arguments)
+    login = Login(
+        arguments.url,
+        _token(arguments.token_file),
+        arguments.proxy,
+        ca,
+        insecure,
+        headers,
+        arguments.hostname,
+        arguments.sni,
+    )
     proxy = None if login.proxy.lower() == "none" else login.proxy or "env"
     settings = RelaySettings(
-        login.relay, login.token, proxy, ca or None, "poll", USER_TIMEOUT_S, insecure_http=insecure
+        login.relay,
+        login.token,
+        proxy,
+        ca or None,
+        "poll",
+        USER_TIMEOUT_S,
+        insecure_http=insecure,
+        headers=headers,
+        hostname=login.hostname,
+        sni=login.sni,
     )
     make_attachment(settings, arguments)  # UsageError: a malformed URL or token
     if not arguments.no_check:

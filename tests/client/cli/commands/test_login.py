@@ -37,6 +37,15 @@ def test_a_login_is_tried_stored_and_used(rig: Rig, file: str, capsys: pytest.Ca
     assert main(["connect", "127.0.0.1:1"]) == 2
 
 
+def test_what_a_gateway_asks_for_is_sent_and_stored(rig: Rig, file: str) -> None:
+    gate = ["--header", "X-Key: k", "--hostname", "relay.example"]
+    assert main(["login", rig.url, "--token-file", file, "--proxy", "none", *gate]) == 0
+    login = Login(rig.url, TOKEN, "none", headers={"X-Key": "k"}, hostname="relay.example")
+    assert read_login() == login
+    assert main(["login", rig.url, "--token-file", file, "--header", "Host: x"]) == 2
+    assert read_login() == login
+
+
 def test_a_wrong_token_is_not_stored(rig: Rig, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(file).write_text(TOKEN[:-1])
     assert main(["login", rig.url, "--token-file", file]) == 4

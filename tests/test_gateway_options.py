@@ -1,0 +1,58 @@
+"""The options --header, --hostname and --sni: headers from the command line and from files, without their values in
+errors."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from tunnel.gateway_options import add_gateway_options, parse_headers
+
+SECRET = "s3cret"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "headers"
+    made.touch(0o600)
+    return made
+
+
+def test_headers_come_from_options_and_files(file: Path) -> None:
+    file.write_text(f"X-Id: a b\n\nX-Secret:{SECRET} \n")
+    parser = argparse.ArgumentParser()
+    add_gateway_options(parser)
+    given = parser.parse_args(["--header", "X-Team: db", "--header", f"@{file}", "--sni", "front"])
+    assert parse_headers(given.header) == {"X-Team": "db", "X-Id": "a b", "X-Secret": SECRET}
+    assert (given.hostname, given.sni) == ("", "front")
+    assert parse_headers([]) == {}
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_two_users_a_file_that_another_user_can_reach_is_refused(mode: int, file: Path) -> None:
+    file.write_text(f"X-Secret: {SECRET}\n")
+    file.chmod(mode)
+    with pytest.raises(ValueError, match=f"--header @{file} is open to other users.*replace the secrets"):
+        parse_headers([f"@{file}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SECRET.encode(), "line 1 of .* no colon"),
+        (f"A: b\na: {SECRET}".encode(), "line 2 of .* already given"),
+        (b"\xff: x", "not text in UTF-8"),
+        (None, "there is no such file"),
+    ],
+)
+def test_errors_name_the_place_and_no_value(text: bytes | None, message: str, file: Path) -> None:
+    if text is None:
+        file.unlink()
+    else:
+        file.write_bytes(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        parse_headers([f"@{file}"])
+    assert SECRET not in str(caught.value)
+    with pytest.raises(ValueError, match="--header is not a header") as caught:
+        parse_headers([SECRET])
+    assert SECRET not in str(caught.value)

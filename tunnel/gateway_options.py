@@ -1,0 +1,72 @@
+"""The options of commands for a gateway that stands before the relay: --header, --hostname and --sni."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from tunnel.private_files import read_private
+
+__all__ = ["add_gateway_options", "parse_headers"]
+
+_IF_SEEN = "replace the secrets in it if another user may have seen them"
+_FORM = "write 'NAME: VALUE', or @FILE with such lines"
+
+
+def add_gateway_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options for a gateway."""
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="HEADER",
+        help="header for a gateway that stands before the relay, 'NAME: VALUE', or @FILE with one on each line; "
+        "repeatable. All users of this machine can see command lines: put secrets into a file with mode 0600",
+    )
+    parser.add_argument(
+        "--hostname",
+        default="",
+        metavar="NAME",
+        help="host name in the Host header, if it is not that of the URL; without --sni also the name in TLS",
+    )
+    parser.add_argument(
+        "--sni",
+        default="",
+        metavar="NAME",
+        help="server name in TLS; the certificate is checked against it (default: --hostname, or the URL's host)",
+    )
+
+
+def parse_headers(given: Sequence[str]) -> dict[str, str]:
+    """Return the headers that --header options name. Raise ValueError, with advice and without values.
+
+    A file counts as one that holds secrets: only its owner may be able to read it.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        if text.startswith("@"):
+            for number, line in enumerate(_lines(Path(text[1:])), 1):
+                if line.strip():
+                    _add(found, line, f"line {number} of {text[1:]}")
+        else:
+            _add(found, text, "--header")
+    return found
+
+
+def _add(found: dict[str, str], line: str, where: str) -> None:
+    name, colon, value = line.partition(":")
+    if not colon:
+        raise ValueError(f"{where} is not a header, since it has no colon: {_FORM}")
+    if name.lower() in {each.lower() for each in found}:
+        raise ValueError(f"{where} names a header that is already given: give it once")
+    found[name] = value.strip()
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return read_private(path, if_seen=_IF_SEEN).decode().splitlines()
+    except FileNotFoundError:
+        raise ValueError(f"--header @{path}: there is no such file: name a file that holds the headers") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"--header @{path}: the file is not text in UTF-8: {_FORM}") from None
+    except ValueError as error:
+        raise ValueError(f"--header @{error}") from None
