@@ -9,7 +9,7 @@ from tests.carriers.harness import echo, end, say_and_hear
 from tests.support.loops import in_loop
 from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay
 from tunnel import ExitRequest, LostError, RefusedError, UnreachableError
-from tunnel.exchange import Recovered
+from tunnel.exchange import AttachRefused, Recovered
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
 
@@ -187,3 +187,43 @@ async def test_a_closing_exit_dials_no_target() -> None:
             await client.open_connection("db.internal", 5432)
         exit_._closed = False
     assert refused.value.reason is RejectReason.SHUTTING_DOWN
+
+
+@in_loop
+async def test_2_7_the_pull_interval_can_be_changed_and_is_asked_for_again_after_a_restart() -> None:
+    async with (
+        MemoryTestRelay(pull_interval_us_max=50_000) as relay,
+        relay.attach("ann") as service,
+        relay.attach("bob") as client,
+    ):
+        await service.start_server(echo, "echo")
+        assert client.stats().pull_interval == 0
+        assert await client.set_pull_interval(0.02) == 0.02
+        assert await client.set_pull_interval(7) == 0.05  # the relay's bound
+        asked: list[int] = []
+
+        def note(message: Message) -> None:
+            if isinstance(message, Attach):
+                asked.append(message.pull_interval_ms)
+
+        relay.fault = note
+        relay.restart()
+        _, writer = await say_and_hear(client)
+        await end(writer)
+        assert 7000 in asked
+        assert client.stats().pull_interval == 0.05
+        assert service.stats().pull_interval == 0
+        with pytest.raises(ValueError, match="the pull interval must be 0, or from"):
+            await client.set_pull_interval(-1)
+
+
+@in_loop
+async def test_a_pull_interval_is_not_awaited_once_the_relay_has_refused() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("bob", linger=0.01) as client:
+        relay.fault = lambda message: LOSE_REQUEST
+        asking = asyncio.ensure_future(client.set_pull_interval(0.02))
+        await asyncio.sleep(0)
+        client.status(AttachRefused(0, 0, "the relay has had enough"))
+        client._ready()._wake_waiters()
+        with pytest.raises(UnreachableError, match="had enough"):
+            await asking

@@ -23,7 +23,20 @@ from tunnel.exchange import (
     Recovered,
     Troubled,
 )
-from tunnel.wire import Packet, PacketType, Rejected, RejectReason, Target, TargetKind, decode_connect, encode_rejected
+from tunnel.wire import (
+    Option,
+    Options,
+    Packet,
+    PacketType,
+    Rejected,
+    RejectReason,
+    Target,
+    TargetKind,
+    decode_connect,
+    decode_option,
+    encode_option,
+    encode_rejected,
+)
 
 SERVICE = Target(TargetKind.SERVICE, "s")
 ATTACHED = AttachedEvent(1, True, 1 << 20, 1 << 18, 0)
@@ -36,6 +49,7 @@ class HandCarrier:
     description = "by hand"
     failure = ""
     round_trip_us = 0
+    pull_interval_us = 0
 
     def __init__(self) -> None:
         self.events: deque[LaneEvent] = deque()
@@ -44,6 +58,7 @@ class HandCarrier:
         self.due_us: int | None = None
         self.timeouts: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.is_closed = False
+        self.settled: list[tuple[int, int]] = []
 
     def start(self, host: Host) -> None:
         self.host = host
@@ -66,6 +81,9 @@ class HandCarrier:
 
     def poll_event(self) -> LaneEvent | None:
         return self.events.popleft() if self.events else None
+
+    def set_pull_interval(self, settled_us: int, *, wanted_us: int) -> None:
+        self.settled.append((settled_us, wanted_us))
 
     async def prepared(self) -> None: ...
 
@@ -256,4 +274,18 @@ async def test_the_pump_goes_on_after_a_handler_raised() -> None:
     driver.endpoint.connect(SERVICE, driver.now())
     driver.pump()
     assert len(carrier.pushed) == 1
+    await driver.close()
+
+
+@in_loop
+async def test_the_carrier_hears_on_which_pull_interval_the_relay_settled() -> None:  # 2.7
+    driver, carrier, _ = make()
+    carrier.tell(ATTACHED)
+    driver.endpoint.pull_rate.ask(200, driver.now())
+    driver.pump()
+    (packet,) = [packet for packets, _ in carrier.pushed for packet in packets]
+    assert decode_option(packet.payload) == Option(1, Options(pull_interval_ms=200))
+    answer = Packet(PacketType.OPTION, 0, 0, 0, encode_option(Option(1, Options(pull_interval_ms=500))))
+    carrier.tell(PacketsReceived([answer], None), PacketsReceived([answer], None))
+    assert carrier.settled == [(500_000, 200_000)]
     await driver.close()

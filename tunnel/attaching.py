@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from tunnel.attachment import ATTACH_TIMEOUT_S, LINGER_S, Attachment
+from tunnel.carrier_rates import check_links, pull_interval_us
 from tunnel.carriers.base import Carrier
 from tunnel.carriers.memory import MemoryCarrier, Relay
 from tunnel.core import EndpointConfig
@@ -23,7 +24,6 @@ __all__ = ["CARRIERS", "attach", "memory_attach"]
 CARRIERS = ("auto", "poll", "link")
 _SECOND_US = 1_000_000
 _EXIT_SEND_BUFFER_BYTES = 512 * 1024  # an exit has many users; more comes from the share of each in the budget
-_LINKS_MAX = 4  # the default limit of a relay for one attachment
 
 
 def attach(
@@ -41,6 +41,7 @@ def attach(
     linger: float = LINGER_S,
     lanes: LaneConfig | None = None,
     links: int = 1,
+    pull_interval: float = 0.0,
     await_login: bool | None = None,
     trace: TraceSink | None = None,
     insecure_http: bool = False,
@@ -62,7 +63,8 @@ def attach(
 
     `carrier`: "poll" uses exchanges only. "auto" and "link" also try a link; "link" waits for the first try and repeats
     it more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it is lost, a
-    spare one takes over at once.
+    spare one takes over at once. `pull_interval`: the seconds between pulls while there is no link; the relay may
+    settle on another interval. With 0, it holds pulls until data comes. `Attachment.set_pull_interval` changes it.
 
     `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
     everybody on the way can read it. It allows the same for `headers`.
@@ -88,18 +90,23 @@ def attach(
     """
     urls = [url] if isinstance(url, str) else list(url)
     _require_known(carrier, links, urls)
-    peer_keys = (peer_key,) if isinstance(peer_key, str) else tuple(peer_key)
-    settings = _encryption(encryption, urls[0], peer_keys, known_peers, key)
-    if await_login is not None:
-        lanes = replace(lanes or LaneConfig(), await_login=await_login)
+    settings = _encryption(encryption, urls[0], peer_key, known_peers, key)
+    lanes = _lane_config(lanes, pull_interval, await_login)
     how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
     how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
     rest = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
     return _attachment(_maker(carrier, urls, how, name, lanes, links), user_timeout, exit_handler, settings, rest)
 
 
+def _lane_config(lanes: LaneConfig | None, pull_interval: float, await_login: bool | None) -> LaneConfig:
+    found = lanes or LaneConfig()
+    if pull_interval:
+        found = replace(found, pull_interval_us=pull_interval_us(pull_interval))
+    return found if await_login is None else replace(found, await_login=await_login)
+
+
 def _maker(
-    carrier: str, urls: list[str], how: dict[str, Any], name: str, lanes: LaneConfig | None, links: int
+    carrier: str, urls: list[str], how: dict[str, Any], name: str, lanes: LaneConfig, links: int
 ) -> Callable[[bytes, Random], Carrier]:
     """Return a function that makes the carrier; `how` holds the settings of its connections."""
     from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
@@ -120,8 +127,9 @@ def _maker(
 
 
 def _encryption(
-    mode: str, relay: str, peer_keys: tuple[str, ...], known_peers: str | Path | None, key: str | Path | None
+    mode: str, relay: str, peer_key: str | Sequence[str], known_peers: str | Path | None, key: str | Path | None
 ) -> Encryption:
+    peer_keys = (peer_key,) if isinstance(peer_key, str) else tuple(peer_key)
     known = None if known_peers is None else KnownPeers(Path(known_peers))
     own = None if key is None else KeyFile(Path(key), make=True)
     return Encryption(trust_settings(mode, relay, peer_keys, known), own)
@@ -130,10 +138,9 @@ def _encryption(
 def _require_known(carrier: str, links: int, urls: Sequence[str]) -> None:
     if carrier not in CARRIERS:
         raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
-    if not 1 <= links <= _LINKS_MAX or not urls:
-        raise ValueError(
-            f"an attachment has from 1 to {_LINKS_MAX} links and at least one URL, not {links} links, {len(urls)} URLs"
-        )
+    check_links(links)
+    if not urls:
+        raise ValueError("an attachment needs at least one URL")
 
 
 def memory_attach(

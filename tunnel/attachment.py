@@ -11,6 +11,7 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
+from tunnel.carrier_rates import pull_interval_us
 from tunnel.carriers.base import Carrier
 from tunnel.core import Connection, ConnectRequested, EndpointConfig, Incoming
 from tunnel.driver import Driver, StatusEvent
@@ -311,7 +312,18 @@ class Attachment:
             connections=connections,
             targets={transport.connection_id: transport.target for transport in self._transports},
             encryption={transport.connection_id: transport.encryption for transport in self._transports},
+            pull_interval=driver.carrier.pull_interval_us / 1_000_000,
         )
+
+    async def set_pull_interval(self, seconds: float) -> float:
+        """Ask the relay for another interval between pulls, and return the seconds on which the relay settles."""
+        driver, rate = self._ready(), self._ready().endpoint.pull_rate
+        rate.ask(pull_interval_us(seconds) // 1000, driver.now())
+        driver.wake()
+        await driver.until(lambda: self._refusal is not None or rate.is_answered)
+        if self._refusal is not None:
+            raise self._refusal
+        return self.stats().pull_interval
 
     def add_connection_listener(self, listener: ConnectionListener) -> None:
         """Notify `listener` when the relay becomes unreachable, and when it is reachable again."""

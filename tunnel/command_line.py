@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TextIO
 
+from tunnel.carrier_rates import LINKS_MAX, check_links, pull_interval_us
 from tunnel.exit_codes import INTERNAL, INTERRUPTED, USAGE
 
 __all__ = [
     "LOG_LEVELS",
     "CommandAdder",
     "CommandParser",
+    "add_carrier_rates",
     "allows_insecure_http",
     "configure_log",
     "exit_code_of",
@@ -159,6 +161,41 @@ class CommandParser(argparse.ArgumentParser):
             return f": write {option} before the name of the command, as in {owner} {option} ..."
         near = difflib.get_close_matches(option, self._option_string_actions, n=1)
         return f": did you mean {near[0]}?" if near else ""
+
+
+def add_carrier_rates(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options that set the number of links and the rate of pulls, which `tunnel.attach` checks."""
+    parser.add_argument(
+        "--links",
+        type=_links,
+        default=1,
+        metavar="N",
+        help="number of links to keep open, from 1 to 4; one carries everything, and when it is lost, a spare one "
+        "takes over at once (default: 1)",
+    )
+    parser.add_argument(
+        "--pull-interval",
+        type=_interval,
+        default=0.0,
+        metavar="S",
+        help="seconds between pulls, the requests that fetch data while there is no link; the relay answers them at "
+        "once, and may settle on another interval; 0: it holds them until data comes (default: 0)",
+    )
+
+
+def _links(text: str) -> int:
+    try:
+        check_links(int(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {LINKS_MAX}") from None
+    return int(text)
+
+
+def _interval(text: str) -> float:
+    try:
+        return pull_interval_us(float(text)) / 1_000_000
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor a number of seconds above 0.001") from None
 
 
 class CommandAdder:

@@ -37,7 +37,8 @@ class StatisticsCollector(Protocol):
 
 class AttachmentStats(msgspec.Struct):
     """A snapshot of an attachment. `connections`, `targets` and `encryption` are by connection id; the last two have
-    those in use. `encryption`: how the stream is encrypted, as `Transport.encryption` says it."""
+    those in use. `encryption`: how the stream is encrypted, as `Transport.encryption` says it. `pull_interval`: the
+    seconds between pulls on which the relay has settled, while no link carries the traffic; 0: none."""
 
     attached: bool
     carrier: str
@@ -47,6 +48,7 @@ class AttachmentStats(msgspec.Struct):
     connections: dict[int, ConnectionStats]
     targets: dict[int, str] = {}
     encryption: dict[int, str] = {}
+    pull_interval: float = 0.0
 
 
 class Listeners:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import tunnel
 from tunnel import private_files
+from tunnel.carrier_rates import check_links, pull_interval_us
 from tunnel.command_line import allows_insecure_http
 from tunnel_client.errors import UsageError
 
@@ -50,10 +51,12 @@ class RelaySettings:
     peer_keys: tuple[str, ...] = ()
     known_peers: Path | None = None  # without this file, the key of a new peer is accepted and not remembered
     key: str = ""  # the file of our own key, for services
+    links: int = 1
+    pull_interval: float = 0.0  # seconds
 
     def attach(self, **more: object) -> tunnel.Attachment:
         """Create an attachment to the relay without starting it. Raises UsageError if a setting cannot be used."""
-        more.setdefault("trace", self.trace)
+        more = {"trace": self.trace, "links": self.links, "pull_interval": self.pull_interval, **more}
         try:
             return tunnel.attach(
                 self.url,
@@ -93,6 +96,8 @@ def find_settings(
     sni: str | None = None,
     encryption: str | None = None,
     peer_keys: Sequence[str] = (),
+    links: int = 1,
+    pull_interval: float = 0.0,
 ) -> RelaySettings:
     """Collect the settings from the arguments, then from the environment, then from the stored login.
 
@@ -107,6 +112,11 @@ def find_settings(
     encryption = encryption or os.environ.get("TUNNEL_ENCRYPTION", "") or "auto"
     if encryption not in ENCRYPTION:
         raise UsageError(f"{origin} is {encryption!r}: choose one of {', '.join(ENCRYPTION)}")
+    try:
+        check_links(links)
+        pull_interval_us(pull_interval)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     url, source = relay or "", "--relay"
     if not url:
         url, source = os.environ.get("TUNNEL_RELAY", ""), "TUNNEL_RELAY"
@@ -141,6 +151,8 @@ def find_settings(
         encryption=encryption,
         peer_keys=tuple(peer_keys) or tuple(os.environ.get("TUNNEL_PEER_KEY", "").split()),
         known_peers=known_peers_path(),
+        links=links,
+        pull_interval=pull_interval,
     )
 
 

@@ -214,5 +214,5 @@ async def test_links_use_several_urls_of_a_relay_in_turn() -> None:
 
 @pytest.mark.parametrize(("url", "links"), [("http://127.0.0.1:1", 0), ("http://127.0.0.1:1", 5), ([], 1)])
 def test_links_and_urls_are_checked(url: str | list[str], links: int) -> None:
-    with pytest.raises(ValueError, match="from 1 to 4 links"):
+    with pytest.raises(ValueError, match="at least one URL" if not url else f"from 1 to 4 links, not {links}"):
         tunnel.attach(url, links=links)

@@ -43,6 +43,7 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
     trace, other = (cast(TraceWriter, object()) for _ in range(2))
     settings = RelaySettings("http://relay", "t", "http://proxy:1", "/ca.pem", "poll", 7.5, trace, cert="/cert.pem")
     settings.attach(links=2)
+    replace(settings, links=3, pull_interval=0.5).attach(links=4)
     settings.attach(trace=other)
     replace(settings, encryption="require", peer_keys=("k",), known_peers=Path("/p"), key="/key").attach()
     options: dict[str, Any] = {
@@ -54,9 +55,11 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
     }
     options |= {"headers": {}, "hostname": None, "sni": None}
     options |= {"insecure_http": False, "encryption": "auto", "peer_key": (), "known_peers": None, "key": None}
+    options |= {"links": 1, "pull_interval": 0.0}
     encryption = {"encryption": "require", "peer_key": ("k",), "known_peers": Path("/p"), "key": "/key"}
     assert made == [
         ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 2}),
+        ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 4, "pull_interval": 0.5}),
         ("http://relay", {**options, "user_timeout": 7.5, "trace": other}),
         ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, **encryption}),
     ]
@@ -66,6 +69,18 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
 def test_the_user_timeout_is_that_of_its_option_or_300_s() -> None:
     assert found("--relay", "http://relay").user_timeout == 300.0
     assert found("--relay", "http://relay", "--user-timeout", "7.5").user_timeout == 7.5
+
+
+@pytest.mark.usefixtures("home")
+def test_links_and_pulls_are_those_of_their_options() -> None:
+    given = found("--relay", "http://relay", "--links", "3", "--pull-interval", "0.25")
+    assert (given.links, given.pull_interval) == (3, 0.25)
+    default = found("--relay", "http://relay")
+    assert (default.links, default.pull_interval) == (1, 0.0)
+    with pytest.raises(UsageError, match="from 1 to 4 links, not 9"):
+        find_settings(relay="http://relay", links=9)
+    with pytest.raises(UsageError, match="the pull interval must be 0, or from"):
+        find_settings(relay="http://relay", pull_interval=-1)
 
 
 def test_options_then_environment_then_login(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

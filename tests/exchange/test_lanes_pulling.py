@@ -5,6 +5,7 @@ from random import Random
 
 from tests.exchange.loop import Loop, Relay, data_frame, data_packet
 from tunnel.exchange import Detached, LaneConfig, LanesChanged
+from tunnel.wire import Attach, decode_envelope
 
 KIB = 1024
 MS = 1_000
@@ -72,11 +73,21 @@ def test_pulls_follow_the_interval_that_the_relay_settled() -> None:
     loop.run(2 * SECOND)
     times = [time_us for time_us, request in loop.requests if request.pull]
     assert {later - sooner for sooner, later in pairwise(times)} == {250 * MS}
-    loop.lanes.set_pull_interval(500 * MS)
+    loop.lanes.set_pull_interval(500 * MS, wanted_us=500 * MS)
     loop.run(5 * SECOND)
     times = [time_us for time_us, request in loop.requests if request.pull and time_us > 2 * SECOND]
     assert {later - sooner for sooner, later in pairwise(times)} == {500 * MS}
     assert loop.told(LanesChanged)[-1] == LanesChanged(2, 500 * MS)
+
+
+def test_the_next_attach_asks_for_the_interval_that_was_wanted_last() -> None:
+    loop = attached_loop()
+    loop.lanes.set_pull_interval(500 * MS, wanted_us=700 * MS)
+    assert loop.lanes.pull_interval_us == 500 * MS
+    loop.relay.restart()
+    loop.run(loop.now + 5 * SECOND)
+    asked = [decode_envelope(b"".join(request.body)) for _, request in loop.requests if request.lane < 0]
+    assert [found.pull_interval_ms for found in asked if isinstance(found, Attach)] == [0, 700]
 
 
 def test_nothing_is_pulled_while_pulling_is_off() -> None:

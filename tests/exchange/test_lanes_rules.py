@@ -155,7 +155,7 @@ def test_a_failed_push_is_due_when_it_is_to_be_repeated() -> None:
 
 def test_a_new_pull_interval_makes_nothing_due_while_pulling_is_off() -> None:
     lanes = at_rest()
-    lanes.set_pull_interval(SECOND)
+    lanes.set_pull_interval(SECOND, wanted_us=SECOND)
     assert lanes.next_timeout() is None
 
 

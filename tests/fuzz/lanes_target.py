@@ -186,7 +186,8 @@ def _settings(world: LanesWorld) -> None:
     if kind == 0:
         world.lanes.set_pulling(draw.flag())
     elif kind == 1:
-        world.lanes.set_pull_interval(draw.pick(_TIMES_US))
+        interval_us = draw.pick(_TIMES_US)
+        world.lanes.set_pull_interval(interval_us, wanted_us=interval_us)
     elif kind == 2:
         if not world.refused:
             world.lanes.attach_again(outbid=draw.flag())
@@ -239,7 +240,7 @@ def run(data: bytes) -> None:
 def settle(world: LanesWorld) -> None:
     """All parties behave from now on: everything must get through, with progress every IDLE_ROUNDS_MAX rounds."""
     world.lanes.set_pulling(True)
-    world.lanes.set_pull_interval(0)
+    world.lanes.set_pull_interval(0, wanted_us=0)
     world.posted.clear()
     world.answers.clear()
     idle, before = 0, world.progress()

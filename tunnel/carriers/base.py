@@ -59,6 +59,10 @@ class Carrier(Protocol):
         """The smoothed time of an exchange with the relay; 0 before the first one."""
 
     @property
+    def pull_interval_us(self) -> int:
+        """The interval between pulls on which the relay has settled; 0: none."""
+
+    @property
     def description(self) -> str:
         """The current way to the relay, for people, as in "poll https://relay.example"."""
 
@@ -86,6 +90,9 @@ class Carrier(Protocol):
 
     def poll_event(self) -> LaneEvent | None:
         """Return the next event, or None."""
+
+    def set_pull_interval(self, settled_us: int, *, wanted_us: int) -> None:
+        """Use the interval on which the relay has settled. `wanted_us` is the one to ask for when attaching again."""
 
     async def prepared(self) -> None:
         """Return when the requested carrier moves the batches, or has failed for now. Called after the first attach."""

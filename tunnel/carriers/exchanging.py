@@ -67,6 +67,10 @@ class ExchangingCarrier:
         return self._lanes.srtt_us
 
     @property
+    def pull_interval_us(self) -> int:
+        return self._lanes.pull_interval_us
+
+    @property
     def description(self) -> str:
         return self._exchanger.description
 
@@ -109,6 +113,9 @@ class ExchangingCarrier:
         if isinstance(event, Troubled) and self._last_failure:
             return msgspec.structs.replace(event, last=self._last_failure)
         return event
+
+    def set_pull_interval(self, settled_us: int, *, wanted_us: int) -> None:
+        self._lanes.set_pull_interval(settled_us, wanted_us=wanted_us)
 
     def sockets(self) -> Iterable[socket.socket]:
         """Return the known sockets that move the batches. Callers may inspect them, but not read or write."""

@@ -10,6 +10,7 @@ Where things are
     endpoint.py       all connections of a process; finds the connection of each packet; one timer, one queue of events
     admission.py      decides about each CONNECT: open, repeat the answer, resume or refuse
     services.py       the services that this endpoint offers, and their announcements to the relay
+    pull_rate.py      negotiates the interval between pulls with the relay
     scheduler.py      fills batches fairly, and remembers the contents of each batch until its receipt
     tombstones.py     the memory of ended connections: their ids, and the answers to late CONNECTs
     tracer.py         writes the trace records of an endpoint

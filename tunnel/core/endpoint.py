@@ -21,6 +21,7 @@ from tunnel.core.constants import BATCH_PACKETS_MAX, NEVER_US
 from tunnel.core.errors import LocalProtocolError
 from tunnel.core.events import Event
 from tunnel.core.ports import CarrierView
+from tunnel.core.pull_rate import PullRate
 from tunnel.core.scheduler import Batch, Scheduler
 from tunnel.core.send.window import Segment
 from tunnel.core.services import Services
@@ -58,6 +59,7 @@ STALE_TIMERS = 4  # the heap is swept when it holds more deadlines than this tim
 STALE_TIMERS_MIN = 64
 _CONNECT = int(PacketType.CONNECT)
 _LISTEN_STATE = int(PacketType.LISTEN_STATE)
+_OPTION = int(PacketType.OPTION)
 
 
 class Endpoint(AdmittingOwner):
@@ -87,6 +89,7 @@ class Endpoint(AdmittingOwner):
         self.connections: dict[int, Connection] = {}
         self.packets_discarded = 0  # without a connection, or of a version that this endpoint does not speak
         self.services = Services(self.send)
+        self.pull_rate = PullRate(self.send)
         self.tombstones = Tombstones()
         self._admission = Admission(self, self.services, self.tombstones)
         self._scheduler = Scheduler()
@@ -111,6 +114,7 @@ class Endpoint(AdmittingOwner):
         due_us = timers[0][0] if timers else NEVER_US
         if self.services.announcements.due_us < due_us:
             due_us = self.services.announcements.due_us
+        due_us = min(due_us, self.pull_rate.due_us)
         return None if due_us == NEVER_US else due_us
 
     def poll_event(self) -> Event | None:
@@ -239,6 +243,7 @@ class Endpoint(AdmittingOwner):
             self._arm_receipted()
         if self.services.announcements.due_us <= now:
             self.services.announcements.handle_timeout(now)
+        self.pull_rate.handle_timeout(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             deadline, _, connection = heappop(timers)
@@ -351,6 +356,8 @@ class Endpoint(AdmittingOwner):
             self.packets_discarded += not self._admission.receive_connect(packet, now)
         elif packet.type == _LISTEN_STATE:
             self.packets_discarded += not self.services.receive_listen_state(packet)
+        elif packet.type == _OPTION and not packet.source and not packet.destination:
+            self.packets_discarded += not self.pull_rate.receive_option(packet)
         elif (answer := answer_shutdown(packet)) is not None:
             self._scheduler.add_unowned(answer, is_answer=True)
         elif packet.destination and packet.type not in _UNANSWERED:

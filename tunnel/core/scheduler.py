@@ -20,7 +20,7 @@ CONTROL_PACKETS = 16  # the most control packets of one connection, which leave 
 ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further packet is added
 
 _ABORT = int(PacketType.ABORT)
-_LISTEN_STATE = int(PacketType.LISTEN_STATE)
+_REPEATED = frozenset({int(PacketType.LISTEN_STATE), int(PacketType.OPTION)})  # until the relay answers them
 
 
 class Batch(msgspec.Struct):
@@ -87,8 +87,8 @@ class Scheduler:
             if self._unowned_answers >= UNOWNED_ANSWERS_MAX:
                 return
             self._unowned_answers += 1
-        if packet.type == _LISTEN_STATE:
-            if packet not in self.strays:  # repeats of LISTEN_STATE come also while no batch leaves
+        if packet.type in _REPEATED:
+            if packet not in self.strays:  # repeats come also while no batch leaves
                 self.strays.append(packet)
         elif len(self.strays) < STRAYS_MAX:
             self.strays.append(packet)

@@ -151,10 +151,11 @@ class Lanes:
         self._pulling = pulling
         self._nothing_due_until_us = 0
 
-    def set_pull_interval(self, interval_us: int) -> None:
-        """Use the pull interval on which the relay has settled (OPTION, 2.7)."""
+    def set_pull_interval(self, settled_us: int, *, wanted_us: int) -> None:
+        """Use the interval on which the relay has settled (OPTION, 2.7), and ask for `wanted_us` in each ATTACH."""
         self._nothing_due_until_us = 0
-        self._path.settle_interval(interval_us)
+        self._registration.pull_interval_us = wanted_us
+        self._path.settle_interval(settled_us)
         self._tell_lanes()
 
     def attach_again(self, *, outbid: bool = False) -> None:

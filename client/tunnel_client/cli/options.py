@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 
 import tunnel
-from tunnel.command_line import tell
+from tunnel.command_line import add_carrier_rates, tell
 from tunnel.gateway_options import add_gateway_options, parse_headers
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import CARRIERS, ENCRYPTION, UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
@@ -58,6 +58,7 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
         help="poll: separate HTTP requests only; auto: also an upgraded HTTP connection (link) where the path allows "
         "it; link: like auto, but try the link first and more often (default: TUNNEL_CARRIER, or auto)",
     )
+    add_carrier_rates(group)
     if accepts:
         _add_acceptor_encryption(group)
     else:
@@ -136,6 +137,8 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         sni=arguments.sni,
         encryption=arguments.encryption,
         peer_keys=arguments.peer_key,
+        links=arguments.links,
+        pull_interval=arguments.pull_interval,
     )
     return replace(found, trace=_trace(arguments))  # last: it creates a directory
 

@@ -163,6 +163,8 @@ def configure(
     sni: str | None = None,
     encryption: str | None = None,
     peer_key: str | Sequence[str] = (),
+    links: int = 1,
+    pull_interval: float = 0.0,
 ) -> RelaySettings:
     """Choose the relay that the sockets of this process use.
 
@@ -170,9 +172,9 @@ def configure(
     `proxy=None` a direct connection. Settings that are not given come from TUNNEL_RELAY, TUNNEL_TOKEN and
     TUNNEL_CARRIER, then from `tunnel login`; the proxy comes from the login, then from the usual variables.
     `insecure_http` lets the token go unencrypted to an http:// relay on another machine. `headers`, `hostname` and
-    `sni` are for a gateway before the relay, as in `tunnel.attach`. `encryption` is auto, require or off; `peer_key` is
-    the key, or the keys, that exits and services must have. Existing sockets keep their relay. Raises ValueError if a
-    setting is wrong, UnreachableError if no relay is known.
+    `sni` are for a gateway before the relay, as in `tunnel.attach`; so are `links` and `pull_interval`. `encryption` is
+    auto, require or off; `peer_key` is the key, or the keys, that exits and services must have. Existing sockets keep
+    their relay. Raises ValueError if a setting is wrong, UnreachableError if no relay is known.
     """
     global _configured, _default
     with _translated_errors():
@@ -190,6 +192,8 @@ def configure(
             sni=sni,
             encryption=encryption,
             peer_keys=(peer_key,) if isinstance(peer_key, str) else peer_key,
+            links=links,
+            pull_interval=pull_interval,
         )
     with _lock:
         _configured = made

@@ -80,6 +80,8 @@ async def _exit(
             trace=trace,
             encryption=arguments.encryption,
             key=None if key is None else key.path,
+            links=arguments.links,
+            pull_interval=arguments.pull_interval,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -4,7 +4,14 @@ import argparse
 from collections.abc import Sequence
 
 from tunnel import __version__
-from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, exit_code_of, queued_log
+from tunnel.command_line import (
+    LOG_LEVELS,
+    CommandAdder,
+    CommandParser,
+    add_carrier_rates,
+    exit_code_of,
+    queued_log,
+)
 from tunnel.exit_codes import EXIT_CODES
 from tunnel.gateway_options import add_gateway_options
 from tunnel_servlet.access.connections import source_of
@@ -186,6 +193,7 @@ def _add_exit(commands: CommandAdder) -> None:
         help="allow the token and any --header to cross a network without encryption, to an http:// relay or proxy on "
         "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
     )
+    add_carrier_rates(parser)
     parser.add_argument(
         "--give-up-after",
         type=_seconds,

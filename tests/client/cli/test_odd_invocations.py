@@ -59,6 +59,17 @@ def test_a_user_timeout_that_fits_nowhere_is_refused(seconds: str, capsys: pytes
     assert f"argument --user-timeout: '{seconds}' is not" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("--links=0", "from 1 to 4"), ("--links=x", "from 1 to 4"), ("--pull-interval=-1", "above 0.001")],
+)
+def test_a_rate_that_no_relay_has_is_refused(option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["connect", "a:1", option])
+    assert stopped.value.code == 2
+    assert text in capsys.readouterr().err
+
+
 def test_ports_that_differ_in_address_or_protocol_can_be_forwarded_together(said: Any) -> None:
     code, printed = said("forward", "127.0.0.1:9001:a:1", "127.0.0.2:9001:a:1", "udp/9001:a:1", "0:b:1", "0:b:1", "x")
     assert code == 2

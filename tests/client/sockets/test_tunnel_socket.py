@@ -323,9 +323,15 @@ def test_configure_combines_its_arguments_and_the_environment(
     monkeypatch.setenv("TUNNEL_RELAY", relay.url)
     monkeypatch.setenv("TUNNEL_TOKEN", "wrong")
     monkeypatch.setenv("TUNNEL_CARRIER", "poll")
-    settings = tunnel_client.configure(token=relay.token, proxy=None, user_timeout=60.0)
+    settings = tunnel_client.configure(token=relay.token, proxy=None, user_timeout=60.0, links=2, pull_interval=0.05)
     known = known_peers_path()
-    expected = RelaySettings(relay.url, relay.token, None, None, "poll", 60.0, source="TUNNEL_RELAY", known_peers=known)
+    expected = RelaySettings(
+        *(relay.url, relay.token, None, None, "poll", 60.0),
+        source="TUNNEL_RELAY",
+        known_peers=known,
+        links=2,
+        pull_interval=0.05,
+    )
     assert settings == expected
     with create_connection(("db.internal", listener.getsockname()[1]), DEADLINE_S):
         listener.accept()[0].close()
@@ -333,6 +339,8 @@ def test_configure_combines_its_arguments_and_the_environment(
         tunnel_client.configure(relai="")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="choose one of"):
         tunnel_client.configure(carrier="pigeon")
+    with pytest.raises(ValueError, match="from 1 to 4 links"):
+        tunnel_client.configure(links=0)
     monkeypatch.delenv("TUNNEL_RELAY")
     with pytest.raises(UnreachableError, match="no relay is known"):
         tunnel_client.configure()

@@ -228,6 +228,22 @@ def test_2_7_the_relay_decides_the_pull_interval_and_reports_it() -> None:
     assert settled(client.push(option(5))) == [Option(5, Options(pull_interval_ms=1000))]
 
 
+def test_2_7_two_users_the_intervals_of_one_change_nothing_for_the_other() -> None:
+    relay = Relay()
+    ann, bob = Peer(relay, "ann", seed=1).attached(), Peer(relay, "bob", seed=2).attached()
+    held = ann.pull(lane=1, hold_ms=10_000)
+    flood = [option(version, pull_interval_ms=version) for version in range(1, 250)]
+    (answer,) = bob.push(*flood)  # one answer waits, however many are asked for
+    assert decode_option(answer.payload) == Option(249, Options(pull_interval_ms=249))
+    for _ in range(3):
+        assert bob.packets(bob.pull(hold_ms=0)) == []  # sooner than agreed, and answered like any other pull
+    assert held not in relay.responses
+    (answer,) = ann.push(option(1, pull_interval_ms=70_000))
+    assert decode_option(answer.payload) == Option(1, Options(pull_interval_ms=60_000))  # the relay's bound
+    relay.advance(10 * SECOND)
+    assert ann.packets(held) == []
+
+
 def test_2_7_on_a_connection_option_is_forwarded_in_its_place() -> None:
     client, exit_ = bound(Relay())
     client.push(control(PacketType.OPTION, 11, 22, bytes(4), 102), data(11, 22, 101))

@@ -1,0 +1,119 @@
+"""An OPTION of the attachment is repeated until the relay answers it, and its answer settles the interval (2.7)."""
+
+import pytest
+
+from tests.core.solo import Solo
+from tunnel.core.constants import NEVER_US, SECOND_US
+from tunnel.core.pull_rate import PullRate
+from tunnel.wire import Option, Options, Packet, PacketType, decode_option, encode_option
+
+
+class Recorder:
+    """A rate whose packets are recorded."""
+
+    def __init__(self) -> None:
+        self.packets: list[Packet] = []
+        self.rate = PullRate(self.packets.append)
+
+    def asked(self) -> list[Option | None]:
+        """Return the OPTIONs that were sent since the last call."""
+        found = [decode_option(packet.payload) for packet in self.packets]
+        self.packets.clear()
+        return found
+
+
+def answer(version: int, interval_ms: int | None = None) -> Packet:
+    payload = encode_option(Option(version, Options(pull_interval_ms=interval_ms)))
+    return Packet(PacketType.OPTION, 0, 0, 0, payload)
+
+
+def test_nothing_is_asked_at_first() -> None:
+    rate = Recorder().rate
+    rate.handle_timeout(60 * SECOND_US)
+    assert (rate.is_answered, rate.due_us, rate.poll_settled()) == (True, NEVER_US, None)
+
+
+def test_an_option_is_repeated_with_exponential_backoff_until_it_is_answered() -> None:
+    recorder = Recorder()
+    rate = recorder.rate
+    rate.ask(200, 0)
+    assert not rate.is_answered
+    times = []
+    for _ in range(8):
+        rate.handle_timeout(rate.due_us - 1)
+        times.append(rate.due_us // SECOND_US)
+        rate.handle_timeout(rate.due_us)
+    assert times == [1, 3, 7, 15, 31, 63, 123, 183]
+    assert recorder.asked() == 9 * [Option(1, Options(pull_interval_ms=200))]
+    assert rate.receive_option(answer(1, 500))
+    assert (rate.is_answered, rate.due_us) == (True, NEVER_US)
+    assert rate.poll_settled() == (200_000, 500_000)
+    assert rate.poll_settled() is None
+
+
+def test_only_the_answer_to_the_newest_option_counts() -> None:
+    recorder = Recorder()
+    rate = recorder.rate
+    rate.ask(200, 0)
+    rate.handle_timeout(SECOND_US)
+    rate.ask(300, SECOND_US)
+    assert rate.due_us == 2 * SECOND_US
+    assert not rate.receive_option(answer(1, 200))
+    assert not rate.receive_option(answer(3, 200))
+    assert not rate.receive_option(Packet(PacketType.OPTION, 0, 0, 0, b"x"))
+    assert not rate.is_answered
+    assert rate.receive_option(answer(2, 300))
+    assert not rate.receive_option(answer(2, 900))
+    assert rate.poll_settled() == (300_000, 300_000)
+    assert recorder.asked()[-1] == Option(2, Options(pull_interval_ms=300))
+
+
+def test_an_answer_without_an_interval_changes_nothing() -> None:
+    rate = Recorder().rate
+    rate.ask(200, 0)
+    assert rate.receive_option(answer(1))
+    assert rate.is_answered
+    assert rate.poll_settled() is None
+
+
+def test_an_interval_that_does_not_fit_is_not_asked_for() -> None:
+    recorder = Recorder()
+    with pytest.raises(ValueError, match=r"32 bits|fit"):
+        recorder.rate.ask(1 << 32, 0)
+    assert recorder.rate.is_answered
+    recorder.rate.ask(1, 0)
+    assert recorder.asked() == [Option(1, Options(pull_interval_ms=1))]
+
+
+def test_an_endpoint_asks_repeats_and_hears_the_answer() -> None:
+    solo = Solo().opened()
+    solo.endpoint.pull_rate.ask(200, solo.now)
+    assert solo.types() == [PacketType.OPTION]
+    assert solo.endpoint.next_timeout() == solo.now + SECOND_US
+    solo.endpoint.handle_timeout(solo.now + SECOND_US)
+    assert solo.types() == [PacketType.OPTION]
+    before = solo.endpoint.packets_discarded
+    solo.receive(answer(1, 250))
+    assert solo.endpoint.pull_rate.poll_settled() == (200_000, 250_000)
+    assert solo.endpoint.packets_discarded == before
+    solo.receive(answer(1, 250))
+    assert solo.endpoint.packets_discarded == before + 1
+
+
+@pytest.mark.parametrize(("source", "destination"), [(7, 0), (0, 7)])
+def test_an_option_of_a_connection_is_no_answer_to_the_attachment(source: int, destination: int) -> None:
+    solo = Solo()
+    solo.endpoint.pull_rate.ask(200, solo.now)
+    payload = encode_option(Option(1, Options(pull_interval_ms=9)))
+    solo.receive(Packet(PacketType.OPTION, source, destination, 0, payload))
+    assert not solo.endpoint.pull_rate.is_answered
+
+
+def test_an_option_that_waits_is_not_queued_twice() -> None:
+    solo = Solo()
+    solo.endpoint.pull_rate.ask(200, solo.now)
+    for _ in range(9):
+        due_us = solo.endpoint.next_timeout()
+        assert due_us is not None
+        solo.endpoint.handle_timeout(due_us)
+    assert solo.types() == [PacketType.OPTION]

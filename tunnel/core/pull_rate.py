@@ -1,0 +1,67 @@
+"""The negotiation of the attachment's pull interval with the relay: OPTION with both ids 0 (2.7)."""
+
+from collections.abc import Callable
+
+from tunnel.core.constants import BACKOFF_MAX_US, NEVER_US, SECOND_US
+from tunnel.wire import Option, Options, Packet, PacketType, decode_option, encode_option
+
+__all__ = ["PullRate", "SettledInterval"]
+
+SettledInterval = tuple[int, int]  # what the endpoint asked for and what the relay settled on, in microseconds
+
+
+class PullRate:
+    """The pull interval that the endpoint wants, and the OPTION that asks the relay for it.
+
+    The newest OPTION is repeated until the relay answers it: after a second, then with exponential backoff.
+    """
+
+    __slots__ = ("_interval_us", "_packet", "_send", "_settled", "_version", "_wanted_ms", "due_us")
+
+    def __init__(self, send: Callable[[Packet], None]) -> None:
+        self.due_us = NEVER_US
+        self._send = send
+        self._version = 0
+        self._wanted_ms = 0
+        self._packet: Packet | None = None  # the newest OPTION, until it is answered
+        self._interval_us = SECOND_US  # until the next repeat
+        self._settled: SettledInterval | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the relay has answered the newest OPTION, or none was sent."""
+        return self._packet is None
+
+    def ask(self, wanted_ms: int, now: int) -> None:
+        """Ask the relay for this interval between pulls; 0: no interval. Raise ValueError if it does not fit."""
+        payload = encode_option(Option(self._version + 1, Options(pull_interval_ms=wanted_ms)))
+        self._version += 1
+        self._wanted_ms = wanted_ms
+        self._packet = Packet(PacketType.OPTION, 0, 0, 0, payload)
+        self._interval_us = SECOND_US
+        self.due_us = now + SECOND_US
+        self._send(self._packet)
+
+    def receive_option(self, packet: Packet) -> bool:
+        """Process the relay's answer. Return False if the packet does not answer the newest OPTION."""
+        option = decode_option(packet.payload)
+        if option is None or self._packet is None or option.version != self._version:
+            return False
+        settled_ms = option.options.pull_interval_ms
+        if settled_ms is not None:
+            self._settled = self._wanted_ms * 1000, settled_ms * 1000
+        self._packet = None
+        self.due_us = NEVER_US
+        return True
+
+    def poll_settled(self) -> SettledInterval | None:
+        """Return what was asked for and what the relay settled on, once for each answer; None if there is no news."""
+        settled, self._settled = self._settled, None
+        return settled
+
+    def handle_timeout(self, now: int) -> None:
+        """Repeat the OPTION if that is due. Early and late calls do no harm."""
+        if self._packet is not None and self.due_us <= now:
+            self._interval_us = min(2 * self._interval_us, BACKOFF_MAX_US)
+            self.due_us = now + self._interval_us
+            self._send(self._packet)
