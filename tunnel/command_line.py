@@ -18,11 +18,14 @@ __all__ = [
     "CommandAdder",
     "CommandParser",
     "add_carrier_rates",
+
+    "add_events_option",
     "allows_insecure_http",
     "configure_log",
     "exit_code_of",
     "may_escape",
     "queued_log",
+    "shows_people",
     "tell",
 ]
 
@@ -56,16 +59,36 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
     configure(LOG_LEVELS[level], file, colors=may_escape(file))
 
 
-def queued_log(level: str, source_of: Callable[[str], str] = str) -> AbstractContextManager[None]:
+def queued_log(
+    level: str, source_of: Callable[[str], str] = str, *, is_events: bool = False
+) -> AbstractContextManager[None]:
     """Do as `configure_log`, but let a thread write the log to standard error while the context lasts.
 
     So the process goes on when its log is not read; lines beyond a limit are then dropped and counted. Lines that
     wait at the end are written within 2 s. `source_of` returns the source to which an address belongs, such as its
-    network.
+    network. `is_events`: write the log to standard output, each line a JSON object, for a program that reads it.
     """
     from tunnel.logs.setup import queued
 
-    return queued(LOG_LEVELS[level], sys.stderr, colors=may_escape(sys.stderr), source_of=source_of)
+    stream = sys.stdout if is_events else sys.stderr
+    return queued(LOG_LEVELS[level], stream, colors=may_escape(stream), source_of=source_of, is_events=is_events)
+
+
+def add_events_option(parser: argparse.ArgumentParser) -> None:
+    """Add --json, which every command that runs until it is stopped has: `queued_log` then writes events."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        dest="events",
+        help="write each event, such as listening, disconnected and reconnected, as one line of JSON to standard "
+        "output, and nothing else (default: lines for people on a terminal, otherwise a JSON log on standard error)",
+    )
+
+
+def shows_people() -> bool:
+    """Whether lines for people are read on a terminal, so that they stand there in place of log events."""
+    setup = sys.modules.get("tunnel.logs.setup")
+    return sys.stderr.isatty() and not (setup is not None and setup.writes_events())
 
 
 def tell(text: str) -> None:

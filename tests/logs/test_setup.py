@@ -14,7 +14,7 @@ import structlog
 
 from tests.support.logs import limited_logs
 from tunnel import clock
-from tunnel.command_line import configure_log, exit_code_of, queued_log, tell
+from tunnel.command_line import configure_log, exit_code_of, queued_log, shows_people, tell
 from tunnel.logs import setup
 from tunnel.logs.setup import log_counts
 from tunnel_servlet.access.connections import source_of
@@ -124,6 +124,26 @@ class Terminal(io.StringIO):
     def write(self, text: str) -> int:
         assert self.may_go_on.wait(30)
         return super().write(text)
+
+
+def test_a_program_that_reads_the_log_gets_json_alone_on_standard_output(
+    time: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    monkeypatch.setattr(err, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    assert shows_people()
+    with queued_log("info", is_events=True):
+        log.info("listening", bind="127.0.0.1:1")
+        tell("for people")
+        assert not shows_people()
+    assert [(line["event"], line.get("text")) for line in lines_of(out)] == [
+        ("listening", None),
+        ("message", "for people"),
+    ]
+    assert err.getvalue() == ""
 
 
 def test_what_waits_at_the_end_is_written(time: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

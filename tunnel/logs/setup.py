@@ -15,7 +15,7 @@ from tunnel.clock import now_us
 from tunnel.logs.limits import INTERVAL_US, LineLimits, Source, SourceKind, Suppressed
 from tunnel.logs.writer import LineWriter, write_to
 
-__all__ = ["Limiting", "LogCounts", "configure", "log_counts", "queued", "tell"]
+__all__ = ["Limiting", "LogCounts", "configure", "log_counts", "queued", "tell", "writes_events"]
 
 _LIBRARY = "library"  # the event of lines from Python's own logging
 _FIELD_LETTERS_MAX = 4000  # of one field, except for the traceback
@@ -94,7 +94,10 @@ class Limiting:
 class _Log:
     """The log of the process. It is also structlog's logger, which gets the rendered lines."""
 
-    def __init__(self, stream: TextIO, *, colors: bool, source_of: SourceOf, is_queued: bool) -> None:
+    def __init__(
+        self, stream: TextIO, *, colors: bool, source_of: SourceOf, is_queued: bool, is_events: bool = False
+    ) -> None:
+        self.is_events = is_events
         self._write = write_to(stream)
         self._limiting = Limiting(self._say_suppressed, source_of, self._look)
         self._finish: list[Processor] = [
@@ -102,7 +105,9 @@ class _Log:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _cut,
-            structlog.dev.ConsoleRenderer(colors=colors) if stream.isatty() else structlog.processors.JSONRenderer(),
+            structlog.dev.ConsoleRenderer(colors=colors)
+            if stream.isatty() and not is_events
+            else structlog.processors.JSONRenderer(),
         ]
         self.processors: list[Processor] = [self._limiting, *self._finish[:-1], self._rendered]
         self._writer = LineWriter(self._write, self._lost, self._limiting.say_suppressed) if is_queued else None
@@ -120,6 +125,10 @@ class _Log:
             self._lines += 1
 
     debug = info = warning = error = critical = msg
+
+    def tell(self, text: str) -> None:
+        """Write a line for people, as an event if the reader of the log is a program."""
+        self.msg(self._line("warning", {"event": "message"}, text) if self.is_events else text)
 
     @property
     def is_queued(self) -> bool:
@@ -183,14 +192,21 @@ _current: _Log | None = None
 
 
 def configure(
-    level: int, stream: TextIO, *, colors: bool = False, source_of: SourceOf = str, is_queued: bool = False
+    level: int,
+    stream: TextIO,
+    *,
+    colors: bool = False,
+    source_of: SourceOf = str,
+    is_queued: bool = False,
+    is_events: bool = False,
 ) -> None:
     """Write one line for each event to `stream`: JSON, unless it is a terminal.
 
-    `is_queued`: in a thread of its own; `queued` ends that.
+    `is_queued`: in a thread of its own; `queued` ends that. `is_events`: a program reads the stream, so every line is
+    JSON, also on a terminal, and also the lines of `tell`.
     """
     global _current
-    log = _current = _Log(stream, colors=colors, source_of=source_of, is_queued=is_queued)
+    log = _current = _Log(stream, colors=colors, source_of=source_of, is_queued=is_queued, is_events=is_events)
     structlog.configure(
         processors=log.processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -199,9 +215,11 @@ def configure(
 
 
 @contextlib.contextmanager
-def queued(level: int, stream: TextIO, *, colors: bool = False, source_of: SourceOf = str) -> Iterator[None]:
+def queued(
+    level: int, stream: TextIO, *, colors: bool = False, source_of: SourceOf = str, is_events: bool = False
+) -> Iterator[None]:
     """Let a thread write the log during the block. At its end, lines that still wait are written within 2 s."""
-    configure(level, stream, colors=colors, source_of=source_of, is_queued=True)
+    configure(level, stream, colors=colors, source_of=source_of, is_queued=True, is_events=is_events)
     log = _current
     assert log is not None
     forwarding = _Forwarding(logging.WARNING)
@@ -213,16 +231,21 @@ def queued(level: int, stream: TextIO, *, colors: bool = False, source_of: Sourc
         logging.captureWarnings(False)
         logging.getLogger().removeHandler(forwarding)
         if log.close() and _current is log:
-            configure(level, stream, colors=colors, source_of=source_of)
+            configure(level, stream, colors=colors, source_of=source_of, is_events=is_events)
         # Otherwise the log is not read: later lines are dropped, since writing them would not return.
 
 
 def tell(text: str) -> None:
     """Write a line for people to standard error. It takes its turn in the queue, if there is one."""
     if _current is not None and _current.is_queued:
-        _current.msg(text)
+        _current.tell(text)
     else:
         print(text, file=sys.stderr, flush=True)
+
+
+def writes_events() -> bool:
+    """Whether a program reads the log, so that people read nothing of this process."""
+    return _current is not None and _current.is_events
 
 
 def log_counts() -> LogCounts:

@@ -14,8 +14,8 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 
 # Modules of tunnel_client.cli.commands. Each has `add(commands: CommandAdder) -> None`, which sets the default `run`: a
 # function from the parsed arguments to an exit code. A command that serves until it is stopped also sets `serves`: its
-# log then starts at the level "info", unless standard error is a terminal. A command that must start fast sets `logs`
-# to False and must not log anything.
+# log then starts at the level "info", unless standard error is a terminal, and its option --json turns the log into
+# events on standard output. A command that must start fast sets `logs` to False and must not log anything.
 COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "status", "peers", "doctor")
 _DESCRIPTION = (
     "Open TCP and UDP connections through firewalls and proxies that let only HTTP requests out. The connections go "
@@ -28,9 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = make_parser(_named(given)).parse_args(given)
-    is_logged = getattr(arguments, "serves", False) and not sys.stderr.isatty()
+    is_events = getattr(arguments, "events", False)
+    is_logged = is_events or (getattr(arguments, "serves", False) and not sys.stderr.isatty())
     level = arguments.log or ("info" if is_logged else "warning")
-    with queued_log(level) if getattr(arguments, "logs", True) else contextlib.nullcontext():
+    with queued_log(level, is_events=is_events) if getattr(arguments, "logs", True) else contextlib.nullcontext():
         return exit_code_of(
             "tunnel", lambda: int(arguments.run(arguments)), (UsageError,), has_details=arguments.log == "debug"
         )

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 import structlog
 
 from tunnel import Attachment, LostError, TunnelError
+from tunnel.command_line import add_events_option
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.stillness import STILL_S, until_still
@@ -64,6 +65,7 @@ def add_serving_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="log traffic totals every S seconds and at the end (default: never)",
     )
+    add_events_option(parser)
 
 
 def _seconds(text: str) -> float:

@@ -92,7 +92,7 @@ class Flows:
                 lambda: TunnelSide(ended=self._far_ended), UDP_PREFIX + target.host, target.port, timeout=_CONNECT_S
             )
         except (TunnelError, TimeoutError, ValueError) as error:
-            self._traffic.failed += 1
+            self._traffic.fail(str(error))
             _log.warning("not_connected", target=f"udp/{target}", text=str(error))
             await asyncio.sleep(_DEAD_S)
             flow.abort()
@@ -104,5 +104,5 @@ class Flows:
         assert isinstance(far, TunnelSide)
         self._traffic.ended(far)
         if error is not None:
-            self._traffic.failed += 1
+            self._traffic.fail(str(error))
             _log.warning("lost", text=str(error))

@@ -1,7 +1,6 @@
 """The traffic totals of a command, over its open connections and those that have ended."""
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +9,7 @@ import msgspec
 import structlog
 
 from tunnel import Attachment
-from tunnel.command_line import tell
+from tunnel.command_line import shows_people, tell
 from tunnel.splice import TunnelSide
 
 __all__ = ["Traffic", "TrafficReport"]
@@ -46,15 +45,21 @@ class Traffic:
 
     def __init__(self, attachment: Attachment) -> None:
         self.failed = 0  # connections
+        self.failure = ""  # why the latest connection failed; empty while it has not
         self._attachment = attachment
         self._open: dict[TunnelSide, None] = {}
         self._ended = TrafficReport()
         self._failures: Counter[str] = Counter()
-        attachment.add_error_listener(self)
 
     def opened(self, side: TunnelSide) -> None:
         """Count a new connection through the tunnel."""
+        self.failure = ""
         self._open[side] = None
+
+    def fail(self, text: str) -> None:
+        """Count a connection that was not opened, or that ended with an error."""
+        self.failed += 1
+        self.failure = text
 
     def ended(self, side: TunnelSide) -> None:
         """Add a connection that has ended to the totals."""
@@ -95,6 +100,7 @@ class Traffic:
         if not seconds:
             yield
             return
+        self._attachment.add_error_listener(self)
         task = asyncio.get_running_loop().create_task(self._tell(seconds))
         try:
             yield
@@ -109,7 +115,7 @@ class Traffic:
 
     def _log(self) -> None:
         report = self.report()
-        if sys.stderr.isatty():
+        if shows_people():
             tell(_line(report))
         else:
             _log.info("traffic", **msgspec.to_builtins(report))

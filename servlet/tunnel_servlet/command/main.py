@@ -9,6 +9,8 @@ from tunnel.command_line import (
     CommandAdder,
     CommandParser,
     add_carrier_rates,
+
+    add_events_option,
     exit_code_of,
     queued_log,
 )
@@ -25,7 +27,7 @@ __all__ = ["main", "make_parser"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = make_parser().parse_args(argv)
-    with queued_log(arguments.log, source_of):
+    with queued_log(arguments.log, source_of, is_events=getattr(arguments, "events", False)):
         return exit_code_of(
             "tunnel-relay",
             lambda: int(arguments.run(arguments)),
@@ -133,6 +135,7 @@ def _add_serve(commands: CommandAdder) -> None:
     example = "tunnel-relay serve --open --listen 127.0.0.1:8080 --allow 127.0.0.1:5432"
     parser = commands.add("serve", "run the relay; SIGTERM lets connections finish, SIGINT stops it at once", example)
     _add_serving(parser)
+    add_events_option(parser)
     parser.set_defaults(run=actions.run_relay)
 
 
@@ -208,6 +211,7 @@ def _add_exit(commands: CommandAdder) -> None:
     _add_config(parser)
     _add_allow(parser)
     _add_trace(parser)
+    add_events_option(parser)
     parser.set_defaults(run=exit_process.run_exit)
 
 

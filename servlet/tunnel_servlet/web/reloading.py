@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from tunnel.file_watch import FileWatch
 from tunnel_servlet.config import ConfigError, RelayConfig
-from tunnel_servlet.web.file_watch import FileWatch
 
 __all__ = ["Reloading", "Reloads"]
 
@@ -41,6 +41,7 @@ class Reloading:
         self.watch = FileWatch(files, self.reload, partial(self.reload, is_repeat=True))
         self._load = load
         self._apply = apply
+        self._files = files
         self._tokens_file = tokens_file
 
     def reload(self, *, is_repeat: bool = False) -> bool:
@@ -66,6 +67,8 @@ class Reloading:
         state.applied += 1
         state.error = ""
         if self._tokens_file and config.tokens_file != self._tokens_file:
-            self.watch.follow(Path(self._tokens_file), Path(config.tokens_file))
+            old, new = Path(self._tokens_file), Path(config.tokens_file)
+            self._files = [new if path == old else path for path in self._files]
+            self.watch.follow(self._files)
             self._tokens_file = config.tokens_file
         return True

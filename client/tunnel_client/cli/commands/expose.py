@@ -173,9 +173,9 @@ class Exposing:
             async with asyncio.timeout(_DIAL_S):
                 _, near = await loop.create_connection(SocketSide, self._target.host, self._target.tcp_port)
         except OSError as error:  # a TimeoutError is an OSError, too
-            self._traffic.failed += 1
             reason = f"{self._target} does not answer" if isinstance(error, TimeoutError) else str(error)
             text = f"{reason}: start the service, or check its address"
+            self._traffic.fail(text)
             _log.warning("not_connected", service=self.name, target=str(self._target), text=text)
             far.abort()
         except BaseException:
@@ -191,5 +191,5 @@ class Exposing:
             task.cancel()
         self._traffic.ended(far)
         if error is not None:
-            self._traffic.failed += 1
+            self._traffic.fail(str(error))
             _log.warning("lost", service=self.name, text=str(error))

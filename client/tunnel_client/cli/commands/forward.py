@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -12,7 +11,7 @@ from itertools import combinations
 import structlog
 
 from tunnel import Attachment, TunnelError
-from tunnel.command_line import CommandAdder, tell
+from tunnel.command_line import CommandAdder, shows_people, tell
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
@@ -98,7 +97,7 @@ async def _serving(
 
 def announce(line: str, **fields: str) -> None:
     """Announce that a port or a service is ready: as a line on a terminal, otherwise as a log event."""
-    if sys.stderr.isatty():
+    if shows_people():
         tell(line)
     else:
         _log.info("listening", **fields)
@@ -156,7 +155,7 @@ class Forwarding:
                 lambda: TunnelSide(ended=self._far_ended), self._target.host, self._target.port
             )
         except TunnelError as error:
-            self._traffic.failed += 1
+            self._traffic.fail(str(error))
             _log.warning("not_connected", target=str(self._target), text=str(error))
             near.abort()
         except BaseException:
@@ -170,5 +169,5 @@ class Forwarding:
         assert isinstance(far, TunnelSide)
         self._traffic.ended(far)
         if error is not None:
-            self._traffic.failed += 1
+            self._traffic.fail(str(error))
             _log.warning("lost", target=str(self._target), text=str(error))

@@ -18,7 +18,7 @@ from tunnel_client.cli.options import add_relay_options, positive_seconds, relay
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
 from tunnel_client.forward.traffic import Traffic
-from tunnel_client.places import parse_bind
+from tunnel_client.places import Address, parse_bind
 from tunnel_client.proxy.front import ProxyFront
 from tunnel_client.proxy.socks import Socks5Request
 from tunnel_client.proxy.socks_udp import Association
@@ -151,15 +151,16 @@ class Proxying:
         def far_ended(side: Side, error: Exception | None) -> None:
             assert isinstance(side, TunnelSide)
             self._traffic.ended(side)
-            self._traffic.failed += error is not None
+            if error is not None:
+                self._traffic.fail(str(error))
             ended(side, error)
 
         try:
             _, far = await self._attachment.create_connection(
                 lambda: TunnelSide(ended=far_ended), host, port, timeout=self._dial_seconds
             )
-        except Exception:
-            self._traffic.failed += 1
+        except Exception as error:
+            self._traffic.fail(f"{Address(host, port)}: {error}")
             raise
         self._traffic.opened(far)
         return far

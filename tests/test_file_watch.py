@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.loops import in_loop
-from tunnel_servlet.web.file_watch import FileWatch
+from tunnel.file_watch import FileWatch
 
 
 class Changes:
@@ -65,6 +65,23 @@ def test_files_that_cannot_be_used_are_tried_again_until_they_can(tmp_path: Path
     for _ in range(30):
         watch.look()
     assert (changes.count, repeats.count) == (1, 2)
+
+
+def test_other_files_are_followed_and_a_new_one_counts_as_changed(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in "abc")
+    for path in (first, second, third):
+        path.write_text("x")
+    changes = Changes()
+    watch = FileWatch([first, second], changes)
+    watch.follow([first])
+    second.write_text("longer")
+    watch.look()
+    watch.look()
+    assert changes.count == 0
+    watch.follow([first, third])
+    watch.look()
+    watch.look()
+    assert changes.count == 1
 
 
 @in_loop

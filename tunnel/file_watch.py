@@ -10,6 +10,7 @@ __all__ = ["FileWatch"]
 _LOOK_S = 0.5  # interval between two checks
 _AGAIN_LOOKS = 10  # checks until files that could not be used are tried again: they may be readable by then
 _Signature: TypeAlias = tuple[int, int, int] | None  # inode, time of the last change, size; None without a file
+_NEVER: _Signature = (-1, -1, -1)  # of a file that was never used; no file has it
 
 
 class FileWatch:
@@ -34,13 +35,12 @@ class FileWatch:
         if self._files:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self.look, True)
 
-    def follow(self, old: Path, new: Path) -> None:
-        """Watch another file in place of one of the files. The next checks count it as changed."""
-        places = [index for index, path in enumerate(self._files) if path == old]
-        for index in places:
-            self._files[index] = new
+    def follow(self, files: Iterable[Path]) -> None:
+        """Watch these files in place of the present ones. The next checks count a file that is new here as changed."""
+        used = dict(zip(self._files, self._used, strict=True))
+        self._files = list(files)
         self._seen = self._sign()
-        self._used = [None if index in places else found for index, found in enumerate(self._used)]
+        self._used = [used.get(path, _NEVER) for path in self._files]
 
     def look(self, again: bool = False) -> None:
         """Check the files now. With `again`, schedule the next check, too."""
