@@ -18,7 +18,6 @@ __all__ = [
     "CommandAdder",
     "CommandParser",
     "add_carrier_rates",
-
     "add_events_option",
     "allows_insecure_http",
     "configure_log",

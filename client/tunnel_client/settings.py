@@ -104,14 +104,8 @@ def find_settings(
     A proxy stored by the login takes precedence over the proxy variables. `token=None` means no token, `proxy=None` a
     direct connection; UNSET means that the setting is looked up. Raises UsageError if a setting is missing or wrong.
     """
-    origin = "the carrier" if carrier else "TUNNEL_CARRIER"
-    carrier = carrier or os.environ.get("TUNNEL_CARRIER", "") or "auto"
-    if carrier not in CARRIERS:
-        raise UsageError(f"{origin} is {carrier!r}: choose one of {', '.join(CARRIERS)}")
-    origin = "the encryption" if encryption else "TUNNEL_ENCRYPTION"
-    encryption = encryption or os.environ.get("TUNNEL_ENCRYPTION", "") or "auto"
-    if encryption not in ENCRYPTION:
-        raise UsageError(f"{origin} is {encryption!r}: choose one of {', '.join(ENCRYPTION)}")
+    carrier = _choice(carrier, "carrier", CARRIERS)
+    encryption = _choice(encryption, "encryption", ENCRYPTION)
     try:
         check_links(links)
         pull_interval_us(pull_interval)
@@ -154,6 +148,16 @@ def find_settings(
         links=links,
         pull_interval=pull_interval,
     )
+
+
+def _choice(given: str | None, name: str, choices: Sequence[str]) -> str:
+    """Return a setting that is one of several words: as given, or from its variable, or `auto`."""
+    variable = f"TUNNEL_{name.upper()}"
+    chosen = given or os.environ.get(variable, "") or "auto"
+    if chosen not in choices:
+        origin = f"the {name}" if given else variable
+        raise UsageError(f"{origin} is {chosen!r}: choose one of {', '.join(choices)}")
+    return chosen
 
 
 def read_token(path: Path) -> str:

@@ -19,7 +19,7 @@ from tunnel.encryption.fingerprint import is_fingerprint
 from tunnel.private_files import read_private
 from tunnel.wire import Target, TargetKind
 
-__all__ = ["EXIT", "KnownPeer", "KnownPeers", "peer_name", "relay_name"]
+__all__ = ["EXIT", "KnownPeer", "KnownPeers", "peer_name", "relay_name", "service_peer"]
 
 EXIT = "exit"
 _SERVICE = "service:"
@@ -43,7 +43,12 @@ def relay_name(url: str) -> str:
 
 def peer_name(target: Target) -> str:
     """Return which peer accepts connections to this target."""
-    return EXIT if target.kind == TargetKind.TCP else _SERVICE + target.host
+    return EXIT if target.kind == TargetKind.TCP else service_peer(target.host)
+
+
+def service_peer(name: str) -> str:
+    """Return the peer that offers a service."""
+    return _SERVICE + name
 
 
 class KnownPeers:

@@ -1,4 +1,4 @@
-"""The step that tries to reach a target through the tunnel, and says how the connection is encrypted from end to end."""
+"""The step that tries to reach a target through the tunnel, and says whether the connection is encrypted."""
 
 import asyncio
 import time
@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunnel import DeniedError, NotAuthenticatedError, PeerKeyError, RefusedError, TunnelError
-from tunnel.encryption.known_peers import KnownPeers, peer_name
+from tunnel.encryption.known_peers import EXIT, KnownPeers, service_peer
 from tunnel.exit_codes import LOST, UNREACHABLE
-from tunnel.wire import Target, TargetKind
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.places import Address
 from tunnel_client.settings import RelaySettings
@@ -54,8 +53,7 @@ async def examine_target(report: Report, settings: RelaySettings, target: Addres
 
 def _known_peers(settings: RelaySettings, target: Address) -> tuple[str, Path | None]:
     """Return the name of the peer that accepts, and the file of known peers if it has a key of this peer."""
-    kind = TargetKind.SERVICE if target.port is None else TargetKind.TCP
-    peer = peer_name(Target(kind, target.host, target.port or 0))
+    peer = service_peer(target.host) if target.port is None else EXIT
     path = settings.known_peers
     try:
         is_known = path is not None and KnownPeers(path).find(settings.url, peer) is not None
@@ -82,4 +80,4 @@ def _tell_encryption(report: Report, settings: RelaySettings, peer: str, writer:
 
 
 def _who(peer: str) -> str:
-    return "the exit" if peer == "exit" else f"the service {peer.partition(':')[2]}"
+    return "the exit" if peer == EXIT else f"the service {peer.partition(':')[2]}"

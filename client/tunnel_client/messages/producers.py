@@ -30,8 +30,8 @@ __all__ = ["BlockingProducer", "BlockingQueueProducer"]
 class BlockingProducer(Closeable):
     """Sends on a connected blocking socket of any kind, which it owns from now on. Close it, or use it in `with`.
 
-    Threads that share a producer take turns. The timeout of the socket holds for each send. After a send that failed
-    nobody knows how much of it has left, so the producer is closed.
+    Threads that share a producer take turns. The timeout of the socket holds for each send. After a send that failed,
+    it is unknown how much of it has left, so the producer is closed.
     """
 
     def __init__(

@@ -9,7 +9,6 @@ from tunnel.command_line import (
     CommandAdder,
     CommandParser,
     add_carrier_rates,
-
     add_events_option,
     exit_code_of,
     queued_log,
