@@ -156,8 +156,8 @@ async def test_a_timeout_and_a_cancellation_reach_the_handler() -> None:
         assert gated.cancelled == [b"timeout", b"cancelled"]
         assert not answerer._handling
         # to an unknown request: harmless
-        caller._write(encode_frame(CallHeader(1, 9999, FrameFlag.CANCEL)))
-        answerer._write(encode_frame(CallHeader(0, 9999, FrameFlag.RESPONSE)))
+        caller._frames.put(encode_frame(CallHeader(1, 9999, FrameFlag.CANCEL)))
+        answerer._frames.put(encode_frame(CallHeader(0, 9999, FrameFlag.RESPONSE)))
         await caller.call(2)
         assert caller.late_answers == 1
 
@@ -217,7 +217,7 @@ async def test_the_end_of_the_connection_cancels_calls_and_handlers_of_calls_but
         for again in (caller.call(1), caller.send(1)):
             with pytest.raises(ChannelClosedError):
                 await again
-        caller._write([b"goes nowhere"])
+        caller._frames.put([b"goes nowhere"])
 
 
 @in_loop

@@ -21,6 +21,7 @@ from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.log import Log
 from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
+from tunnel.messages.segments import SegmentSet
 
 __all__ = [
     "APPEND",
@@ -44,6 +45,7 @@ BEHIND_MESSAGES = 10_000  # the threshold for a backlog in remoting-and-backlog.
 _REPLICA_BATCH_BYTES = 1024 * 1024  # the batch that remoting-and-backlog.md proposes (docs/seed-notes.md)
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _WAIT_MS_MAX = 60_000
+_COPIED_BYTES_MAX = 64 * 1024  # a larger answer is sent out of the file, without a copy
 _logger = structlog.get_logger("tunnel.messages.broker")
 
 
@@ -90,7 +92,7 @@ class LogBroker:
             self.handlers[APPEND] = self._append
 
     def _append(self, request: Request) -> Awaitable[Response] | Response:
-        """Append the message set in the body, and answer with its offset. `durable=1` waits until it is on disk."""
+        """Append the message set in the body, and answer with its offset. `durable=1` flushes it first."""
         try:
             count = count_messages(request.body)
         except TunnelError as error:
@@ -102,7 +104,7 @@ class LogBroker:
         return answer if self.log.has_room else self._when_room(answer)
 
     async def _when_durable(self, end: int, answer: Response) -> Response:
-        await self.log.flushed(end)
+        await self.log.flushed(end, now=True)
         return answer
 
     async def _when_room(self, answer: Response) -> Response:
@@ -131,32 +133,39 @@ class LogBroker:
                 return self._answer(b"", config.replica)
             if config.master and behind <= 0:
                 return self._answer(b"", config.master)
+        data: bytes | SegmentSet
         try:
-            if behind <= 0 and wait_ms > 0:
+            if behind == 0 and wait_ms > 0:
                 await self._wait(offset + 1, wait_ms / 1000)
             if behind > config.behind_messages:
-                data = await asyncio.to_thread(self._read, offset, size_max)  # this may block on the disk
+                data = await asyncio.to_thread(self._read, offset, size_max, warm=True)  # this may block on the disk
             else:
                 data = self._read(offset, size_max)
         except OffsetOutOfRangeError:
             data = b""  # the reader sees from the bounds in the answer that its offset is missing
         return self._answer(data, "")
 
-    def _answer(self, data: bytes, redirect: str) -> Response:
+    def _answer(self, data: bytes | SegmentSet, redirect: str) -> Response:
         fields = {"max": str(self.log.end_offset), "first": str(self.log.first_offset)}
         if redirect:
             fields["redirect"] = redirect
         return Response(data, fields)
 
     async def _wait(self, end: int, seconds: float) -> None:
+        """Wait until the log has messages before `end`. A waiting reader demands a flush: it wants them now."""
         try:
             async with asyncio.timeout(seconds):
-                await self.log.flushed(end)
+                await self.log.flushed(end, now=True)
         except TimeoutError:
             pass
 
-    def _read(self, offset: int, size_max: int) -> bytes:
-        return self.log.read(offset, size_max).load()
+    def _read(self, offset: int, size_max: int, *, warm: bool = False) -> bytes | SegmentSet:
+        found = self.log.read(offset, size_max)
+        if found.size_bytes <= _COPIED_BYTES_MAX:
+            return found.load()
+        if warm:
+            found.warm()
+        return found
 
 
 class Replica:
@@ -201,7 +210,7 @@ class Replica:
         }
         response = await self._table.call(self._master, FETCH, b"", fields)
         check_range(self.log.next_offset, response)
-        data = bytes(response.body)
+        data = response.data
         end, count = 0, 0
         for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
             end = found.next_offset

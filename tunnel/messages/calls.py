@@ -13,7 +13,16 @@ from typing import TypeAlias
 import msgspec
 
 from tunnel.messages.errors import ChannelClosedError, MalformedFrameError, RemoteCallError
-from tunnel.messages.frames import CallHeader, FrameDecoder, FrameFlag, ResponseCode, encode_frame
+from tunnel.messages.file_sets import FileMessageSet
+from tunnel.messages.frame_writer import Buffer, FrameWriter
+from tunnel.messages.frames import (
+    CallHeader,
+    FrameDecoder,
+    FrameFlag,
+    ResponseCode,
+    encode_frame,
+    encode_start,
+)
 from tunnel.messages.life import Startable
 
 __all__ = ["CALL_TIMEOUT_S", "CallChannel", "CallHandler", "Request", "Response", "serve_calls"]
@@ -23,8 +32,6 @@ _READ_BYTES = 256 * 1024
 _HANDLED_MAX = 1024  # requests at once
 _HANDLED_BYTES_MAX = 64 * 1024 * 1024  # of their bodies
 _REMARK_MAX = 1000
-
-_Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class Request(msgspec.Struct, gc=False):
@@ -37,10 +44,18 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """A response, as a handler returns it and a caller receives it."""
+    """A response, as a handler returns it and a caller receives it.
 
-    body: _Bytes = b""
+    A handler may return a part of a file as the body, which is sent without a copy. A caller always receives bytes.
+    """
+
+    body: Buffer | FileMessageSet = b""
     fields: dict[str, str] | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The body in memory."""
+        return self.body.load() if isinstance(self.body, FileMessageSet) else bytes(self.body)
 
 
 CallHandler: TypeAlias = Callable[[Request], Awaitable[Response | None] | Response | None]
@@ -75,7 +90,7 @@ class CallChannel(Startable):
         self._calls: dict[int, asyncio.Future[Response]] = {}
         self._handling: dict[int, asyncio.Task[None]] = {}
         self._one_way: set[asyncio.Task[None]] = set()
-        self._out: list[_Bytes] = []
+        self._frames = FrameWriter(writer)
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -109,11 +124,12 @@ class CallChannel(Startable):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._frames.wait_closed()
 
     def _end(self, error: Exception | None) -> None:
         if self._closed.done():
             return
-        self._flush()
+        self._frames.close()
         self.error = error
         self._closed.set_result(None)
         for future in self._calls.values():
@@ -132,7 +148,7 @@ class CallChannel(Startable):
     async def call(
         self,
         code: int,
-        body: _Bytes = b"",
+        body: Buffer = b"",
         fields: dict[str, str] | None = None,
         *,
         timeout: float | None = CALL_TIMEOUT_S,  # noqa: ASYNC109
@@ -146,14 +162,14 @@ class CallChannel(Startable):
         self._opaque += 1
         opaque = self._opaque
         future: asyncio.Future[Response] = self._loop.create_future()
-        self._write(encode_frame(CallHeader(code, opaque, 0, "", fields), body))
+        self._frames.put(encode_frame(CallHeader(code, opaque, 0, "", fields), body))
         self._calls[opaque] = future
         timer = None if timeout is None else self._loop.call_later(timeout, _expire, future, code, timeout)
         try:
             await self._writer.drain()
             return await future
         except (asyncio.CancelledError, TimeoutError):
-            self._write(encode_frame(CallHeader(code, opaque, FrameFlag.CANCEL | FrameFlag.ONE_WAY)))
+            self._frames.put(encode_frame(CallHeader(code, opaque, FrameFlag.CANCEL | FrameFlag.ONE_WAY)))
             raise
         except OSError as error:
             if isinstance(error, ChannelClosedError):
@@ -166,11 +182,11 @@ class CallChannel(Startable):
             if future.done() and not future.cancelled():
                 future.exception()  # mark it as retrieved, even if another error was raised
 
-    async def send(self, code: int, body: _Bytes = b"", fields: dict[str, str] | None = None) -> None:
+    async def send(self, code: int, body: Buffer = b"", fields: dict[str, str] | None = None) -> None:
         """Send a request that gets no response. Returns when it has been written."""
         self._check()
         self._opaque += 1
-        self._write(encode_frame(CallHeader(code, self._opaque, FrameFlag.ONE_WAY, "", fields), body))
+        self._frames.put(encode_frame(CallHeader(code, self._opaque, FrameFlag.ONE_WAY, "", fields), body))
         await self._writer.drain()
 
     def _check(self) -> None:
@@ -181,19 +197,6 @@ class CallChannel(Startable):
             )
         if self._closed.done():
             raise ChannelClosedError("the connection has ended: open a new channel")
-
-    def _write(self, buffers: list[_Bytes]) -> None:
-        """Queue buffers; everything queued during one iteration of the event loop is written together."""
-        if self._closed.done():
-            return
-        if not self._out:
-            self._loop.call_soon(self._flush)
-        self._out += buffers
-
-    def _flush(self) -> None:
-        if self._out and not self._closed.done():
-            self._writer.write(b"".join(self._out))
-        self._out = []
 
     # receiving
 
@@ -234,7 +237,7 @@ class CallChannel(Startable):
             text = f"no handler for requests of code {header.code}"
             self._fail(header, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
             return
-        unread = self._writer.transport.get_write_buffer_size()
+        unread = self._frames.waiting_bytes
         if unread > 2 * self._handled_bytes_max:
             self._end(MalformedFrameError(f"the peer sends requests and reads no answers: {unread} bytes wait for it"))
             return
@@ -289,11 +292,14 @@ class CallChannel(Startable):
         if header.flag & FrameFlag.ONE_WAY:
             return
         answer = CallHeader(ResponseCode.SUCCESS, header.opaque, FrameFlag.RESPONSE)
-        body: _Bytes = b""
+        body: Buffer | FileMessageSet = b""
         if response is not None:
             answer.fields, body = response.fields, response.body
         try:
-            self._write(encode_frame(answer, body))
+            if isinstance(body, FileMessageSet):
+                self._frames.put_file([encode_start(answer, body.size_bytes)], body)
+            else:
+                self._frames.put(encode_frame(answer, body))
         except ValueError as error:
             self._failed(header, error)
 
@@ -306,7 +312,7 @@ class CallChannel(Startable):
     def _fail(self, header: CallHeader, code: int, text: str) -> None:
         if not header.flag & FrameFlag.ONE_WAY:
             answer = CallHeader(code, header.opaque, FrameFlag.RESPONSE, text[:_REMARK_MAX])
-            self._write(encode_frame(answer))
+            self._frames.put(encode_frame(answer))
 
 
 def _expire(future: asyncio.Future[Response], code: int, seconds: float) -> None:

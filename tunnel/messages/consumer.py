@@ -85,7 +85,7 @@ class Consumer:
             self._stay = redirect == self._home
             if not redirect:
                 self._end = check_range(self.offset, response)
-                return bytes(response.body), self.offset
+                return response.data, self.offset
             self.address = redirect
 
     def _advance(self, offset: int) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "FrameFlag",
     "ResponseCode",
     "encode_frame",
+    "encode_start",
 ]
 
 FRAME_BYTES_MAX = (
@@ -74,14 +75,19 @@ def encode_frame(
     header: CallHeader, body: bytes | bytearray | memoryview = b""
 ) -> list[bytes | bytearray | memoryview]:
     """Return the buffers of a frame. MessageTooLargeError if it is over the limit."""
+    start = encode_start(header, len(body))
+    return [start, body] if len(body) else [start]
+
+
+def encode_start(header: CallHeader, body_bytes: int) -> bytes:
+    """Return a frame without its body, which has this size. MessageTooLargeError if the frame is over the limit."""
     json = _encoder.encode(header)
-    size = _LENGTHS.size + len(json) + len(body)
+    size = _LENGTHS.size + len(json) + body_bytes
     if size > FRAME_BYTES_MAX:
         raise MessageTooLargeError(
             f"the frame has {size} bytes, at most {FRAME_BYTES_MAX} are allowed: split it, or use a MessageSession"
         )
-    start = _LENGTHS.pack(size - _LENGTH_BYTES, len(json)) + json
-    return [start, body] if len(body) else [start]
+    return _LENGTHS.pack(size - _LENGTH_BYTES, len(json)) + json
 
 
 class FrameDecoder:
@@ -108,8 +114,8 @@ class FrameDecoder:
                 length, header_length = _LENGTHS.unpack_from(buffer, position)
                 if length > FRAME_BYTES_MAX - _LENGTH_BYTES or header_length > length - _LENGTH_BYTES:
                     raise MalformedFrameError(
-                        f"not a frame: length {length}, header length {header_length}; check that the other side "
-                        "speaks this protocol"
+                        f"not a frame of at most {FRAME_BYTES_MAX} bytes: length {length}, header length "
+                        f"{header_length}; check that the other side speaks this protocol"
                     )
                 end = position + _LENGTH_BYTES + length
                 if end > size:

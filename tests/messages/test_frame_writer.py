@@ -1,0 +1,72 @@
+"""Answers out of files: they keep their place among other answers, over sockets and over streams without one."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.messages.streams import stream_pair
+from tests.support.loops import in_loop
+from tunnel.messages.calls import CallChannel, Request, Response
+from tunnel.messages.errors import ChannelClosedError
+from tunnel.messages.file_sets import FileMessageSet
+
+SIZE = 3_000_000  # more than the buffers of a socket hold
+
+
+class Answerer:
+    """Answers code 1 with a file of SIZE bytes, and code 2 with the request."""
+
+    def __init__(self, path: Path) -> None:
+        self.content = bytes(range(250)) * (SIZE // 250)
+        path.write_bytes(self.content)
+        self.file = FileMessageSet.open(path)
+        self.handlers = {1: self.whole, 2: self.echo}
+
+    def whole(self, request: Request) -> Response:
+        return Response(self.file, {"name": "file"})
+
+    def echo(self, request: Request) -> Response:
+        return Response(request.body)
+
+
+@pytest.mark.parametrize("has_socket", [True, False])
+@in_loop
+async def test_files_and_other_answers_keep_their_order(tmp_path: Path, has_socket: bool) -> None:
+    answerer = Answerer(tmp_path / "file")
+    with answerer.file:
+        async with stream_pair() as (near, far):
+            if not has_socket:
+                far[1].get_extra_info = lambda name, default=None: default  # type: ignore[method-assign]
+            async with CallChannel(*near) as caller, CallChannel(*far, answerer.handlers):
+                codes = [1, 2, 1, 2, 2, 1]
+                answers = await asyncio.gather(*(caller.call(code, b"%d" % at) for at, code in enumerate(codes)))
+                for at, (code, answer) in enumerate(zip(codes, answers, strict=True)):
+                    assert answer.data == (answerer.content if code == 1 else b"%d" % at)
+
+
+@in_loop
+async def test_a_connection_that_ends_within_a_file_ends_the_sending(tmp_path: Path) -> None:
+    answerer = Answerer(tmp_path / "file")
+    with answerer.file:
+        async with stream_pair() as (near, far):
+            near[0]._transport.pause_reading()  # type: ignore[attr-defined]
+            async with CallChannel(*far, answerer.handlers) as answering:
+                caller = CallChannel(*near)
+                call = asyncio.ensure_future(caller.call(1))
+                while answering._frames._sending is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                await caller.close()
+                with pytest.raises(ChannelClosedError):
+                    await call
+                await answering.wait_closed()
+                await answering._frames.wait_closed()
+                assert answering._frames._sending is None
+
+
+def test_a_file_is_warmed_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(SIZE))
+    with FileMessageSet.open(path) as file:
+        file.warm()
+        assert file.size_bytes == SIZE

@@ -1,0 +1,126 @@
+"""The sending half of a channel: frames leave in order, small ones together, and files without a copy.
+
+A file goes to a TCP socket with `os.sendfile`. A stream without a descriptor, such as a tunnel's or one with TLS, gets
+a view of the mapped file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import TypeAlias
+
+from tunnel.messages.errors import ChannelClosedError
+from tunnel.messages.file_sets import FileMessageSet
+
+__all__ = ["Buffer", "FrameWriter"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class FrameWriter:
+    """Writes frames to a stream. Nothing else may write to the stream."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._writer = writer
+        self._out: list[Buffer] = []
+        self._files: deque[tuple[FileMessageSet, list[Buffer]]] = deque()  # each with the buffers that follow it
+        self._sending: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes in memory that wait for the peer. Those of files do not count."""
+        return self._writer.transport.get_write_buffer_size()
+
+    def put(self, buffers: list[Buffer]) -> None:
+        """Queue buffers; everything queued during one iteration of the event loop is written together."""
+        if self._closed:
+            return
+        if self._files:
+            self._files[-1][1].extend(buffers)
+            return
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out += buffers
+
+    def put_file(self, buffers: list[Buffer], body: FileMessageSet) -> None:
+        """Queue the start of a frame, and a file that is its body."""
+        if self._closed:
+            return
+        self.put(buffers)
+        self._files.append((body, []))
+        if self._sending is None:
+            self._sending = self._loop.create_task(self._send_files())
+
+    def flush(self) -> None:
+        """Write the buffers before the first file that waits."""
+        if self._out and not self._closed:
+            self._writer.write(b"".join(self._out))
+        self._out = []
+
+    def close(self) -> None:
+        """Write what is in memory and not behind a file, and accept nothing more."""
+        self.flush()
+        self._closed = True
+        self._files.clear()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until no file is being sent."""
+        if self._sending is not None:
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def _send_files(self) -> None:
+        try:
+            while self._files:
+                self.flush()
+                body, after = self._files[0]
+                await self._send_file(body)
+                self._files.popleft()
+                self._writer.write(b"".join(after))
+        except OSError:
+            self._writer.transport.abort()  # the frame is cut: the peer must not take what follows for its body
+        finally:
+            self._sending = None
+
+    async def _send_file(self, body: FileMessageSet) -> None:
+        sock = self._writer.get_extra_info("socket")
+        if sock is None or self._writer.get_extra_info("sslcontext") is not None:
+            body.write_to(self._writer)
+            await self._writer.drain()
+            return
+        transport = self._writer.transport
+        transport.set_write_buffer_limits(0)  # `drain` then waits until everything before the file has left
+        try:
+            await self._writer.drain()
+            descriptor = os.dup(sock.fileno())  # event loops do not watch the descriptor of a transport for others
+            try:
+                sent, size = 0, body.size_bytes
+                while sent < size:
+                    if transport.is_closing():
+                        raise ChannelClosedError("the connection has ended within a file")
+                    took = body.write_to(descriptor, sent)
+                    sent += took
+                    if not took:
+                        await self._writable(descriptor)
+            finally:
+                os.close(descriptor)
+        finally:
+            transport.set_write_buffer_limits()
+
+    async def _writable(self, descriptor: int) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(descriptor, _settle, future)
+        try:
+            await future
+        finally:
+            self._loop.remove_writer(descriptor)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
