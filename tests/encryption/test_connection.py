@@ -298,6 +298,16 @@ def test_an_acceptor_may_end_before_the_handshake_is_done() -> None:
     assert isinstance(both.a.last, Closed)
 
 
+def test_an_acceptor_that_closes_within_the_handshake_learns_of_its_end() -> None:
+    """What comes with the initiator's binding is for a reader that has gone: it must not hold the end back."""
+    both = Encrypted()
+    both.b.stream.close(both.pair.now)
+    both.a.write(b"early", finish=True)
+    both.run_until_over()
+    assert both.b.is_over
+    assert not both.b.received
+
+
 def test_writing_after_an_end_is_a_mistake() -> None:
     both = opened()
     both.a.finish()

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     started = time.monotonic()
     first, count = (options.seed, 1) if options.seed is not None else (options.first, options.seeds)
     outcomes, table = [], Table()
-    for outcome in run_seeds(first, count, options.jobs, options.trace or "", hostile=options.hostile):
+    for outcome in run_seeds(first, count, options.jobs, options.trace or "", **_additions(options)):
         outcomes.append(outcome)
         table.add(outcome.cells, outcome.delivered_bytes, outcome.connections)
         if outcome.failure and not options.json:
@@ -49,12 +49,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed or holes else 0
 
 
+def _additions(options: argparse.Namespace) -> dict[str, bool]:
+    return {"hostile": options.hostile, "encrypted": options.encrypted}
+
+
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, metavar="N", help="the number of seeds to run (default 100)")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="the first of them (default 0)")
     parser.add_argument("--seed", type=int, metavar="S", help="run this one seed, and print its scenario")
     parser.add_argument("--hostile", action="store_true", help="add hostile users to every seed, not only to some")
+    parser.add_argument("--encrypted", action="store_true", help="encrypt all streams of every seed, not only some")
     parser.add_argument("--trace", metavar="DIR", help="write the trace of each seed to DIR/seed-S.jsonl")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
@@ -74,6 +79,7 @@ def _summary(outcomes: list[Outcome], failed: int, wall_s: float) -> dict[str, A
         "connections": sum(outcome.connections for outcome in outcomes),
         "exchanges": sum(outcome.exchanges for outcome in outcomes),
         "restarts": sum(outcome.restarts for outcome in outcomes),
+        "encrypted": sum(outcome.encrypted for outcome in outcomes),
         "hostile_seeds": sum(outcome.hostile for outcome in outcomes),
         "hostile_acts": sum(outcome.hostile_acts for outcome in outcomes),
         "faults": sum(row.get("", 0) for outcome in outcomes for row in outcome.cells.values()),
@@ -87,7 +93,8 @@ def _summary(outcomes: list[Outcome], failed: int, wall_s: float) -> dict[str, A
 
 def _words(summary: dict[str, Any]) -> str:
     return (
-        f"{summary['seeds']} seeds, {summary['failed']} failed: {summary['connections']} connections, "
+        f"{summary['seeds']} seeds, {summary['failed']} failed: {summary['connections']} connections "
+        f"({summary['encrypted']} encrypted), "
         f"{summary['delivered_bytes'] / 1e6:.1f} MB in {summary['exchanges']} exchanges, {summary['faults']} faults, "
         f"{summary['restarts']} relay restarts, {summary['hostile_acts']} acts of hostile users in "
         f"{summary['hostile_seeds']} seeds, {summary['virtual_s'] / 3600:.1f} virtual hours; "

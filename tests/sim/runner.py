@@ -37,19 +37,23 @@ class Outcome:
     hostile: bool = False
     """The scenario has hostile users."""
     hostile_acts: int = 0
+    encrypted: int = 0
+    """The number of encrypted streams."""
 
     def report(self) -> str:
         """All that a reader needs to reproduce the failure."""
         lines = [f"seed {self.seed} FAILED after {self.virtual_us / SECOND:.3f} s: {self.failure}"]
         lines += [f"    {line}" for line in self.options]
         option = " --hostile" if self.hostile else ""
+        option += " --encrypted" if self.encrypted == self.connections else ""
         lines.append(f"    repeat: python -m tests.sim --seed {self.seed}{option} --trace DIR")
         return "\n".join(lines)
 
 
-def run_seed(seed: int, trace_directory: str = "", *, hostile: bool = False) -> Outcome:
-    """Run the scenario of the seed; with a directory, write its trace there. `hostile`: add hostile users."""
-    return run_scenario(draw_scenario(seed, hostile=hostile), trace_directory)
+def run_seed(seed: int, trace_directory: str = "", *, hostile: bool = False, encrypted: bool = False) -> Outcome:
+    """Run the scenario of the seed; with a directory, write its trace there. `hostile`: add hostile users. `encrypted`:
+    encrypt all streams."""
+    return run_scenario(draw_scenario(seed, hostile=hostile, encrypted=encrypted), trace_directory)
 
 
 def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
@@ -79,14 +83,15 @@ def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
     outcome.delivered_bytes = world.delivered_bytes
     outcome.cells = world.cells.plain()
     outcome.hostile_acts = world.guests.acts
+    outcome.encrypted = sum(each.encrypted for each in scenario.streams)
     return outcome
 
 
 def run_seeds(
-    first: int, count: int, jobs: int, trace_directory: str = "", *, hostile: bool = False
+    first: int, count: int, jobs: int, trace_directory: str = "", *, hostile: bool = False, encrypted: bool = False
 ) -> Iterator[Outcome]:
     """The outcomes of `count` seeds, in order, from `jobs` processes."""
-    work = [(seed, trace_directory, hostile) for seed in range(first, first + count)]
+    work = [(seed, trace_directory, hostile, encrypted) for seed in range(first, first + count)]
     if jobs <= 1 or count <= 1:
         yield from map(_run, work)
         return
@@ -95,6 +100,6 @@ def run_seeds(
         yield from pool.imap(_run, work, chunksize=4)
 
 
-def _run(item: tuple[int, str, bool]) -> Outcome:
-    seed, trace_directory, hostile = item
-    return run_seed(seed, trace_directory, hostile=hostile)
+def _run(item: tuple[int, str, bool, bool]) -> Outcome:
+    seed, trace_directory, hostile, encrypted = item
+    return run_seed(seed, trace_directory, hostile=hostile, encrypted=encrypted)

@@ -21,13 +21,14 @@ from tunnel_servlet.switch.config import SwitchConfig
 
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
-DRAW_VERSION = 5
+DRAW_VERSION = 6
 """2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one; 4:
 an exit that sends much while it dials, where bodies are limited (draw_busy_exit); 5: hostile users beside them
-(draw_hostiles)."""
+(draw_hostiles); 6: streams that are encrypted from end to end."""
 
 KIB = 1024
 HOSTILE_SHARE = 0.125  # of all seeds
+ENCRYPTED_SHARE = 0.125  # of all seeds; each encrypts half of its streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,19 @@ class Scenario:
         lines = [f"node {index}: {_words(node)}" for index, node in enumerate(self.nodes)]
         labels = sorted({spec.label for spec in self.streams})
         total = sum(spec.up.size + spec.down.size for spec in self.streams)
-        lines.append(f"streams: {len(self.streams)} ({', '.join(labels)}), {total} bytes")
+        encrypted = sum(spec.encrypted for spec in self.streams)
+        words = f", {encrypted} of them encrypted" if encrypted else ""
+        lines.append(f"streams: {len(self.streams)} ({', '.join(labels)}), {total} bytes{words}")
         lines.append(f"faults until {self.plan.end_us / SECOND:.1f} s: " + "; ".join(self.plan.describe()))
         lines += [f"{each.user}: {each.count} acts of {', '.join(each.acts)}" for each in self.hostiles]
         return lines
 
 
-def draw_scenario(seed: int, version: int = DRAW_VERSION, *, hostile: bool = False) -> Scenario:
+def draw_scenario(
+    seed: int, version: int = DRAW_VERSION, *, hostile: bool = False, encrypted: bool = False
+) -> Scenario:
     """The scenario of a seed. An older version draws the scenario that the seed had when it was recorded. `hostile`: it
-    has hostile users in any case."""
+    has hostile users in any case; `encrypted`: all its streams are encrypted."""
     random = stream(seed, "scenario")
     initiators = between(random, 1, 2)
     acceptors = 2 if chance(random, 0.3) else 1
@@ -83,6 +88,11 @@ def draw_scenario(seed: int, version: int = DRAW_VERSION, *, hostile: bool = Fal
     if version >= 4 and plan.body_limits:
         number = 1 + max(spec.number for spec in streams)
         streams += draw_busy_exit(stream(seed, "busy exit"), dialled, number)
+    if encrypted:
+        streams = [replace(each, encrypted=True) for each in streams]
+    elif version >= 6:
+        streams = _with_encryption(streams, stream(seed, "encryption"))
+    nodes = tuple(_asking(node, index, streams) for index, node in enumerate(nodes))
     scenario = Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
     random = stream(seed, "hostile users")
     if version < 5 or not (chance(random, HOSTILE_SHARE) or hostile):
@@ -101,6 +111,18 @@ def _with_hostiles(scenario: Scenario, random: Random) -> Scenario:
     )
     hostiles = draw_hostiles(random, scenario.plan.end_us, tuple(ACTS))
     return replace(scenario, nodes=nodes, front=front, hostiles=hostiles)
+
+
+def _asking(node: NodeSpec, index: int, streams: list[StreamSpec]) -> NodeSpec:
+    """An endpoint that offers encrypted services decides on each CONNECT, as one with a key does."""
+    asks = any(each.encrypted and each.acceptor == index for each in streams)
+    return replace(node, endpoint=replace(node.endpoint, asks_services=True)) if asks else node
+
+
+def _with_encryption(streams: list[StreamSpec], random: Random) -> list[StreamSpec]:
+    if not chance(random, ENCRYPTED_SHARE):
+        return streams
+    return [replace(each, encrypted=chance(random, 0.5)) for each in streams]
 
 
 def _with_packet_loss(plan: FaultPlan, random: Random) -> FaultPlan:

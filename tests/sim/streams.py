@@ -66,6 +66,8 @@ class StreamSpec:
     dial_us: int = 0
     """How long the exit takes before it accepts or refuses."""
     label: str = ""
+    encrypted: bool = False
+    """From end to end."""
 
 
 def content(seed: int, number: int, way: str, size: int) -> bytes:

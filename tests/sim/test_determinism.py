@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-def trace_of(seed: int, hash_seed: str, directory: Path) -> bytes:
-    command = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--trace", str(directory)]
+def trace_of(seed: int, hash_seed: str, directory: Path, *options: str) -> bytes:
+    command = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--trace", str(directory), *options]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -24,6 +24,10 @@ def test_the_same_seed_gives_the_same_trace_under_another_hash_seed(seed: int, t
     second = trace_of(seed, "2", tmp_path / "two")
     assert first == second
     assert b"fault_injected" in first
+
+
+def test_encrypted_runs_repeat_although_tls_draws_its_own_random_bytes(tmp_path: Path) -> None:
+    assert trace_of(35, "1", tmp_path / "one", "--encrypted") == trace_of(35, "2", tmp_path / "two", "--encrypted")
 
 
 def test_other_seeds_give_other_traces(tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ FOUND = {
     "an announcement was lost and the service was unreachable": (3, 1735),
     "lost SHUTDOWNs left dozens of routes at the relay": (3, 88),
 }
+ENCRYPTED = {
+    "an acceptor that closed within the handshake never learned of its end": (6, 21),
+    "the same at an exit": (6, 49),
+}
 HOSTILE = {"attachments that claimed a name were not limited": (5, 1012)}
 
 
@@ -68,3 +72,10 @@ def test_a_seed_that_once_failed_passes(version: int, seed: int) -> None:
 def test_a_seed_with_hostile_users_that_once_failed_passes(version: int, seed: int) -> None:
     outcome = run_scenario(draw_scenario(seed, version, hostile=True))
     assert not outcome.failure, outcome.report()
+
+
+@pytest.mark.parametrize(("version", "seed"), ENCRYPTED.values(), ids=ENCRYPTED)
+def test_a_seed_with_encrypted_streams_that_once_failed_passes(version: int, seed: int) -> None:
+    outcome = run_scenario(draw_scenario(seed, version, encrypted=True))
+    assert not outcome.failure, outcome.report()
+    assert outcome.encrypted > 0

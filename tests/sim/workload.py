@@ -23,7 +23,7 @@ from tunnel.core import (
     PeerFinished,
     Refused,
 )
-from tunnel.wire import RejectReason
+from tunnel.wire import Buffer, RejectReason
 
 __all__ = ["Host", "Outcome", "Party", "Stream"]
 
@@ -54,6 +54,20 @@ class Host(Protocol):
     def moved(self, party: Party, size: int) -> None: ...
 
     def ended(self, party: Party) -> None: ...
+
+
+class Channel(Protocol):
+    """A connection, or its encryption, as an application uses it."""
+
+    def read(self, size_max: int, now: int) -> Buffer: ...
+
+    def write(self, data: Buffer, now: int) -> int: ...
+
+    def finish(self, now: int) -> None: ...
+
+    def close(self, now: int) -> None: ...
+
+    def abort(self, now: int) -> None: ...
 
 
 class Stream:
@@ -93,6 +107,7 @@ class Party:
         self.spec = spec
         self.initiator = initiator
         self.connection = connection
+        self.channel: Channel = connection  # what the application reads and writes
         self.outcome: Outcome | None = None
         self.reason: LostReason | None = None
         self.refusal: RejectReason | int | None = None
@@ -157,7 +172,7 @@ class Party:
             return
         if self.spec.ending is Ending.ABORT:
             self.aborted = True
-            self.connection.abort(self.host.now_us)
+            self.channel.abort(self.host.now_us)
         else:
             self._close()
 
@@ -187,8 +202,8 @@ class Party:
                 self._read_at_us = now_us + flow.stop_us
                 self.host.struck(FaultKind.STOPPED_READER, self.connection.id)
                 continue
-            data = self.connection.read(flow.read_bytes, now_us)
-            if not data:
+            data = self.channel.read(flow.read_bytes, now_us)
+            if not len(data):
                 return None
             self._take(bytes(data))
             if flow.read_pause_us:
@@ -224,7 +239,7 @@ class Party:
             if not wanted:
                 return None
             try:
-                taken = self.connection.write(self._out[self.written : end], now_us)
+                taken = self.channel.write(self._out[self.written : end], now_us)
             except PeerClosedError:
                 self.ended_writing = True  # the event PeerClosed is on its way
                 return None
@@ -246,7 +261,7 @@ class Party:
                 self._close()
         elif all_written and not self.ended_writing:
             self.ended_writing = self.finished = True
-            self.connection.finish(self.host.now_us)
+            self.channel.finish(self.host.now_us)
         if self.at_end and self.ended_writing and not self.closed:
             self._close()
 
@@ -264,7 +279,7 @@ class Party:
 
     def _close(self) -> None:
         self.closed = self.ended_writing = self.finished = True
-        self.connection.close(self.host.now_us)
+        self.channel.close(self.host.now_us)
 
     def _finish(self, outcome: Outcome, reason: LostReason | None, text: str) -> None:
         self.outcome, self.reason, self.text = outcome, reason, text

@@ -7,6 +7,7 @@ from random import Random
 
 from tests.sim.clock import SECOND, Clock
 from tests.sim.coverage import Cells
+from tests.sim.encrypted import EncryptedParty, offer, take_up
 from tests.sim.faults import TRACE_FAULTS, FaultKind, Moment, Window
 from tests.sim.guests import Guests
 from tests.sim.invariants import check_node_step, check_nothing_left, check_quiet, check_relay_step, check_routes
@@ -183,8 +184,14 @@ class World:
 
     def _connect(self, node: Node, each: Stream) -> None:
         spec = each.spec
-        connection = node.endpoint.connect(self._target(spec), node.now_us)
-        party = Party(node, each, True, connection)
+        party: Party
+        if spec.encrypted:
+            tls, client_hello = offer()
+            connection = node.endpoint.connect(self._target(spec), node.now_us, client_hello)
+            party = EncryptedParty(node, each, True, connection, tls)
+        else:
+            connection = node.endpoint.connect(self._target(spec), node.now_us)
+            party = Party(node, each, True, connection)
         each.initiator = party
         node.parties[connection.id] = party
         self._by_route_key[connection.identity.route_key] = each
@@ -214,18 +221,21 @@ class World:
         if self.guests.owns(event.user):
             self.guests.asked(node, event.connection_id)
             return
+        if event.target.kind == TargetKind.SERVICE:
+            self._decide(node, event, self._stream_of(node, node.endpoint.connections[event.connection_id]))
+            return
         each = self.streams[event.target.port - EXIT_PORT]
-        node.later(each.spec.dial_us, lambda: self._dialled(node, event.connection_id, each))
+        node.later(each.spec.dial_us, lambda: self._decide(node, event, each))
 
-    def _dialled(self, node: Node, connection_id: int, each: Stream) -> None:
-        connection = node.endpoint.connections.get(connection_id)
+    def _decide(self, node: Node, event: ConnectRequested, each: Stream) -> None:
+        connection = node.endpoint.connections.get(event.connection_id)
         if connection is None:
             return  # the initiator gave up in the meantime
         if each.spec.ending is Ending.REFUSED or not self._is_current(each, connection):
-            node.endpoint.refuse(connection_id, RejectReason.REFUSED, "refused by the target", node.now_us)
+            node.endpoint.refuse(event.connection_id, RejectReason.REFUSED, "refused by the target", node.now_us)
         else:
-            node.endpoint.accept(connection_id, node.now_us)
-            self._accepted(node, connection, each)
+            node.endpoint.accept(event.connection_id, node.now_us, encrypted=each.spec.encrypted)
+            self._accepted(node, connection, each, event.offer)
 
     def incoming(self, node: Node, event: Incoming) -> None:
         """A service has a new connection; the route key names its stream."""
@@ -235,13 +245,17 @@ class World:
         if self.guests.owns(event.user):
             self.guests.incoming(node, event.connection_id)
             return
-        each = self._by_route_key.get(connection.identity.route_key)
-        if each is None or each.spec.acceptor != node.index:
-            raise Violation(f"{node}: a connection that no initiator opened to it, peer {connection.identity.peer_id}")
+        each = self._stream_of(node, connection)
         if self._is_current(each, connection):
             self._accepted(node, connection, each)
         else:
             connection.abort(node.now_us)
+
+    def _stream_of(self, node: Node, connection: Connection) -> Stream:
+        each = self._by_route_key.get(connection.identity.route_key)
+        if each is None or each.spec.acceptor != node.index:
+            raise Violation(f"{node}: a connection that no initiator opened to it, peer {connection.identity.peer_id}")
+        return each
 
     def _is_current(self, each: Stream, connection: Connection) -> bool:
         """Whether the connection is not of an earlier try, which was refused before its initiator opened another."""
@@ -250,13 +264,19 @@ class World:
             return False
         return initiator.connection.identity.route_key == connection.identity.route_key
 
-    def _accepted(self, node: Node, connection: Connection, each: Stream) -> None:
+    def _accepted(self, node: Node, connection: Connection, each: Stream, client_hello: bytes = b"") -> None:
         if each.acceptor is not None and each.acceptor.outcome is not Outcome.DIED:
             raise Violation(f"{each}: accepted twice")
-        party = Party(node, each, False, connection)
+        party: Party
+        if each.spec.encrypted:
+            party = encrypted = EncryptedParty(node, each, False, connection, take_up())
+        else:
+            party, encrypted = Party(node, each, False, connection), None
         each.acceptor = party
         self.open_streams[each.spec.number] = None
         node.parties[connection.id] = party
+        if encrypted is not None:
+            encrypted.encrypted.begin(client_hello, node.now_us)
         party.act()
 
     def moved(self, party: Party, size: int) -> None:

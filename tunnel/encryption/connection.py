@@ -278,7 +278,8 @@ class EncryptedConnection:
             self._fail_integrity(f"the encrypted stream was altered on the way ({fault})", now)
             return
         if self.failure is None:
-            self._plain = self._without_awaited(plain, now) if self._awaited else plain
+            plain = self._without_awaited(plain, now) if self._awaited else plain
+            self._plain = b"" if self._closing else plain
             self._push(now)
 
     def _judge_key(self, judge: JudgeKey, now: int) -> None:
