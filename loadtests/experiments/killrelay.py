@@ -3,7 +3,10 @@
 import argparse
 import asyncio
 import sys
+import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,6 +16,7 @@ from loadtests.harness.processes import NotReadyError
 from loadtests.harness.relays import RelayProcess
 from loadtests.harness.transfer import CHUNK_BYTES, Flow, percentile
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
+from tunnel.encryption.keys import KeyFile
 from tunnel.event_loops import new_event_loop
 
 __all__ = ["Kill", "Report", "main", "measure"]
@@ -36,6 +40,7 @@ class Report(msgspec.Struct):
 
     size_bytes: int
     way: str
+    encrypted: bool = False
     kills: list[Kill] = []
     written_digest: str = ""
     received_digest: str = ""
@@ -54,16 +59,20 @@ class Report(msgspec.Struct):
         return not self.failure
 
 
-async def measure(kills: int, size_bytes: int, *, way: str = "up", shown: bool = False) -> Report:
+async def measure(
+    kills: int, size_bytes: int, *, way: str = "up", encrypted: bool = False, shown: bool = False
+) -> Report:
     """Transfer `size_bytes` between a client on poll behind nginx and a service on link.
 
-    The relay is killed `kills` times, at equal steps of the progress. A failure is noted in the report.
+    The relay is killed `kills` times, at equal steps of the progress. `encrypted`: from end to end. A failure is noted
+    in the report.
     """
-    report = Report(size_bytes, way)
-    with RelayProcess() as relay, Nginx(relay.url) as proxy:
+    report = Report(size_bytes, way, encrypted)
+    with RelayProcess() as relay, Nginx(relay.url) as proxy, tempfile.TemporaryDirectory() as directory:
         token = relay.tokens["client"]
-        service = attach(relay.url, token=token, proxy=None, carrier="link", linger=1.0)
-        client = attach(proxy.url, token=token, proxy=None, carrier="poll", linger=1.0)
+        ours, theirs = _encryption(Path(directory) / "key.pem") if encrypted else ({"encryption": "off"}, {})
+        service = attach(relay.url, token=token, proxy=None, carrier="link", linger=1.0, **theirs)
+        client = attach(proxy.url, token=token, proxy=None, carrier="poll", linger=1.0, **ours)
         async with service, client:
             began = time.monotonic()
             try:
@@ -80,6 +89,12 @@ async def measure(kills: int, size_bytes: int, *, way: str = "up", shown: bool =
     if not report.failure and not all(kill.in_flight_bytes for kill in report.kills):
         report.failure = "no bytes were in flight at one of the kills, so it proves nothing"
     return report
+
+
+def _encryption(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a client that accepts no other key, and of a service that accepts nothing in clear."""
+    key = KeyFile(file, make=True)
+    return {"peer_key": key.fingerprint}, {"encryption": "require", "key": file}
 
 
 async def _transfer(
@@ -138,8 +153,9 @@ def summary(report: Report) -> str:
     rate = report.size_bytes / _MIB / max(report.seconds, 1e-9)
     resent = ", ".join(f"{cause} {count}" for cause, count in sorted(report.resent.items())) or "none"
     goal = f"goal: p50 at most {GOAL_S:g} s" + ("" if report.recovery_p50_s <= GOAL_S else ", MISSED")
+    how = f"{report.way}, encrypted from end to end" if report.encrypted else report.way
     lines = (
-        f"moved      {report.size_bytes / _MIB:.0f} MiB ({report.way}) in {report.seconds:.1f} s, {rate:.1f} MiB/s",
+        f"moved      {report.size_bytes / _MIB:.0f} MiB ({how}) in {report.seconds:.1f} s, {rate:.1f} MiB/s",
         f"kills      {len(report.kills)}, each with bytes in flight",
         f"resent     packets, both ends: {resent}",
         f"recovery   p50 {report.recovery_p50_s:.2f} s, p99 {report.recovery_p99_s:.2f} s ({goal})",
@@ -167,6 +183,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--way", choices=("up", "down"), default="up", help="direction; up is from the client to the service"
     )
+    parser.add_argument("--encrypted", action="store_true", help="encrypt the stream from end to end")
     parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
     try:
@@ -175,7 +192,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(str(error))
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            report = runner.run(measure(options.kills, size_bytes, way=options.way, shown=not options.json))
+            how = {"way": options.way, "encrypted": options.encrypted, "shown": not options.json}
+            report = runner.run(measure(options.kills, size_bytes, **how))
     except FileNotFoundError as error:
         parser.error(str(error))
     except (TunnelError, NotReadyError) as error:

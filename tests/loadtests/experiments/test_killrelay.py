@@ -13,6 +13,16 @@ from tunnel.command_line import configure_log
 
 @pytest.mark.real("nginx")
 @pytest.mark.timeout(300)
+def test_two_kills_lose_no_byte_of_an_encrypted_stream(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_log("error", sys.__stderr__)
+    code = main(["--kills", "2", "--size", "4MiB", "--way", "down", "--encrypted", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (code, report["failure"], report["encrypted"]) == (0, "", True)
+    assert report["written_digest"] == report["received_digest"]
+
+
+@pytest.mark.real("nginx")
+@pytest.mark.timeout(300)
 def test_five_kills_lose_no_byte(capsys: pytest.CaptureFixture[str]) -> None:
     configure_log("error", sys.__stderr__)
     code = main(["--kills", "5", "--size", "12MiB", "--json"])
