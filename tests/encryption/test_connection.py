@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.core.pair import GIVEN_UP, LOST, MS, Fate, Side
 from tests.encryption.rig import Encrypted, Party, another_key, key
-from tunnel.core import LocalProtocolError, Lost, LostReason, PeerClosedError
+from tunnel.core import LocalProtocolError, Lost, LostReason, PeerClosedError, PeerFinished
 from tunnel.core.constants import SECOND_US
 from tunnel.core.events import Closed, Connected, PeerClosed, Writable
 from tunnel.encryption import connection as module
@@ -241,8 +241,10 @@ def test_a_reader_that_stops_before_the_end_gets_its_last_event(how: str) -> Non
     assert not both.b.is_over
     getattr(both.b.stream, how)(both.pair.now)
     both.settle()
-    (last,) = [event for event in [*both.b.events, *both.b.stream.released()] if isinstance(event, Closed | Lost)]
+    events = [*both.b.events, *both.b.stream.released()]
+    (last,) = [event for event in events if isinstance(event, Closed | Lost)]
     assert isinstance(last, Closed if how == "close" else Lost)
+    assert not any(isinstance(event, PeerFinished) for event in events), "it has not read everything"
 
 
 def test_a_peer_that_sends_and_closes_at_once_is_no_error_for_a_silent_reader() -> None:

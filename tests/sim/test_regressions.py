@@ -58,6 +58,7 @@ FOUND = {
 ENCRYPTED = {
     "an acceptor that closed within the handshake never learned of its end": (6, 21),
     "the same at an exit": (6, 49),
+    "an end of stream was told after close, before all bytes were read": (6, 3367),
 }
 HOSTILE = {"attachments that claimed a name were not limited": (5, 1012)}
 

@@ -166,6 +166,7 @@ class EncryptedConnection:
         """Deliver everything written, and read nothing more."""
         self._closing = True
         self._plain = b""
+        self._held = [event for event in self._held if not isinstance(event, PeerFinished)]
         self._end(now)
 
     def abort(self, now: int, reason: AbortReason = AbortReason.APPLICATION, text: str = "") -> None:
