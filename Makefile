@@ -53,7 +53,7 @@ test: setup ## Run all checks: lint, unit tests, 2000 simulated runs; list the s
 
 units: setup ## Run only the unit tests
 	@rm -f $(SUMMARY)
-	$(BIN)/python -m pytest -n 2 --summary-file $(SUMMARY)
+	$(BIN)/python -m pytest -n 3 --summary-file $(SUMMARY)
 
 lint: setup ## Run ruff (rules and format), mypy, and the check of our English
 	$(BIN)/ruff check

@@ -2,7 +2,7 @@
 
 One process moves bytes through an echo server as fast as it may, as the user ann, whose rate the relay limits. Another
 connection of ann and one of bob, whose rate is not limited, send echoes of 64 bytes, first alone and then beside the
-transfer. With `--at client` the transfer limits itself (`tunnel.attach(rate=...)`), and the relay limits no user.
+transfer.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import msgspec
 from loadtests.bench.road import machine
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import NotReadyError, Process, python_command, relay_command, says_event
-from tunnel import Attachment, StreamReader, StreamWriter, attach
+from tunnel import StreamReader, StreamWriter, attach
 from tunnel.rates import parse_rate, show_rate
 from tunnel_servlet.access.tokens import make_token
 from tunnel_servlet.command.files import write_users
@@ -39,7 +39,7 @@ listen = ["127.0.0.1:{port}"]
 [everyone]
 connect = ["127.0.0.1:*"]
 [users.ann]
-{line}
+rate = "{rate}"
 """
 
 
@@ -63,9 +63,9 @@ class Found(msgspec.Struct, kw_only=True):
     client_cpu_s: float
 
 
-async def transfer(url: str, port: int, carrier: str, seconds: float, rate: str) -> None:
+async def transfer(url: str, port: int, carrier: str, seconds: float) -> None:
     """Move bytes through the echo server; print JSON with the bytes that went each way within the time."""
-    async with _attach(url, carrier, rate) as attachment:
+    async with attach(url, token=os.environ["TUNNEL_TOKEN"], proxy=None, carrier=carrier) as attachment:
         reader, writer = await attachment.open_connection("127.0.0.1", port)
         sent = received = 0
 
@@ -92,10 +92,6 @@ async def transfer(url: str, port: int, carrier: str, seconds: float, rate: str)
         for task in tasks:
             task.cancel()
         writer.transport.abort()
-
-
-def _attach(url: str, carrier: str, rate: str = "") -> Attachment:
-    return attach(url, token=os.environ["TUNNEL_TOKEN"], proxy=None, carrier=carrier)
 
 
 async def _echo(streams: tuple[StreamReader, StreamWriter], seconds: float) -> list[float]:
@@ -146,15 +142,14 @@ async def _measure(
     return {"up_of_rate": moved["up"], "down_of_rate": moved["down"], **measured, **echoes}
 
 
-def measure(rate: str, carrier: str, seconds: float, *, at_client: bool) -> Found:
+def measure(rate: str, carrier: str, seconds: float) -> Found:
     """Start relay, echo server and transfer, and return what was measured."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="tunnel-")))
         port = stack.enter_context(hold_port())
         made = {user: make_token(SystemRandom()) for user in _USERS}
         write_users(directory / "tokens.toml", {user: (key,) for user, (_, key) in made.items()})
-        line = "" if at_client else f'rate = "{rate}"'
-        (directory / "relay.toml").write_text(_CONFIG.format(port=port, line=line), encoding="utf-8")
+        (directory / "relay.toml").write_text(_CONFIG.format(port=port, rate=rate), encoding="utf-8")
         command = relay_command("serve", "-c", str(directory / "relay.toml"))
         relay = stack.enter_context(Process(command, ready=says_event("listening")))
         echo_command = python_command("loadtests.harness.echo")
@@ -162,7 +157,6 @@ def measure(rate: str, carrier: str, seconds: float, *, at_client: bool) -> Foun
         target = int(echo.ready_line.split()[1])
         url = f"http://127.0.0.1:{port}"
         words = ["--transfer", url, str(target), "--carrier", carrier, "--seconds", str(seconds)]
-        words += ["--rate", rate] if at_client else ["--rate", ""]
         tokens = {user: token for user, (token, _) in made.items()}
         bulk = Process(
             python_command("loadtests.bench.rate", *words),
@@ -198,20 +192,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rate", default="20 MiB/s", help="the rate of the limited user (default: 20 MiB/s)")
     parser.add_argument("--carrier", choices=("link", "poll"), default="link", help="of the transfer (default: link)")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of the measurement (default: 10)")
-    parser.add_argument("--at", choices=("relay", "client"), default="relay", help="what limits (default: relay)")
     parser.add_argument("--transfer", nargs=2, metavar=("URL", "PORT"), help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if options.transfer:
         url, port = options.transfer
-        asyncio.run(transfer(url, int(port), options.carrier, options.seconds, options.rate))
+        asyncio.run(transfer(url, int(port), options.carrier, options.seconds))
         return 0
     try:
         parse_rate(options.rate)
     except ValueError as error:
         parser.error(f"--rate: {error}")
     try:
-        found = measure(options.rate, options.carrier, options.seconds, at_client=options.at == "client")
+        found = measure(options.rate, options.carrier, options.seconds)
     except NotReadyError as error:
         print(f"rate: {error}", file=sys.stderr)
         return 3

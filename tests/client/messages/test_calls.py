@@ -80,7 +80,7 @@ def test_both_ends_call_and_the_handler_may_itself_call_back(ends: Pair) -> None
     with BlockingChannel(near, {ECHO: answer}) as caller:
 
         def ask_back(request: Request) -> Response:
-            return Response(b"you said " + answerer.call(ECHO, request.body, timeout=DEADLINE_S).body)
+            return Response(b"you said " + answerer.call(ECHO, request.body, timeout=DEADLINE_S).data)
 
         with BlockingChannel(far, {WAIT: ask_back}) as answerer:
             assert caller.call(WAIT, b"yes", timeout=DEADLINE_S).body == b"you said yes"
