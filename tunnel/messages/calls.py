@@ -261,10 +261,12 @@ class CallChannel(Startable):
         else:
             self._handling[header.opaque] = task
         task.add_done_callback(lambda task: self._handled(header, len(body), task))
+        # A task that is cancelled before its first step never awaits what the handler has returned, so that is ended
+        # here. It has no effect on what has ended already.
         if asyncio.iscoroutine(outcome):
-            # A task that is cancelled before its first step never awaits its coroutine: close it. A second close has no
-            # effect.
             task.add_done_callback(lambda _: outcome.close())
+        elif asyncio.isfuture(outcome):
+            task.add_done_callback(lambda _: outcome.cancel())
 
     def _handled(self, header: CallHeader, size: int, task: asyncio.Task[None]) -> None:
         self._handled_bytes -= size
