@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -67,6 +67,12 @@ class Background:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # A closed server does not close what it has accepted: connections that are still in their TLS handshake, and
+        # those whose handler was cancelled. The loop would warn of them in the middle of a later test.
+        accepted: Mapping[int, asyncio.Transport] = getattr(self.loop, "_transports", {})
+        for transport in list(accepted.values()):
+            transport.abort()
+        await asyncio.sleep(0)
 
 
 async def _close(server: asyncio.Server) -> None:
