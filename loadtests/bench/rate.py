@@ -20,7 +20,8 @@ import msgspec
 
 from loadtests.bench.road import machine
 from loadtests.harness.ports import hold_port
-from loadtests.harness.processes import NotReadyError, Process, python_command, relay_command, says_event
+from loadtests.harness.processes import NotReadyError, Process, cpu_seconds, python_command, relay_command, says_event
+from loadtests.harness.transfer import percentile
 from tunnel import StreamReader, StreamWriter, attach
 from tunnel.rates import parse_rate, show_rate
 from tunnel_servlet.access.tokens import make_token
@@ -31,7 +32,6 @@ __all__ = ["Found", "main"]
 _CHUNK = bytes(64 << 10)
 _ECHO = bytes(64)
 _PAUSE_S = 0.01  # between echoes
-_MIB = 1 << 20
 _USERS = ("ann", "bob")
 _ECHOES = [f"{user}_{state}_p{percent}" for user in _USERS for state in ("alone", "beside") for percent in (50, 99)]
 _CONFIG = """\
@@ -95,7 +95,7 @@ async def transfer(url: str, port: int, carrier: str, seconds: float) -> None:
 
 
 async def _echo(streams: tuple[StreamReader, StreamWriter], seconds: float) -> list[float]:
-    """Return the milliseconds of each echo, in order of size."""
+    """Return the milliseconds of each echo."""
     reader, writer = streams
     found: list[float] = []
     ends = time.monotonic() + seconds
@@ -105,16 +105,7 @@ async def _echo(streams: tuple[StreamReader, StreamWriter], seconds: float) -> l
         await reader.readexactly(len(_ECHO))
         found.append((time.monotonic() - began) * 1000)
         await asyncio.sleep(_PAUSE_S)
-    return sorted(found)
-
-
-def _at(ordered: list[float], percent: int) -> float:
-    return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 2)
-
-
-def _processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 async def _measure(
@@ -129,14 +120,19 @@ async def _measure(
         with bulk:
             await bulk.ready()
             await asyncio.sleep(2.0)
-            before = _processor_s(relay.pid)
+            before = cpu_seconds(relay.pid)
             beside = await asyncio.gather(*(_echo(pair, seconds - 1) for pair in pairs))
-            relay_s = _processor_s(relay.pid) - before
+            relay_s = cpu_seconds(relay.pid) - before
             await asyncio.to_thread(bulk.wait, 60.0)
         for _, writer in pairs:
             writer.close()
     moved = json.loads(bulk.output.splitlines()[-1])
-    values = [_at(each, percent) for pair in zip(alone, beside, strict=True) for each in pair for percent in (50, 99)]
+    values = [
+        round(percentile(each, percent / 100), 2)
+        for pair in zip(alone, beside, strict=True)
+        for each in pair
+        for percent in (50, 99)
+    ]
     echoes = dict(zip(_ECHOES, values, strict=True))
     measured = {"seconds": seconds, "relay_cpu_s": round(relay_s, 2), "client_cpu_s": round(moved["cpu_s"], 2)}
     return {"up_of_rate": moved["up"], "down_of_rate": moved["down"], **measured, **echoes}

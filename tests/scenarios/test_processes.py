@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadtests.harness.ports import hold_port
-from loadtests.harness.processes import Process, relay_command
+from loadtests.harness.processes import Process, cpu_seconds, relay_command
 from tests.real.transfers import until
 from tests.scenarios.rig import MIB, an_exit, client, echo_digest, python_client, relay_process, resident_bytes, target
 from tests.support.loops import in_loop
@@ -155,11 +155,6 @@ async def test_29_a_relay_that_is_out_of_file_descriptors(tmp_path: Path) -> Non
             crowd.close()
             writer.close()
             await writer.wait_closed()
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.real("prlimit")

@@ -1,7 +1,6 @@
 """The measured cases: each is a coroutine that takes an attachment and returns rows."""
 
 import asyncio
-import os
 import statistics
 import tempfile
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from loadtests.bench.messages.peer import CALLS, PACKETS, SINK
+from loadtests.harness.processes import cpu_seconds
 from tunnel import Attachment
 from tunnel.messages import (
     AsyncProducer,
@@ -122,12 +122,6 @@ def rss_bytes(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process. On a busy machine it tells more than wall time."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class CpuWatch:
