@@ -10,21 +10,27 @@ __all__ = ["ServedLink"]
 class ServedLink:
     """One link of an attachment. Batches are receipted in order; those without a receipt can be taken back."""
 
-    __slots__ = ("_batches", "_taken_back", "is_distrusted", "is_signalled", "link", "unreceipted_bytes")
+    __slots__ = ("_batches", "_taken_back", "is_distrusted", "is_signalled", "link", "unreceipted_bytes", "unreceipted_packets")
 
     def __init__(self, link: int) -> None:
         self.link = link
         self.is_signalled = False  # in `poll_link_ready`, and the shell has not called `poll_link` since
         self.is_distrusted = False  # it was silent while the endpoint pulled: gets no packets until something comes
         self.unreceipted_bytes = 0
+        self.unreceipted_packets = 0
         self._batches: deque[tuple[int, list[Frame], int]] = deque()  # time sent, packets, bytes
         self._taken_back = 0  # earlier batches that were taken back and may still be receipted
+
+    def room(self, bytes_max: int, packets_max: int) -> int:
+        """Return how many packets the link takes now, if it may have so much without a receipt."""
+        return max(0, packets_max - self.unreceipted_packets) if self.unreceipted_bytes < bytes_max else 0
 
     def sent(self, frames: list[Frame], now: int) -> None:
         """Record a batch that leaves."""
         size = sum(frame.size for frame in frames)
         self._batches.append((now, frames, size))
         self.unreceipted_bytes += size
+        self.unreceipted_packets += len(frames)
 
     def receipted(self, count: int) -> list[Frame]:
         """Record receipts of the oldest `count` batches; return their packets, except for batches taken back before."""
@@ -50,5 +56,6 @@ class ServedLink:
         for _ in range(min(count, len(self._batches))):
             _, frames, size = self._batches.popleft()
             self.unreceipted_bytes -= size
+            self.unreceipted_packets -= len(frames)
             found += frames
         return found

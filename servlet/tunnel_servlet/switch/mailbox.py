@@ -140,17 +140,18 @@ class Mailbox:
 
     # --- leaving packets
 
-    def take(self, limit_bytes: int) -> list[Frame]:
+    def take(self, limit_bytes: int, packets_max: int = 1 << 31) -> list[Frame]:
         """Return the packets that leave next: at most `limit_bytes`, but at least one packet if any waits. They are at
-        most as many as one body may hold."""
+        most `packets_max`, and at most as many as one answer may hold."""
+        packets_max = min(packets_max, self._config.packets_per_answer_max)
         frames: list[Frame] = []
         size = 0
         if self.general or self.notices or self.control_ring:
             streams_wait = bool(self.fresh or self.ring)
             share = 2 if streams_wait else 1
-            size = self._take_control(frames, limit_bytes // share, self._config.packets_per_answer_max // share)
+            size = self._take_control(frames, limit_bytes // share, -(-packets_max // share))
         if self.fresh or self.ring:
-            size = self._take_streams(frames, size, limit_bytes)
+            size = self._take_streams(frames, size, limit_bytes, packets_max)
         if frames:
             self.budget.let_go(sum(map(charge, frames)))
             self._counters.packets_sent += len(frames)
@@ -286,9 +287,8 @@ class Mailbox:
                 self._pacing.ask(queue)
         return size
 
-    def _take_streams(self, frames: list[Frame], size: int, limit_bytes: int) -> int:
+    def _take_streams(self, frames: list[Frame], size: int, limit_bytes: int, packets_max: int) -> int:
         fresh, ring = self.fresh, self.ring
-        packets_max = self._config.packets_per_answer_max
         fresh_until = size + (limit_bytes - size) // 2
         while fresh or ring:
             turns = fresh if fresh and (not ring or size < fresh_until) else ring

@@ -160,6 +160,7 @@ class ServedAttachment:
         self.hold: Deadline
         self.awaited: dict[int, int] = {}  # by initiator's id: how many CONNECTs handed to it are unanswered
         self.lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
+        self._are_doubted = False  # more links may be stalled
         self._limits = ServedLimits(1)
         self._config = config
 
@@ -240,9 +241,9 @@ class ServedAttachment:
 
     def usable_link(self) -> ServedLink | None:
         """Return the most recently preferred link that has room and is not distrusted, or None."""
-        most = self._config.unreceipted_bytes_max
+        limits = self._config.unreceipted_bytes_max, self._config.unreceipted_packets_max
         for link in reversed(self.links.values()):
-            if link.unreceipted_bytes < most and not link.is_distrusted:
+            if not link.is_distrusted and link.room(*limits):
                 return link
         return None
 
@@ -254,18 +255,23 @@ class ServedAttachment:
         links = self.links
         if next(reversed(links)) != link.link:
             links[link.link] = links.pop(link.link)
+            self._are_doubted = True
+        if self._are_doubted:
             self.distrust_links(now)
 
     def distrust_links(self, now: int) -> None:
-        """Distrust the stalled links, because the endpoint pulls or sends on another link.
+        """Distrust the newest stalled link, because the endpoint pulls or sends on another link.
 
-        Their packets without a receipt go back to the head of the mailbox.
+        Its packets without a receipt go back to the head of the mailbox. An older stalled link follows when the
+        endpoint next pulls or sends, since other users wait meanwhile.
         """
         since_us = now - self._config.link_stalled_us
+        self._are_doubted = False
         for link in reversed(self.links.values()):
             if link.is_stalled(since_us):
-                link.is_distrusted = True
+                link.is_distrusted = self._are_doubted = True
                 self.mailbox.put_back(link.take_back())
+                return
 
 
 class Attention:

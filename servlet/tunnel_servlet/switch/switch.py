@@ -282,9 +282,10 @@ class Switch:
             return []
         attachment, served = found
         served.is_signalled = False
-        if not attachment.mailbox.waiting or served.unreceipted_bytes >= self.config.unreceipted_bytes_max:
+        room = served.room(self.config.unreceipted_bytes_max, self.config.unreceipted_packets_max)
+        if not attachment.mailbox.waiting or not room:
             return []
-        frames = attachment.mailbox.take(limit_bytes)
+        frames = attachment.mailbox.take(limit_bytes, room)
         served.sent(frames, now)
         self._serve_awake(now)
         return frames

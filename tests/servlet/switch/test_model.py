@@ -237,6 +237,22 @@ def test_8_a_link_is_doubted_when_it_is_silent_while_the_endpoint_pulls() -> Non
     assert relay.switch.stats().bytes_outstanding == 0
 
 
+def test_two_users_all_silent_links_are_doubted_but_one_at_a_time() -> None:
+    # Each has up to 4,096 packets to take back, and other users wait meanwhile.
+    relay = Relay(unreceipted_bytes_max=20)
+    client, exit_ = bound(relay)
+    links(relay, client, 1, 2, 3)
+    exit_.push(data(22, 11, 501), data(22, 11, 502), data(22, 11, 503))
+    assert [poll(relay, 3, 30), poll(relay, 2, 30)] == [[501], [502]]
+    relay.advance(2 * SECOND)
+    taken_back = []
+    for _ in range(3):
+        relay.switch.link_packets(1, [], relay.now)
+        taken_back.append(relay.counters.packets_taken_back)
+    assert taken_back == [1, 2, 2]
+    assert poll(relay, 1) == [501, 502, 503]
+
+
 def test_the_pull_interval_is_in_milliseconds() -> None:  # 7.11
     answer = Peer(Relay()).attach(pull_interval_ms=3000)
     assert isinstance(answer, Attached)

@@ -93,6 +93,20 @@ def test_8_2_a_link_that_owes_too_many_receipts_gets_no_more() -> None:
     assert poll(relay) == [503]
 
 
+def test_two_users_a_link_that_owes_receipts_for_many_packets_gets_no_more() -> None:
+    # Small packets, such as DROPPED for each packet of a flood, hardly count as bytes, but all are taken back at once.
+    relay = Relay(unreceipted_packets_max=4)
+    client, exit_ = bound(relay)
+    open_link(relay, client)
+    exit_.push(*(data(22, 11, 501 + number) for number in range(6)))
+    relay.links_ready.clear()
+    assert [poll(relay), poll(relay)] == [[501, 502, 503, 504], []]
+    relay.switch.link_receipted(1, 1, relay.now)
+    relay.settle()
+    assert relay.links_ready == [1]
+    assert poll(relay) == [505, 506]
+
+
 def test_8_a_link_needs_its_attachment() -> None:
     relay = Relay(links_per_attachment_max=2)
     client = Peer(relay).attached()

@@ -323,7 +323,7 @@ def test_two_users_a_batch_of_tiny_packets_is_handled_in_parts(
                 flood.send(*[data(number * 5000 + each, 1, 1, b"") for each in range(1, 3001)])
             assert isinstance(await victim.attach(), Attached)
             await until(lambda: sum(sizes) == 9000)
-            assert sizes == ([256] * 11 + [184]) * 3
+            assert sizes == ([64] * 46 + [56]) * 3
             assert switch.stats().counters.packets_without_route == 9000
 
     run(test(), new_loop)
