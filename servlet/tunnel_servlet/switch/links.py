@@ -10,7 +10,15 @@ __all__ = ["ServedLink"]
 class ServedLink:
     """One link of an attachment. Batches are receipted in order; those without a receipt can be taken back."""
 
-    __slots__ = ("_batches", "_taken_back", "is_distrusted", "is_signalled", "link", "unreceipted_bytes", "unreceipted_packets")
+    __slots__ = (
+        "_batches",
+        "_taken_back",
+        "is_distrusted",
+        "is_signalled",
+        "link",
+        "unreceipted_bytes",
+        "unreceipted_packets",
+    )
 
     def __init__(self, link: int) -> None:
         self.link = link
