@@ -25,7 +25,7 @@ import structlog
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError
 from tunnel.messages.life import Closeable
 from tunnel.messages.message import encode_payloads
-from tunnel.messages.segments import INDEX_BYTES, Segment, SegmentSet, recover_segments, sync_directory
+from tunnel.messages.segments import INDEX_BYTES, Segment, SegmentSet, make_directory, recover_segments, sync_directory
 
 __all__ = ["Log", "LogConfig"]
 
@@ -91,7 +91,7 @@ class Log(Closeable):
         LogError if the log cannot be recovered, or if another process has it open.
         """
         place = Path(directory)
-        place.mkdir(parents=True, exist_ok=True)
+        make_directory(place)
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,8 +99,9 @@ class Log(Closeable):
             segments = [Segment(place, base) for base in bases or [0]]
             if not bases:
                 segments[0].writer()
-                sync_directory(place)
             cut = recover_segments(segments)
+            # Also if no segment is new: a process that was killed may have left names that are not on disk.
+            sync_directory(place)
         except BlockingIOError:
             os.close(lock)
             raise LogError(f"{place} is open in another process: stop it first") from None

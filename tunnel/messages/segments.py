@@ -22,6 +22,7 @@ __all__ = [
     "INDEX_BYTES",
     "Segment",
     "SegmentSet",
+    "make_directory",
     "recover_segments",
     "segment_path",
     "sync_directory",
@@ -49,13 +50,27 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def make_directory(directory: Path) -> None:
+    """Create a directory and those above it, and block until their names are on disk, safe from a power failure."""
+    missing = [directory, *(above for above in directory.parents if not above.exists())]
+    for place in reversed(missing):
+        place.mkdir(exist_ok=True)
+        # Sync the name of a directory that was there, too: its creator may have died before that.
+        with suppress(PermissionError):  # the directory above may be one that we cannot read
+            sync_directory(place.parent)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file. A reader finds either the old or the new content, even after a power failure."""
     fresh = path.with_name(f"{path.name}.new")
-    with open(fresh, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
     os.replace(fresh, path)
     sync_directory(path.parent)
 
@@ -104,8 +119,9 @@ class Segment:
     def recover(self, *, last: bool) -> int:
         """Read size, count and index from the files. Return the number of bytes cut off, in the last segment only.
 
-        A torn tail of the last segment is cut off. In any other segment damage raises a LogError: newer messages
-        follow it, which must not be lost silently.
+        A torn tail of the last segment is cut off, and the rest is synced: a process that was killed may have left
+        messages that are not on disk. In any other segment damage raises a LogError: newer messages follow it, which
+        must not be lost silently.
         """
         if not last and self._load_index():
             return 0
@@ -126,14 +142,20 @@ class Segment:
             if not last:
                 raise LogError(f"{self.path} ends within a message; restore it, or remove it and all older segments")
             cut = found.size_bytes - end
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.ftruncate(descriptor, end)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        if last:
+            self._keep(end, cut)
         self.size, self.count = end, count
         return cut
+
+    def _keep(self, end: int, cut: int) -> None:
+        """Cut the file off at `end`, if there is anything to cut, and block until the file is on disk."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if cut:
+                os.ftruncate(descriptor, end)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _load_index(self) -> bool:
         try:
