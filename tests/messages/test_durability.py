@@ -23,7 +23,7 @@ SMALL = LogConfig(flush_messages=1_000_000, flush_s=NEVER_S, segment_bytes=150)
 
 @pytest.fixture(autouse=True)
 def no_real_power_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait for the real disk: what it would hold after a power failure, the recorded disk says."""
+    """Do not wait for the real disk: the recorded disk knows the content that it would have after a power failure."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda descriptor: None)
 
@@ -139,3 +139,16 @@ def test_a_tail_that_was_cut_off_never_comes_back(tmp_path: Path) -> None:
         for _ in crash.images(tmp_path / "image", range(60)):
             with Log.open(tmp_path / "image", SMALL) as log:
                 assert read(log) in ([], [b"sent again"])
+
+
+def test_what_a_killed_process_left_is_on_disk_before_readers_see_it(tmp_path: Path) -> None:
+    """A message that was read, and perhaps confirmed to its sender, must not disappear when the power fails later."""
+    with RecordedDisk(tmp_path / "disk") as first, Log.open(first.root / "log", SMALL) as log:
+        append(first, log, 3)
+    written = next(crash for crash in first.crashes() if crash.seen().get(f"log/{0:020d}.log"))
+    with RecordedDisk(tmp_path / "disk", killed=written) as disk, Log.open(disk.root / "log", SMALL) as log:
+        assert log.end_offset == 3
+        disk.mark("durable", 3)
+    for crash in disk.crashes():
+        for _ in crash.images(tmp_path / "image", range(5)):
+            check_log(tmp_path / "image" / "log", crash, appended=3)
