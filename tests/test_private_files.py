@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tunnel.private_files import read_token
+from tunnel.private_files import read_private, read_token
 
 
 def test_a_token_is_read_from_a_private_file(tmp_path: Path) -> None:
@@ -39,3 +39,12 @@ def test_a_folder_is_explained(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
         read_token(tmp_path)
+
+
+def test_a_file_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
+    file = tmp_path / "secrets"
+    file.write_bytes(bytes(2048))
+    file.chmod(0o600)
+    assert len(read_private(file, bytes_max=2048)) == 2048
+    with pytest.raises(ValueError, match="longer than 1 KiB: check that it is the right file"):
+        read_private(file, bytes_max=2047)

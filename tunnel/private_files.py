@@ -12,11 +12,11 @@ _FILE_BYTES_MAX = 64 * 1024
 _ANOTHER_TOKEN = "ask for a new token if another user may have seen this one"
 
 
-def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN) -> bytes:
+def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = _FILE_BYTES_MAX) -> bytes:
     """Return the content of a file that holds a secret. `if_seen` says what to do if another user has seen it.
 
     Raise FileNotFoundError if the file does not exist. Raise ValueError, with advice, if other users can read it, if it
-    belongs to another user (except root), or if it cannot be read.
+    belongs to another user (except root), if it is longer than `bytes_max`, or if it cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -28,7 +28,10 @@ def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN) -> bytes:
                 )
             if found.st_uid not in (os.geteuid(), 0):
                 raise ValueError(f"{path} belongs to another user: use a file of your own")
-            return file.read(_FILE_BYTES_MAX)
+            content = file.read(bytes_max + 1)
+            if len(content) > bytes_max:  # a part of it would be taken for the whole
+                raise ValueError(f"{path} is longer than {bytes_max // 1024} KiB: check that it is the right file")
+            return content
     except FileNotFoundError:
         raise
     except OSError as error:

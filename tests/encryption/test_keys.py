@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from tests.encryption.rig import sessions
 from tunnel.encryption.fingerprint import is_fingerprint
@@ -69,6 +70,22 @@ def test_a_key_and_a_certificate_that_do_not_match_are_refused(tmp_path: Path) -
     mixed.write_text(private + marker + public)
     with pytest.raises(ValueError, match="does not hold a private key and its certificate"):
         KeyFile(mixed)
+
+
+def test_a_private_key_with_a_password_is_refused_without_a_question(tmp_path: Path) -> None:
+    """OpenSSL would ask on the terminal, and the event loop would wait for the answer."""
+    path = tmp_path / "exit.pem"
+    make_key_file(path)
+    marker = b"-----BEGIN CERTIFICATE-----"
+    private, _, public = path.read_bytes().partition(marker)
+    locked = serialization.load_pem_private_key(private, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    path.write_bytes(locked + marker + public)
+    with pytest.raises(ValueError, match="encrypted with a password"):
+        KeyFile(path)
 
 
 def test_a_changed_file_takes_effect_for_the_next_session(tmp_path: Path) -> None:

@@ -90,6 +90,41 @@ def test_a_file_that_others_can_change_is_refused(file: KnownPeers) -> None:
         file.find(RELAY, EXIT)
 
 
+def test_a_peer_has_one_line(file: KnownPeers) -> None:
+    """Which line counts is for a person to say: otherwise a key that was added by hand would have no effect."""
+    write(file, f"{RELAY} exit {A}\nhttps://RELAY.example:443/ exit {B}\n")
+    with pytest.raises(ValueError, match="line 2 names the same relay and peer as line 1"):
+        file.find(RELAY, EXIT)
+
+
+def test_one_relay_has_one_name_however_its_url_is_written(file: KnownPeers) -> None:
+    """Another spelling must not find a key unknown, and trust the next one."""
+    file.remember("https://Relay.Example:443/", EXIT, A)
+    for url in (RELAY, f"{RELAY}/", "HTTPS://RELAY.example", "https://relay.example:443"):
+        assert file.remember(url, EXIT, B).keys == (A,)
+    write(file, f"HTTPS://Relay.example/ exit {A}\n")
+    assert file.find(RELAY, EXIT) == KnownPeer(RELAY, EXIT, (A,), 1)
+    others = ("http://relay.example", "https://relay.example:8443", f"{RELAY}/Path", f"{RELAY}/path", "relay")
+    assert len({relay_name(url) for url in (RELAY, *others)}) == 6
+
+
+def test_a_long_file_loses_no_peer(file: KnownPeers) -> None:
+    """Peers beyond a limit of the reader would be unknown again, and the next change would remove their lines."""
+    write(file, "".join(f"{RELAY} service:{number} {A}\n" for number in range(2000)))
+    file.remember(RELAY, EXIT, B)
+    assert len(file.entries()) == 2001
+    write(file, "# long\n" * 150_000)
+    with pytest.raises(ValueError, match="longer than 1024 KiB"):
+        file.find(RELAY, EXIT)
+
+
+def test_a_full_file_is_an_error_for_new_peers_only(file: KnownPeers) -> None:
+    write(file, "#\n" * (512 * 1024 - 100) + f"{RELAY} exit {A}\n")
+    with pytest.raises(ValueError, match="would become too long"):
+        file.remember(RELAY, "service:" + "x" * 200, B)
+    assert file.remember(RELAY, EXIT, B).keys == (A,)
+
+
 def test_a_file_that_is_no_text_is_refused(file: KnownPeers) -> None:
     write(file, "")
     file.path.write_bytes(b"\xff\xfe")

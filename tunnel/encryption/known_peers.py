@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from tunnel.encryption.fingerprint import is_fingerprint
 from tunnel.private_files import read_private
@@ -23,6 +23,8 @@ __all__ = ["EXIT", "KnownPeer", "KnownPeers", "peer_name", "relay_name", "servic
 
 EXIT = "exit"
 _SERVICE = "service:"
+_FILE_BYTES_MAX = 1 << 20  # about 10,000 peers
+_PORTS = {"http": 80, "https": 443}
 _IF_SEEN = "compare its keys with those that the peers show, in case another user has changed them"
 
 
@@ -37,8 +39,12 @@ class KnownPeer:
 
 
 def relay_name(url: str) -> str:
-    """Return the form of a relay's URL in the file."""
-    return quote(url.rstrip("/"), safe=":/?#[]@!$&'()*+,;=%~")
+    """Return the form of a relay's URL in the file. URLs that lead to the same place have the same form."""
+    found = urlsplit(url.rstrip("/"))
+    scheme, host = found.scheme, found.netloc.lower().removesuffix(f":{_PORTS.get(found.scheme, '')}")
+    rest = url.rstrip("/")[len(found.scheme) + 3 + len(found.netloc) :]
+    name = f"{scheme}://{host}{rest}" if found.netloc else url.rstrip("/")
+    return quote(name, safe=":/?#[]@!$&'()*+,;=%~")
 
 
 def peer_name(target: Target) -> str:
@@ -66,7 +72,18 @@ class KnownPeers:
 
     def entries(self) -> list[KnownPeer]:
         """Return all known peers, in the order of the file."""
-        return [entry for entry in map(self._parse, *_numbered(self._lines())) if entry is not None]
+        found: dict[tuple[str, str], KnownPeer] = {}
+        for number, line in enumerate(self._lines(), 1):
+            entry = self._parse(number, line)
+            if entry is None:
+                continue
+            first = found.setdefault((entry.relay, entry.peer), entry)
+            if first is not entry:  # which of the two counts is for a person to say
+                raise ValueError(
+                    f"{self.path}, line {number} names the same relay and peer as line {first.line}: put all keys of a "
+                    "peer on one line, and remove the other"
+                )
+        return list(found.values())
 
     def remember(self, relay: str, peer: str, key: str) -> KnownPeer:
         """Add the key of a peer of which none is known. Return what is known then: perhaps what another process saw."""
@@ -108,11 +125,11 @@ class KnownPeers:
                 f"{self.path}, line {number} is malformed: it must hold the relay's URL, exit or service:NAME, and one "
                 "or more keys (SHA256:...): correct or remove the line"
             )
-        return KnownPeer(relay, unquote(peer), found, number)
+        return KnownPeer(relay_name(relay), unquote(peer), found, number)
 
     def _lines(self) -> list[str]:
         try:
-            return read_private(self.path, if_seen=_IF_SEEN).decode("utf-8").splitlines()
+            return read_private(self.path, if_seen=_IF_SEEN, bytes_max=_FILE_BYTES_MAX).decode("utf-8").splitlines()
         except FileNotFoundError:
             return []
         except UnicodeDecodeError:
@@ -134,13 +151,18 @@ class KnownPeers:
             os.close(descriptor)
 
     def _write(self, lines: list[str]) -> None:
+        content = "".join(f"{line}\n" for line in lines).encode()
+        if len(content) > _FILE_BYTES_MAX:
+            raise ValueError(
+                f"{self.path} would become too long: remove peers that you do not use, `tunnel peers forget`"
+            )
         draft = self.path.with_name(f".{self.path.name}.new")
         try:
             with contextlib.suppress(FileNotFoundError):
                 draft.unlink()
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with open(descriptor, "wb") as file:
-                file.write("".join(f"{line}\n" for line in lines).encode())
+                file.write(content)
                 file.flush()
                 os.fsync(descriptor)
             os.replace(draft, self.path)
@@ -149,10 +171,6 @@ class KnownPeers:
 
     def _unwritable(self, error: OSError) -> ValueError:
         return ValueError(f"{self.path} cannot be written: {error.strerror}: check its directory and the disk")
-
-
-def _numbered(lines: list[str]) -> tuple[range, list[str]]:
-    return range(1, len(lines) + 1), lines
 
 
 def _find(entries: list[KnownPeer], relay: str, peer: str) -> KnownPeer | None:

@@ -32,12 +32,18 @@ def offering_context() -> ssl.SSLContext:
 def accepting_context(file: Path) -> ssl.SSLContext:
     """Return the context of acceptors, with the key and the certificate in a PEM file.
 
-    Raise ssl.SSLError or OSError if the file has none, or if they do not belong together.
+    Raise ssl.SSLError, OSError or ValueError if the file has none, if they do not belong together, or if the key is
+    encrypted itself.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
+    context.load_cert_chain(file, password=_no_password)
     context.num_tickets = 0
     return _restricted(context)
+
+
+def _no_password() -> str:
+    """Refuse an encrypted key: without this function, OpenSSL would ask for a password on the terminal, and wait."""
+    raise ValueError("the private key is encrypted with a password, for which nothing can ask here")
 
 
 def _restricted(context: ssl.SSLContext) -> ssl.SSLContext:
