@@ -1,15 +1,29 @@
-"""Reads files that hold a secret. Only their owner may be able to read them, whichever command is given one."""
+"""Reads files that hold a secret, and says where a user's own are. Only their owner may be able to read them."""
 
 import os
 import stat
 from pathlib import Path
 
-__all__ = ["read_private", "read_token"]
+__all__ = ["config_directory", "read_private", "read_token"]
 
 _FILE_BYTES_MAX = 64 * 1024
 
 
 _ANOTHER_TOKEN = "ask for a new token if another user may have seen this one"
+
+
+def config_directory() -> Path:
+    """Return the directory of this user's files: the login, the known peers and the default keys.
+
+    Raise ValueError, with advice, if the user has no home directory.
+    """
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    if base.startswith("/"):
+        return Path(base) / "tunnel"
+    try:
+        return Path.home() / ".config" / "tunnel"
+    except RuntimeError:
+        raise ValueError("this user has no home directory: set XDG_CONFIG_HOME to a directory of yours") from None
 
 
 def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = _FILE_BYTES_MAX) -> bytes:

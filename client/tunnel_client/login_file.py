@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tunnel.private_files import read_private
+from tunnel.private_files import config_directory, read_private
 from tunnel_client.errors import UsageError
 
 __all__ = ["Login", "known_peers_path", "login_for", "login_path", "read_login", "remove_login", "write_login"]
@@ -36,8 +36,10 @@ def known_peers_path() -> Path:
 
 
 def _directory() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".config") / "tunnel"
+    try:
+        return config_directory()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def read_login() -> Login | None:

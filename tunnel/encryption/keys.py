@@ -1,6 +1,8 @@
 """The key file of an acceptor: one PEM file with a private key and a self-signed certificate, which carries it.
 
-The file is made at the first start (extra `encryption`), and its permissions are checked whenever it is read.
+The file is made at the first start (extra `encryption`), and its permissions are checked whenever it is read. Without a
+path, commands use a file in the user's directory if it exists. They make it only when they are asked for a key: two
+exits of a relay that each made a key of their own would be two peers with one name, and clients refuse the second.
 """
 
 import contextlib
@@ -12,9 +14,9 @@ from pathlib import Path
 
 from tunnel.encryption.fingerprint import key_fingerprint
 from tunnel.encryption.tls import accepting_context
-from tunnel.private_files import read_private
+from tunnel.private_files import config_directory, read_private
 
-__all__ = ["KeyFile", "make_key_file"]
+__all__ = ["KeyFile", "make_key_file", "own_key"]
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _IF_SEEN = "make another key if another user may have seen this one: remove the file and start again"
@@ -65,6 +67,23 @@ class KeyFile:
         except OSError:
             return ()
         return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
+
+
+def own_key(file: str, default: str, *, make: bool) -> KeyFile | None:
+    """Return the key in `file`, which is made if it is missing, or else the user's default key, or None.
+
+    `default` is the name of the default file. With `make`, it is made if it is missing. Raise ValueError, with advice,
+    if the key cannot be used.
+    """
+    if file:
+        return KeyFile(Path(file), make=True)
+    try:
+        path = config_directory() / default
+    except ValueError:
+        if make:
+            raise
+        return None
+    return KeyFile(path, make=make) if make or os.path.lexists(path) else None
 
 
 def make_key_file(path: Path) -> None:

@@ -86,8 +86,8 @@ def _add_acceptor_encryption(group: argparse._ArgumentGroup) -> None:
         "--encryption",
         choices=ENCRYPTION,
         default="",
-        help="auto: encrypt for clients that offer it; require: refuse the others (needs --key); off: never encrypt "
-        "(default: TUNNEL_ENCRYPTION, or auto)",
+        help="auto: encrypt for clients that offer it; require: refuse the others; off: never encrypt (default: "
+        "TUNNEL_ENCRYPTION, or auto); without a key, auto encrypts nothing, and require makes one",
     )
     group.set_defaults(peer_key=[])
 

@@ -11,7 +11,7 @@ import structlog
 
 from tunnel import Attachment, LostError, TraceWriter, attach
 from tunnel.command_line import allows_insecure_http, tell
-from tunnel.encryption.keys import KeyFile
+from tunnel.encryption.keys import KeyFile, own_key
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.gateway_options import parse_headers
@@ -32,9 +32,7 @@ _log = structlog.get_logger("exit")
 def run_exit(arguments: argparse.Namespace) -> int:
     """Run an exit for a relay in another process, with the rules of the local configuration file."""
     key = _key(arguments)
-    if arguments.show_key:
-        if key is None:
-            raise ConfigError("--show-key shows the key in a file: name the file with --key")
+    if arguments.show_key and key is not None:
         print(key.fingerprint)
         return OK
     if not arguments.relay:
@@ -196,9 +194,11 @@ class _KeyWatch:
 
     def show(self) -> None:
         """Print the key, for the users of this exit."""
-        if self._key is not None:
-            self._shown = self._key.fingerprint
-            tell(f"key {self._shown}")
+        if self._key is None:
+            tell("no key, so that connections are not encrypted from end to end: `tunnel-relay exit --show-key` makes one")
+            return
+        self._shown = self._key.fingerprint
+        tell(f"key {self._shown}")
 
     def look(self) -> None:
         """Log what a changed key file means."""
@@ -213,12 +213,12 @@ class _KeyWatch:
 
 
 def _key(arguments: argparse.Namespace) -> KeyFile | None:
-    if not arguments.key:
-        if arguments.encryption == "require":
-            raise ConfigError("--encryption require needs a key: name a file with --key; it is made at the first start")
+    """Return the key of the exit. None: its streams are in clear."""
+    if arguments.encryption == "off" and not arguments.show_key:
         return None
+    must_exist = arguments.show_key or arguments.encryption == "require"
     try:
-        return KeyFile(Path(arguments.key), make=True)
+        return own_key(arguments.key, "exit.pem", make=must_exist)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

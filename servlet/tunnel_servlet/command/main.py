@@ -159,17 +159,20 @@ def _add_exit(commands: CommandAdder) -> None:
         "--key",
         default="",
         metavar="FILE",
-        help="encrypt connections from end to end, with the key in this file, which is made if it does not exist",
+        help="encrypt connections from end to end, with the key in this file, which is made if it does not exist "
+        "(default: ~/.config/tunnel/exit.pem, if it exists)",
     )
     parser.add_argument(
-        "--show-key", action="store_true", help="print the public key in the --key file, which clients may pin, and end"
+        "--show-key",
+        action="store_true",
+        help="print the public key, which clients may pin, and end; the key is made if it does not exist",
     )
     parser.add_argument(
         "--encryption",
         choices=("off", "auto", "require"),
         default="auto",
-        help="auto: encrypt for clients that offer it; require: refuse the others (needs --key); off: never encrypt "
-        "(default: auto)",
+        help="auto: encrypt for clients that offer it; require: refuse the others; off: never encrypt (default: auto); "
+        "without a key, auto encrypts nothing, and require makes one",
     )
     parser.add_argument(
         "--name",

@@ -15,7 +15,7 @@ from tests.servlet.command.rig import process
 from tests.servlet.rig import TOKENS, relay
 from tests.support.loops import in_loop
 from tunnel import PeerKeyError, attach
-from tunnel.encryption.keys import make_key_file
+from tunnel.encryption.keys import KeyFile, make_key_file
 from tunnel_servlet.command.main import main
 
 
@@ -35,20 +35,64 @@ def test_the_key_is_made_private_and_shown(tmp_path: Path, capsys: pytest.Captur
     assert f"chmod 600 {file}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--show-key"], "name the file with --key"),
-        (["--relay", "http://127.0.0.1:1", "--encryption", "require"], "needs a key"),
-        (["--key", "FILE"], "needs a relay"),
-    ],
-)
-def test_arguments_that_do_not_fit(
-    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_default_key_is_made_when_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = [str(tmp_path / "exit.pem") if argument == "FILE" else argument for argument in arguments]
-    assert main(["exit", *named]) == 2
-    assert text in capsys.readouterr().err
+    """And only then: two exits of one relay that each made a key would be two peers with one name."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("TUNNEL_TOKEN", "")
+    file = tmp_path / "tunnel" / "exit.pem"
+    for mode in ("auto", "off"):
+        assert main(["exit", "--relay", "http://127.0.0.1:1", "--encryption", mode]) == 2  # it has no token
+        assert not file.exists()
+    assert main(["exit", "--show-key"]) == 0
+    key = capsys.readouterr().out.strip()
+    assert key == KeyFile(file).fingerprint
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.chmod(0o644)
+    for arguments in (["--show-key"], ["--relay", "http://127.0.0.1:1"]):  # not in clear instead
+        assert main(["exit", *arguments]) == 2
+        assert f"chmod 600 {file}" in capsys.readouterr().err
+    file.unlink()
+    file.symlink_to(tmp_path / "nothing")
+    assert main(["exit", "--relay", "http://127.0.0.1:1", "--allow", "127.0.0.1:1"]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    file.unlink()
+    assert main(["exit", "--relay", "http://127.0.0.1:1", "--encryption", "require"]) == 2  # it has no token
+    assert file.exists()
+
+
+def test_a_user_without_a_home_directory_has_no_default_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("TUNNEL_TOKEN", "")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert main(["exit", "--relay", "http://127.0.0.1:1", "--allow", "127.0.0.1:1"]) == 2
+    assert "no token" in capsys.readouterr().err
+    assert main(["exit", "--show-key"]) == 2
+    assert "set XDG_CONFIG_HOME" in capsys.readouterr().err
+
+
+def test_an_exit_needs_a_relay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exit", "--key", str(tmp_path / "exit.pem")]) == 2
+    assert "needs a relay" in capsys.readouterr().err
+
+
+@in_loop
+async def test_an_exit_uses_its_default_key_and_says_when_it_has_none(tmp_path: Path) -> None:
+    home = {"XDG_CONFIG_HOME": str(tmp_path), "TUNNEL_TOKEN": TOKENS["exits"]}
+    async with relay() as running:
+        arguments = ["exit", "--relay", f"http://{running.addresses[0]}", "--proxy", "none", "--allow", "127.0.0.1:1"]
+        async with process(*arguments, **home) as exit_:
+            assert "--show-key" in await exit_.line("not encrypted")
+        make_key_file(tmp_path / "tunnel" / "exit.pem")
+        async with process(*arguments, **home) as exit_:
+            key = (await exit_.line("key SHA256:")).split()[1]
+    assert key == KeyFile(tmp_path / "tunnel" / "exit.pem").fingerprint
 
 
 @in_loop

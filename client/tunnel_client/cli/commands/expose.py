@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import structlog
 
 from tunnel import Attachment, DeniedError
 from tunnel.command_line import CommandAdder, tell
-from tunnel.encryption.keys import KeyFile
+from tunnel.encryption.keys import KeyFile, own_key
+from tunnel.exit_codes import OK
 from tunnel.listener import BACKLOG
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
@@ -37,9 +37,13 @@ def add(commands: CommandAdder) -> None:
         "publish local TCP services under names at the relay",
         "tunnel expose reports 127.0.0.1:8080",
     )
-    parser.add_argument("service", metavar="NAME", help="name of the service; `tunnel forward PORT:NAME` reaches it")
-    parser.add_argument("address", metavar="HOST:PORT", help="address of the service, as seen from this machine")
-    parser.add_argument("more", nargs="*", metavar="NAME HOST:PORT", help="more services")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="NAME HOST:PORT",
+        help="name of a service, with which `tunnel forward PORT:NAME` reaches it, and its address, as seen from this "
+        "machine; repeatable",
+    )
     parser.add_argument(
         "--backlog",
         type=_backlog,
@@ -52,7 +56,13 @@ def add(commands: CommandAdder) -> None:
         "--key",
         default="",
         metavar="FILE",
-        help="encrypt connections from end to end, with the key in this file, which is made if it does not exist",
+        help="encrypt connections from end to end, with the key in this file, which is made if it does not exist "
+        "(default: ~/.config/tunnel/service.pem, if it exists)",
+    )
+    parser.add_argument(
+        "--show-key",
+        action="store_true",
+        help="print the public key, which clients may pin, and end; the key is made if it does not exist",
     )
     add_serving_options(parser)
     add_relay_options(parser, accepts=True)
@@ -67,7 +77,12 @@ def _backlog(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Publish the services until a signal stops the process."""
-    words = [arguments.service, arguments.address, *arguments.more]
+    if arguments.show_key and (shown := _key(arguments.key, make=True)) is not None:
+        print(shown.fingerprint)
+        return OK
+    words = arguments.words
+    if not words:
+        raise UsageError("no service: write its name and its address, as in `tunnel expose reports 127.0.0.1:8080`")
     if len(words) % 2:
         raise UsageError(f"{words[-1]!r} has no address: write NAME HOST:PORT for each service")
     services: dict[str, Address] = {}
@@ -80,17 +95,19 @@ def run(arguments: argparse.Namespace) -> int:
         services[name] = parse_address(text)
     serving = partial(_serving, services=services, backlog=arguments.backlog, stats_seconds=arguments.stats)
     settings = relay_settings(arguments)
-    if arguments.key:
-        settings = replace(settings, key=arguments.key)
-        tell(f"key {_fingerprint(arguments.key)}")
-    elif settings.encryption == "require" or settings.peer_keys:
-        raise UsageError("to require encryption, a service needs a key: name a file with --key; it is made if missing")
+    must_encrypt = settings.encryption == "require" or bool(settings.peer_keys)
+    if settings.encryption != "off":
+        key = _key(arguments.key, make=must_encrypt)
+        if key is not None:
+            settings = replace(settings, key=str(key.path))
+            tell(f"key {key.fingerprint}")
     return run_serving(settings, serving, arguments)
 
 
-def _fingerprint(file: str) -> str:
+def _key(file: str, *, make: bool) -> KeyFile | None:
+    """Return the key of our services. None: their streams are in clear."""
     try:
-        return KeyFile(Path(file), make=True).fingerprint
+        return own_key(file, "service.pem", make=make)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -16,7 +16,7 @@ from tests.encryption.attacker import Attacker
 from tests.encryption.rig import another_key, key, key_file
 from tests.servlet.rig import TOKENS, settings
 from tunnel import Attachment, ExitRequest, StreamReader, StreamWriter, attach
-from tunnel.encryption.keys import KeyFile
+from tunnel.encryption.keys import KeyFile, make_key_file
 from tunnel.encryption.known_peers import KnownPeers
 from tunnel_client import configure, create_connection
 from tunnel_client.cli.main import main
@@ -118,7 +118,7 @@ def test_sockets_to_an_exit_are_encrypted(known: Rig) -> None:
     [
         (["connect", "db:1", "--peer-key", "SHA256:x"], "is not a key"),
         (["connect", "db:1", "--encryption", "off", "--peer-key", key().fingerprint], "encryption is off"),
-        (["expose", "reports", "127.0.0.1:1", "--encryption", "require"], "name a file with --key"),
+        (["expose"], "no service: write its name and its address"),
         (["expose", "reports", "127.0.0.1:1", "--key", "/dev/null/key"], "key"),
     ],
 )
@@ -137,16 +137,33 @@ def test_an_unknown_mode_in_the_environment(
     assert "TUNNEL_ENCRYPTION is 'on': choose one of off, auto, require" in capsys.readouterr().err
 
 
-def test_expose_prints_its_key(known: Rig, home: Path) -> None:
+@pytest.mark.parametrize("arguments", [["--key", "FILE"], ["--encryption", "require"], []])
+def test_expose_prints_its_key(arguments: list[str], known: Rig, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key that was named or is required is made; a default key that exists is used."""
+    file = known_peers_path().with_name("service.pem") if "FILE" not in arguments else home / "key.pem"
+    words = [str(file) if word == "FILE" else word for word in arguments]
+    if not words:
+        assert main(["expose", "--show-key"]) == 0
+        assert capsys.readouterr().out.strip() == KeyFile(file).fingerprint
+
     async def scenario() -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tunnel_client", "expose", ECHO, "127.0.0.1:1", "--key", str(home / "key.pem")),
+            *(sys.executable, "-m", "tunnel_client", "expose", ECHO, "127.0.0.1:1", *words),
             stderr=asyncio.subprocess.PIPE,
         )
         assert process.stderr is not None
         line = (await process.stderr.readline()).decode()
         process.kill()
         await process.communicate()
-        assert line == f"key {KeyFile(home / 'key.pem').fingerprint}\n"
+        assert line == f"key {KeyFile(file).fingerprint}\n"
 
     asyncio.run(scenario())
+
+
+def test_without_a_key_nothing_makes_one(known: Rig, home: Path) -> None:
+    file = known_peers_path().with_name("service.pem")
+    assert main(["expose", "payroll", "127.0.0.1:1", "--wait", "5"]) == 5  # no rule allows the name
+    assert not file.exists()
+    make_key_file(file)
+    file.chmod(0o640)
+    assert main(["expose", "payroll", "127.0.0.1:1", "--wait", "5"]) == 2  # not in clear instead
