@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
@@ -18,6 +17,7 @@ from tunnel.driver import Driver, StatusEvent
 from tunnel.encryption.decisions import Mode
 from tunnel.encryption.settings import Encryption, Offer
 from tunnel.encryption.transport import EncryptedTransport
+from tunnel.encryption.turns import HandshakeSlot
 from tunnel.errors import DeniedError, NotAuthenticatedError, RefusedError, TunnelError, UnreachableError
 from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, Troubled
 from tunnel.listener import BACKLOG, ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
@@ -208,9 +208,9 @@ class Attachment:
         ended: Callable[[Transport], None] | None = None,
         connected: Callable[[Transport], None] | None = None,
         offer: Offer | None = None,
-        client_hello: bytes = b"",
+        slot: HandshakeSlot | None = None,
     ) -> Transport:
-        """Return the transport of a connection: with our `offer` to encrypt it, or with the one that we take up."""
+        """Return the transport of a connection: with our `offer` to encrypt it, or with the handshake that we do."""
 
         def forget(transport: Transport) -> None:
             self._transports.pop(transport, None)
@@ -229,10 +229,8 @@ class Attachment:
         transport: Transport
         if offer is not None:
             transport = EncryptedTransport(*common, tls=offer.tls, trust=offer.trust)
-        elif client_hello:
-            user = connection.identity.user
-            tls, settled = self._encryption.accept(user), partial(self._encryption.leave, user)
-            transport = EncryptedTransport(*common, tls=tls, client_hello=client_hello, settled=settled)
+        elif slot is not None:
+            transport = EncryptedTransport(*common, tls=self._encryption.session(), slot=slot)
         else:
             transport = Transport(*common)
         self._transports[transport] = None
@@ -357,22 +355,26 @@ class Attachment:
     def asked(self, event: ConnectRequested) -> None:
         driver = self._driver
         assert driver is not None
-        if self._closed:
-            driver.endpoint.refuse(event.connection_id, RejectReason.SHUTTING_DOWN, "", driver.now())
-            return
+        if event.connection_id not in driver.endpoint.connections:
+            return  # it ended before this event was handled
         target, label = event.target, f"{event.target.host}:{event.target.port}"
+        is_service = target.kind == TargetKind.SERVICE
+        server = self._servers.get(target.host) if is_service else None
         try:
-            client_hello = self._encryption.take_up(event.offer, event.user)
+            if self._closed:
+                raise RefusedError("", RejectReason.SHUTTING_DOWN)
+            if is_service and server is None:
+                raise RefusedError("", RejectReason.NO_SUCH_SERVICE)
+            slot = self._encryption.take_up(event.offer, event.user)
         except RefusedError as error:
             driver.endpoint.refuse(event.connection_id, error.reason, str(error), driver.now())
             return
-        if target.kind == TargetKind.SERVICE:
-            self._accept_service(event, client_hello)
+        if server is not None:
+            self._accept_service(event, server, slot)
             return
 
         def accept() -> Transport:
-            connection = self._accepted(event, client_hello)
-            return self._transport(connection, label, peername=(event.user, 0), client_hello=client_hello)
+            return self._transport(self._accepted(event, slot), label, peername=(event.user, 0), slot=slot)
 
         def refuse(reason: RejectReason, text: str) -> None:
             if event.connection_id in driver.endpoint.connections:
@@ -380,14 +382,10 @@ class Attachment:
                 driver.wake()
 
         request = ExitRequest(target, event.user, accept, refuse)
-        self._tasks.keep(asyncio.get_running_loop().create_task(self._dial(request)))
+        self._tasks.keep(asyncio.get_running_loop().create_task(self._dial(request, slot)))
 
-    def _accept_service(self, event: ConnectRequested, client_hello: bytes) -> None:
+    def _accept_service(self, event: ConnectRequested, server: Server, slot: HandshakeSlot | None) -> None:
         """Accept a connection to a service, and surface it once it is open."""
-        server = self._servers.get(event.target.host)
-        if server is None:
-            self._ready().endpoint.refuse(event.connection_id, RejectReason.NO_SUCH_SERVICE, "", self._ready().now())
-            return
 
         def surface(transport: Transport) -> None:
             if self._closed or not server.is_serving():
@@ -396,20 +394,22 @@ class Attachment:
                 server.add(transport)
 
         self._transport(
-            self._accepted(event, client_hello),
+            self._accepted(event, slot),
             f"{event.target.host} (from {event.user})",
             peername=(event.user, 0),
             ended=server.remove,
             connected=surface,
-            client_hello=client_hello,
+            slot=slot,
         )
 
-    def _accepted(self, event: ConnectRequested, client_hello: bytes) -> Connection:
+    def _accepted(self, event: ConnectRequested, slot: HandshakeSlot | None) -> Connection:
+        """Return the connection. With a slot, its transport accepts it, when the handshake has its turn."""
         driver = self._ready()
-        driver.endpoint.accept(event.connection_id, driver.now(), encrypted=bool(client_hello))
+        if slot is None or event.connection_id not in driver.endpoint.connections:
+            driver.endpoint.accept(event.connection_id, driver.now())
         return driver.endpoint.connections[event.connection_id]
 
-    async def _dial(self, request: ExitRequest) -> None:
+    async def _dial(self, request: ExitRequest, slot: HandshakeSlot | None) -> None:
         """Run the exit handler. If it ends without an answer, refuse the request."""
         try:
             assert self._exit_handler is not None  # without a handler, the core refuses the request
@@ -420,6 +420,8 @@ class Attachment:
             self._report("unhandled exception in an exit handler", error)
         finally:
             request.refuse(RejectReason.SHUTTING_DOWN if self._closed else RejectReason.UNREACHABLE)
+            if slot is not None and not slot.is_used:
+                slot.leave()
 
     def refused(self, name: str, text: str) -> None:
         server = self._servers.get(name)

@@ -12,7 +12,7 @@ from tests.support.http_relay import HttpTestRelay, LinkTestRelay
 from tests.support.loops import in_loop, run
 from tunnel import ExitRequest, PeerKeyError, RefusedError, StreamReader, StreamWriter
 from tunnel.encryption.known_peers import EXIT, KnownPeers
-from tunnel.encryption.settings import HANDSHAKES_PER_USER_MAX
+from tunnel.encryption.turns import HANDSHAKES_PER_USER_MAX
 from tunnel.wire import Frame, PacketType, decode_connect
 
 RELAYS = {"poll": HttpTestRelay, "link": LinkTestRelay}
@@ -242,18 +242,19 @@ async def test_unfinished_handshakes_are_limited_by_user_and_given_back() -> Non
         relay.attach("ann", encryption="require") as other,
     ):
         await service.start_server(echo, "echo")
-        encryption = service._encryption
-        for _ in range(HANDSHAKES_PER_USER_MAX):
-            encryption.accept("bob")
+        turns = service._encryption._turns
+        slots = [turns.enter(b"", "bob") for _ in range(HANDSHAKES_PER_USER_MAX)]
         with pytest.raises(RefusedError, match="too many TLS handshakes"):
             await client.open_connection("echo")
         _, writer = await say_and_hear(other)  # of another user
         await end(writer)
-        for _ in range(HANDSHAKES_PER_USER_MAX):
-            encryption.leave("bob")
+        for slot in slots:
+            assert slot is not None
+            slot.leave()
+            slot.leave()
         _, writer = await say_and_hear(client)
         await end(writer)
-        assert encryption._handshakes == {}
+        assert turns._counts == {}
 
 
 @in_loop
@@ -269,7 +270,7 @@ async def test_a_handshake_that_never_ends_is_given_up_on_both_sides(monkeypatch
         with pytest.raises(ConnectionError, match="TLS handshake did not end"):
             await client.open_connection("echo")
         await service._empty.wait()
-        assert service._encryption._handshakes == {}
+        assert service._encryption._turns._counts == {}
         is_silent = False
         _, writer = await client.open_connection("echo")
         await end(writer)

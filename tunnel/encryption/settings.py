@@ -7,14 +7,11 @@ from tunnel.encryption.decisions import ACCEPTING, Accepting, Mode
 from tunnel.encryption.keys import KeyFile
 from tunnel.encryption.tls import TlsSession, offering_context
 from tunnel.encryption.trust import PeerTrust, TrustSettings
+from tunnel.encryption.turns import HandshakeSlot, HandshakeTurns
 from tunnel.errors import RefusedError
 from tunnel.wire import OFFER_BYTES_MAX, RejectReason, Target
 
-__all__ = ["HANDSHAKES_PER_USER_MAX", "Encryption", "Offer"]
-
-HANDSHAKES_PER_USER_MAX = 1024
-"""Unfinished handshakes that one user may have at an acceptor, about 20 KiB each: as many as the CONNECTs of a burst
-that a service takes at once."""
+__all__ = ["Encryption", "Offer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class Encryption:
     trust: TrustSettings = TrustSettings(Mode.OFF, "")
     key: KeyFile | None = None
     _context: ssl.SSLContext | None = None
-    _handshakes: dict[str, int] = field(default_factory=dict)  # unfinished ones, by user
+    _turns: HandshakeTurns = field(default_factory=HandshakeTurns)
 
     @property
     def mode(self) -> Mode:
@@ -63,10 +60,11 @@ class Encryption:
             )
         return Offer(tls, client_hello, PeerTrust(self.trust, target))
 
-    def take_up(self, offer: bytes, user: str) -> bytes:
-        """Return the ClientHello to answer, of a CONNECT that has come; empty: accept it in clear.
+    def take_up(self, offer: bytes, user: str) -> HandshakeSlot | None:
+        """Return the handshake to do, of a CONNECT that has come with this offer; None: accept it in clear.
 
-        Raise RefusedError, with the reason for REJECTED, if it must not be accepted.
+        The caller calls `leave` when it has ended, or if it does not accept the connection. Raise RefusedError, with
+        the reason for REJECTED, if it must not accept it.
         """
         decision = ACCEPTING[self.mode, bool(offer)]
         if self.key is None:
@@ -74,26 +72,17 @@ class Encryption:
         if decision is Accepting.REFUSE:
             raise RefusedError(_NO_KEY if self.key is None else _NO_OFFER, RejectReason.DENIED)
         if decision is Accepting.CLEAR:
-            return b""
-        if self._handshakes.get(user, 0) >= HANDSHAKES_PER_USER_MAX:
+            return None
+        slot = self._turns.enter(offer, user)
+        if slot is None:
             raise RefusedError("too many TLS handshakes of this user are unfinished", RejectReason.BUSY)
-        return offer
+        return slot
 
-    def accept(self, user: str) -> TlsSession:
-        """Return the acceptor's session of a connection, and count its handshake until `leave`.
-
-        A changed key file takes effect here.
-        """
+    def session(self) -> TlsSession:
+        """Return the acceptor's session of a connection. A changed key file takes effect here."""
         if self.key is None:
             raise RuntimeError("an attachment without a key cannot accept encrypted streams")
-        self._handshakes[user] = self._handshakes.get(user, 0) + 1
         return TlsSession(self.key.context, server_side=True)
-
-    def leave(self, user: str) -> None:
-        """Count a handshake of a user as ended."""
-        self._handshakes[user] -= 1
-        if not self._handshakes[user]:
-            del self._handshakes[user]
 
 
 _NO_OFFER = (

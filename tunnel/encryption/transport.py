@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tunnel.core import Connected, Connection, Event, Lost
+from tunnel.core import Connected, Connection, Event, Lost, State
 from tunnel.driver import Driver
 from tunnel.encryption.connection import EncryptedConnection
 from tunnel.encryption.tls import TlsSession
 from tunnel.encryption.trust import PeerTrust
+from tunnel.encryption.turns import HandshakeSlot
 from tunnel.transport import Transport
 from tunnel.wire import AbortReason
 
@@ -19,10 +20,10 @@ _LATE = f"the TLS handshake did not end within {HANDSHAKE_S:g} s"
 
 
 class EncryptedTransport(Transport):
-    """A transport with TLS below. At the initiator it has `trust`, at the acceptor the ClientHello of the initiator.
+    """A transport with TLS below. At the initiator it has `trust`, at the acceptor the `slot` of its handshake.
 
-    At the acceptor, nothing passes in either direction before the initiator has confirmed what it asked for, although
-    the protocol may already write. `settled` is called once, when the handshake has ended one way or the other.
+    At the acceptor, the connection is accepted when its handshake has its turn. Nothing passes in either direction
+    before the initiator has confirmed what it asked for, although the protocol may already write.
     """
 
     def __init__(
@@ -36,8 +37,7 @@ class EncryptedTransport(Transport):
         *,
         tls: TlsSession,
         trust: PeerTrust | None = None,
-        client_hello: bytes = b"",
-        settled: Callable[[], None] = lambda: None,
+        slot: HandshakeSlot | None = None,
     ) -> None:
         judge = None if trust is None else trust.judge_key
         stream = EncryptedConnection(connection, tls, judge, target)
@@ -45,13 +45,11 @@ class EncryptedTransport(Transport):
         self._stream: EncryptedConnection | None = stream  # None: in clear
         self._clear = connection
         self._trust = trust
-        self._settled = settled
-        self._is_settled = False
+        self._slot = slot
         self._deadline: asyncio.TimerHandle | None = None
-        if trust is None:
-            self._begin_handshake()
-            stream.begin(client_hello, driver.now())
-            driver.wake()
+        if slot is not None:
+            slot.is_used = True
+            slot.ask(self._accept)
 
     @property
     def encryption(self) -> str:
@@ -126,6 +124,14 @@ class EncryptedTransport(Transport):
         else:
             self.fail(error)
 
+    def _accept(self) -> None:
+        """Answer CONNECT, with our part of the handshake in the same batch, unless the connection has ended."""
+        if self._slot is not None and self._stream is not None and self._clear.state is State.REQUESTED:
+            self._driver.endpoint.accept(self._clear.id, self._driver.now(), encrypted=True)
+            self._begin_handshake()
+            self._stream.begin(self._slot.client_hello, self._driver.now())
+            self._driver.wake()
+
     def _begin_handshake(self) -> None:
         self._deadline = self._loop.call_later(HANDSHAKE_S, self._end_late)
 
@@ -135,10 +141,10 @@ class EncryptedTransport(Transport):
             self._driver.wake()
 
     def _look_for_end(self) -> None:
-        """Stop the timer when the handshake has ended."""
-        is_over = self._over is not None or self._stream is None or self._stream.is_ready
-        if is_over and not self._is_settled:
-            self._is_settled = True
-            if self._deadline is not None:
-                self._deadline.cancel()
-            self._settled()
+        """Stop the timer and leave the slot when the handshake has ended, one way or the other."""
+        if self._over is None and self._stream is not None and not self._stream.is_ready:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._slot is not None:
+            self._slot.leave()
