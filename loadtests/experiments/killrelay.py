@@ -6,17 +6,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from loadtests.faultproxy.grammar import parse_size_bytes
+from loadtests.harness.encryption import encryption_settings
 from loadtests.harness.nginx import Nginx
 from loadtests.harness.processes import NotReadyError
 from loadtests.harness.relays import RelayProcess
 from loadtests.harness.transfer import CHUNK_BYTES, Flow, percentile
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
-from tunnel.encryption.keys import KeyFile
 from tunnel.event_loops import new_event_loop
 
 __all__ = ["Kill", "Report", "main", "measure"]
@@ -70,7 +69,7 @@ async def measure(
     report = Report(size_bytes, way, encrypted)
     with RelayProcess() as relay, Nginx(relay.url) as proxy, tempfile.TemporaryDirectory() as directory:
         token = relay.tokens["client"]
-        ours, theirs = _encryption(Path(directory) / "key.pem") if encrypted else ({"encryption": "off"}, {})
+        ours, theirs = encryption_settings(Path(directory) / "key.pem") if encrypted else ({"encryption": "off"}, {})
         service = attach(relay.url, token=token, proxy=None, carrier="link", linger=1.0, **theirs)
         client = attach(proxy.url, token=token, proxy=None, carrier="poll", linger=1.0, **ours)
         async with service, client:
@@ -89,12 +88,6 @@ async def measure(
     if not report.failure and not all(kill.in_flight_bytes for kill in report.kills):
         report.failure = "no bytes were in flight at one of the kills, so it proves nothing"
     return report
-
-
-def _encryption(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a client that accepts no other key, and of a service that accepts nothing in clear."""
-    key = KeyFile(file, make=True)
-    return {"peer_key": key.fingerprint}, {"encryption": "require", "key": file}
 
 
 async def _transfer(

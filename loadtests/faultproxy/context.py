@@ -27,6 +27,7 @@ class Context:
         self.counts = recorder.counts
         self.gates = Gates(recorder)
         self.copies_room_bytes = COPIES_BYTES_MAX
+        self.tunnels: dict[Stream, Stream] = {}  # open ones: the client's side, and the one upstream
         self._streams: dict[Stream, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 from types import TracebackType
 from typing import Self
 
@@ -52,6 +53,20 @@ class FaultProxy:
         """Let no byte of requests, of responses or, by default, of both pass until the end of the `with` block."""
         assert self._context is not None, "the proxy is not running"
         return self._context.gates.blackhole(side)
+
+    def allow_upgrades(self, allowed: bool) -> None:
+        """Pass Upgrade on from now on, or remove it from requests, as the option `no_upgrade` does."""
+        assert self._context is not None, "the proxy is not running"
+        self._context.options = dataclasses.replace(self._context.options, no_upgrade=not allowed)
+
+    def cut_tunnels(self) -> int:
+        """Reset every connection that CONNECT or Upgrade has opened. Return the number of these."""
+        assert self._context is not None, "the proxy is not running"
+        tunnels = list(self._context.tunnels.items())
+        for client, upstream in tunnels:
+            client.reset()
+            upstream.reset()
+        return len(tunnels)
 
     async def __aenter__(self) -> Self:
         """Start to listen. Raise OSError if the address cannot be used."""

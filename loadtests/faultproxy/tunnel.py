@@ -24,6 +24,7 @@ async def run_tunnel(context: Context, client: Stream, upstream: Stream, plan: E
     The end of one direction is forwarded without ending the other; if one connection breaks, both are reset.
     """
     context.counts.tunnels += 1
+    context.tunnels[client] = upstream
     pumps = [
         asyncio.ensure_future(_pump(context, client, upstream, plan, Side.REQUEST)),
         asyncio.ensure_future(_pump(context, upstream, client, plan, Side.RESPONSE)),
@@ -36,6 +37,7 @@ async def run_tunnel(context: Context, client: Stream, upstream: Stream, plan: E
         client.reset()
         upstream.reset()
     finally:
+        del context.tunnels[client]
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
