@@ -2,12 +2,15 @@
 
 import os
 import ssl
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.encryption.records import RecordMaker
 from tests.encryption.rig import CONTEXT, another_key, key, sessions
 from tunnel.encryption.tls import AHEAD_BYTES_MAX, FEED_BYTES_MAX, TlsFault, TlsSession, accepting_context
 
@@ -31,6 +34,7 @@ def test_plaintext_survives_any_cut_of_the_records(sizes: list[int], cuts: Rando
         got += part
     assert got == data
     assert server.peer_ended
+    assert server._without_data == 0
 
 
 def test_no_whole_record_waits_inside_so_that_an_end_loses_nothing() -> None:
@@ -109,6 +113,52 @@ def test_clear_bytes_are_no_handshake(data: bytes) -> None:
         client.receive(data)
     with pytest.raises(TlsFault):
         TlsSession(key().context, server_side=True).receive(data)
+
+
+def made_by_hand(directory: Path) -> tuple[RecordMaker, TlsSession]:
+    """Return a client that makes its own records, and the server of its session."""
+    maker, server = RecordMaker(directory), TlsSession(key().context, server_side=True)
+    server.receive(maker.tls.start())
+    maker.tls.receive(server.take())
+    server.receive(maker.tls.take())
+    maker.begin()
+    return maker, server
+
+
+def test_a_few_key_updates_are_answered(tmp_path: Path) -> None:
+    """Other implementations may send them."""
+    maker, server = made_by_hand(tmp_path)
+    for number in range(8):
+        wire = maker.key_update(wants_answer=bool(number % 2)) + maker.record(b"data", padding=number)
+        assert server.receive(wire) == b"data"
+    server.write(b"answer")
+    assert maker.tls.receive(server.take()) == b"answer"
+
+
+@pytest.mark.parametrize("kind", ["answered", "silent", "empty"])
+def test_a_peer_cannot_keep_us_busy_with_records_without_data(kind: str, tmp_path: Path) -> None:
+    """48 KiB of KeyUpdates would cost 0.3 s, and each asks for an answer that the peer need not read."""
+    maker, server = made_by_hand(tmp_path)
+    wire = b"".join(
+        maker.record(b"", padding=10) if kind == "empty" else maker.key_update(wants_answer=kind == "answered")
+        for _ in range(1000)
+    )
+    with pytest.raises(TlsFault, match="too many records without data"):
+        server.receive(wire[:FEED_BYTES_MAX])
+    assert len(server.take()) < 1000  # the answers to two groups at most
+
+
+@given(cuts=st.lists(st.integers(1, 40), min_size=1))
+def test_records_without_data_are_counted_however_they_are_cut(cuts: list[int], tmp_path_factory: Any) -> None:
+    maker, server = made_by_hand(tmp_path_factory.mktemp("secrets"))
+    wire = b"".join(maker.key_update(wants_answer=False) + maker.record(b"x" * (size + 1)) for size in range(16))
+    got, place = b"", 0
+    for size in [*cuts, len(wire)]:
+        got += server.receive(wire[place : place + size])
+        place += size
+    assert got == b"".join(b"x" * (size + 1) for size in range(16))
+    with pytest.raises(TlsFault, match="too many records without data"):
+        server.receive(maker.key_update(wants_answer=False))
 
 
 def test_older_versions_and_tickets_are_not_spoken() -> None:

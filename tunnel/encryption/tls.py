@@ -15,6 +15,11 @@ AHEAD_BYTES_MAX = 64 * 1024
 """The most that one call of `receive` decrypts: three whole records, and one of which the first part was fed before."""
 FEED_BYTES_MAX = 48 * 1024  # of ciphertext per call of `receive`
 _RECORD_BYTES = 16 * 1024  # the largest plaintext of a record (RFC 8446, 5.1)
+_HEADER_BYTES = 5
+_GROUP_RECORDS = 16  # decrypted before those without data are counted
+_WITHOUT_DATA_MAX = 16
+"""Records after the handshake that may carry no data, such as KeyUpdate, which `ssl` never sends. Each costs 0.1 ms and
+may make an answer that the peer need not read, so that a peer could keep us busy, and fill our memory."""
 
 
 class TlsFault(Exception):
@@ -59,6 +64,9 @@ class TlsSession:
     def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
         self.is_established = False
         self.peer_ended = False  # the peer's close_notify has come: its plaintext is complete
+        self._header = b""  # of a record, until it is complete
+        self._record_rest = 0  # bytes of a record that are still to come
+        self._without_data = 0  # records after the handshake that had none
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
@@ -76,12 +84,45 @@ class TlsSession:
         """Take bytes of the peer, at most FEED_BYTES_MAX; return all plaintext that they complete.
 
         So no whole record ever waits inside, which `end` would lose. Raise TlsFault if a byte is not as the peer sent
-        it, and if bytes follow the peer's end.
+        it, if bytes follow the peer's end, and if too many records carry no data.
         """
-        self._incoming.write(data)
-        if not self.is_established:
-            self._shake_hands()
-        return self._decrypt() if self.is_established else b""
+        view = memoryview(data)
+        parts: list[bytes] = []
+        while len(view):
+            size, records = self._next_group(view)
+            self._incoming.write(view[:size])
+            view = view[size:]
+            was_established, before = self.is_established, len(parts)
+            if not was_established:
+                self._shake_hands()
+            if self.is_established:
+                self._decrypt(parts)
+            if was_established and not self.peer_ended:
+                self._without_data += records - (len(parts) - before)  # each part is of a record of its own
+                if self._without_data > _WITHOUT_DATA_MAX:
+                    raise TlsFault("too many records without data")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _next_group(self, view: memoryview) -> tuple[int, int]:
+        """Return how many of these bytes to decrypt at once, and how many records end in them."""
+        position = records = 0
+        while position < len(view) and records < _GROUP_RECORDS:
+            if not self._record_rest and not self._header and position + _HEADER_BYTES <= len(view):
+                self._record_rest = view[position + 3] << 8 | view[position + 4]
+                position += _HEADER_BYTES
+            elif not self._record_rest:
+                piece = bytes(view[position : position + _HEADER_BYTES - len(self._header)])
+                position += len(piece)
+                self._header += piece
+                if len(self._header) < _HEADER_BYTES:
+                    break
+                self._record_rest = int.from_bytes(self._header[3:])
+                self._header = b""
+            step = min(self._record_rest, len(view) - position)
+            self._record_rest -= step
+            position += step
+            records += not self._record_rest
+        return position, records
 
     def write(self, data: Buffer) -> None:
         """Encrypt plaintext. Only an established session does."""
@@ -115,8 +156,8 @@ class TlsSession:
             raise TlsFault(_text(error)) from None
         self.is_established = True
 
-    def _decrypt(self) -> bytes:
-        parts = []
+    def _decrypt(self, parts: list[bytes]) -> None:
+        """Add the plaintext of each record that is complete."""
         try:
             while not self.peer_ended:
                 part = self._tls.read(_RECORD_BYTES)
@@ -132,7 +173,6 @@ class TlsSession:
             raise TlsFault(_text(error)) from None
         if self.peer_ended and self._incoming.pending:
             raise TlsFault("bytes follow the end of the encrypted stream")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _text(error: ssl.SSLError) -> str:
