@@ -29,6 +29,7 @@ __all__ = ["KINDS", "Attacker"]
 KINDS = (
     *("strip offer", "strip answer", "damage offer", "forge answer", "redirect", "impersonate"),
     *("flip", "cut", "insert", "repeat", "drop record", "clear text", "end early", "swap", "replay"),
+    *("replay request", "cross"),
 )
 _ENDS = (PacketType.FINISH, PacketType.CLOSE)
 
@@ -55,14 +56,19 @@ class Attacker:
         self._hashes: dict[int, xxhash.xxh3_128] = {}
         self._sizes: dict[int, int] = {}
         self._recorded: list[bytes] = []
+        self._recorded_offer = b""
         self._held = b""
+        self._offers: dict[int, bytes] = {}  # for "cross": the ClientHello of each initiator
+        self._sent: dict[int, list[bytes]] = {}  # for "cross": the payloads of each source, in order
+        self._numbers: dict[tuple[int, int], int] = {}  # for "cross": of each payload, by source and sequence
+        self._acceptors: dict[int, int] = {}  # for "cross": the initiator to which each acceptor's id belongs
 
     def __call__(self, frame: Frame) -> bool:
         self.seen += frame.payload
         if frame.type == PacketType.CONNECT:
             self._initiators[frame.source] = None
-            self._on_connect(frame)
-        elif frame.type == PacketType.ACCEPTED:
+            return self._on_connect(frame)
+        if frame.type == PacketType.ACCEPTED:
             self._on_accepted(frame)
         elif frame.type == PacketType.DATA:
             return self._on_data(frame)
@@ -70,7 +76,7 @@ class Attacker:
             return self._on_end(frame)
         return True
 
-    def _on_connect(self, frame: Frame) -> None:
+    def _on_connect(self, frame: Frame) -> bool:
         connect = decode_connect(frame.payload)
         assert connect is not None
         options = connect.options
@@ -85,7 +91,26 @@ class Attacker:
             options = replace(options, encryption=bytes(raw))
         elif self.kind in ("redirect", "impersonate"):
             target = Target(target.kind, self._elsewhere, target.port)
+        elif self.kind == "replay request":
+            options = replace(options, encryption=self._replayed_offer(options.encryption or b""))
+        elif self.kind == "cross":
+            self._offers.setdefault(frame.source, bytes(options.encryption or b""))
+            if len(self._offers) < 2:
+                return False  # the initiator repeats it, when the other offer is known, too
+            options = replace(options, encryption=self._offers[self._other(frame.source)])
         _put(frame, encode_connect(replace(connect, options=options, target=target)))
+        return True
+
+    def _replayed_offer(self, offer: bytes) -> bytes:
+        if not self.is_first_over:
+            self._recorded_offer = bytes(offer)
+            return offer
+        self.struck = True
+        return self._recorded_offer
+
+    def _other(self, initiator: int) -> int:
+        one, other = list(self._initiators)[:2]
+        return other if initiator == one else one
 
     def _on_accepted(self, frame: Frame) -> None:
         accepted = decode_accepted(frame.payload)
@@ -99,12 +124,33 @@ class Attacker:
         self.struck = True
         _put(frame, encode_accepted(replace(accepted, options=options)))
 
+    def _crossed(self, frame: Frame) -> bytes | None:
+        """Return what the other connection has sent at the same place; None: not yet."""
+        if frame.destination in self._initiators:
+            self._acceptors[frame.source] = frame.destination
+        initiator = frame.source if frame.source in self._initiators else frame.destination
+        sent = self._sent.setdefault(frame.source, [])
+        known = self._numbers.setdefault((frame.source, frame.sequence), len(sent))
+        if known == len(sent):
+            sent.append(bytes(frame.payload))
+        others = [initiator_ for initiator_ in self._initiators if initiator_ != initiator]
+        partner = others[0]
+        if frame.source not in self._initiators:
+            partner = next((source for source, its in self._acceptors.items() if its == others[0]), 0)
+        found = self._sent.get(partner, [])
+        if known >= len(found):
+            return None
+        self.struck = True
+        return found[known]
+
     def _on_data(self, frame: Frame) -> bool:
         key = frame.source, frame.sequence
         if frame.source in self._ended:
             return self._on_end(frame) if frame.sequence == self._ended[frame.source] else False
         if key not in self._made:
-            made = self._alter(frame, bytes(frame.payload))
+            made = self._crossed(frame) if self.kind == "cross" else self._alter(frame, bytes(frame.payload))
+            if made is None and self.kind == "cross":
+                return False
             if made is None:
                 self._ended[frame.source] = frame.sequence
                 return self._on_end(frame)
@@ -127,7 +173,7 @@ class Attacker:
 
     def _alter(self, frame: Frame, payload: bytes) -> bytes | None:
         """Return what becomes of a payload; None: the stream ends before it."""
-        if self.kind == "replay":
+        if self.kind in ("replay", "replay request"):
             return self._replay(frame, payload)
         if (frame.source in self._initiators) is self._of_acceptor:
             return payload
@@ -154,8 +200,8 @@ class Attacker:
         return made[self.kind]
 
     def _replay(self, frame: Frame, payload: bytes) -> bytes:
-        """Give the second connection the acceptor's bytes of the first."""
-        if frame.source in self._initiators:
+        """Give the second connection the bytes that one side of the first has sent."""
+        if (frame.source in self._initiators) != (self.kind == "replay request"):
             return payload
         if not self.is_first_over:
             self._recorded.append(payload)

@@ -16,7 +16,8 @@ from tests.support.http_relay import HttpTestRelay, LinkTestRelay
 from tests.support.loops import run
 from tunnel import Attachment, StreamReader, StreamWriter
 
-SEEDS = range(50)
+SEEDS = range(51)  # three of each kind
+REPLAYS = ("replay", "replay request")
 SECRET = b"account 100;"
 QUESTION, ANSWER = SECRET + noise(300_000, 1), SECRET + noise(300_000, 2)
 
@@ -81,12 +82,13 @@ async def attack(kind: str, seed: int) -> None:
         await service.start_server(bank, "bank")
         await service.start_server(other, "other")
         await imposter.start_server(false, "false")
-        if kind == "replay":
+        if kind in REPLAYS:
             assert await ask(client) == (ANSWER, None)
             await bank.was_clean.wait()
             attacker.is_first_over = True
             bank.clean = [False]
-        outcomes = await asyncio.gather(ask(client), ask(client)) if kind == "swap" else [await ask(client)]
+        two = kind in ("swap", "cross")
+        outcomes = await asyncio.gather(ask(client), ask(client)) if two else [await ask(client)]
     assert attacker.struck
     for got, error in outcomes:
         assert isinstance(error, OSError), f"{kind}: the client saw no error"
@@ -97,11 +99,13 @@ async def attack(kind: str, seed: int) -> None:
     assert not other.read
     assert not false.read
     assert SECRET not in attacker.seen
+    if kind in ("cross", "replay request"):  # a handshake that others have begun never reaches the application
+        assert len(bank.read) == (kind == "replay request")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_attack_is_an_error_for_both_applications(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = KINDS[seed % len(KINDS)]
-    if kind not in ("swap", "replay"):  # after some of the others, each side waits for the other's handshake
+    if kind not in ("swap", "cross", *REPLAYS):  # after some of the others, each side waits for the other's handshake
         monkeypatch.setattr("tunnel.encryption.transport.HANDSHAKE_S", 1.0)
     run(attack(kind, seed))

@@ -200,6 +200,39 @@ def test_an_end_without_close_notify_is_an_integrity_error(kind: PacketType, is_
         assert both.a.last.reason is LostReason.INTEGRITY
 
 
+def records_of(wire: bytes) -> list[bytes]:
+    found = []
+    while wire:
+        size = 5 + int.from_bytes(wire[3:5])
+        found.append(wire[:size])
+        wire = wire[size:]
+    return found
+
+
+@pytest.mark.parametrize("count", range(6))
+@pytest.mark.parametrize("kind", [PacketType.FINISH, PacketType.CLOSE])
+def test_a_stream_that_is_cut_after_any_record_is_an_error(count: int, kind: PacketType) -> None:
+    """The relay ends the stream between two records, with the digest of what it has passed on. No record is damaged."""
+    both = opened()
+    tls = both.a.stream._tls
+    for size in (1, 16_384, 100, 0, 5000):
+        tls.write(b"x" * size)
+    tls.end()
+    records = records_of(tls.take())
+    assert len(records) == 5  # an empty write makes none; the last one is the close_notify
+    both.a.stream._connection.write(b"".join(records[:count]), both.pair.now)
+    ends_in_clear(both.a, kind)
+    both.touch()
+    if count < len(records):
+        both.run_until_over()
+        assert isinstance(both.b.error, IntegrityError)
+        assert not both.b.saw_end
+    else:
+        both.settle()
+        assert both.b.saw_end
+        assert len(both.b.received) == 1 + 16_384 + 100 + 5000
+
+
 @pytest.mark.parametrize("kind", [PacketType.FINISH, PacketType.CLOSE])
 def test_an_end_within_the_handshake_is_an_integrity_error(kind: PacketType) -> None:
     both = Encrypted(begin=False)

@@ -81,13 +81,25 @@ def test_the_first_key_is_remembered_and_another_one_is_code_4(rig: Rig, home: P
     rig.call(service.close())
 
 
-def test_an_altered_stream_is_code_7(home: Path) -> None:
-    config = settings(exit="none", grants=GrantTable({"ann": Grant(services=("*",), listen=(ECHO,))}))
-    with Rig(config, Attacker("flip", Random(3))) as rig:
-        serve(rig, key_file())
+@pytest.mark.parametrize(
+    ("kind", "seed", "text"),
+    [
+        ("flip", 3, "was altered on the way"),
+        ("clear text", 3, "was altered on the way"),
+        ("end early", 3, "was cut before its end"),
+        ("redirect", 1, "led the connection elsewhere"),
+    ],
+)
+def test_an_attack_by_the_relay_is_code_7(kind: str, seed: int, text: str, home: Path) -> None:
+    """A bad record, a cut and a wrong binding."""
+    grant = Grant(services=("*",), listen=(ECHO, "other"))
+    config = settings(exit="none", grants=GrantTable({"ann": grant}))
+    with Rig(config, Attacker(kind, Random(seed), "other")) as rig:
+        rig.call(serve(rig, key_file()).start_server(echo, "other"))
         code, out, err = say(rig)
     assert (code, out) == (7, b"")
-    assert "was altered on the way" in err
+    assert text in err
+    assert "Traceback" not in err
 
 
 def test_sockets_to_an_exit_are_encrypted(known: Rig) -> None:
