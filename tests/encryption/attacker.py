@@ -175,6 +175,9 @@ class Attacker:
         """Return what becomes of a payload; None: the stream ends before it."""
         if self.kind in ("replay", "replay request"):
             return self._replay(frame, payload)
+        if self.kind == "rewrite":
+            self.struck = self.struck or b"account 100" in payload
+            return payload.replace(b"account 100", b"account 666")
         if (frame.source in self._initiators) is self._of_acceptor:
             return payload
         count = self._counts[frame.source] = self._counts.get(frame.source, -1) + 1

@@ -103,6 +103,29 @@ async def attack(kind: str, seed: int) -> None:
         assert len(bank.read) == (kind == "replay request")
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["clear", "encrypted"])
+def test_a_man_in_the_middle_rewrites_only_what_is_in_clear(is_encrypted: bool) -> None:
+    """It knows the protocol, so that in clear nothing notices. Encrypted, it finds nothing to rewrite."""
+
+    async def scenario() -> None:
+        attacker, bank = Attacker("rewrite", Random(1)), Witness()
+        options = {"peer_key": key().fingerprint} if is_encrypted else {"encryption": "off"}
+        async with (
+            HttpTestRelay(packet_filter=attacker) as relay,
+            relay.attach("ann", key=key_file()) as service,
+            relay.attach("bob", **options) as client,
+        ):
+            await service.start_server(bank, "bank")
+            got, error = await ask(client)
+            await bank.was_clean.wait()
+        assert error is None
+        assert attacker.struck is not is_encrypted
+        account = b"account 100;" if is_encrypted else b"account 666;"
+        assert bytes(bank.read[0][:12]) == got[:12] == account
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_attack_is_an_error_for_both_applications(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = KINDS[seed % len(KINDS)]

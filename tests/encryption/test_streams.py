@@ -210,6 +210,58 @@ async def test_another_key_is_an_error_before_any_byte(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_the_members_of_a_pool_have_one_key_or_are_all_listed(tmp_path: Path) -> None:
+    """Two endpoints offer one service; the relay gives connections to them in turn."""
+    known = KnownPeers(tmp_path / "known_peers")
+    async with (
+        LinkTestRelay() as relay,
+        relay.attach("ann", key=key_file()) as one,
+        relay.attach("ann", key=another_key().path) as other,
+        relay.attach("bob", known_peers=known.path) as client,
+    ):
+        for member in (one, other):
+            await member.start_server(echo, "echo")
+        found: list[object] = []
+        for _ in range(4):  # on first use, one of the two is trusted
+            try:
+                _, writer = await client.open_connection("echo")
+            except PeerKeyError as error:
+                found.append(type(error))
+            else:
+                found.append(writer.get_extra_info("peer_key"))
+                await end(writer)
+        assert found.count(PeerKeyError) == 2
+        assert len(set(found)) == 2
+        known.forget(relay.url, "service:echo")
+        for each in (key(), another_key()):
+            known.trust(relay.url, "service:echo", each.fingerprint)
+        keys = set()
+        for _ in range(4):
+            _, writer = await client.open_connection("echo")
+            assert writer.get_extra_info("peer_key_verified")
+            keys.add(writer.get_extra_info("peer_key"))
+            await end(writer)
+        assert keys == {key().fingerprint, another_key().fingerprint}
+
+
+@in_loop
+async def test_connections_that_meet_a_new_peer_at_once_all_get_its_key(tmp_path: Path) -> None:
+    known = KnownPeers(tmp_path / "known_peers")
+    async with (
+        LinkTestRelay() as relay,
+        relay.attach("ann", key=key_file()) as service,
+        relay.attach("bob", known_peers=known.path) as client,
+        relay.attach("bob", known_peers=known.path) as another,
+    ):
+        await service.start_server(echo, "echo")
+        opening = [each.open_connection("echo") for each in (client, another) for _ in range(10)]
+        for _, writer in await asyncio.gather(*opening):
+            assert writer.get_extra_info("peer_key") == key().fingerprint
+            await end(writer)
+        assert known.path.read_text() == f"{relay.url} service:echo {key().fingerprint}\n"
+
+
+@in_loop
 async def test_once_pinned_nothing_falls_back_to_clear(tmp_path: Path) -> None:
     known = KnownPeers(tmp_path / "known_peers")
     heard: list[bytes] = []
@@ -336,8 +388,9 @@ async def test_a_service_that_ends_first_and_a_server_that_closes() -> None:
             await client.open_connection("greet")
 
 
+@carriers
 @pytest.mark.parametrize(("port", "added"), [(5432, 0), (22, 2)], ids=["the client", "the target"])
-def test_turns_that_encryption_adds_when_one_side_speaks_first(port: int, added: int) -> None:
+def test_turns_that_encryption_adds_when_one_side_speaks_first(port: int, added: int, carrier: str) -> None:
     """None when the client speaks first. When the target does, one round trip: its greeting waits for the binding."""
 
     async def turns(mode: str) -> int:
@@ -354,7 +407,7 @@ def test_turns_that_encryption_adds_when_one_side_speaks_first(port: int, added:
             return True
 
         async with (
-            LinkTestRelay(packet_filter=note) as relay,
+            RELAYS[carrier](packet_filter=note) as relay,
             relay.attach("exit", exit_handler=dial, key=key_file()),
             relay.attach("bob", encryption=mode) as client,
         ):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from tests.client.rig import TOKEN
-from tests.servlet.rig import relay, settings
-from tests.support.loops import in_loop
+from tests.encryption.rig import key, key_file
+from tests.servlet.rig import TOKENS, relay, settings
+from tests.support.loops import in_loop, run
 from tunnel import Attachment, DeniedError, RefusedError, attach
 from tunnel_client.cli.commands.proxy import Proxying
 from tunnel_client.forward.datagrams import DatagramForwarding
@@ -23,6 +24,7 @@ from tunnel_client.places import Address
 from tunnel_client.proxy.socks import encode_address, parse_address
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
+from tunnel_servlet.exit.dialer import Dialer
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -58,36 +60,52 @@ async def peer(**options: Any) -> AsyncIterator[Peer]:
 
 
 @asynccontextmanager
-async def attached(*rules: str) -> AsyncIterator[Attachment]:
-    config = settings(exit="inline", grants=GrantTable({"ann": Grant(connect=tuple(map(parse_rule, rules)))}))
-    async with (
-        relay(config) as running,
-        attach(f"http://{running.addresses[0]}", token=TOKEN, proxy=None, carrier="poll") as attachment,
-    ):
-        yield attachment
+async def attached(*rules: str, encrypted: bool = False) -> AsyncIterator[Attachment]:
+    """An attachment to a relay with an exit: its own, or with `encrypted` one that accepts nothing in clear."""
+    grants = GrantTable({"ann": Grant(connect=tuple(map(parse_rule, rules))), "exits": Grant(exit=True)})
+    config = settings(exit="none" if encrypted else "inline", grants=grants)
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(relay(config))
+        url = f"http://{running.addresses[0]}"
+        if encrypted:
+            theirs: dict[str, Any] = {
+                "exit_handler": Dialer(running.relay.rules_of),
+                "key": key_file(),
+                "encryption": "require",
+            }
+            await stack.enter_async_context(attach(url, token=TOKENS["exits"], proxy=None, **theirs))
+        ours: dict[str, Any] = {"peer_key": key().fingerprint} if encrypted else {}
+        yield await stack.enter_async_context(attach(url, token=TOKEN, proxy=None, carrier="poll", **ours))
 
 
-@in_loop
-async def test_a_forward_keeps_boundaries_and_senders_apart() -> None:
-    async with (
-        attached("udp/localhost:*") as attachment,
-        peer(echoes=True) as target,
-        peer() as one,
-        peer() as other,
-    ):
-        sock = bind(LOOPBACK, socket.SOCK_DGRAM)
-        port = sock.getsockname()[1]
-        traffic = Traffic(attachment)
-        async with DatagramForwarding(attachment, Address("localhost", target.port), sock, traffic) as forwarding:
-            for number in range(5):
-                one.say(b"one %d" % number, port)
-                other.say(b"x" * 1000, port)
-                assert (await one.heard.get())[0] == b"ONE %d" % number
-                assert (await other.heard.get())[0] == b"X" * 1000
-            assert len(forwarding.flows) == 2
-            assert (traffic.report().connections, traffic.failed) == (2, 0)
-        senders = {target.heard.get_nowait()[1] for _ in range(10)}
-        assert len(senders) == 2
+either = pytest.mark.parametrize("encrypted", [False, True], ids=["clear", "encrypted"])
+
+
+@either
+def test_a_forward_keeps_boundaries_and_senders_apart(encrypted: bool) -> None:
+    async def scenario() -> None:
+        async with (
+            attached("udp/localhost:*", encrypted=encrypted) as attachment,
+            peer(echoes=True) as target,
+            peer() as one,
+            peer() as other,
+        ):
+            sock = bind(LOOPBACK, socket.SOCK_DGRAM)
+            port = sock.getsockname()[1]
+            traffic = Traffic(attachment)
+            async with DatagramForwarding(attachment, Address("localhost", target.port), sock, traffic) as forwarding:
+                for number in range(5):
+                    one.say(b"one %d" % number, port)
+                    other.say(b"x" * 1000, port)
+                    assert (await one.heard.get())[0] == b"ONE %d" % number
+                    assert (await other.heard.get())[0] == b"X" * 1000
+                assert len(forwarding.flows) == 2
+                assert (traffic.report().connections, traffic.failed) == (2, 0)
+                assert set(attachment.stats().encryption.values()) == {"verified" if encrypted else ""}
+            senders = {target.heard.get_nowait()[1] for _ in range(10)}
+            assert len(senders) == 2
+
+    run(scenario())
 
 
 @in_loop
@@ -152,10 +170,14 @@ async def test_a_denied_target_is_dropped_and_not_requested_again_at_once() -> N
         assert len(flows) == 0
 
 
-@in_loop
-async def test_closing_the_control_connection_ends_a_socks_association() -> None:
+@either
+def test_closing_the_control_connection_ends_a_socks_association(encrypted: bool) -> None:
+    run(_end_a_socks_association(encrypted))
+
+
+async def _end_a_socks_association(encrypted: bool) -> None:
     async with (
-        attached("udp/localhost:*") as attachment,
+        attached("udp/localhost:*", encrypted=encrypted) as attachment,
         peer(echoes=True) as target,
         peer() as client,
         peer() as stranger,

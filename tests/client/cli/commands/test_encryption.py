@@ -150,7 +150,9 @@ def test_an_unknown_mode_in_the_environment(
 
 
 @pytest.mark.parametrize("arguments", [["--key", "FILE"], ["--encryption", "require"], []])
-def test_expose_prints_its_key(arguments: list[str], known: Rig, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_expose_prints_its_key(
+    arguments: list[str], known: Rig, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A key that was named or is required is made; a default key that exists is used."""
     file = known_peers_path().with_name("service.pem") if "FILE" not in arguments else home / "key.pem"
     words = [str(file) if word == "FILE" else word for word in arguments]

@@ -19,7 +19,9 @@ import structlog
 from loadtests.harness.tree import python_path
 from tests.client.sockets.test_patching import Hello
 from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, beside, relay_thread
+from tests.encryption.rig import another_key, key
 from tests.support.imports import imported_names
+from tunnel.encryption.known_peers import KnownPeers
 from tunnel.exit_codes import NOT_AUTHENTICATED, OK, USAGE
 from tunnel_client.borrowed import pair
 from tunnel_client.borrowed.borrower import Borrowed
@@ -69,6 +71,18 @@ def test_a_program_that_knows_nothing_of_the_tunnel(relay: RelayThread, port: in
     done = run(relay, sys.executable, FETCH, f"http://db.internal:{port}/")
     assert done.stdout.startswith("status 200\n")
     assert done.stderr == ""
+
+
+def test_a_program_is_led_through_encrypted_streams(port: int, tmp_path: Path) -> None:
+    with relay_thread(encrypted=True) as relay:
+        url, home = f"http://db.internal:{port}/", str(tmp_path)
+        for _ in range(2):  # the key is taken on trust first, then verified
+            assert run(relay, sys.executable, FETCH, url, XDG_CONFIG_HOME=home).stdout.startswith("status 200\n")
+        (known,) = KnownPeers(tmp_path / "tunnel" / "known_peers").entries()
+        assert (known.peer, known.keys) == ("exit", (key().fingerprint,))
+        pinned = another_key().fingerprint
+        refused = run(relay, sys.executable, FETCH, url, expected=1, XDG_CONFIG_HOME=home, TUNNEL_PEER_KEY=pinned)
+        assert "configured peer key" in refused.stderr
 
 
 WITHOUT = """
