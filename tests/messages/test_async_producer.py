@@ -10,7 +10,7 @@ from tests.messages.streams import stream_pair
 from tests.support.loops import in_loop
 from tunnel.messages.async_producer import AsyncProducer, AsyncProducerConfig, CallbackHandler, QueueItem
 from tunnel.messages.errors import MessageError, ProducerClosedError
-from tunnel.messages.producers import StringEncoder, SyncProducer
+from tunnel.messages.producers import Producer, StringEncoder, SyncProducer
 from tunnel.messages.requests import ProduceDecoder
 
 
@@ -253,9 +253,7 @@ async def test_a_custom_event_handler_can_replace_the_default() -> None:
     taken: list[str] = []
 
     class Keep:
-        async def handle(
-            self, items: Sequence[QueueItem], producer: SyncProducer
-        ) -> Sequence[tuple[QueueItem, Exception]]:
+        async def handle(self, items: Sequence[QueueItem], producer: Producer) -> Sequence[tuple[QueueItem, Exception]]:
             taken.extend(item.value for item in items)
             return ()
 

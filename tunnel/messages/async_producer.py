@@ -16,7 +16,7 @@ import msgspec
 from tunnel.messages.errors import MessageError, ProducerClosedError
 from tunnel.messages.life import Startable
 from tunnel.messages.message import check_size
-from tunnel.messages.producers import SyncProducer
+from tunnel.messages.producers import Producer
 
 __all__ = [
     "AsyncProducer",
@@ -59,7 +59,7 @@ class AsyncProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EventHandler(Protocol):
     """Sends the batches. It runs in the sender's task, so the next batch waits until `handle` returns."""
 
-    async def handle(self, items: Sequence[QueueItem], producer: SyncProducer) -> Sequence[tuple[QueueItem, Exception]]:
+    async def handle(self, items: Sequence[QueueItem], producer: Producer) -> Sequence[tuple[QueueItem, Exception]]:
         """Send these items. Return those that cannot be sent, each with its error; raise if none could be sent."""
 
 
@@ -86,7 +86,7 @@ class CallbackHandler:
 class DefaultEventHandler:
     """Encodes the items, groups them by topic and partition, and sends each batch as one request or multi-request."""
 
-    async def handle(self, items: Sequence[QueueItem], producer: SyncProducer) -> Sequence[tuple[QueueItem, Exception]]:
+    async def handle(self, items: Sequence[QueueItem], producer: Producer) -> Sequence[tuple[QueueItem, Exception]]:
         groups: dict[tuple[str, int], list[bytes]] = {}
         failed: list[tuple[QueueItem, Exception]] = []
         encode = producer.encoder.encode
@@ -115,7 +115,7 @@ class AsyncProducer(Startable):
 
     def __init__(
         self,
-        producer: SyncProducer,
+        producer: Producer,
         config: AsyncProducerConfig | None = None,
         *,
         event_handler: EventHandler | None = None,

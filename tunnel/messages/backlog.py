@@ -9,6 +9,7 @@ import asyncio
 import enum
 import heapq
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 
 import msgspec
@@ -65,6 +66,7 @@ class MemoryBacklog:
         self._clock = clock
         self._count = 0
         self._items: dict[int, BacklogItem] = {}  # in the order of their numbers, which is the order of arrival
+        self._numbers: list[int] = []  # of all items, ascending; those of removed items are skipped
         self._order: list[tuple[float, int]] = []  # a heap, the next to discard first; removed items are skipped
         self._came = asyncio.Event()
 
@@ -82,6 +84,7 @@ class MemoryBacklog:
         number = self._count
         self._count += 1
         self._items[number] = item
+        self._numbers.append(number)
         self.size_bytes += len(payload)
         if self._policy is DiscardPolicy.PRIORITY:
             heapq.heappush(self._order, (priority, number))
@@ -111,6 +114,46 @@ class MemoryBacklog:
             await self._came.wait()
         return item
 
+    # reading without removing
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next message will get. Messages are numbered from 0 on, discarded ones included."""
+        return self._count
+
+    @property
+    def first_number(self) -> int:
+        """The number of the oldest message; `next_number` if there is none."""
+        return next(iter(self._items), self._count)
+
+    def peek(self, number: int, size_max: int) -> tuple[int, list[bytes]]:
+        """Return messages with consecutive numbers, and the first number: the next from `number` on that is left.
+
+        They have about `size_max` bytes. Without any, the number is `next_number`. Expired messages are discarded.
+        """
+        now = self._clock()
+        found: list[bytes] = []
+        first, expected, size = self._count, self._count, 0
+        index = bisect_left(self._numbers, number)
+        while index < len(self._numbers) and size < size_max:
+            number = self._numbers[index]
+            index += 1
+            item = self._items.get(number)
+            if item is None:
+                continue
+            if found and number != expected:
+                break
+            if item.expires <= now:
+                self._discard(number)
+                index = bisect_left(self._numbers, number)  # the list may have become shorter
+                continue
+            if not found:
+                first = number
+            found.append(item.payload)
+            size += len(item.payload)
+            expected = number + 1
+        return first, found
+
     def _victim(self) -> int:
         match self._policy:
             case DiscardPolicy.OLDEST:
@@ -130,6 +173,8 @@ class MemoryBacklog:
     def _remove(self, number: int) -> BacklogItem:
         item = self._items.pop(number)
         self.size_bytes -= len(item.payload)
+        if len(self._numbers) > 2 * len(self._items) + 64:
+            self._numbers = list(self._items)
         if len(self._order) > 2 * len(self._items) + 64:
             # Removed items stay in the heap until now; this keeps the heap at about twice the number of items at most.
             self._order = [entry for entry in self._order if entry[1] in self._items]

@@ -24,6 +24,7 @@ from tunnel.messages.frames import (
     encode_start,
 )
 from tunnel.messages.life import Startable
+from tunnel.messages.resets import reset_stream
 
 __all__ = ["CALL_TIMEOUT_S", "CallChannel", "CallHandler", "Request", "Response", "serve_calls"]
 
@@ -91,6 +92,7 @@ class CallChannel(Startable):
         self._handling: dict[int, asyncio.Task[None]] = {}
         self._one_way: set[asyncio.Task[None]] = set()
         self._frames = FrameWriter(writer)
+        self._decoder = FrameDecoder()
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -111,6 +113,15 @@ class CallChannel(Startable):
         Handlers of requests that need no answer may still run: `wait_handled` waits for them, and `close` cancels them.
         """
         await asyncio.shield(self._closed)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that have arrived of an incomplete frame."""
+        return self._decoder.held_bytes
+
+    async def room(self, size_max: int) -> None:
+        """Wait until at most about `size_max` bytes in memory wait for the peer, or the connection has ended."""
+        await self._frames.room(size_max)
 
     async def wait_handled(self) -> None:
         """Wait until the handlers of all requests have returned that need no answer."""
@@ -141,7 +152,10 @@ class CallChannel(Startable):
                 )
         for task in self._handling.values():
             task.cancel()  # their answers can no longer be sent
-        self._writer.close()
+        if isinstance(error, MalformedFrameError):
+            reset_stream(self._writer)  # a peer of another protocol, such as a producer, must not see a good end
+        else:
+            self._writer.close()
 
     # calling
 
@@ -201,7 +215,7 @@ class CallChannel(Startable):
     # receiving
 
     async def _receive(self) -> None:
-        decoder = FrameDecoder()
+        decoder = self._decoder
         try:
             while data := await self._reader.read(_READ_BYTES):
                 for header, body in decoder.feed(data):

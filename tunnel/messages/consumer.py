@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from tunnel.messages.broker import BEHIND_MESSAGES, FETCH, check_range
+from tunnel.messages.broker import BEHIND_MESSAGES, FETCH, check_range, place_fields
 from tunnel.messages.channels import ChannelTable
+from tunnel.messages.errors import CorruptMessageError
 from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
 from tunnel.messages.sets import ByteBufferMessageSet
 
@@ -39,11 +40,15 @@ class Consumer:
         fetch_bytes: int = _FETCH_BYTES,
         lag_max: int = BEHIND_MESSAGES,
         on_lag: Callable[[int], None] | None = None,
+        topic: str = "",
+        partition: int = 0,
     ) -> None:
         self.offset = offset
+        self.skipped = 0  # messages that the broker had discarded before they were fetched, of a topic in memory
         self.lag = 0  # messages between `offset` and the end of the log, at the last fetch
         self.address = address  # where the next fetch goes
         self._home = address
+        self._place = place_fields(topic, partition)
         self._stay = False
         self._end = 0
         self._table = table
@@ -51,14 +56,32 @@ class Consumer:
         self._lag_max = lag_max
         self._on_lag = on_lag
 
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest message, at the last fetch."""
+        return self._end
+
     async def fetch(self, wait_ms: int = 1000) -> list[ConsumedMessage]:
         """Return the next messages; none if none came within `wait_ms` milliseconds.
 
-        Raises OffsetOutOfRangeError if the log no longer has the next message. A fetch that fails does not move
-        `offset`: call again.
+        Raises OffsetOutOfRangeError if the log no longer has the next message, and CorruptMessageError if the next
+        message is damaged; those before it are returned first. A fetch that fails does not move `offset`: call again.
         """
         data, base = await self._fetch_raw(wait_ms)
         messages: list[ConsumedMessage] = []
+        offset = base
+        try:
+            offset = self._parse(data, base, messages)
+        except CorruptMessageError:
+            self.offset = base
+            if not messages:
+                raise
+            offset = messages[-1].offset + 1
+        self._advance(offset)
+        return messages
+
+    def _parse(self, data: bytes, base: int, messages: list[ConsumedMessage]) -> int:
+        """Add the messages in the data, and return the offset after them."""
         offset = base
         for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
             if found.message.codec:
@@ -67,12 +90,15 @@ class Consumer:
             else:
                 messages.append(ConsumedMessage(offset, found.payload))
             offset += 1
-        self._advance(offset)
-        return messages
+        return offset
 
     async def _fetch_raw(self, wait_ms: int) -> tuple[bytes, int]:
         while True:
-            fields = {"offset": str(self.offset), "bytes": str(self._fetch_bytes), "wait_ms": str(wait_ms)}
+            fields = self._place | {
+                "offset": str(self.offset),
+                "bytes": str(self._fetch_bytes),
+                "wait_ms": str(wait_ms),
+            }
             if self._stay:
                 fields["stay"] = "1"
             try:
@@ -85,7 +111,9 @@ class Consumer:
             self._stay = redirect == self._home
             if not redirect:
                 self._end = check_range(self.offset, response)
-                return response.data, self.offset
+                base = int((response.fields or {}).get("offset", self.offset))
+                self.skipped += base - self.offset
+                return response.data, base
             self.address = redirect
 
     def _advance(self, offset: int) -> None:

@@ -18,6 +18,8 @@ __all__ = ["Buffer", "FrameWriter"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+_FILE_BYTES = 1024  # about what a queued file costs in memory
+
 
 class FrameWriter:
     """Writes frames to a stream. Nothing else may write to the stream."""
@@ -26,19 +28,31 @@ class FrameWriter:
         self._loop = asyncio.get_running_loop()
         self._writer = writer
         self._out: list[Buffer] = []
+        self._queued_bytes = 0  # in memory, and not yet written to the stream
         self._files: deque[tuple[FileMessageSet, list[Buffer]]] = deque()  # each with the buffers that follow it
         self._sending: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes in memory that wait for the peer. Those of files do not count."""
-        return self._writer.transport.get_write_buffer_size()
+        """The bytes in memory that wait for the peer. Those of files do not count, but each file counts as 1 KiB."""
+        return self._writer.transport.get_write_buffer_size() + self._queued_bytes + _FILE_BYTES * len(self._files)
+
+    async def room(self, size_max: int) -> None:
+        """Wait until at most about `size_max` bytes wait for the peer, or the connection has ended."""
+        while self.waiting_bytes > size_max and not self._closed:
+            if self._sending is not None:
+                await asyncio.wait([self._sending])
+                continue
+            self.flush()
+            await self._writer.drain()
+            return
 
     def put(self, buffers: list[Buffer]) -> None:
         """Queue buffers; everything queued during one iteration of the event loop is written together."""
         if self._closed:
             return
+        self._queued_bytes += sum(map(len, buffers))
         if self._files:
             self._files[-1][1].extend(buffers)
             return
@@ -58,7 +72,7 @@ class FrameWriter:
     def flush(self) -> None:
         """Write the buffers before the first file that waits."""
         if self._out and not self._closed:
-            self._writer.write(b"".join(self._out))
+            self._write(self._out)
         self._out = []
 
     def close(self) -> None:
@@ -81,11 +95,16 @@ class FrameWriter:
                 body, after = self._files[0]
                 await self._send_file(body)
                 self._files.popleft()
-                self._writer.write(b"".join(after))
+                self._write(after)
         except OSError:
             self._writer.transport.abort()  # the frame is cut: the peer must not take what follows for its body
         finally:
             self._sending = None
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        data = b"".join(buffers)
+        self._queued_bytes -= len(data)
+        self._writer.write(data)
 
     async def _send_file(self, body: FileMessageSet) -> None:
         sock = self._writer.get_extra_info("socket")

@@ -101,6 +101,11 @@ class FrameDecoder:
         """Whether the stream may end here."""
         return not self._buffer
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that have arrived of an incomplete frame."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> Iterator[tuple[CallHeader, bytes]]:
         """Yield the frames that are now complete. The caller must consume all of them.
 

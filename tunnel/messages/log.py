@@ -77,6 +77,8 @@ class Log(Closeable):
         self._unflushed_since: float | None = None
         self._flush_to = 0
         self._closing = False
+        self._must_roll = False
+        self._retaining = threading.Lock()
         self._error: LogError | None = None
         self._waiters: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._room_waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -125,7 +127,22 @@ class Log(Closeable):
             os.close(self._lock_file)
             self._lock_file = -1
 
+    def discard_unflushed(self) -> None:
+        """Cut off messages that were written and not flushed: callers got an error for them. The log must be closed."""
+        segment = self._segments[-1]
+        descriptor = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, segment.size)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
     # getters
+
+    @property
+    def error(self) -> LogError | None:
+        """Why the log accepts no more messages; None if it does. Flushed messages can still be read."""
+        return self._error
 
     @property
     def first_offset(self) -> int:
@@ -254,8 +271,27 @@ class Log(Closeable):
         for segment in removed:
             segment.remove()
 
+    def retain(self) -> None:
+        """Remove messages that are too old, even if none are appended any more. May block on the disk.
+
+        Call it now and then where `retain_s` is set. The log itself removes segments only when it starts a new one.
+        """
+        config = self._config
+        if config.retain_s is None or self._error is not None:
+            return
+        last = self._segments[-1]
+        if last.size and time.time() - last.path.stat().st_mtime > config.retain_s:
+            with self._condition:
+                self._must_roll = True
+                self._condition.notify_all()
+        self._retain()
+
     def _retain(self) -> None:
         """Remove old segments, as `retain_bytes` and `retain_s` require."""
+        with self._retaining:  # the writer thread and a caller of `retain` must not remove the same segments
+            self._remove_old()
+
+    def _remove_old(self) -> None:
         config = self._config
         sealed = self._segments[:-1]
         before = 0
@@ -283,9 +319,9 @@ class Log(Closeable):
                 if self._must_flush():
                     os.fdatasync(writer.number)
                     self._publish()
-                    if self._segments[-1].size >= self._config.segment_bytes:
-                        writer = self._roll().writer()
-                        sync_directory(self.directory)
+                if self._must_roll_now():
+                    writer = self._roll().writer()
+                    sync_directory(self.directory)
         except Exception as error:
             # After a failed fsync it is unknown what is on disk. To continue could lose messages reported as durable.
             self._fail(LogError(f"{self.directory} cannot be written: {error}; free the disk, then open it again"))
@@ -301,6 +337,8 @@ class Log(Closeable):
                     self._condition.wait(left)
                 elif self._closing:
                     return None
+                elif self._must_roll:
+                    return []
                 else:
                     self._condition.wait()
             batch = list(self._pending)
@@ -340,6 +378,13 @@ class Log(Closeable):
         late = time.monotonic() - self._unflushed_since >= self._config.flush_s
         # A closing log, or a caller that asked for a flush, does not wait for a group.
         return waiting >= self._config.flush_messages or late or self._closing or self._flush_to > self._end
+
+    def _must_roll_now(self) -> bool:
+        if self._unflushed_since is not None:
+            return False  # only flushed segments are sealed
+        size = self._segments[-1].size
+        must_roll, self._must_roll = self._must_roll and size > 0, False
+        return must_roll or size >= self._config.segment_bytes
 
     def _publish(self) -> None:
         """Let readers see what was written, now that it is on disk."""

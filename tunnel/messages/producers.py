@@ -17,7 +17,16 @@ from tunnel.messages.message import MESSAGE_BYTES_MAX
 from tunnel.messages.requests import ProduceRequest, encode_multi_produce, encode_produce
 from tunnel.messages.sets import ByteBufferMessageSet
 
-__all__ = ["BytesEncoder", "Encoder", "JsonEncoder", "ProducerData", "StringEncoder", "SyncProducer"]
+__all__ = [
+    "BytesEncoder",
+    "Encoder",
+    "JsonEncoder",
+    "Producer",
+    "ProducerData",
+    "RequestMaker",
+    "StringEncoder",
+    "SyncProducer",
+]
 
 
 class Encoder(Protocol):
@@ -83,7 +92,15 @@ class RequestMaker:
         return encode_requests(requests)
 
 
-class SyncProducer(RequestMaker):
+class Producer(RequestMaker):
+    """A request maker that sends. `AsyncProducer` takes any."""
+
+    async def send_requests(self, requests: Sequence[ProduceRequest]) -> None:
+        """Send encoded requests."""
+        raise NotImplementedError
+
+
+class SyncProducer(Producer):
     """Sends on a stream, and returns when the data is written and the stream has room for more.
 
     With `acknowledged`, it returns when the peer's endpoint has acknowledged the data. Only the streams of a tunnel

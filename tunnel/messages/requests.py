@@ -79,51 +79,74 @@ def encode_multi_produce(requests: Sequence[ProduceRequest]) -> list[bytes]:
 
 
 class ProduceDecoder:
-    """Cuts a stream of bytes into requests; the requests of a multi-produce come together."""
+    """Cuts a stream of bytes into requests; the requests of a multi-produce come together.
+
+    Each group is parsed once, however many pieces the request arrives in.
+    """
 
     def __init__(self, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
         self._request_bytes_max = request_bytes_max
         self._buffer = bytearray()
+        self._groups: list[ProduceRequest] = []  # those that have arrived of the request at the start of the buffer
+        self._parsed = 0  # bytes of that request, without the buffer
+        self._left: int | None = None  # groups that are still to come; None before the request's key
 
     @property
     def is_between_requests(self) -> bool:
         """Whether the stream may end here."""
-        return not self._buffer
+        return not self.held_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that have arrived of an incomplete request."""
+        return len(self._buffer) + self._parsed
 
     def feed(self, data: bytes) -> list[list[ProduceRequest]]:
         """Return the requests that are now complete. MalformedFrameError if the key is wrong or the size too large."""
-        self._buffer += data
+        buffer = self._buffer
+        buffer += data
         found: list[list[ProduceRequest]] = []
         position = 0
-        while (parsed := self._parse(position)) is not None:
-            requests, position = parsed
-            found.append(requests)
-        del self._buffer[:position]
+        while True:
+            if self._left is None:
+                begun = self._begin(position)
+                if begun is None:
+                    break
+                self._parsed += begun - position
+                position = begun
+            while self._left:
+                group = self._group(position)
+                if group is None:
+                    break
+                self._groups.append(group[0])
+                self._parsed += group[1] - position
+                position = group[1]
+                self._left -= 1
+            if self._left:
+                break
+            found.append(self._groups)
+            self._groups, self._parsed, self._left = [], 0, None
+        del buffer[:position]
         return found
 
-    def _parse(self, start: int) -> tuple[list[ProduceRequest], int] | None:
+    def _begin(self, start: int) -> int | None:
+        """Parse the key, and the number of groups. Return the position after them, or None if they are incomplete."""
         buffer = self._buffer
         if len(buffer) - start < 2 * _SHORT.size:
             return None
         (key,) = _SHORT.unpack_from(buffer, start)
         position = start + _SHORT.size
-        count = 1
         if key == RequestKey.MULTI_PRODUCE:
-            (count,) = _SHORT.unpack_from(buffer, position)
-            position += _SHORT.size
-        elif key != RequestKey.PRODUCE:
+            (self._left,) = _SHORT.unpack_from(buffer, position)
+            return position + _SHORT.size
+        if key != RequestKey.PRODUCE:
             raise MalformedFrameError(f"request key {key}: only produce (0) and multi-produce (3) are accepted")
-        requests: list[ProduceRequest] = []
-        for _ in range(count):
-            parsed = self._parse_one(position, start)
-            if parsed is None:
-                return None
-            request, position = parsed
-            requests.append(request)
-        return requests, position
+        self._left = 1
+        return position
 
-    def _parse_one(self, position: int, start: int) -> tuple[ProduceRequest, int] | None:
+    def _group(self, position: int) -> tuple[ProduceRequest, int] | None:
         buffer = self._buffer
+        start = position
         if len(buffer) - position < _SHORT.size:
             return None
         (topic_size,) = _SHORT.unpack_from(buffer, position)
@@ -133,7 +156,7 @@ class ProduceDecoder:
             return None
         partition, size = _PLACE.unpack_from(buffer, place)
         data = place + _PLACE.size
-        if data + size - start > self._request_bytes_max:
+        if self._parsed + data + size - start > self._request_bytes_max:
             raise MalformedFrameError(f"the request is over {self._request_bytes_max} bytes: send smaller requests")
         if len(buffer) < data + size:
             return None

@@ -20,7 +20,7 @@ from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.settings import RelaySettings
 
-__all__ = ["Listening", "Served", "Serving", "add_serving_options", "run_serving"]
+__all__ = ["Listening", "Served", "Serving", "Signals", "add_serving_options", "run_serving", "stop_signals"]
 
 
 class Listening(Protocol):
@@ -93,7 +93,7 @@ async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Na
         attachment = make_attachment(settings, arguments)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    async with _stop_signals() as signals:
+    async with stop_signals() as signals:
         work = asyncio.get_running_loop().create_task(_serve(attachment, serving, signals, arguments))
         try:
             await asyncio.wait([work, signals.cut], return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +104,7 @@ async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Na
             await attachment.close()
 
 
-async def _serve(attachment: Attachment, serving: Serving, signals: "_Signals", arguments: argparse.Namespace) -> int:
+async def _serve(attachment: Attachment, serving: Serving, signals: "Signals", arguments: argparse.Namespace) -> int:
     async with told_of_waiting(attachment, arguments):
         await attachment.start()
     attachment.add_connection_listener(_Listener())
@@ -167,7 +167,7 @@ async def _fails(attachment: Attachment, served: Served, give_up_s: float | None
             )
 
 
-class _Signals:
+class Signals:
     """The effect of the signals so far. `finish` is done after SIGTERM; `cut` becomes the exit code of a cut.
 
     Only a command that is serving has something to finish.
@@ -188,10 +188,10 @@ class _Signals:
 
 
 @asynccontextmanager
-async def _stop_signals() -> AsyncIterator[_Signals]:
+async def stop_signals() -> AsyncIterator[Signals]:
     """Handle SIGTERM and SIGINT while the context lasts."""
     loop = asyncio.get_running_loop()
-    signals = _Signals()
+    signals = Signals()
     codes = {signal.SIGTERM: OK, signal.SIGINT: INTERRUPTED}
     for number, code in codes.items():
         loop.add_signal_handler(number, signals.handle, code)

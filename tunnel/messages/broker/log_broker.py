@@ -34,6 +34,7 @@ __all__ = [
     "Replica",
     "check_range",
     "count_messages",
+    "place_fields",
 ]
 
 APPEND = 120  # codes of requests
@@ -79,6 +80,11 @@ def check_range(offset: int, response: Response) -> int:
     if not first <= offset <= end:
         raise OffsetOutOfRangeError(offset, first, end)
     return end
+
+
+def place_fields(topic: str, partition: int) -> dict[str, str]:
+    """Return the fields of a fetch that name the partition. The broker of a single log needs none."""
+    return {"topic": topic, "partition": str(partition)} if topic else {}
 
 
 class LogBroker:
@@ -171,8 +177,18 @@ class LogBroker:
 class Replica:
     """Copies a master's log into its own log, with the same offsets, for as long as it runs."""
 
-    def __init__(self, log: Log, table: ChannelTable, master: str, *, batch_bytes: int = _REPLICA_BATCH_BYTES) -> None:
+    def __init__(
+        self,
+        log: Log,
+        table: ChannelTable,
+        master: str,
+        *,
+        batch_bytes: int = _REPLICA_BATCH_BYTES,
+        topic: str = "",
+        partition: int = 0,
+    ) -> None:
         self.log = log
+        self._place = place_fields(topic, partition)
         self._table = table
         self._master = master
         self._batch_bytes = batch_bytes
@@ -203,6 +219,7 @@ class Replica:
         Raises OffsetOutOfRangeError, a LogError, if the master no longer has the next message.
         """
         fields = {
+            **self._place,
             "offset": str(self.log.next_offset),
             "bytes": str(self._batch_bytes),
             "wait_ms": "1000",

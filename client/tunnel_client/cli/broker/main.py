@@ -1,0 +1,236 @@
+"""The entry point of the command `tunnel-broker`: its arguments, exit codes and log."""
+
+import argparse
+from collections.abc import Sequence
+
+from tunnel import __version__
+from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, add_events_option, exit_code_of, queued_log
+from tunnel.exit_codes import EXIT_CODES
+from tunnel_client.cli.broker import look, serve
+from tunnel_client.cli.options import add_relay_options, positive_seconds
+from tunnel_client.errors import UsageError
+
+__all__ = ["main", "make_parser"]
+
+_DESCRIPTION = (
+    "Run a message broker, and look at a running one. Producers append messages to the partitions of topics, and "
+    "groups of consumers read them, each at its own position."
+)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = make_parser().parse_args(argv)
+    with queued_log(arguments.log, is_events=getattr(arguments, "events", False)):
+        return exit_code_of(
+            "tunnel-broker",
+            lambda: int(arguments.run(arguments)),
+            (UsageError,),
+            has_details=arguments.log == "debug",
+        )
+
+
+def make_parser() -> CommandParser:
+    """Build the parser with all commands."""
+    parser = CommandParser(prog="tunnel-broker", description=_DESCRIPTION, epilog=EXIT_CODES)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument(
+        "--log", choices=LOG_LEVELS, default="info", help="log events of this level and above (default: info)"
+    )
+    commands = CommandAdder(parser)
+    for add in (_add_serve, _add_topics, _add_lag, _add_read, _add_metrics):
+        add(commands)
+    return parser
+
+
+def _add_serve(commands: CommandAdder) -> None:
+    parser = commands.add(
+        "serve",
+        "run a broker; SIGTERM stores everything and ends it",
+        "tunnel-broker serve --dir data --listen 127.0.0.1:9100 --topic orders:4",
+    )
+    parser.add_argument("--dir", required=True, metavar="DIR", help="directory of the messages; made if it is missing")
+    parser.add_argument(
+        "--listen",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="accept TCP connections here; repeatable. There is no password: anybody who can connect may read, write "
+        "and create topics (default: 127.0.0.1:9100, or nothing with --service)",
+    )
+    parser.add_argument(
+        "--service", default="", metavar="NAME", help="accept connections from the relay, under this name of a service"
+    )
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="NAME[:N[:memory[:POLICY]]]",
+        help="create this topic with N partitions; with memory, keep it in memory alone and discard by POLICY, one of "
+        "oldest, newest, priority and expired; repeatable",
+    )
+    parser.add_argument(
+        "--only-these-topics", action="store_true", help="refuse messages for other topics instead of creating them"
+    )
+    _add_storage(parser)
+    _add_replicas_and_limits(parser)
+    add_events_option(parser)
+    add_relay_options(parser, accepts=True)
+    parser.set_defaults(run=serve.run)
+
+
+def _add_storage(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("storage")
+    group.add_argument(
+        "--flush-messages",
+        type=_count,
+        default=1000,
+        metavar="N",
+        help="flush a partition when N messages wait (default: 1000)",
+    )
+    group.add_argument(
+        "--flush-after",
+        type=positive_seconds,
+        default=1.0,
+        metavar="S",
+        help="flush a partition when a message has waited for S seconds (default: 1)",
+    )
+    group.add_argument(
+        "--retain-bytes",
+        type=_size,
+        metavar="SIZE",
+        help="remove the oldest messages of a partition above this size, such as 10g (default: keep everything)",
+    )
+    group.add_argument(
+        "--retain-for",
+        type=positive_seconds,
+        metavar="S",
+        help="remove messages that are older than S seconds (default: keep everything)",
+    )
+    group.add_argument(
+        "--segment-bytes", type=_size, default=64 << 20, metavar="SIZE", help="size of a segment's file (default: 64m)"
+    )
+    group.add_argument(
+        "--reserve",
+        type=_size,
+        default=64 << 20,
+        metavar="SIZE",
+        help="refuse messages while the disk has less room than this (default: 64m)",
+    )
+
+
+def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("replicas")
+    group.add_argument(
+        "--replica",
+        default="",
+        metavar="ADDRESS",
+        help="redirect consumers that are far behind to the replica at this address, as they reach it",
+    )
+    group.add_argument(
+        "--behind",
+        type=_count,
+        default=10_000,
+        metavar="N",
+        help="a consumer is far behind when more than N messages are ahead of it (default: 10000)",
+    )
+    group.add_argument(
+        "--replica-of",
+        default="",
+        metavar="HOST:PORT",
+        help="be a replica of the broker at this address: copy its topics, and send consumers back to it",
+    )
+    group = parser.add_argument_group("limits")
+    for name, default, what in (
+        ("partitions", 1000, "partitions of all topics together"),
+        ("connections", 1000, "connections at once"),
+    ):
+        group.add_argument(
+            f"--max-{name}", type=_count, default=default, metavar="N", help=f"{what} (default: {default})"
+        )
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--broker",
+        default="127.0.0.1:9100",
+        metavar="ADDRESS",
+        help="HOST:PORT of the broker; or with --relay, the name of its service (default: 127.0.0.1:9100)",
+    )
+    add_relay_options(parser)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _add_topics(commands: CommandAdder) -> None:
+    parser = commands.add("topics", "list topics, their partitions, offsets and sizes", "tunnel-broker topics")
+    _add_json(parser)
+    _add_address(parser)
+    parser.set_defaults(run=look.topics)
+
+
+def _add_lag(commands: CommandAdder) -> None:
+    parser = commands.add("lag", "show how far each group has read", "tunnel-broker lag billing")
+    parser.add_argument("group", nargs="?", default="", metavar="GROUP", help="only this group")
+    parser.add_argument(
+        "--over",
+        type=_count,
+        metavar="N",
+        help="end with exit code 6 if a group is more than N messages behind in a partition",
+    )
+    _add_json(parser)
+    _add_address(parser)
+    parser.set_defaults(run=look.lag)
+
+
+def _add_read(commands: CommandAdder) -> None:
+    parser = commands.add("read", "print the messages of a partition", "tunnel-broker read orders --from -10")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--partition", type=_count_or_zero, default=0, metavar="N", help="partition (default: 0)")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=int,
+        default=0,
+        metavar="OFFSET",
+        help="offset of the first message; a negative number counts from the end (default: 0, or the oldest)",
+    )
+    parser.add_argument("--count", type=_count, metavar="N", help="print at most N messages (default: all)")
+    parser.add_argument("--follow", action="store_true", help="go on with the messages that come later")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print each message as a line of JSON, with its offset (default: the payloads, a line each)",
+    )
+    _add_address(parser)
+    parser.set_defaults(run=look.read)
+
+
+def _add_metrics(commands: CommandAdder) -> None:
+    parser = commands.add(
+        "metrics", "print the broker's counters, in the text format of Prometheus", "tunnel-broker metrics"
+    )
+    _add_json(parser)
+    _add_address(parser)
+    parser.set_defaults(run=look.metrics)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 40):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def _count_or_zero(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
+def _size(text: str) -> int:
+    digits = text.rstrip("kKmMgGtT")
+    unit = text[len(digits) :].lower()
+    if not (digits.isascii() and digits.isdigit() and int(digits) > 0 and unit in _UNITS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write a number of bytes, or one with k, m, g or t")
+    return int(digits) * _UNITS[unit]

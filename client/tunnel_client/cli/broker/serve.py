@@ -1,0 +1,148 @@
+"""`tunnel-broker serve`: a broker on TCP, as a service at a relay, or both."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+
+from tunnel import Attachment, TunnelError
+from tunnel.command_line import shows_people, tell
+from tunnel.event_loops import new_event_loop
+from tunnel.exit_codes import OK
+from tunnel.messages import Broker, BrokerSettings, LogConfig, LogError, RemoteCallError, TopicSpec
+from tunnel.messages.broker.protocol import check_name
+from tunnel_client.cli.options import relay_settings
+from tunnel_client.cli.serving import stop_signals
+from tunnel_client.errors import UsageError
+from tunnel_client.places import Address, parse_bind, parse_service
+from tunnel_client.settings import RelaySettings
+
+__all__ = ["parse_topic", "run"]
+
+_DEFAULT_LISTEN = "127.0.0.1:9100"
+_ATTACH_AGAIN_S = 1.0
+_LOOK_S = 0.5
+_log = structlog.get_logger("tunnel.broker")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; return 0 for SIGTERM and 130 for SIGINT."""
+    topics = dict(map(parse_topic, arguments.topic))
+    listens = arguments.listen or ([] if arguments.service else [_DEFAULT_LISTEN])
+    addresses = [parse_bind(text) for text in listens]
+    service = parse_service(arguments.service) if arguments.service else ""
+    settings = relay_settings(arguments) if service else None
+    broker = Broker(Path(arguments.dir), _settings(arguments), topics=topics)
+
+    async def serve() -> int:
+        async with stop_signals() as signals:
+            work = asyncio.get_running_loop().create_task(_serve(broker, addresses, service, settings))
+            signals.is_serving = True
+            try:
+                ends: list[asyncio.Future[int] | asyncio.Future[None]] = [work, signals.cut, signals.finish]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    await work
+                return signals.cut.result() if signals.cut.done() else OK
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(serve())
+
+
+def parse_topic(text: str) -> tuple[str, TopicSpec]:
+    """Return the topic that an option --topic describes. UsageError if it is wrong."""
+    name, *rest = text.split(":")
+    try:
+        check_name("topic", name)
+        count = int(rest[0]) if rest and rest[0] else 1
+        storage = rest[1] if len(rest) > 1 else "log"
+        if len(rest) > 3 or (len(rest) > 2 and storage != "memory"):
+            raise ValueError("only a topic in memory has a policy")
+        spec = TopicSpec(partitions=count, storage=storage)
+        if len(rest) > 2:
+            spec = TopicSpec(partitions=count, storage=storage, policy=rest[2])
+    except (RemoteCallError, ValueError) as error:
+        raise UsageError(
+            f"--topic {text}: {error}; write a name, as in --topic orders:4 or hints:1:memory:oldest"
+        ) from None
+    return name, spec
+
+
+def _settings(arguments: argparse.Namespace) -> BrokerSettings:
+    if arguments.replica and arguments.replica_of:
+        raise UsageError("a broker cannot have a --replica and be one (--replica-of): start them as two brokers")
+    return BrokerSettings(
+        log=LogConfig(
+            flush_messages=arguments.flush_messages,
+            flush_s=arguments.flush_after,
+            segment_bytes=arguments.segment_bytes,
+            retain_bytes=arguments.retain_bytes,
+            retain_s=arguments.retain_for,
+            pending_bytes_max=8 << 20,
+        ),
+        replica=arguments.replica,
+        behind_messages=arguments.behind,
+        master=arguments.replica_of,
+        creates_topics=not arguments.only_these_topics,
+        partitions_max=arguments.max_partitions,
+        connections_max=arguments.max_connections,
+        source_connections_max=max(1, arguments.max_connections // 2),
+        disk_reserve_bytes=arguments.reserve,
+    )
+
+
+async def _serve(broker: Broker, addresses: Sequence[Address], service: str, settings: RelaySettings | None) -> None:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(broker)
+        except LogError as error:
+            raise UsageError(f"--dir {broker.directory}: {error}") from None
+        for address in addresses:
+            try:
+                found = await broker.listen(address.host, address.tcp_port)
+            except OSError as error:
+                raise UsageError(
+                    f"--listen {address}: {error.strerror}: name an address of this machine that is free"
+                ) from None
+            if not address.is_loopback:
+                _log.warning("open_to_the_network", address=found, text="anybody who can connect may read and write")
+            _announce(found)
+        if settings is None:
+            await asyncio.Event().wait()
+        else:
+            await _serve_relay(broker, service, settings)
+
+
+def _announce(address: str) -> None:
+    if shows_people():
+        tell(f"listening on {address}")
+    else:
+        _log.info("listening", address=address)
+
+
+async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) -> None:
+    """Serve connections from the relay. If the relay has forgotten the attachment, attach again."""
+    is_first = True
+    while True:
+        attachment: Attachment = settings.attach(attach_timeout=None)
+        try:
+            async with attachment:
+                await attachment.start_server(broker.serve, service)
+                _announce(service)
+                is_first = False
+                while attachment.refusal is None:  # noqa: ASYNC110 - nothing else waits for it
+                    await asyncio.sleep(_LOOK_S)
+                raise attachment.refusal
+        except TunnelError as error:
+            if is_first:
+                raise
+            _log.warning("attaching_again", text=str(error))
+        await asyncio.sleep(_ATTACH_AGAIN_S)

@@ -1,0 +1,51 @@
+"""A broker on loopback, and clients of it, for the tests of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tunnel.messages import Broker, BrokerClient, BrokerSettings, ChannelTable, LogConfig
+
+__all__ = ["QUICK", "brokered", "drain_fetches", "position", "until", "until_position"]
+
+QUICK = LogConfig(flush_messages=1, flush_s=0.0)
+
+
+@asynccontextmanager
+async def brokered(
+    place: Path, *, settings: BrokerSettings | None = None, **options: Any
+) -> AsyncIterator[tuple[Broker, BrokerClient]]:
+    """A broker that listens, and a client with a connection table."""
+    async with Broker(place, settings, **options) as broker, ChannelTable() as table:
+        yield broker, BrokerClient(table, await broker.listen("127.0.0.1", 0))
+
+
+async def drain_fetches(client: BrokerClient, topic: str, count: int, partition: int = 0) -> list[bytes]:
+    """Return the first `count` messages of a partition."""
+    consumer = client.consumer(topic, partition)
+    found: list[bytes] = []
+    while len(found) < count:
+        found += [message.payload for message in await consumer.fetch(wait_ms=60_000)]
+    return found
+
+
+async def until_position(client: BrokerClient, wanted: int, group: str = "billing", partition: int = 0) -> None:
+    """Wait until a group has this position in a partition of the only topic."""
+    while await position(client, group, partition) != wanted:  # noqa: ASYNC110 - the broker has to be asked
+        await asyncio.sleep(0.01)
+
+
+async def position(client: BrokerClient, group: str = "billing", partition: int = 0) -> int:
+    """Return the position of a group in a partition of the only topic."""
+    found = [each.offset for each in await client.positions(group) if each.partition == partition]
+    return found[0] if found else 0
+
+
+async def until(condition: Any) -> None:
+    """Let other tasks run until the condition holds; a test's deadline ends it otherwise."""
+    while not condition():  # noqa: ASYNC110 - the conditions are states of objects without events
+        await asyncio.sleep(0.005)

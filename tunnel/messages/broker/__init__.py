@@ -1,0 +1,32 @@
+"""Brokers: one log that is served by calls (`log_broker`), and the broker with topics, groups and replicas.
+
+`server` has the class `Broker`. This module has the names of `log_broker`, which consumers share with every broker.
+"""
+
+from tunnel.messages.broker.log_broker import (
+    APPEND,
+    BEHIND_MESSAGES,
+    CORRUPT,
+    FETCH,
+    MALFORMED,
+    BrokerConfig,
+    LogBroker,
+    Replica,
+    check_range,
+    count_messages,
+    place_fields,
+)
+
+__all__ = [
+    "APPEND",
+    "BEHIND_MESSAGES",
+    "CORRUPT",
+    "FETCH",
+    "MALFORMED",
+    "BrokerConfig",
+    "LogBroker",
+    "Replica",
+    "check_range",
+    "count_messages",
+    "place_fields",
+]

@@ -1,0 +1,313 @@
+"""One connection to a broker: a stream of produce requests without answers, or calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from tunnel.messages.broker.groups import Groups
+from tunnel.messages.broker.intake import MeteredReader
+from tunnel.messages.broker.partition import Partition, ProduceOptions
+from tunnel.messages.broker.positions import Positions
+from tunnel.messages.broker.protocol import (
+    COMMIT,
+    CREATE,
+    FETCH,
+    JOIN,
+    LEAVE,
+    LIMIT,
+    MALFORMED,
+    METRICS,
+    NOT_MASTER,
+    OUT_OF_RANGE,
+    POSITIONS,
+    PRODUCE,
+    REASONS,
+    TOPICS,
+    PositionReport,
+    check_name,
+    join_numbers,
+    number_field,
+    text_field,
+)
+from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
+from tunnel.messages.broker.storing import Allowance, Stored, Storing
+from tunnel.messages.broker.topics import Topics
+from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
+from tunnel.messages.errors import MalformedFrameError, RemoteCallError
+from tunnel.messages.requests import ProduceDecoder
+from tunnel.messages.resets import reset_stream
+
+__all__ = ["CallConnection", "Counters", "Shared", "serve_producer"]
+
+_READ_BYTES = 256 * 1024
+_HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one for each of its partitions
+_HANDLED_BYTES_MAX = 20 * 1024 * 1024  # of their bodies: one of the largest frames, and some small ones
+_UNREAD_BYTES_MAX = 256 * 1024  # of answers that a client does not read; further ones are made when it does
+_FAR_READS_MAX = 1  # reads from the disk of one connection at once: they take threads from others
+_WAIT_MS_MAX = 60_000
+_PLAIN = ProduceOptions()
+_logger = structlog.get_logger("tunnel.broker")
+
+
+class Counters(msgspec.Struct):
+    """The counts of a broker since its start."""
+
+    connections: int = 0
+    """Open now."""
+    connections_total: int = 0
+    connections_refused: int = 0
+    produce_requests: int = 0
+    fetch_requests: int = 0
+    commits: int = 0
+    refused_requests: int = 0
+    malformed_connections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The parts of a broker that its connections use."""
+
+    settings: BrokerSettings
+    topics: Topics
+    positions: Positions
+    groups: Groups
+    storing: Storing
+    counters: Counters
+    metrics: Callable[[], dict[str, float]]
+
+    def allowance(self) -> Allowance:
+        """Return what a new connection may create."""
+        return Allowance(self.settings.new_topics_max, self.settings.new_positions_max)
+
+
+async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, source: str) -> None:
+    """Store the produce requests of a connection until it ends, then confirm by closing it that all are on disk.
+
+    These requests have no answers. A connection with a refused request is reset, so that the producer gets an error.
+    """
+    decoder = ProduceDecoder(shared.settings.request_bytes_max)
+    reader.held = lambda: decoder.held_bytes
+    ends: dict[Partition, int] = {}
+    allowance = shared.allowance()
+    try:
+        while data := await reader.read(_READ_BYTES):
+            for requests in decoder.feed(data):
+                shared.counters.produce_requests += 1
+                for stored in await shared.storing.store(requests, _PLAIN, allowance):
+                    ends[stored.partition] = stored.end
+                    await stored.partition.room()
+        if not decoder.is_between_requests:
+            raise MalformedFrameError("it has ended within a request")
+        for partition, end in ends.items():
+            await partition.flushed(end)
+    except RemoteCallError as error:
+        shared.counters.refused_requests += 1
+        _logger.warning("refused", source=source, reason=REASONS.get(error.code, "failed"), text=str(error))
+        reset_stream(writer)
+    except MalformedFrameError as error:
+        shared.counters.malformed_connections += 1
+        _logger.warning("malformed", source=source, text=str(error))
+        reset_stream(writer)
+    else:
+        writer.close()
+
+
+class CallConnection:
+    """Answers the calls of one connection."""
+
+    def __init__(self, shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter) -> None:
+        self._shared = shared
+        self._allowance = shared.allowance()
+        self._joined: set[tuple[str, str, str]] = set()
+        self._storing = asyncio.Lock()  # requests of one connection are stored in their order
+        self._far_reads = asyncio.Semaphore(_FAR_READS_MAX)
+        self._channel = CallChannel(
+            reader, writer, self._handlers(), handled_max=_HANDLED_MAX, handled_bytes_max=_HANDLED_BYTES_MAX
+        )
+        reader.held = lambda: self._channel.held_bytes
+
+    async def serve(self) -> Exception | None:
+        """Answer until the connection has ended; return why, or None after a clean end."""
+        try:
+            async with self._channel:
+                await self._channel.wait_closed()
+                await self._channel.wait_handled()
+        finally:
+            for group, topic, member in self._joined:
+                self._shared.groups.leave(group, topic, member, self)
+        return self._channel.error
+
+    def _handlers(self) -> Mapping[int, CallHandler]:
+        handlers: dict[int, Callable[[Request], Awaitable[Response]]] = {
+            PRODUCE: self._produce,
+            FETCH: self._fetch,
+            COMMIT: self._commit,
+            POSITIONS: self._positions,
+            JOIN: self._join,
+            LEAVE: self._leave,
+            TOPICS: self._topics,
+            CREATE: self._create,
+            METRICS: self._metrics,
+        }
+        return {code: self._counted(handler) for code, handler in handlers.items()}
+
+    def _counted(self, handler: Callable[[Request], Awaitable[Response]]) -> CallHandler:
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except RemoteCallError:
+                self._shared.counters.refused_requests += 1
+                raise
+
+        return handle
+
+    # messages
+
+    async def _produce(self, request: Request) -> Response:
+        shared = self._shared
+        shared.counters.produce_requests += 1
+        at = number_field(request, "at", -1, -1)
+        ttl_ms = number_field(request, "ttl_ms", 0)
+        priority = number_field(request, "priority", 0, -1_000_000, 1_000_000)
+        options = ProduceOptions(None if at < 0 else at, priority, ttl_ms / 1000 if ttl_ms else None)
+        decoder = ProduceDecoder(shared.settings.request_bytes_max)
+        try:
+            found = decoder.feed(request.body)
+        except MalformedFrameError as error:
+            raise RemoteCallError(MALFORMED, str(error)) from None
+        if len(found) != 1 or not decoder.is_between_requests:
+            raise RemoteCallError(MALFORMED, f"the body must be one produce request, not {len(found)} and a rest")
+        request.body = b""
+        async with self._storing:
+            places = await shared.storing.store(found[0], options, self._allowance)
+        found.clear()  # the sets now wait in the logs, which bound them
+        await self._acknowledge(places, durable=(request.fields or {}).get("durable", "1") == "1")
+        numbers, offsets = [each.number for each in places], [each.offset for each in places]
+        return Response(b"", {"partitions": join_numbers(numbers), "offsets": join_numbers(offsets)})
+
+    async def _acknowledge(self, places: list[Stored], *, durable: bool) -> None:
+        for place in places:
+            if durable:
+                await place.partition.flushed(place.end)
+            else:
+                await place.partition.room()
+
+    async def _fetch(self, request: Request) -> Response:
+        shared = self._shared
+        shared.counters.fetch_requests += 1
+        topic = shared.topics.get(text_field(request, "topic"))
+        partition = topic.partition(number_field(request, "partition", 0))
+        if not partition.is_ready:
+            await partition.ready()
+        await self._channel.room(_UNREAD_BYTES_MAX)
+        if partition.end_offset - number_field(request, "offset") > shared.settings.behind_messages:
+            async with self._far_reads:
+                return await partition.fetch(request)
+        return await partition.fetch(request)
+
+    # positions and groups
+
+    async def _commit(self, request: Request) -> Response:
+        shared = self._shared
+        if shared.settings.master:
+            raise RemoteCallError(NOT_MASTER, f"positions are kept by the broker at {shared.settings.master}")
+        shared.counters.commits += 1
+        group = text_field(request, "group")
+        name = text_field(request, "topic")
+        topic = shared.topics.get(name)
+        number = number_field(request, "partition", 0)
+        partition = topic.partition(number)
+        offset = number_field(request, "offset")
+        await partition.ready()
+        if offset > partition.end_offset:
+            raise RemoteCallError(
+                OUT_OF_RANGE, f"the position {offset} is after the end {partition.end_offset} of {name}/{number}"
+            )
+        if "member" in (request.fields or {}):
+            member = text_field(request, "member")
+            shared.groups.check_owner(group, name, member, number, len(topic.partitions))
+        key = group, name, number
+        if not shared.positions.knows(key):
+            if not self._allowance.positions:
+                raise RemoteCallError(LIMIT, "this connection has added too many positions: use an existing group")
+            self._allowance.positions -= 1
+        force = (request.fields or {}).get("force") == "1"
+        holds = await shared.positions.set(key, offset, force=force)
+        if force:
+            shared.groups.rewound(group, name)
+        return Response(b"", {"offset": str(holds)})
+
+    async def _positions(self, request: Request) -> Response:
+        group = (request.fields or {}).get("group", "")
+        if group:
+            check_name("group", group)
+        found: list[PositionReport] = []
+        for (name, topic_name, number), offset in self._shared.positions.of_group(group):
+            topic = self._shared.topics.found.get(topic_name)
+            if topic is None or number >= len(topic.partitions):
+                continue
+            partition = topic.partitions[number]
+            with suppress(RemoteCallError):
+                await partition.ready()
+            found.append(PositionReport(name, topic_name, number, offset, partition.end_offset))
+        return Response(msgspec.json.encode(found))
+
+    async def _join(self, request: Request) -> Response:
+        shared = self._shared
+        if shared.settings.master:
+            raise RemoteCallError(NOT_MASTER, f"groups are kept by the broker at {shared.settings.master}")
+        group, name, member = (text_field(request, field) for field in ("group", "topic", "member"))
+        topic = shared.topics.get(name)
+        generation = number_field(request, "generation", 0)
+        wait_ms = min(_WAIT_MS_MAX, int(shared.settings.session_s * 500), number_field(request, "wait_ms", 0))
+        found = shared.groups.join(group, name, member, self)
+        self._joined.add((group, name, member))
+        if wait_ms:
+            await found.changed(generation, wait_ms / 1000)
+        partitions = found.partitions_of(member, len(topic.partitions))
+        offsets = [shared.positions.get((group, name, number)) for number in partitions]
+        return Response(
+            b"",
+            {
+                "generation": str(found.generation),
+                "partitions": join_numbers(partitions),
+                "offsets": join_numbers(offsets),
+            },
+        )
+
+    async def _leave(self, request: Request) -> Response:
+        group, name, member = (text_field(request, field) for field in ("group", "topic", "member"))
+        self._shared.groups.leave(group, name, member, self)
+        self._joined.discard((group, name, member))
+        return Response()
+
+    # topics
+
+    async def _topics(self, request: Request) -> Response:
+        for partition in self._shared.topics.partitions():
+            if not partition.is_ready:
+                with suppress(RemoteCallError):  # its report says so
+                    await partition.ready()
+        return Response(msgspec.json.encode(await asyncio.to_thread(self._shared.topics.reports)))
+
+    async def _create(self, request: Request) -> Response:
+        name = text_field(request, "topic")
+        try:
+            spec = msgspec.json.decode(request.body, type=TopicSpec)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise RemoteCallError(MALFORMED, f"the body must describe the topic as JSON: {error}") from None
+        if name not in self._shared.topics.found:
+            if not self._allowance.topics:
+                raise RemoteCallError(LIMIT, "this connection has created too many topics: use existing ones")
+            self._allowance.topics -= 1
+        await self._shared.topics.create(name, spec)
+        return Response()
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(msgspec.json.encode(self._shared.metrics()))

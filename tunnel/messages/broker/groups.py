@@ -1,0 +1,126 @@
+"""The members of groups, and which of them has which partition of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from tunnel.messages.broker.protocol import LIMIT, NOT_OWNER
+from tunnel.messages.errors import RemoteCallError
+
+__all__ = ["Group", "Groups"]
+
+_MEMBERS_MAX = 1_000  # of one group: each change wakes all of them
+_logger = structlog.get_logger("tunnel.broker")
+
+
+class _Member(msgspec.Struct):
+    owner: object  # the connection: an older one of the same member that ends later does not remove it
+    ends: float  # of the session
+
+
+class Group:
+    """The members of a group that read one topic. `generation` grows with each change of who has which partition."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.members: dict[str, _Member] = {}  # by name, in the order of joining
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def partitions_of(self, member: str, count: int) -> list[int]:
+        """Return the partitions of a member, of a topic with `count` of them."""
+        if member not in self.members:
+            return []
+        place = list(self.members).index(member)
+        return list(range(place, count, len(self.members)))
+
+    def change(self) -> None:
+        """Begin a new generation, and wake those that wait for one."""
+        self.generation += 1
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def changed(self, generation: int, seconds: float) -> None:
+        """Wait until there is another generation, or until the time has passed."""
+        if self.generation != generation:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await waiter
+        except TimeoutError:
+            pass
+        finally:
+            self._waiters.discard(waiter)
+
+
+class Groups:
+    """All groups of a broker. Members are kept in memory: after a restart they join again."""
+
+    def __init__(self, session_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session_s = session_s
+        self._clock = clock
+        self._groups: dict[tuple[str, str], Group] = {}
+        # Generations differ from those before a restart, so that a member cannot take an old one for the present one.
+        self._generation = time.time_ns() // 1_000_000
+
+    def join(self, group: str, topic: str, member: str, owner: object) -> Group:
+        """Add a member to a group, or prolong its session."""
+        found = self._groups.get((group, topic))
+        if found is None:
+            self._generation += 1
+            found = self._groups[group, topic] = Group(self._generation)
+        is_new = member not in found.members
+        if is_new and len(found.members) >= _MEMBERS_MAX:
+            raise RemoteCallError(LIMIT, f"the group {group} has {_MEMBERS_MAX} members: use another group")
+        found.members[member] = _Member(owner, self._clock() + self._session_s)
+        if is_new:
+            found.change()
+            _logger.info("member_joined", group=group, topic=topic, member=member, members=len(found.members))
+        return found
+
+    def leave(self, group: str, topic: str, member: str, owner: object) -> None:
+        """Remove a member. Harmless if there is none of this name on this connection."""
+        found = self._groups.get((group, topic))
+        if found is None or member not in found.members or found.members[member].owner is not owner:
+            return
+        del found.members[member]
+        found.change()
+        _logger.info("member_left", group=group, topic=topic, member=member, members=len(found.members))
+        if not found.members:
+            self._generation = max(self._generation, found.generation)
+            del self._groups[group, topic]
+
+    def check_owner(self, group: str, topic: str, member: str, partition: int, count: int) -> None:
+        """Raise RemoteCallError NOT_OWNER unless the partition belongs to the member."""
+        found = self._groups.get((group, topic))
+        if found is None or partition not in found.partitions_of(member, count):
+            raise RemoteCallError(
+                NOT_OWNER, f"partition {partition} of {topic} no longer belongs to {member} in the group {group}"
+            )
+
+    def rewound(self, group: str, topic: str) -> None:
+        """Let the members of a group ask for their positions again."""
+        found = self._groups.get((group, topic))
+        if found is not None:
+            found.change()
+
+    def expire(self) -> None:
+        """Remove the members whose session has ended."""
+        now = self._clock()
+        for (group, topic), found in list(self._groups.items()):
+            for name, member in list(found.members.items()):
+                if member.ends < now:
+                    self.leave(group, topic, name, member.owner)
+
+    @property
+    def members(self) -> int:
+        """The number of members of all groups."""
+        return sum(len(found.members) for found in self._groups.values())

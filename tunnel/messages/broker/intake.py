@@ -1,0 +1,84 @@
+"""What a broker reads from connections: bounded memory for requests that have arrived in part, and the first bytes.
+
+Each connection may hold a small part of a request. For more than that it needs one of a few slots: connections with
+large requests wait for each other, and all other connections go on. A connection whose request makes no progress is
+closed, so that it cannot keep its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from tunnel.messages.errors import MalformedFrameError
+
+__all__ = ["FIRST_BYTES", "FREE_BYTES", "MeteredReader", "is_call"]
+
+FREE_BYTES = 256 * 1024  # of each connection: what one read returns, and a batch of 2,000 messages of 100 bytes
+_SLOW_S = 30.0  # a request may take this long,
+_SLOW_BYTES_S = 64 * 1024  # and beyond that the time that its bytes take at this rate
+FIRST_BYTES = 9  # with them a call and a produce request are distinct
+
+
+def is_call(first: bytes) -> bool:
+    """Whether a connection that begins with these bytes carries calls, and not produce requests.
+
+    A call begins with two lengths of 4 bytes, the second below 2^24, and a JSON object. A produce request has the first
+    letter of the topic in the place of the second length; a multi-produce request has a letter, the partition or the
+    size of the set in the place of the object's brace, none of which is a brace.
+    """
+    return first[4] == 0 and first[8:9] == b"{"
+
+
+class MeteredReader(asyncio.StreamReader):
+    """A reader on top of another, which returns `first` first. `held` returns the bytes of the incomplete request.
+
+    `slots` are shared by all connections: a connection has one while it holds a large incomplete request.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        first: bytes,
+        slots: asyncio.Semaphore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.held: Callable[[], int] = lambda: 0
+        self._source = reader
+        self._first = first
+        self._slots = slots
+        self._has_slot = False
+        self._clock = clock
+        self._began: float | None = None
+
+    async def read(self, n: int = -1) -> bytes:
+        """Return the next bytes. MalformedFrameError if a request arrives too slowly."""
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        size = self.held()
+        if size <= FREE_BYTES:
+            self.release()
+        elif not self._has_slot:
+            await self._slots.acquire()
+            self._has_slot = True
+            self._began = None  # the time in the queue is not the peer's
+        if not size:
+            self._began = None
+            return await self._source.read(n)
+        if self._began is None:
+            self._began = self._clock()
+        try:
+            async with asyncio.timeout(self._began + _SLOW_S + size / _SLOW_BYTES_S - self._clock()):
+                return await self._source.read(n)
+        except TimeoutError:
+            raise MalformedFrameError(f"a request has not arrived in time, after {size} bytes of it") from None
+
+    def release(self) -> None:
+        """Give back the connection's slot."""
+        if self._has_slot:
+            self._has_slot = False
+            self._slots.release()

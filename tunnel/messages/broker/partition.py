@@ -1,0 +1,359 @@
+"""A partition of a topic: a log on disk that is opened when it is needed and again after a failure, or a backlog."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from tunnel.messages.backlog import DiscardPolicy, MemoryBacklog
+from tunnel.messages.broker.disk_room import DiskRoom
+from tunnel.messages.broker.log_broker import FETCH, BrokerConfig, LogBroker
+from tunnel.messages.broker.protocol import CONFLICT, LIMIT, STORAGE, PartitionReport, number_field
+from tunnel.messages.broker.settings import TopicSpec
+from tunnel.messages.broker.unbroken import unbroken
+from tunnel.messages.calls import Request, Response
+from tunnel.messages.errors import LogError, RemoteCallError
+from tunnel.messages.log import Log, LogConfig
+from tunnel.messages.message import LENGTH_BYTES
+from tunnel.messages.segments import segment_path, sync_directory
+
+__all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
+
+_REOPEN_S = 1.0  # between two attempts to open a failed log
+_FETCH_BYTES_MAX = 64 * 1024  # of an answer out of memory
+_WAIT_MS_MAX = 60_000
+_logger = structlog.get_logger("tunnel.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceOptions:
+    """The wishes in the fields of a produce request."""
+
+    at: int | None = None
+    """The offset that the first message must get; with any other, nothing is stored."""
+    priority: int = 0
+    ttl_s: float | None = None
+
+
+class Partition:
+    """The common part of both kinds of partitions. `appended` and `fetched` count messages and answers."""
+
+    def __init__(self) -> None:
+        self.appended = 0
+        self.appended_bytes = 0
+        self.fetches = 0
+
+    async def ready(self) -> None:
+        """Wait until the partition can be used. RemoteCallError STORAGE if it cannot."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` would return at once."""
+        return True
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether messages are refused for now."""
+        return False
+
+    @property
+    def first_offset(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest message that readers may see."""
+        raise NotImplementedError
+
+    def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
+        """Append a checked set of `count` messages, and return the offset of the first."""
+        raise NotImplementedError
+
+    async def room(self) -> None:
+        """Wait until there is room for more messages."""
+
+    async def flushed(self, end: int) -> None:
+        """Wait until the messages before this offset are stored, and have them stored at once."""
+
+    async def fetch(self, request: Request) -> Response:
+        raise NotImplementedError
+
+    def report(self, number: int) -> PartitionReport:
+        raise NotImplementedError
+
+    def retain(self) -> None:
+        """Remove messages that are too old. May block."""
+
+    async def close(self) -> None:
+        """Store everything, and accept nothing more."""
+
+
+class StoredPartition(Partition):
+    """A log in a directory. A log that has failed is opened again, at most once a second, when it is needed."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: LogConfig,
+        room: DiskRoom,
+        serving: BrokerConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.directory = directory
+        self._config = config
+        self._room = room
+        self._serving = serving or BrokerConfig()
+        self._clock = clock
+        self._log: Log | None = None
+        self._broker: LogBroker | None = None
+        self._opening = asyncio.Lock()
+        self._failed_at = float("-inf")
+        self._problem = ""
+        self._closed = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self._log is not None and self._log.error is None
+
+    @property
+    def is_failed(self) -> bool:
+        return bool(self._problem)
+
+    @property
+    def log(self) -> Log:
+        """The open log. Call `ready` first."""
+        if self._log is None:
+            raise RemoteCallError(STORAGE, f"{self.directory.name} is not open yet: send again")
+        return self._log
+
+    async def ready(self) -> None:
+        if not self.is_ready:
+            await unbroken(self._make_ready())
+
+    async def _make_ready(self) -> None:
+        async with self._opening:
+            if self.is_ready:
+                return
+            if self._closed:
+                raise RemoteCallError(STORAGE, "the broker is closing: send again when it has started")
+            if self._clock() - self._failed_at < _REOPEN_S:
+                raise self._refusal()
+            try:
+                await self._open_again()
+            except (LogError, OSError) as error:
+                self._fail(str(error))
+                raise self._refusal() from None
+
+    async def open(self) -> None:
+        """Open the log. LogError or OSError if it cannot be opened."""
+        async with self._opening:
+            await self._open_again()
+
+    async def _open_again(self) -> None:
+        log = await asyncio.to_thread(self._open)
+        if self._problem:
+            _logger.warning("storage_recovered", partition=self._name, end=log.end_offset)
+        self._problem = ""
+        self._log, self._broker = log, LogBroker(log, self._serving)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.directory.parent.name}/{self.directory.name}"
+
+    def _open(self) -> Log:
+        old = self._log
+        if old is not None:
+            self._fail(str(old.error))
+            old.close()
+            old.discard_unflushed()
+        return Log.open(self.directory, self._config)
+
+    async def restart_at(self, offset: int) -> None:
+        """Remove all messages, and go on from this offset: for a replica whose master no longer has older ones."""
+        await unbroken(self._restart_at(offset))
+
+    async def _restart_at(self, offset: int) -> None:
+        async with self._opening:
+            await asyncio.to_thread(self._restart, offset)
+
+    def _restart(self, offset: int) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for path in [*self.directory.glob("*.log"), *self.directory.glob("*.index")]:
+            path.unlink()
+        segment_path(self.directory, offset).touch(0o600)
+        sync_directory(self.directory)
+
+    def _fail(self, problem: str) -> None:
+        if problem != self._problem:
+            _logger.error("storage_failed", partition=self._name, text=problem)
+        self._problem, self._failed_at = problem, self._clock()
+
+    def _refusal(self) -> RemoteCallError:
+        return RemoteCallError(
+            STORAGE, f"{self._name} cannot be written: {self._problem}; nothing was stored: send again later"
+        )
+
+    @property
+    def first_offset(self) -> int:
+        return self.log.first_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.end_offset
+
+    def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
+        log = self.log
+        if options.at is not None and options.at != log.next_offset:
+            raise RemoteCallError(
+                CONFLICT, f"the next offset of {self._name} is {log.next_offset}, not {options.at}: nothing was stored"
+            )
+        self._room.take(len(data))
+        try:
+            offset = log.append_set(data, count)
+        except LogError as error:
+            self._problem = self._problem or str(error)
+            raise self._refusal() from None
+        self.appended += count
+        self.appended_bytes += len(data)
+        return offset
+
+    async def room(self) -> None:
+        if not self.log.has_room:
+            await self._guarded(self.log.room())
+
+    async def flushed(self, end: int) -> None:
+        await self._guarded(self.log.flushed(end, now=True))
+
+    async def _guarded(self, waiting: object) -> None:
+        try:
+            await waiting  # type: ignore[misc]
+        except LogError as error:
+            self._problem = self._problem or str(error)
+            raise self._refusal() from None
+
+    async def fetch(self, request: Request) -> Response:
+        assert self._broker is not None, "call `ready` before"
+        self.fetches += 1
+        answer = self._broker.handlers[FETCH](request)
+        assert answer is not None
+        assert not isinstance(answer, Response)
+        try:
+            found = await answer
+        except LogError as error:  # it failed while the request waited for messages
+            raise RemoteCallError(STORAGE, f"{self._name} cannot be read: {error}") from None
+        assert found is not None
+        return found
+
+    def report(self, number: int) -> PartitionReport:
+        if self._log is None:
+            size = sum(path.stat().st_size for path in self.directory.glob("*.log"))
+            return PartitionReport(number, 0, 0, size, self._problem or "not open yet")
+        log = self._log
+        return PartitionReport(number, log.first_offset, log.end_offset, log.size_bytes, self._problem)
+
+    def retain(self) -> None:
+        if self._log is not None:
+            self._log.retain()
+
+    async def close(self) -> None:
+        async with self._opening:
+            self._closed = True
+            if self._log is not None:
+                await asyncio.to_thread(self._log.close)
+
+
+class MemoryPartition(Partition):
+    """A backlog in memory. Offsets count discarded messages, too, so a reader sees from a jump how many it missed."""
+
+    def __init__(self, spec: TopicSpec) -> None:
+        super().__init__()
+        self._bytes_max = spec.bytes_max
+        self._backlog = MemoryBacklog(
+            DiscardPolicy(spec.policy), messages_max=spec.messages_max, bytes_max=spec.bytes_max
+        )
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    @property
+    def discarded(self) -> int:
+        """The number of messages that were discarded."""
+        return self._backlog.discarded_count
+
+    @property
+    def first_offset(self) -> int:
+        return self._backlog.first_number
+
+    @property
+    def end_offset(self) -> int:
+        return self._backlog.next_number
+
+    def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
+        offset = self._backlog.next_number
+        if options.at is not None and options.at != offset:
+            raise RemoteCallError(CONFLICT, f"the next offset is {offset}, not {options.at}: nothing was stored")
+        messages = _split(data)
+        if messages and max(map(len, messages)) > self._bytes_max:
+            raise RemoteCallError(LIMIT, f"a message is larger than the topic, which holds {self._bytes_max} bytes")
+        for message in messages:
+            self._backlog.put(message, priority=options.priority, ttl=options.ttl_s)
+        self.appended += count
+        self.appended_bytes += len(data)
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        return offset
+
+    async def fetch(self, request: Request) -> Response:
+        """Answer with messages from an offset on. The field `offset` says where they begin: others were discarded."""
+        self.fetches += 1
+        wanted = number_field(request, "offset")
+        size_max = min(_FETCH_BYTES_MAX, number_field(request, "bytes", _FETCH_BYTES_MAX, 1))
+        wait_ms = min(_WAIT_MS_MAX, number_field(request, "wait_ms", 0))
+        found: list[bytes] = []
+        first = end = self.end_offset
+        if wanted < end:
+            first, found = self._backlog.peek(wanted, size_max)
+        if not found and wait_ms and wanted <= end:
+            await self._wait(wait_ms / 1000)
+            first, found = self._backlog.peek(wanted, size_max)
+        fields = {"max": str(self.end_offset), "first": str(self.first_offset)}
+        if wanted <= self.end_offset:
+            # The reader may go on from there: whatever it asked for before is discarded.
+            fields |= {"offset": str(first), "first": str(min(wanted, self.first_offset))}
+        return Response(b"".join(found), fields)
+
+    async def _wait(self, seconds: float) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await waiter
+        except TimeoutError:
+            pass
+        finally:
+            self._waiters.discard(waiter)
+
+    def report(self, number: int) -> PartitionReport:
+        problem = f"{self.discarded} discarded" if self.discarded else ""
+        return PartitionReport(number, self.first_offset, self.end_offset, self._backlog.size_bytes, problem)
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Return the messages of a checked set, each with its header."""
+    messages: list[bytes] = []
+    position = 0
+    while position < len(data):
+        end = position + LENGTH_BYTES + int.from_bytes(data[position : position + LENGTH_BYTES], "big")
+        messages.append(data[position:end])
+        position = end
+    return messages

@@ -1,0 +1,143 @@
+"""How far each group has read each partition. Positions are on disk before they are confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import structlog
+
+from tunnel.messages.broker.disk_room import DiskRoom
+from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
+from tunnel.messages.broker.protocol import LIMIT
+from tunnel.messages.broker.unbroken import unbroken
+from tunnel.messages.errors import LogError, RemoteCallError
+from tunnel.messages.log import LogConfig
+from tunnel.messages.message import encode_payloads
+from tunnel.messages.segments import write_atomically
+
+__all__ = ["PositionKey", "Positions"]
+
+PositionKey: TypeAlias = tuple[str, str, int]
+"""Group, topic and partition."""
+
+_CHECKPOINT_RECORDS = 50_000  # between checkpoints: opening reads at most about this many records
+_LOG_CONFIG = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=4 * 1024 * 1024)
+_OPTIONS = ProduceOptions()
+_logger = structlog.get_logger("tunnel.broker")
+
+
+class _Record(msgspec.Struct, array_like=True):
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class _Checkpoint(msgspec.Struct):
+    """All positions after the records before this offset of the log."""
+
+    offset: int
+    positions: list[_Record]
+
+
+class Positions:
+    """The positions of all groups, in a log of their changes and a checkpoint."""
+
+    def __init__(
+        self, directory: Path, positions_max: int, room: DiskRoom, *, checkpoint_records: int = _CHECKPOINT_RECORDS
+    ) -> None:
+        self._store = StoredPartition(directory, _LOG_CONFIG, room)
+        self._file = directory / "positions.json"
+        self._positions_max = positions_max
+        self._checkpoint_records = checkpoint_records
+        self._positions: dict[PositionKey, int] = {}
+        self._checked = 0  # the offset of the last checkpoint
+        self._checkpointing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read the positions. LogError if another process has them, or they cannot be understood."""
+        await self._store.open()
+        await asyncio.to_thread(self._load)
+
+    def _load(self) -> None:
+        log = self._store.log
+        try:
+            checkpoint = _Checkpoint(0, [])
+            if self._file.exists():
+                checkpoint = msgspec.json.decode(self._file.read_bytes(), type=_Checkpoint)
+            if not log.first_offset <= checkpoint.offset <= log.end_offset:
+                raise LogError(
+                    f"{self._file} has the offset {checkpoint.offset}, but the log beside it has {log.first_offset} "
+                    f"to {log.end_offset}: restore both from one backup"
+                )
+            records = checkpoint.positions
+            offset = checkpoint.offset
+            while offset < log.end_offset:
+                payloads = list(log.read(offset).payloads())
+                records += [msgspec.json.decode(payload, type=_Record) for payload in payloads]
+                offset += len(payloads)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise LogError(f"{self._file.parent} does not hold positions: {error}; restore it") from error
+        self._checked = checkpoint.offset
+        self._positions = {(each.group, each.topic, each.partition): each.offset for each in records}
+
+    def get(self, key: PositionKey) -> int:
+        """Return the offset from which a group goes on; 0 if it has none."""
+        return self._positions.get(key, 0)
+
+    def knows(self, key: PositionKey) -> bool:
+        """Whether a group has a position in a partition."""
+        return key in self._positions
+
+    def of_group(self, group: str = "") -> list[tuple[PositionKey, int]]:
+        """Return the positions of a group, or of all groups."""
+        return sorted(each for each in self._positions.items() if not group or each[0][0] == group)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    async def set(self, key: PositionKey, offset: int, *, force: bool = False) -> int:
+        """Store a position, and return the one that holds now: a smaller one changes nothing, unless `force` is set."""
+        known = self._positions.get(key)
+        if known is None and len(self._positions) >= self._positions_max:
+            raise RemoteCallError(LIMIT, f"the broker keeps {self._positions_max} positions: use an existing group")
+        if known is not None and offset <= known and not force:
+            offset = known  # what was stored before may not be on disk yet, so that is awaited below
+        if not self._store.is_ready:
+            await unbroken(self._recover())
+            return await self.set(key, offset, force=force)
+        end = self._store.log.next_offset
+        if offset != known:
+            record = encode_payloads([msgspec.json.encode(_Record(*key, offset))])
+            end = self._store.append(record, 1, _OPTIONS) + 1
+            self._positions[key] = offset
+        await self._store.flushed(end)
+        if end - self._checked > self._checkpoint_records and not self._checkpointing.locked():
+            await unbroken(self._checkpoint())
+        return offset
+
+    async def _recover(self) -> None:
+        """Open the log again, and forget the positions that it has not stored."""
+        await self._store.ready()
+        await asyncio.to_thread(self._load)
+
+    async def _checkpoint(self) -> None:
+        async with self._checkpointing:
+            log = self._store.log
+            records = [_Record(*key, offset) for key, offset in self._positions.items()]
+            checkpoint = _Checkpoint(log.next_offset, records)
+            await self._store.flushed(checkpoint.offset)
+            try:
+                await asyncio.to_thread(write_atomically, self._file, msgspec.json.encode(checkpoint))
+            except OSError as error:
+                _logger.warning("no_checkpoint", text=f"positions are stored, but starting takes longer: {error}")
+                return
+            self._checked = checkpoint.offset
+            await asyncio.to_thread(log.trim, checkpoint.offset)
+
+    async def close(self) -> None:
+        """Store everything."""
+        await self._store.close()

@@ -1,0 +1,156 @@
+"""The calls that a broker answers, beside the FETCH of `log_broker`: their codes, fields and limits.
+
+Every call is a frame of `tunnel.messages.frames`. Fields are text; lists of numbers are separated by commas.
+
+| code | fields of the request | fields of the answer |
+|---|---|---|
+| PRODUCE | `durable`, `at`, `priority`, `ttl_ms`; the body is a produce request | `partitions`, `offsets` |
+| FETCH | `topic`, `partition`, `offset`, `bytes`, `wait_ms`, `stay` | `first`, `max`, `offset`, `redirect` |
+| COMMIT | `group`, `topic`, `partition`, `offset`, `force`, `member` | `offset` |
+| POSITIONS | `group` | the body is a JSON list of `PositionReport` |
+| JOIN | `group`, `topic`, `member`, `generation`, `wait_ms` | `generation`, `partitions`, `offsets` |
+| LEAVE | `group`, `topic`, `member` | |
+| TOPICS | | the body is a JSON list of `TopicReport` |
+| CREATE | `topic`; the body is a JSON `TopicSpec` | |
+| METRICS | | the body is a JSON object of numbers |
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from tunnel.messages.broker.log_broker import APPEND, CORRUPT, FETCH, MALFORMED
+from tunnel.messages.calls import Request
+from tunnel.messages.errors import RemoteCallError
+
+__all__ = [
+    "APPEND",
+    "COMMIT",
+    "CONFLICT",
+    "CORRUPT",
+    "CREATE",
+    "FETCH",
+    "JOIN",
+    "LEAVE",
+    "LIMIT",
+    "MALFORMED",
+    "METRICS",
+    "NOT_MASTER",
+    "NOT_OWNER",
+    "OUT_OF_RANGE",
+    "POSITIONS",
+    "PRODUCE",
+    "REASONS",
+    "STORAGE",
+    "TOPICS",
+    "UNKNOWN",
+    "PartitionReport",
+    "PositionReport",
+    "TopicReport",
+    "check_name",
+    "join_numbers",
+    "number_field",
+    "numbers",
+    "text_field",
+]
+
+PRODUCE, COMMIT, POSITIONS, JOIN, LEAVE, TOPICS, CREATE, METRICS = range(122, 130)  # codes of requests
+
+UNKNOWN = 132  # codes of answers: there is no such topic or partition
+LIMIT = 133  # a limit of the broker is reached
+NOT_MASTER = 134  # this is a replica
+STORAGE = 135  # the disk is full or failed: nothing was stored, try again later
+NOT_OWNER = 136  # another member of the group has the partition now
+OUT_OF_RANGE = 137  # no such offset
+CONFLICT = 138  # the next offset is not the one that the request expects
+
+REASONS = {
+    MALFORMED: "malformed",
+    CORRUPT: "corrupt",
+    UNKNOWN: "unknown",
+    LIMIT: "limit",
+    NOT_MASTER: "not_master",
+    STORAGE: "storage",
+    NOT_OWNER: "not_owner",
+    OUT_OF_RANGE: "out_of_range",
+    CONFLICT: "conflict",
+}
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_OFFSET_MAX = (1 << 63) - 1
+
+
+class PartitionReport(msgspec.Struct):
+    """A partition as `tunnel-broker topics` shows it."""
+
+    partition: int
+    first: int
+    end: int
+    size_bytes: int
+    problem: str = ""
+
+
+class TopicReport(msgspec.Struct):
+    """A topic as `tunnel-broker topics` shows it."""
+
+    topic: str
+    storage: str
+    partitions: list[PartitionReport]
+
+
+class PositionReport(msgspec.Struct):
+    """How far a group has read a partition."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """The number of messages that the group has not read yet."""
+        return max(0, self.end - self.offset)
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return the name of a topic, group or member. RemoteCallError MALFORMED unless it is safe as a file's name."""
+    if _NAME.fullmatch(name) is None:
+        raise RemoteCallError(
+            MALFORMED,
+            f"{name[:100]!r} is no name for a {kind}: use 1 to 200 letters, digits, dots, hyphens and underscores, and "
+            "begin with a letter or digit",
+        )
+    return name
+
+
+def text_field(request: Request, name: str) -> str:
+    """Return a field of a request that must be a name."""
+    return check_name(name, (request.fields or {}).get(name, ""))
+
+
+def number_field(request: Request, name: str, default: int | None = None, low: int = 0, high: int = _OFFSET_MAX) -> int:
+    """Return a number among the fields of a request. RemoteCallError MALFORMED if it is missing or out of bounds."""
+    text = (request.fields or {}).get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        value = int(text or "") if text is not None and len(text) < 25 else None
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        shown = "nothing" if text is None else repr(text[:50])
+        raise RemoteCallError(MALFORMED, f"the field {name} must be a number from {low} to {high}, not {shown}")
+    return value
+
+
+def join_numbers(values: list[int]) -> str:
+    """Return numbers as the text of a field."""
+    return ",".join(map(str, values))
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers in the text of a field."""
+    return [int(part) for part in text.split(",") if part]

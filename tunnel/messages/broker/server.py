@@ -1,0 +1,229 @@
+"""The broker: topics on disk or in memory, producers, consumers and groups, over TCP or as a service at a relay."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from tunnel.messages.broker.connection import CallConnection, Counters, Shared, serve_producer
+from tunnel.messages.broker.disk_room import DiskRoom, free_bytes
+from tunnel.messages.broker.groups import Groups
+from tunnel.messages.broker.intake import FIRST_BYTES, MeteredReader, is_call
+from tunnel.messages.broker.partition import MemoryPartition
+from tunnel.messages.broker.positions import Positions
+from tunnel.messages.broker.replication import Replication
+from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
+from tunnel.messages.broker.storing import Storing
+from tunnel.messages.broker.topics import Topics
+from tunnel.messages.channels import ChannelTable
+from tunnel.messages.errors import MalformedFrameError, RemoteCallError
+from tunnel.messages.resets import reset_stream
+
+__all__ = ["Broker"]
+
+_SWEEP_S = 1.0
+_logger = structlog.get_logger("tunnel.broker")
+
+
+class Broker:
+    """A broker in a directory. Use it as an async context manager, and give it connections.
+
+    `listen` accepts TCP connections. To serve through a relay, pass `serve` to `start_server` of an attachment. One
+    process at a time may use a directory; another one gets a LogError.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        settings: BrokerSettings | None = None,
+        *,
+        topics: Mapping[str, TopicSpec] | None = None,
+        make_table: Callable[[], ChannelTable] = ChannelTable,
+        free: Callable[[Path], int] = free_bytes,
+    ) -> None:
+        """`topics` are created at the start. A replica reaches its master through a table from `make_table`."""
+        self.directory = Path(directory)
+        self.settings = settings = settings or BrokerSettings()
+        self.counters = Counters()
+        self._declared = dict(topics or {})
+        self._make_table = make_table
+        room = DiskRoom(self.directory, settings.disk_reserve_bytes, free=free)
+        self.topics = Topics(self.directory / "topics", settings, room)
+        # Positions may use the room that is reserved: consumers go on while producers are refused.
+        self.positions = Positions(
+            self.directory / "positions", settings.positions_max, DiskRoom(self.directory, 0, free=free)
+        )
+        self.groups = Groups(settings.session_s)
+        self._shared = Shared(
+            settings,
+            self.topics,
+            self.positions,
+            self.groups,
+            Storing(self.topics, settings),
+            self.counters,
+            self.metrics,
+        )
+        self._slots = asyncio.Semaphore(settings.large_requests_max)
+        self._sources: Counter[str] = Counter()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_closing = False
+
+    # life
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Open the directory, and create it if necessary. LogError if another process has it, or it is damaged."""
+        await asyncio.to_thread(self.directory.mkdir, parents=True, exist_ok=True)
+        await self.positions.load()  # its lock keeps a second process away from all of the directory
+        try:
+            await asyncio.to_thread(self.topics.load)
+            for name, spec in self._declared.items():
+                await self.topics.create(name, spec)
+        except BaseException:
+            await self.positions.close()
+            raise
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._sweep()))
+        if self.settings.master:
+            replication = Replication(self.topics, self.settings.master, self._make_table)
+            self._tasks.append(loop.create_task(replication.run()))
+
+    async def listen(self, host: str, port: int) -> str:
+        """Accept connections at this address, and return the address with the port that was chosen for port 0."""
+        server = await asyncio.start_server(self.serve, host, port)
+        self._servers.append(server)
+        found = server.sockets[0].getsockname()
+        return f"[{found[0]}]:{found[1]}" if ":" in found[0] else f"{found[0]}:{found[1]}"
+
+    async def close(self) -> None:
+        """Stop listening, end all connections, and return when everything is on disk."""
+        self._is_closing = True
+        for server in self._servers:
+            server.close()
+        tasks = [*self._tasks, *self._serving]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for server in self._servers:
+            await server.wait_closed()
+        await asyncio.gather(*(partition.close() for partition in self.topics.partitions()))
+        await self.positions.close()
+
+    async def _sweep(self) -> None:
+        """Remove old messages and silent members now and then."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.groups.expire()
+            await asyncio.to_thread(self._retain)
+
+    def _retain(self) -> None:
+        for partition in self.topics.partitions():
+            with suppress(OSError):  # the next turn tries again
+                partition.retain()
+
+    # connections
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection of a producer, a consumer or a command until it ends."""
+        task = asyncio.current_task()
+        assert task is not None
+        source = _source(writer)
+        if not self._admit(source):
+            reset_stream(writer)
+            return
+        self._serving.add(task)
+        try:
+            await self._serve(reader, writer, source)
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the peer has gone
+        except asyncio.CancelledError:
+            if not self._is_closing:
+                raise  # asyncio's server reports cancelled callbacks as errors, and `close` cancels this one
+        finally:
+            self._serving.discard(task)
+            self._sources[source] -= 1
+            if not self._sources[source]:
+                del self._sources[source]
+            self.counters.connections -= 1
+            writer.close()
+
+    def _admit(self, source: str) -> bool:
+        settings, counters = self.settings, self.counters
+        if counters.connections >= settings.connections_max or self._sources[source] >= settings.source_connections_max:
+            counters.connections_refused += 1
+            if not self._sources[source]:
+                del self._sources[source]
+            _logger.warning("too_many_connections", source=source, connections=counters.connections)
+            return False
+        self._sources[source] += 1
+        counters.connections += 1
+        counters.connections_total += 1
+        return True
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str) -> None:
+        sock = writer.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds peers that have vanished
+        try:
+            first = await reader.readexactly(FIRST_BYTES)
+        except asyncio.IncompleteReadError as cut:
+            if cut.partial:
+                self.counters.malformed_connections += 1
+                reset_stream(writer)
+            return
+        metered = MeteredReader(reader, first, self._slots)
+        try:
+            if not is_call(first):
+                await serve_producer(self._shared, metered, writer, source)
+                return
+            error = await CallConnection(self._shared, metered, writer).serve()
+            if isinstance(error, MalformedFrameError):
+                self.counters.malformed_connections += 1
+                _logger.warning("malformed", source=source, text=str(error))
+        finally:
+            metered.release()
+
+    # measures
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counters since the start, and the present sizes, by name."""
+        counters = self.counters
+        partitions = self.topics.partitions()
+        found: dict[str, float] = {name: getattr(counters, name) for name in counters.__struct_fields__}
+        found["topics"] = len(self.topics.found)
+        found["partitions"] = len(partitions)
+        found["positions"] = len(self.positions)
+        found["group_members"] = self.groups.members
+        found["messages_stored_total"] = sum(each.appended for each in partitions)
+        found["bytes_stored_total"] = sum(each.appended_bytes for each in partitions)
+        found["messages_discarded_total"] = sum(
+            each.discarded for each in partitions if isinstance(each, MemoryPartition)
+        )
+        return found
+
+    async def create_topic(self, name: str, spec: TopicSpec) -> None:
+        """Create a topic. ValueError if it cannot be created."""
+        try:
+            await self.topics.create(name, spec)
+        except RemoteCallError as error:
+            raise ValueError(str(error)) from None
+
+
+def _source(writer: asyncio.StreamWriter) -> str:
+    """Return the address of a peer without its port; for the stream of a tunnel, what the tunnel says of the peer."""
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)

@@ -1,0 +1,129 @@
+"""How produce requests get into the topics of a broker: all checks first, then every set, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from tunnel.messages.broker.partition import Partition, ProduceOptions
+from tunnel.messages.broker.protocol import CORRUPT, LIMIT, NOT_MASTER
+from tunnel.messages.broker.settings import BrokerSettings
+from tunnel.messages.broker.topics import Topic, Topics
+from tunnel.messages.errors import CorruptMessageError, RemoteCallError
+from tunnel.messages.message import HEADER_BYTES, LENGTH_BYTES, MESSAGE_VERSION, UNPACKED_BYTES_MAX, parse_header
+from tunnel.messages.requests import ProduceRequest
+
+__all__ = ["Allowance", "Stored", "Storing", "check_set"]
+
+_SLICE_BYTES = 64 * 1024  # checked at once: about 5 ms for the smallest messages, and other clients wait so long
+_HEADER = struct.Struct(">IBBI")
+
+
+@dataclass(slots=True)
+class Allowance:
+    """The things that one connection may still create, so that one client cannot use up what all may create."""
+
+    topics: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a set was stored: the offset of its first message, and the offset after its last."""
+
+    partition: Partition
+    number: int
+    offset: int
+    end: int
+
+
+async def check_set(data: bytes) -> int:
+    """Return the number of messages in a set; a compressed message counts as one. Lets other clients in now and then.
+
+    RemoteCallError CORRUPT if a message is damaged, or the last one is cut.
+    """
+    count, position, size = 0, 0, len(data)
+    try:
+        while True:
+            found, position = _check_slice(data, position)
+            count += found
+            if position >= size:
+                return count
+            await asyncio.sleep(0)
+    except CorruptMessageError as error:
+        raise RemoteCallError(CORRUPT, f"the message set is damaged: {error}; nothing was stored") from None
+
+
+def _check_slice(data: bytes, position: int) -> tuple[int, int]:
+    """Check messages from a position on; return their number, and the position after them."""
+    count, size = 0, len(data)
+    stop = min(size, position + _SLICE_BYTES)
+    unpack = _HEADER.unpack_from
+    while position < stop:
+        if size - position < HEADER_BYTES:
+            raise CorruptMessageError("the set ends within a message", position)
+        length, version, attributes, crc = unpack(data, position)
+        end = position + LENGTH_BYTES + length
+        if version != MESSAGE_VERSION or attributes or length < HEADER_BYTES - LENGTH_BYTES:
+            parse_header(data, position, UNPACKED_BYTES_MAX)
+        if end > size:
+            raise CorruptMessageError("the set ends within a message", position)
+        if crc32(data[position + HEADER_BYTES : end]) != crc:
+            raise CorruptMessageError("the payload does not match its CRC-32", position)
+        count += 1
+        position = end
+    return count, position
+
+
+class Storing:
+    """Checks produce requests, and appends their sets to the partitions."""
+
+    def __init__(self, topics: Topics, settings: BrokerSettings) -> None:
+        self._topics = topics
+        self._settings = settings
+
+    async def store(
+        self, requests: Sequence[ProduceRequest], options: ProduceOptions, allowance: Allowance
+    ) -> list[Stored]:
+        """Append the sets of one request. RemoteCallError if any of them is refused; then none is stored.
+
+        The one exception is a disk that fails between two sets of a multi-produce request.
+        """
+        if self._settings.master:
+            raise RemoteCallError(
+                NOT_MASTER, f"this broker is a replica: send to the broker at {self._settings.master}"
+            )
+        if options.at is not None and len(requests) != 1:
+            raise RemoteCallError(LIMIT, "a request that names its offset must have one set: send one for each")
+        checked: list[tuple[ProduceRequest, Topic, int]] = []
+        for request in requests:
+            checked.append(
+                (request, await self._topic(request.topic, allowance), await check_set(request.messages.data))
+            )
+        places: list[tuple[Partition, int]] = []
+        for request, topic, _ in checked:
+            number = topic.choose() if request.partition == -1 else request.partition
+            partition = topic.partition(number)
+            if not partition.is_ready:
+                await partition.ready()
+            places.append((partition, number))
+        found: list[Stored] = []
+        for (request, _, count), (partition, number) in zip(checked, places, strict=True):
+            offset = partition.append(request.messages.data, count, options)
+            found.append(Stored(partition, number, offset, offset + count))
+        return found
+
+    async def _topic(self, name: str, allowance: Allowance) -> Topic:
+        topic = self._topics.found.get(name)
+        if topic is not None:
+            return topic
+        if not self._settings.creates_topics:
+            return self._topics.get(name)
+        if not allowance.topics:
+            raise RemoteCallError(LIMIT, "this connection has created too many topics: use existing ones")
+        topic = await self._topics.create(name, self._settings.new_topic)
+        allowance.topics -= 1
+        return topic

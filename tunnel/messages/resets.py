@@ -1,0 +1,21 @@
+"""The end of a stream that must not look like a good one: the peer gets an error, not the end of the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+
+__all__ = ["reset_stream"]
+
+_NO_LINGER = struct.pack("ii", 1, 0)  # closing a TCP socket then sends a reset
+
+
+def reset_stream(writer: asyncio.StreamWriter) -> None:
+    """End a stream at once, so that the peer's next read or write raises an error. Data that waits to be sent is lost."""
+    sock = writer.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):  # it is closed already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    writer.transport.abort()
