@@ -13,7 +13,7 @@ _NO_LINGER = struct.pack("ii", 1, 0)  # closing a TCP socket then sends a reset
 
 
 def reset_stream(writer: asyncio.StreamWriter) -> None:
-    """End a stream at once, so that the peer's next read or write raises an error. Data that waits to be sent is lost."""
+    """End a stream at once, so that the peer's next read or write raises an error. Data that waits is lost."""
     sock = writer.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):  # it is closed already

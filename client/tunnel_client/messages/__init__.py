@@ -6,12 +6,17 @@ that carries the sockets of the tunnel, does the work of all of them with the cl
 
 from tunnel_client.messages.calls import BlockingChannel, BlockingHandler, BlockingTable
 from tunnel_client.messages.consumer import BlockingConsumer
-from tunnel_client.messages.producers import BlockingProducer, BlockingQueueProducer
+from tunnel_client.messages.listener import BlockingGroupConsumer, BlockingListener, BlockingMessageHandler
+from tunnel_client.messages.producers import BlockingBrokerProducer, BlockingProducer, BlockingQueueProducer
 
 __all__ = [
+    "BlockingBrokerProducer",
     "BlockingChannel",
     "BlockingConsumer",
+    "BlockingGroupConsumer",
     "BlockingHandler",
+    "BlockingListener",
+    "BlockingMessageHandler",
     "BlockingProducer",
     "BlockingQueueProducer",
     "BlockingTable",

@@ -16,8 +16,9 @@ class BlockingConsumer:
     """Reads the log of the broker at `address`, from its replica while the broker redirects it there.
 
     Threads that share a consumer take turns, and each gets other messages. Store `offset` together with your own data:
-    a consumer that starts from it then processes every message exactly once. `on_lag(lag)` is called in the fetching
-    thread, after each fetch that leaves more than `lag_max` messages before the end of the log.
+    a consumer that starts from it then processes every message exactly once. `topic` and `partition` are for a broker
+    with topics. `on_lag(lag)` is called in the fetching thread, after each fetch that leaves more than `lag_max`
+    messages before the end of the log.
     """
 
     def __init__(
@@ -29,12 +30,22 @@ class BlockingConsumer:
         fetch_bytes: int = 1024 * 1024,
         lag_max: int = BEHIND_MESSAGES,
         on_lag: Callable[[int], None] | None = None,
+        topic: str = "",
+        partition: int = 0,
     ) -> None:
         self._table = table
         self._lag_max = lag_max
         self._on_lag = on_lag
         self._fetching = threading.Lock()
-        self._consumer = Consumer(table.table, address, offset, fetch_bytes=fetch_bytes, lag_max=lag_max)
+        self._consumer = Consumer(
+            table.table,
+            address,
+            offset,
+            fetch_bytes=fetch_bytes,
+            lag_max=lag_max,
+            topic=topic,
+            partition=partition,
+        )
 
     @property
     def offset(self) -> int:

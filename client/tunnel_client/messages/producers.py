@@ -11,20 +11,24 @@ from typing import Any
 from tunnel.messages import (
     AsyncProducer,
     AsyncProducerConfig,
+    BrokerProducer,
     CallbackHandler,
     ChannelClosedError,
     Codec,
     Encoder,
     EventHandler,
+    Place,
     ProducerData,
     RequestMaker,
     SyncProducer,
 )
+from tunnel.messages.calls import CALL_TIMEOUT_S
 from tunnel.messages.life import Closeable
 from tunnel.messages.message import MESSAGE_BYTES_MAX
+from tunnel_client.messages.calls import BlockingTable
 from tunnel_client.messages.loop_runner import LoopRunner, check_socket, end_stream, open_stream
 
-__all__ = ["BlockingProducer", "BlockingQueueProducer"]
+__all__ = ["BlockingBrokerProducer", "BlockingProducer", "BlockingQueueProducer"]
 
 
 class BlockingProducer(Closeable):
@@ -83,6 +87,43 @@ class BlockingProducer(Closeable):
     def _end(self, why: str) -> None:
         self._why_closed = self._why_closed or why
         self._sock.close()
+
+
+class BlockingBrokerProducer:
+    """Sends to the broker at an address, and returns when the broker has stored the messages. Any threads may share it.
+
+    A send that the broker refuses raises RemoteCallError. `durable=False`: return when the broker has the messages.
+    """
+
+    def __init__(
+        self,
+        table: BlockingTable,
+        address: str,
+        *,
+        encoder: Encoder | None = None,
+        codec: Codec = Codec.NONE,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        durable: bool = True,
+        timeout: float = CALL_TIMEOUT_S,
+    ) -> None:
+        self._runner = table.runner
+        self._producer = BrokerProducer(
+            table.table,
+            address,
+            encoder=encoder,
+            codec=codec,
+            message_bytes_max=message_bytes_max,
+            durable=durable,
+            timeout=timeout,
+        )
+
+    def send(self, topic: str, *values: Any, partition: int = -1) -> Place:
+        """Encode, check and send these values as one set; with partition -1, the broker chooses. Return its place."""
+        return self._runner.run(self._producer.send(topic, *values, partition=partition))
+
+    def send_data(self, *data: ProducerData) -> list[Place]:
+        """Send values for one or more topics and partitions, and return the place of each set."""
+        return self._runner.run(self._producer.send_data(*data))
 
 
 class BlockingQueueProducer(Closeable):

@@ -52,7 +52,7 @@ class DeliveredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class RetryLater(msgspec.Struct, frozen=True):
-    """The answer of a handler for a message that it cannot handle yet. Without `delay_s`, the configured delay holds."""
+    """The answer of a handler that cannot handle a message yet. Without `delay_s`, the configured delay holds."""
 
     delay_s: float | None = None
 

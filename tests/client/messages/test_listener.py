@@ -1,0 +1,112 @@
+"""A listener and a producer for threads, with a broker in another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.client.messages.rig import DEADLINE_S, runtime
+from tests.client.sockets_rig import beside
+from tunnel.messages import (
+    Broker,
+    DeliveredMessage,
+    ListenerConfig,
+    ProducerData,
+    RemoteCallError,
+    RetryLater,
+    TopicSpec,
+)
+from tunnel_client import Runtime, create_connection
+from tunnel_client.messages import BlockingBrokerProducer, BlockingConsumer, BlockingGroupConsumer, BlockingTable
+
+__all__ = ["runtime"]
+
+QUICK = ListenerConfig(retry_s=0.0, commit_s=0.0)
+
+
+@contextmanager
+def broker(place: Path) -> Iterator[str]:
+    """A broker at this address, in a loop of another thread, with a topic `t` of two partitions."""
+    ready, done = threading.Event(), threading.Event()
+    address: list[str] = []
+
+    async def serve() -> None:
+        async with Broker(place, topics={"t": TopicSpec(partitions=2)}) as found:
+            address.append(await found.listen("127.0.0.1", 0))
+            ready.set()
+            await asyncio.to_thread(done.wait, DEADLINE_S)
+
+    with beside(lambda: asyncio.run(serve())):
+        assert ready.wait(DEADLINE_S)
+        try:
+            yield address[0]
+        finally:
+            done.set()
+
+
+@contextmanager
+def table(runtime: Runtime) -> Iterator[BlockingTable]:
+    def connect(address: str) -> socket.socket:
+        host, _, port = address.partition(":")
+        return create_connection((host, int(port)), DEADLINE_S, runtime=runtime)
+
+    with BlockingTable(connect, connect_timeout=DEADLINE_S) as found:
+        yield found
+
+
+def test_a_handler_runs_in_threads_and_the_position_follows(runtime: Runtime, tmp_path: Path) -> None:
+    with broker(tmp_path) as address, table(runtime) as near:
+        producer = BlockingBrokerProducer(near, address)
+        assert producer.send("t", b"a", b"b", partition=1).offset == 0
+        assert len(producer.send_data(ProducerData("t", [b"c"], 0), ProducerData("t", [b"d"], 1))) == 2
+        with pytest.raises(RemoteCallError):
+            producer.send("t", b"x", partition=2)
+        assert [each.payload for each in BlockingConsumer(near, address, topic="t", partition=1).fetch()][:2] == [
+            b"a",
+            b"b",
+        ]
+        done, found, threads = threading.Event(), list[DeliveredMessage](), set[int]()
+
+        def handle(message: DeliveredMessage) -> RetryLater | None:
+            threads.add(threading.get_ident())
+            if message.payload == b"b" and message.attempt == 1:
+                return RetryLater(0.0)
+            found.append(message)
+            if len(found) == 4:
+                done.set()
+            return None
+
+        consumer = BlockingGroupConsumer(near, address, "billing", "t", config=QUICK)
+        with consumer.register_message_listener(handle) as listener:
+            assert done.wait(DEADLINE_S)
+            assert listener.partitions == [("t", 0), ("t", 1)]
+        assert (listener.handled, listener.failures) == (4, 1)
+        assert threading.get_ident() not in threads
+        assert [each.payload for each in found if each.partition == 1] == [b"a", b"b", b"d"]
+        assert [each.offset for each in near.runner.run(consumer.consumer.client.positions())] == [1, 3]
+
+
+def test_handlers_run_at_once_and_closing_waits_for_them(runtime: Runtime, tmp_path: Path) -> None:
+    with broker(tmp_path) as address, table(runtime) as near:
+        BlockingBrokerProducer(near, address).send("t", *(b"%d" % number for number in range(3)), partition=0)
+        meeting = threading.Barrier(3)
+        met: list[int] = []
+
+        def handle(message: DeliveredMessage) -> None:
+            meeting.wait(DEADLINE_S)
+            met.append(message.offset)
+
+        consumer = BlockingGroupConsumer(near, address, "billing", "t", config=QUICK)
+        listener = consumer.register_message_listener(handle, concurrency=3)
+        while len(met) < 3:
+            threading.Event().wait(0.01)
+        listener.close()
+        assert sorted(met) == [0, 1, 2]
+        with pytest.raises(ValueError, match="concurrency"):
+            consumer.register_message_listener(handle, concurrency=0)
