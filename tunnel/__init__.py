@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         NotAuthenticatedError,
         PeerClosedError,
         PeerKeyError,
+        ProxyPasswordError,
         RefusedError,
         RejectReason,
         ResetError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         UnreachableError,
     )
     from tunnel.listener import ExitRequest, Server
+    from tunnel.rate_limit import RateLimit
     from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector
     from tunnel.streams import StreamReader, StreamWriter
     from tunnel.tracing import TraceWriter, open_trace
@@ -46,6 +48,8 @@ __all__ = [
     "NotAuthenticatedError",
     "PeerClosedError",
     "PeerKeyError",
+    "ProxyPasswordError",
+    "RateLimit",
     "RefusedError",
     "RejectReason",
     "ResetError",
@@ -67,8 +71,10 @@ _HOMES = {
     "attachment": "Attachment",
     "attaching": "attach memory_attach",
     "errors": "DeniedError IntegrityError LocalProtocolError LostError LostReason NotAuthenticatedError "
-    "PeerClosedError PeerKeyError RefusedError RejectReason ResetError TunnelError UnreachableError",
+    "PeerClosedError PeerKeyError ProxyPasswordError RefusedError RejectReason ResetError TunnelError "
+    "UnreachableError",
     "listener": "ExitRequest Server",
+    "rate_limit": "RateLimit",
     "status": "AttachmentStats ConnectionListener ErrorListener StatisticsCollector",
     "streams": "StreamReader StreamWriter",
     "tracing": "TraceWriter open_trace",

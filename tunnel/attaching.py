@@ -17,6 +17,7 @@ from tunnel.encryption.settings import Encryption
 from tunnel.encryption.trust import trust_settings
 from tunnel.exchange import LaneConfig
 from tunnel.listener import ExitHandler
+from tunnel.rate_limit import RateLimit
 from tunnel.traces.record import TraceSink
 
 __all__ = ["CARRIERS", "attach", "memory_attach"]
@@ -52,6 +53,7 @@ def attach(
     peer_key: str | Sequence[str] = (),
     known_peers: str | Path | None = None,
     key: str | Path | None = None,
+    rate: str = "",
 ) -> Attachment:
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`.
 
@@ -86,6 +88,9 @@ def attach(
     is added; without it, and without a peer key, any key is accepted. `key`: the file of this endpoint's own key, for
     streams that it accepts (as a service or an exit); it is made if it does not exist.
 
+    `rate`: the bytes per second that all connections together may move, in each direction, such as "20 MiB/s". They
+    share it fairly; bytes that exceed it wait.
+
     Raise ValueError when an argument is wrong.
     """
     urls = [url] if isinstance(url, str) else list(url)
@@ -94,7 +99,8 @@ def attach(
     lanes = _lane_config(lanes, pull_interval, await_login)
     how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
     how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
-    rest = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
+    rest: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
+    rest["rate_limit"] = RateLimit.parsed(rate)
     return _attachment(_maker(carrier, urls, how, name, lanes, links), user_timeout, exit_handler, settings, rest)
 
 
@@ -157,11 +163,13 @@ def memory_attach(
     trace: TraceSink | None = None,
     encryption: str = "off",
     key: str | Path | None = None,
+    rate: str = "",
 ) -> Attachment:
     """Return an attachment to a relay in this process and event loop. With an `exit_handler` it is the relay's exit.
 
-    `identity` is the attachment id (16 bytes); by default a random secret determines it. `encryption` and `key` are as
-    in `attach`; encryption is off by default, since the relay itself is the peer of an attachment in its process.
+    `identity` is the attachment id (16 bytes); by default a random secret determines it. `encryption`, `key` and `rate`
+    are as in `attach`; encryption is off by default, since the relay itself is the peer of an attachment in its
+    process.
     """
 
     def make(secret: bytes, random: Random) -> Carrier:
@@ -171,7 +179,8 @@ def memory_attach(
         )
 
     settings = _encryption(encryption, "memory", (), None, key)
-    rest = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
+    rest: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
+    rest["rate_limit"] = RateLimit.parsed(rate)
     return _attachment(make, user_timeout, exit_handler, settings, rest)
 
 
@@ -183,7 +192,18 @@ def _attachment(
     rest: dict[str, Any],
 ) -> Attachment:
     config = replace(_endpoint_config(user_timeout, exit_handler), asks_services=encryption.asks_services)
+    if rest["rate_limit"] is not None:
+        config = _with_windows_for(rest["rate_limit"].rate, config)
     return Attachment(make, config, exit_handler=exit_handler, encryption=encryption, **rest)
+
+
+def _with_windows_for(rate: int, config: EndpointConfig) -> EndpointConfig:
+    """Return the settings with receive windows for a rate: a peer sends a window before bytes are read slowly.
+
+    The first window is at most 100 ms of the rate, no window is more than a second of it; both are at least 16 KiB.
+    """
+    start = max(config.window_bytes_min, min(config.window_bytes_start, rate // 10))
+    return replace(config, window_bytes_start=start, window_bytes_max=max(start, min(config.window_bytes_max, rate)))
 
 
 def _endpoint_config(user_timeout: float, exit_handler: ExitHandler | None) -> EndpointConfig:

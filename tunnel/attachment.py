@@ -18,15 +18,17 @@ from tunnel.encryption.decisions import Mode
 from tunnel.encryption.settings import Encryption, Offer
 from tunnel.encryption.transport import EncryptedTransport
 from tunnel.encryption.turns import HandshakeSlot
-from tunnel.errors import DeniedError, NotAuthenticatedError, RefusedError, TunnelError, UnreachableError
+from tunnel.errors import DeniedError, RefusedError, TunnelError, UnreachableError
 from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, Troubled
 from tunnel.listener import BACKLOG, ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
+from tunnel.rate_limit import RateLimit
+from tunnel.refusals import refusal_error
 from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
 from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
 from tunnel.tasks import KeptTasks
 from tunnel.traces.record import TraceSink
 from tunnel.transport import Transport
-from tunnel.wire import SECRET_SIZE, RejectReason, StatusCode, Target, TargetKind
+from tunnel.wire import SECRET_SIZE, RejectReason, Target, TargetKind
 
 __all__ = ["Attachment", "CarrierMaker"]
 
@@ -36,10 +38,6 @@ LINGER_S = 10.0  # how long close() waits for written bytes to arrive
 
 CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # called with the attachment's secret
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
-
-_DENIALS = frozenset({403, 415})
-_PROXY_AUTH_REQUIRED = 407
-_IDENTITIES = frozenset({401, _PROXY_AUTH_REQUIRED})
 
 
 class Attachment:
@@ -56,7 +54,9 @@ class Attachment:
         linger: float = LINGER_S,
         trace: TraceSink | None = None,
         encryption: Encryption | None = None,
+        rate_limit: RateLimit | None = None,
     ) -> None:
+        self.rate_limit = rate_limit  # of all connections together
         self._make_carrier = make_carrier
         self._encryption = encryption or Encryption()
         self._config = config
@@ -233,6 +233,8 @@ class Attachment:
             transport = EncryptedTransport(*common, tls=self._encryption.session(), slot=slot)
         else:
             transport = Transport(*common)
+        if self.rate_limit is not None:
+            transport.limit_rate(self.rate_limit)
         self._transports[transport] = None
         self._empty.clear()
         return transport
@@ -468,20 +470,7 @@ class Attachment:
 
     def _refused(self, event: AttachRefused) -> None:
         """Record the relay's final refusal, and end every connection and server with it."""
-        if event.status in _IDENTITIES or event.code == StatusCode.NOT_AUTHORISED:
-            # The text of a 407 already says what to do; a relay does not say what is wrong with a token.
-            advice = "" if event.status == _PROXY_AUTH_REQUIRED else ": check the token"
-            self._refusal = NotAuthenticatedError(f"{event.text}{advice}")
-        elif event.status in _DENIALS or event.code == StatusCode.DENIED:
-            self._refusal = DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy in front of it")
-        elif event.is_page:
-            self._refusal = UnreachableError(
-                f"{event.text}: sign in there and try again, or give --wait SECONDS to wait until it is gone"
-            )
-        elif event.status:
-            self._refusal = UnreachableError(f"{event.text}: check that the URL belongs to a tunnel relay")
-        else:
-            self._refusal = UnreachableError(event.text)  # the lanes found this out themselves, and say what to do
+        self._refusal = refusal_error(event)
         self._trouble = str(self._refusal)
         self._listeners.absent(self._trouble)
         if not self._attached.done():

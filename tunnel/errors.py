@@ -5,6 +5,7 @@ TunnelError
 ├── PeerClosedError               the peer has closed, so no more data can be written
 ├── UnreachableError              no relay answers                                (exit code 3)
 ├── NotAuthenticatedError         the relay or a proxy rejected the credentials   (4)
+│   └── ProxyPasswordError        it was a proxy                                  (4)
 ├── PeerKeyError                  the peer's key is not the one that is known     (4)
 ├── DeniedError                   the user is known, but no rule allows it        (5)
 ├── RefusedError                  the target or the service refused               (6)
@@ -32,6 +33,7 @@ __all__ = [
     "NotAuthenticatedError",
     "PeerClosedError",
     "PeerKeyError",
+    "ProxyPasswordError",
     "RefusedError",
     "RejectReason",
     "ResetError",
@@ -52,6 +54,10 @@ class NotAuthenticatedError(TunnelError, PermissionError):
     """The relay, or a proxy in front of it, did not accept our credentials."""
 
     exit_code = NOT_AUTHENTICATED
+
+
+class ProxyPasswordError(NotAuthenticatedError):
+    """A proxy did not accept our user and password. Do not send them again: many proxies lock accounts for that."""
 
 
 class PeerKeyError(TunnelError, ConnectionError):

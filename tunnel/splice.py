@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TypeAlias, cast
 
 from tunnel.core import ConnectionStats
+from tunnel.rate_limit import RateLimit
 from tunnel.transport import ByteStream, Transport
 from tunnel.wire import AbortReason
 
@@ -200,6 +201,10 @@ class TunnelSide(Side):
         """Return the statistics of the connection, also after its end."""
         connection: ByteStream = self._transport.get_extra_info("tunnel_connection")
         return connection.snapshot()
+
+    def limit_rate(self, limit: RateLimit | None) -> None:
+        """Let the connection share this limit, in place of the one before; None: no limit."""
+        cast(Transport, self._transport).limit_rate(limit)
 
     def deny(self, text: str) -> None:
         """End both sides at once; the peer gets an error that says that the rules no longer allow the connection."""

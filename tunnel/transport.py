@@ -5,6 +5,7 @@ have left. Its argument therefore says whether they arrived.
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
@@ -28,6 +29,7 @@ from tunnel.core import (
 )
 from tunnel.driver import Driver
 from tunnel.errors import ResetError, lost_error, refused_error
+from tunnel.rate_limit import RateLimit, Turns
 from tunnel.wire import AbortReason, Buffer
 
 __all__ = ["ByteStream", "Transport"]
@@ -94,6 +96,8 @@ class Transport(FlowControlled):
         self._over: BaseException | str | None = None
         self._shown_error: BaseException | None = None  # the argument of connection_lost
         self._flushes: list[asyncio.Future[None]] = []
+        self._up: Turns | None = None  # of a rate limit: the bytes of `_backlog` wait for them
+        self._down: Turns | None = None
         driver.register(connection.id, self._handle)
 
     def __repr__(self) -> str:
@@ -117,6 +121,21 @@ class Transport(FlowControlled):
     def encryption(self) -> str:
         """How the stream is encrypted: empty if it is in clear."""
         return ""
+
+    def limit_rate(self, limit: RateLimit | None) -> None:
+        """Share this limit with its other connections from now on, in place of the one before; None: no limit."""
+        for turns in filter(None, (self._up, self._down)):
+            turns.end()
+        self._up = None if limit is None else Turns(limit.up, self._write_turn)
+        self._down = None if limit is None else Turns(limit.down, self._read_turn)
+        self._loop.call_soon(self._resume_turns)
+
+    def _resume_turns(self) -> None:
+        """Go on with what waited for turns at an earlier limit."""
+        if self._backlog and self._over is None:
+            self._move_backlog()
+        if self._protocol is not None:
+            self._read()
 
     # opening
 
@@ -158,11 +177,13 @@ class Transport(FlowControlled):
         if self._over is not None:
             self._fail_writing()
             return
-        taken = 0 if self._backlog else self._take(data)
+        taken = 0 if self._backlog or self._up is not None else self._take(data)
         if taken < len(data) and not self._peer_closed:
             rest = data if isinstance(data, bytes) else bytes(data)
             self._backlog.append(memoryview(rest)[taken:])
             self._backlog_bytes += len(rest) - taken
+            if self._up is not None:
+                self._up.ask()
             self._maybe_pause_protocol()
         self._driver.wake()
 
@@ -196,20 +217,35 @@ class Transport(FlowControlled):
         self._maybe_resume_protocol()
 
     def _move_backlog(self) -> None:
-        """Write the backlog, because the endpoint takes bytes again."""
-        while self._backlog:
+        """Write the backlog, because the endpoint takes bytes again. With a rate limit, wait for turns."""
+        if self._up is None:
+            self._write_turn(sys.maxsize)
+        else:
+            self._up.ask()
+
+    def _write_turn(self, size_max: int) -> int:
+        """Write up to this much of the backlog; return how much the endpoint took."""
+        used = 0
+        while self._backlog and used < size_max:
             data = self._backlog[0]
-            taken = self._take(data)
+            offered = data if len(data) <= size_max - used else memoryview(data)[: size_max - used]
+            taken = self._take(offered)
             if self._peer_closed:
                 break
+            used += taken
             self._backlog_bytes -= taken
             if taken < len(data):
                 self._backlog[0] = memoryview(data)[taken:]
+            else:
+                self._backlog.popleft()
+            if taken < len(offered):
                 break
-            self._backlog.popleft()
         self._maybe_resume_protocol()
-        if not self._backlog:
+        if not self._backlog and self._over is None:
             self._end_writing()
+        if used and self._up is not None:
+            self._driver.wake()
+        return used
 
     def _end_writing(self) -> None:
         """Pass on a close or an end of file that was requested, because no byte waits any more."""
@@ -301,15 +337,26 @@ class Transport(FlowControlled):
             self._loop.call_soon(self._read)
 
     def _read(self) -> None:
+        """Deliver what has arrived. With a rate limit, wait for turns."""
+        if self._down is None:
+            self._read_turn(sys.maxsize)
+        else:
+            self._down.ask()
+
+    def _read_turn(self, size_max: int) -> int:
+        """Deliver up to this much of what has arrived; return how much there was."""
         now = self._driver.now()
-        while self.is_reading() and self._protocol is not None:
-            data = self._connection.read(_READ_BYTES, now)
+        left = size_max
+        while left and self.is_reading() and self._protocol is not None:
+            data = self._connection.read(min(_READ_BYTES, left), now)
             if not len(data):
                 break
+            left -= len(data)
             self._deliver(data)
         if self._peer_finished:
             self._end_reading()
         self._driver.wake()
+        return size_max - left
 
     def _deliver(self, data: Buffer) -> None:
         protocol = self._protocol

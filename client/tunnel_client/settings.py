@@ -53,10 +53,17 @@ class RelaySettings:
     key: str = ""  # the file of our own key, for services
     links: int = 1
     pull_interval: float = 0.0  # seconds
+    rate: str = ""  # of all connections together, such as 20 MiB/s
 
     def attach(self, **more: object) -> tunnel.Attachment:
         """Create an attachment to the relay without starting it. Raises UsageError if a setting cannot be used."""
-        more = {"trace": self.trace, "links": self.links, "pull_interval": self.pull_interval, **more}
+        more = {
+            "trace": self.trace,
+            "links": self.links,
+            "pull_interval": self.pull_interval,
+            "rate": self.rate,
+            **more,
+        }
         try:
             return tunnel.attach(
                 self.url,

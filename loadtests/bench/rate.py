@@ -2,7 +2,8 @@
 
 One process moves bytes through an echo server as fast as it may, as the user ann, whose rate the relay limits. Another
 connection of ann and one of bob, whose rate is not limited, send echoes of 64 bytes, first alone and then beside the
-transfer.
+transfer. With `--at client` the relay limits nobody: the transfer limits itself (`tunnel.attach(rate=...)`), and sends
+the echoes of ann over its own attachment, which are the ones that its limit may delay.
 """
 
 import argparse
@@ -39,7 +40,7 @@ listen = ["127.0.0.1:{port}"]
 [everyone]
 connect = ["127.0.0.1:*"]
 [users.ann]
-rate = "{rate}"
+{line}
 """
 
 
@@ -63,9 +64,14 @@ class Found(msgspec.Struct, kw_only=True):
     client_cpu_s: float
 
 
-async def transfer(url: str, port: int, carrier: str, seconds: float) -> None:
-    """Move bytes through the echo server; print JSON with the bytes that went each way within the time."""
-    async with attach(url, token=os.environ["TUNNEL_TOKEN"], proxy=None, carrier=carrier) as attachment:
+async def transfer(url: str, port: int, carrier: str, seconds: float, rate: str) -> None:
+    """Move bytes through the echo server; print JSON with the bytes that went each way within the time.
+
+    With a rate, also with the echoes of another connection of this attachment, alone and beside the transfer.
+    """
+    async with attach(url, token=os.environ["TUNNEL_TOKEN"], proxy=None, carrier=carrier, rate=rate) as attachment:
+        pair = await attachment.open_connection("127.0.0.1", port)
+        echoes = [await _echo(pair, min(seconds, 5.0))] if rate else []
         reader, writer = await attachment.open_connection("127.0.0.1", port)
         sent = received = 0
 
@@ -85,13 +91,18 @@ async def transfer(url: str, port: int, carrier: str, seconds: float) -> None:
         print("moving", flush=True)
         await asyncio.sleep(2.0)  # until the buffers on the way are full
         began, sent_before, received_before = time.monotonic(), sent, received
-        await asyncio.sleep(seconds)
+        if rate:
+            echoes.append(await _echo(pair, seconds))
+        else:
+            await asyncio.sleep(seconds)
         elapsed = time.monotonic() - began
         rates = (sent - sent_before) / elapsed, (received - received_before) / elapsed
-        print(json.dumps({"up": rates[0], "down": rates[1], "cpu_s": time.process_time()}), flush=True)
+        moved = {"up": rates[0], "down": rates[1], "cpu_s": time.process_time(), "echoes": echoes}
+        print(json.dumps(moved), flush=True)
         for task in tasks:
             task.cancel()
         writer.transport.abort()
+        pair[1].close()
 
 
 async def _echo(streams: tuple[StreamReader, StreamWriter], seconds: float) -> list[float]:
@@ -127,6 +138,8 @@ async def _measure(
         for _, writer in pairs:
             writer.close()
     moved = json.loads(bulk.output.splitlines()[-1])
+    if moved["echoes"]:  # the limit is that of the transfer's own attachment
+        alone[0], beside[0] = moved["echoes"]
     values = [
         round(percentile(each, percent / 100), 2)
         for pair in zip(alone, beside, strict=True)
@@ -138,14 +151,15 @@ async def _measure(
     return {"up_of_rate": moved["up"], "down_of_rate": moved["down"], **measured, **echoes}
 
 
-def measure(rate: str, carrier: str, seconds: float) -> Found:
+def measure(rate: str, carrier: str, seconds: float, *, at_client: bool = False) -> Found:
     """Start relay, echo server and transfer, and return what was measured."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="tunnel-")))
         port = stack.enter_context(hold_port())
         made = {user: make_token(SystemRandom()) for user in _USERS}
         write_users(directory / "tokens.toml", {user: (key,) for user, (_, key) in made.items()})
-        (directory / "relay.toml").write_text(_CONFIG.format(port=port, rate=rate), encoding="utf-8")
+        line = "" if at_client else f'rate = "{rate}"'
+        (directory / "relay.toml").write_text(_CONFIG.format(port=port, line=line), encoding="utf-8")
         command = relay_command("serve", "-c", str(directory / "relay.toml"))
         relay = stack.enter_context(Process(command, ready=says_event("listening")))
         echo_command = python_command("loadtests.harness.echo")
@@ -153,6 +167,7 @@ def measure(rate: str, carrier: str, seconds: float) -> Found:
         target = int(echo.ready_line.split()[1])
         url = f"http://127.0.0.1:{port}"
         words = ["--transfer", url, str(target), "--carrier", carrier, "--seconds", str(seconds)]
+        words += ["--rate", rate if at_client else ""]
         tokens = {user: token for user, (token, _) in made.items()}
         bulk = Process(
             python_command("loadtests.bench.rate", *words),
@@ -188,19 +203,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rate", default="20 MiB/s", help="the rate of the limited user (default: 20 MiB/s)")
     parser.add_argument("--carrier", choices=("link", "poll"), default="link", help="of the transfer (default: link)")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of the measurement (default: 10)")
+    parser.add_argument("--at", choices=("relay", "client"), default="relay", help="what limits (default: relay)")
     parser.add_argument("--transfer", nargs=2, metavar=("URL", "PORT"), help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if options.transfer:
         url, port = options.transfer
-        asyncio.run(transfer(url, int(port), options.carrier, options.seconds))
+        asyncio.run(transfer(url, int(port), options.carrier, options.seconds, options.rate))
         return 0
     try:
         parse_rate(options.rate)
     except ValueError as error:
         parser.error(f"--rate: {error}")
     try:
-        found = measure(options.rate, options.carrier, options.seconds)
+        found = measure(options.rate, options.carrier, options.seconds, at_client=options.at == "client")
     except NotReadyError as error:
         print(f"rate: {error}", file=sys.stderr)
         return 3

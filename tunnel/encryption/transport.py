@@ -84,14 +84,16 @@ class EncryptedTransport(Transport):
         elif self._over is None:
             super()._handle(event)
 
-    def _read(self) -> None:
-        super()._read()
+    def _read_turn(self, size_max: int) -> int:
+        size = super()._read_turn(size_max)
         self._show_released()
+        return size
 
-    def _move_backlog(self) -> None:
-        super()._move_backlog()
+    def _write_turn(self, size_max: int) -> int:
+        size = super()._write_turn(size_max)
         if self._flushes and not self._backlog:
             self._connection.flush()
+        return size
 
     def close(self) -> None:
         super().close()

@@ -46,7 +46,8 @@ def make_attachment(settings: RelaySettings, arguments: argparse.Namespace) -> t
     """Create an attachment, not yet started, that tries for as long as --wait says."""
     seconds = arguments.wait_default if arguments.wait is None else arguments.wait
     timeout = None if seconds == math.inf else seconds
-    return settings.attach(attach_timeout=timeout, await_login=arguments.wait is not None)
+    rate = getattr(arguments, "rate", "") or settings.rate  # only commands that serve have the option
+    return settings.attach(attach_timeout=timeout, await_login=arguments.wait is not None, rate=rate)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from tunnel import Attachment, LostError, TunnelError
 from tunnel.command_line import add_events_option
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
+from tunnel.rates import parse_rate
 from tunnel.stillness import STILL_S, until_still
 from tunnel_client.cli.attaching import add_wait_option, make_attachment, told_of_waiting
 from tunnel_client.cli.options import positive_seconds
@@ -65,7 +66,28 @@ def add_serving_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="log traffic totals every S seconds and at the end (default: never)",
     )
+    add_rate_option(parser)
     add_events_option(parser)
+
+
+def add_rate_option(parser: argparse.ArgumentParser) -> None:
+    """Add --rate, the limit of all connections of the command together."""
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        default="",
+        metavar="RATE",
+        help="bytes per second that all connections together may move in each direction, such as '20 MiB/s'; they "
+        "share it fairly, and more bytes wait (default: no limit)",
+    )
+
+
+def _rate(text: str) -> str:
+    try:
+        parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _seconds(text: str) -> float:

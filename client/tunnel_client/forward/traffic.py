@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import structlog
 
-from tunnel import Attachment
+from tunnel import Attachment, RateLimit
 from tunnel.command_line import shows_people, tell
 from tunnel.splice import TunnelSide
 
@@ -41,9 +41,13 @@ class TrafficReport(msgspec.Struct):
 
 
 class Traffic:
-    """Counts the traffic of a command. The command announces each connection; the attachment reports failures."""
+    """Counts the traffic of a command, or of one entry of a file, and lets its connections share a rate.
 
-    def __init__(self, attachment: Attachment) -> None:
+    The command announces each connection; the attachment reports failures.
+    """
+
+    def __init__(self, attachment: Attachment, limit: RateLimit | None = None) -> None:
+        self._limit = limit
         self.failed = 0  # connections
         self.failure = ""  # why the latest connection failed; empty while it has not
         self._attachment = attachment
@@ -55,6 +59,19 @@ class Traffic:
         """Count a new connection through the tunnel."""
         self.failure = ""
         self._open[side] = None
+        if self._limit is not None:
+            side.limit_rate(self._limit)
+
+    def limit_rate(self, limit: RateLimit | None) -> None:
+        """Let the connections, those that are open and later ones, share this limit; None: no limit."""
+        self._limit = limit
+        for side in self._open:
+            side.limit_rate(limit)
+
+    @property
+    def connections_open(self) -> int:
+        """The number of connections that are open."""
+        return len(self._open)
 
     def fail(self, text: str) -> None:
         """Count a connection that was not opened, or that ended with an error."""

@@ -1,0 +1,28 @@
+"""The error for the final refusal of an attachment: by the relay, or by a proxy in front of it."""
+
+from tunnel.errors import DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError, UnreachableError
+from tunnel.exchange import AttachRefused
+from tunnel.wire import StatusCode
+
+__all__ = ["refusal_error"]
+
+_DENIALS = frozenset({403, 415})
+_PROXY_AUTH_REQUIRED = 407
+_UNAUTHORISED = 401
+
+
+def refusal_error(event: AttachRefused) -> TunnelError:
+    """Return the error, which says what to do next."""
+    if event.status == _PROXY_AUTH_REQUIRED:
+        return ProxyPasswordError(event.text)  # which already says what to do
+    if event.status == _UNAUTHORISED or event.code == StatusCode.NOT_AUTHORISED:
+        return NotAuthenticatedError(f"{event.text}: check the token")  # a relay does not say what is wrong with it
+    if event.status in _DENIALS or event.code == StatusCode.DENIED:
+        return DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy in front of it")
+    if event.is_page:
+        return UnreachableError(
+            f"{event.text}: sign in there and try again, or give --wait SECONDS to wait until it is gone"
+        )
+    if event.status:
+        return UnreachableError(f"{event.text}: check that the URL belongs to a tunnel relay")
+    return UnreachableError(event.text)  # the lanes found this out themselves, and say what to do
