@@ -6,10 +6,20 @@ from pathlib import Path
 
 import msgspec
 
-from tunnel.private_files import config_directory, read_private
+from tunnel import private_files
+from tunnel.private_files import read_private
 from tunnel_client.errors import UsageError
 
-__all__ = ["Login", "known_peers_path", "login_for", "login_path", "read_login", "remove_login", "write_login"]
+__all__ = [
+    "Login",
+    "config_directory",
+    "known_peers_path",
+    "login_for",
+    "login_path",
+    "read_login",
+    "remove_login",
+    "write_login",
+]
 
 
 class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -27,17 +37,18 @@ class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 def login_path() -> Path:
     """Return the path of the login file."""
-    return _directory() / "login.json"
+    return config_directory() / "login.json"
 
 
 def known_peers_path() -> Path:
     """Return the path of the file with the keys of known exits and services."""
-    return _directory() / "known_peers"
+    return config_directory() / "known_peers"
 
 
-def _directory() -> Path:
+def config_directory() -> Path:
+    """Return the directory of this user's settings. Raises UsageError if there is no home directory."""
     try:
-        return config_directory()
+        return private_files.config_directory()
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -22,7 +22,16 @@ import structlog
 from tunnel import Attachment
 from tunnel_client.errors import UsageError
 
-__all__ = ["ClientReport", "ConnectionReport", "running_clients", "serve_status", "status_directory"]
+__all__ = [
+    "ClientReport",
+    "ConnectionReport",
+    "EntryReport",
+    "report_of",
+    "running_clients",
+    "serve_reports",
+    "serve_status",
+    "status_directory",
+]
 
 ANSWER_S = 2.0  # how long to wait for the report of a client
 _REPORT_BYTES_MAX = 64 << 20
@@ -48,6 +57,20 @@ class ConnectionReport(msgspec.Struct):
     encryption: str = ""  # "verified", "not verified", "accepted"; empty: in clear
 
 
+class EntryReport(msgspec.Struct):
+    """The state of one entry of the file of `tunnel up`."""
+
+    name: str  # with its kind, as in "forward db"
+    leads: str  # from where to where
+    state: str  # "serving", "waiting" or "failed"
+    error: str = ""  # why it does not serve, or why its latest connection failed
+    connections_open: int = 0
+    connections: int = 0
+    connections_failed: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
 class ClientReport(msgspec.Struct):
     """The state of one running client."""
 
@@ -59,6 +82,7 @@ class ClientReport(msgspec.Struct):
     trouble: str
     batches_unreceipted: int
     connections: list[ConnectionReport]
+    entries: list[EntryReport] = []  # of `tunnel up`
 
 
 def status_directory() -> Path:
@@ -75,8 +99,15 @@ async def serve_status(attachment: Attachment, command: str) -> AsyncIterator[No
     and the client runs without it.
     """
     started_s = time.time()
+    async with serve_reports(lambda: report_of(attachment, command, started_s)):
+        yield
+
+
+@asynccontextmanager
+async def serve_reports(report: Callable[[], ClientReport]) -> AsyncIterator[None]:
+    """Serve what `report` returns while the context lasts, as `serve_status` does."""
     try:
-        path, server = await _listen(lambda: msgspec.json.encode(_report(attachment, command, started_s)))
+        path, server = await _listen(lambda: msgspec.json.encode(report()))
     except (OSError, UsageError) as error:
         _log.info("no_status", text=str(error))
         yield
@@ -136,7 +167,8 @@ def _require_private(directory: Path) -> None:
         raise UsageError(f"{directory} is not a directory that only you can use: remove it, or set XDG_RUNTIME_DIR")
 
 
-def _report(attachment: Attachment, command: str, started_s: float) -> ClientReport:
+def report_of(attachment: Attachment, command: str, started_s: float) -> ClientReport:
+    """Return the report of a client with an attachment that was started."""
     stats = attachment.stats()
     connections = [
         ConnectionReport(

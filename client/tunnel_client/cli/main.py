@@ -16,7 +16,7 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 # function from the parsed arguments to an exit code. A command that serves until it is stopped also sets `serves`: its
 # log then starts at the level "info", unless standard error is a terminal, and its option --json turns the log into
 # events on standard output. A command that must start fast sets `logs` to False and must not log anything.
-COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "status", "peers", "doctor")
+COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "up", "status", "peers", "doctor")
 _DESCRIPTION = (
     "Open TCP and UDP connections through firewalls and proxies that let only HTTP requests out. The connections go "
     "through a relay, which is a web service outside the firewall, to a target (HOST:PORT, as the other side sees it) "
@@ -44,7 +44,7 @@ def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:
     parser.add_argument(
         "--log",
         choices=LOG_LEVELS,
-        help="log events of this level and above (default: warning; info for forward, expose and proxy, unless "
+        help="log events of this level and above (default: warning; info for forward, expose, proxy and up, unless "
         "standard error is a terminal)",
     )
     commands = CommandAdder(parser)

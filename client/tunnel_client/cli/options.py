@@ -13,7 +13,7 @@ from tunnel.gateway_options import add_gateway_options, parse_headers
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import CARRIERS, ENCRYPTION, UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
 
-__all__ = ["add_insecure_http", "add_relay_options", "headers_of", "positive_seconds", "relay_settings"]
+__all__ = ["add_insecure_http", "add_relay_options", "headers_of", "positive_seconds", "relay_settings", "trace_of"]
 
 _USER_TIMEOUT_LEAST_S = 1
 _USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the milliseconds
@@ -140,7 +140,7 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         links=arguments.links,
         pull_interval=arguments.pull_interval,
     )
-    return replace(found, trace=_trace(arguments))  # last: it creates a directory
+    return replace(found, trace=trace_of(arguments))  # last: it creates a directory
 
 
 def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
@@ -181,7 +181,7 @@ def _tell(text: str) -> None:
     tell(f"tunnel: {text}")
 
 
-def _trace(arguments: argparse.Namespace) -> tunnel.TraceWriter | None:
+def trace_of(arguments: argparse.Namespace) -> tunnel.TraceWriter | None:
     """Open the command's trace. It is closed when the process exits, so an interrupted command loses no records."""
     directory = arguments.trace
     if not directory:

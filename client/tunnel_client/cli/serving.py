@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeAlias
 
@@ -21,7 +21,16 @@ from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.settings import RelaySettings
 
-__all__ = ["Listening", "Served", "Serving", "Signals", "add_serving_options", "run_serving", "stop_signals"]
+__all__ = [
+    "Listening",
+    "Served",
+    "Serving",
+    "Signals",
+    "add_serving_options",
+    "finish",
+    "run_serving",
+    "stop_signals",
+]
 
 
 class Listening(Protocol):
@@ -75,7 +84,6 @@ def add_rate_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate",
         type=_rate,
-        default="",
         metavar="RATE",
         help="bytes per second that all connections together may move in each direction, such as '20 MiB/s'; they "
         "share it fairly, and more bytes wait (default: no limit)",
@@ -137,28 +145,30 @@ async def _serve(attachment: Attachment, serving: Serving, signals: "Signals", a
             await asyncio.wait([failing, signals.finish], return_when=asyncio.FIRST_COMPLETED)
             if not signals.finish.done():
                 await failing
-            await _finish(served)
+            await finish(served.listening, lambda: [served.traffic])
         finally:
             failing.cancel()
             await asyncio.gather(failing, return_exceptions=True)
     return OK
 
 
-async def _finish(served: Served) -> None:
+async def finish(listening: Iterable[Listening], traffics: Callable[[], Iterable[Traffic]]) -> None:
     """Stop listening, and return when no connection moves bytes any more."""
-    for listening in served.listening:
-        await listening.stop_listening()
-    report = served.traffic.report()
-    if report.connections_open:
-        count = f"{report.connections_open} open connection{'s' * (report.connections_open > 1)}"
-        text = f"waiting for {count} until no byte has moved for {STILL_S:g} s; a second signal cuts them"
-        _log.warning("stopping", text=text)
+    for each in listening:
+        await each.stop_listening()
+
+    def connections_open() -> int:
+        return sum(traffic.connections_open for traffic in traffics())
 
     def moved() -> int:
-        report = served.traffic.report()
-        return report.bytes_up + report.bytes_down
+        reports = [traffic.totals() for traffic in traffics()]
+        return sum(report.bytes_up + report.bytes_down for report in reports)
 
-    await until_still(lambda: served.traffic.report().connections_open, moved, STILL_S)
+    if connections_open():
+        count = f"{connections_open()} open connection{'s' * (connections_open() > 1)}"
+        text = f"waiting for {count} until no byte has moved for {STILL_S:g} s; a second signal cuts them"
+        _log.warning("stopping", text=text)
+    await until_still(connections_open, moved, STILL_S)
 
 
 class _Listener:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tunnel_client.status import ClientReport, ConnectionReport
+from tunnel_client.status import ClientReport, ConnectionReport, EntryReport
 
-__all__ = ["Rates", "render"]
+__all__ = ["Rates", "entry_lines", "render"]
 
 _TITLES = (
     *("TARGET", "UP", "DOWN", "UP/s", "DOWN/s", "RTT", "RTO", "SENT", "RESENT", "QUEUED", "FLIGHT", "UNREAD"),
@@ -49,6 +49,8 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
     yield f"  {state}: {_clean(report.carrier)}; batches on their way: {report.batches_unreceipted}"
     if report.trouble:
         yield f"  trouble: {_clean(report.trouble)}"
+    if report.entries:
+        yield from entry_lines(report.entries)
     if not report.connections:
         yield "  no connections"
         return
@@ -62,6 +64,21 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
         yield f"  {first.ljust(widths[0])}  {'  '.join(numbers)}"
     if len(ranked) > len(shown):
         yield f"  and {len(ranked) - len(shown)} more"
+
+
+def entry_lines(entries: Sequence[EntryReport]) -> Iterator[str]:
+    """Return a line for each entry of a file, and a further one for an error."""
+    names, leads = (
+        [_clean(text) for text in column] for column in zip(*((e.name, e.leads) for e in entries), strict=True)
+    )
+    widths = max(map(len, names)), max(map(len, leads))
+    for entry, name, lead in zip(entries, names, leads, strict=True):
+        counts = f"{entry.connections_open} open, {entry.connections} in all, {entry.connections_failed} failed"
+        moved = f"up {_bytes(entry.bytes_up)}, down {_bytes(entry.bytes_down)}"
+        state = f"{counts}; {moved}" if entry.state == "serving" else entry.state.upper()
+        yield f"  {name.ljust(widths[0])}  {lead.ljust(widths[1])}  {state}"
+        if entry.error:
+            yield f"    {_clean(entry.error)}"
 
 
 def _row(report: ClientReport, connection: ConnectionReport, rates: Rates | None) -> list[str]:

@@ -91,16 +91,19 @@ class Traffic:
         self._failures[cause] += 1
 
     def report(self) -> TrafficReport:
-        """Return the totals up to now."""
+        """Return the totals up to now, and the state of the attachment."""
         stats = self._attachment.stats()
+        return msgspec.structs.replace(
+            self.totals(), attached=stats.attached, carrier=stats.carrier, exchanges_failed=dict(self._failures)
+        )
+
+    def totals(self) -> TrafficReport:
+        """Return the totals up to now, without the attachment, which may have ended."""
         report = msgspec.structs.replace(
             self._ended,
-            attached=stats.attached,
-            carrier=stats.carrier,
             connections_open=len(self._open),
             connections_failed=self.failed,
             resent=dict(self._ended.resent),
-            exchanges_failed=dict(self._failures),
         )
         if self._open:
             report.srtt_us = report.rto_us = 0

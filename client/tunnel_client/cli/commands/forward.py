@@ -22,7 +22,7 @@ from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import EVERYWHERE, Address, ForwardSpec, parse_forward
 from tunnel_client.status import serve_status
 
-__all__ = ["Forwarding", "add", "announce"]
+__all__ = ["Forwarding", "add", "announce", "bind_forward", "forwarding", "require_distinct"]
 
 _log = structlog.get_logger("tunnel")
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
@@ -51,12 +51,12 @@ def add(commands: CommandAdder) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Forward the ports until a signal stops the process."""
     specs = [parse_forward(text) for text in arguments.specs]
-    _require_distinct(specs)
+    require_distinct(specs)
     settings = relay_settings(arguments)
     bound: list[tuple[ForwardSpec, socket.socket]] = []
     try:
         for spec in specs:
-            bound.append((spec, bind(spec.bind, _KINDS[spec.protocol])))
+            bound.append((spec, bind_forward(spec)))
         serving = partial(_serving, bound=bound, stats_seconds=arguments.stats)
         return run_serving(settings, serving, arguments)
     finally:
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             sock.close()
 
 
-def _require_distinct(specs: list[ForwardSpec]) -> None:
+def require_distinct(specs: list[ForwardSpec]) -> None:
     """Raise UsageError if two forwards need the same local port.
 
     Both can be bound: only the second one's listening would fail, after the relay has answered.
@@ -88,11 +88,23 @@ async def _serving(
     async with traffic.reported(stats_seconds), serve_status(attachment, f"forward {leads}"), AsyncExitStack() as stack:
         served = Served(traffic)
         for spec, sock in bound:
-            kind: type[DatagramForwarding | Forwarding] = DatagramForwarding if spec.protocol == "udp" else Forwarding
-            served.listening.append(await stack.enter_async_context(kind(attachment, spec.target, sock, traffic)))
+            served.listening.append(await stack.enter_async_context(forwarding(attachment, spec, sock, traffic)))
             where = f"{'udp/' if spec.protocol == 'udp' else ''}{address_of(sock)}"
             announce(f"{where} -> {spec.target}", bind=where, target=str(spec.target))
         yield served
+
+
+def bind_forward(spec: ForwardSpec) -> socket.socket:
+    """Return a socket that is bound to the local address of a forward. Raises UsageError if that is not possible."""
+    return bind(spec.bind, _KINDS[spec.protocol])
+
+
+def forwarding(
+    attachment: Attachment, spec: ForwardSpec, sock: socket.socket, traffic: Traffic
+) -> "DatagramForwarding | Forwarding":
+    """Return what forwards the connections or datagrams of a bound socket, for `async with`."""
+    kind: type[DatagramForwarding | Forwarding] = DatagramForwarding if spec.protocol == "udp" else Forwarding
+    return kind(attachment, spec.target, sock, traffic)
 
 
 def announce(line: str, **fields: str) -> None:

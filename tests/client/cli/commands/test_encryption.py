@@ -21,7 +21,7 @@ from tunnel.encryption.known_peers import KnownPeers
 from tunnel_client import configure, create_connection
 from tunnel_client.cli.main import main
 from tunnel_client.login_file import known_peers_path
-from tunnel_client.status import _report
+from tunnel_client.status import report_of
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 
@@ -114,7 +114,7 @@ def test_sockets_to_an_exit_are_encrypted(known: Rig) -> None:
         assert sock.recv(5) == b"hello"
 
         async def report() -> None:
-            seen.extend(found.encryption for found in _report(exit_, "", 0.0).connections)
+            seen.extend(found.encryption for found in report_of(exit_, "", 0.0).connections)
 
         known.call(report())
     configure(peer_key=another_key().fingerprint)

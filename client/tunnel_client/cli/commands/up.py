@@ -1,0 +1,164 @@
+"""`tunnel up`: serve the forwards, services and proxies of one file, and follow its changes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tunnel.command_line import CommandAdder, add_events_option, shows_people, tell
+from tunnel.event_loops import new_event_loop
+from tunnel.exit_codes import OK, USAGE
+from tunnel_client.cli.options import add_relay_options, trace_of
+from tunnel_client.cli.serving import Signals, add_rate_option, stop_signals
+from tunnel_client.cli.up.declaration import json_schema
+from tunnel_client.cli.up.display import can_draw, drawn
+from tunnel_client.cli.up.example import EXAMPLE
+from tunnel_client.cli.up.file import BrokenFileError, ReadFile, default_path, read_up_file
+from tunnel_client.cli.up.kinds import KINDS
+from tunnel_client.cli.up.relay_choice import chosen_settings
+from tunnel_client.cli.up.supervisor import Load, Supervisor
+from tunnel_client.cli.up.unit import unit_text
+from tunnel_client.errors import UsageError
+from tunnel_client.settings import RelaySettings
+from tunnel_client.status import serve_reports
+
+__all__ = ["add"]
+
+_log = structlog.get_logger("tunnel")
+
+
+def add(commands: CommandAdder) -> None:
+    """Add the command and its arguments."""
+    parser = commands.add(
+        "up",
+        "serve the forwards, services and proxies that one file names, and follow its changes",
+        "tunnel up --example, then tunnel up",
+    )
+    parser.add_argument(
+        "-c",
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the file (default: tunnel/tunnel.toml in XDG_CONFIG_HOME or ~/.config)",
+    )
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--check", action="store_true", help="check the file, print each mistake or entry, and exit")
+    group.add_argument("--example", action="store_true", help="write a commented FILE, unless it exists, and exit")
+    group.add_argument("--install-unit", action="store_true", help="print a systemd user unit for FILE, and exit")
+    group.add_argument("--schema", action="store_true", help="print the JSON schema of the file, and exit")
+    add_rate_option(parser)
+    add_events_option(parser)
+    add_relay_options(parser)
+    parser.set_defaults(run=run, serves=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal stops the process, or do what one of the options asks for."""
+    path = arguments.config or default_path()
+    if arguments.schema:
+        print(json.dumps(json_schema(), indent=2))
+    elif arguments.install_unit:
+        print(unit_text(path), end="")
+    elif arguments.example:
+        _write_example(path)
+    elif arguments.check:
+        return _check(path, arguments)
+    else:
+        return _serve(path, arguments)
+    return OK
+
+
+def _write_example(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{path} exists and is not overwritten: name another file with -c FILE") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}: name another file with -c FILE") from None
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(EXAMPLE)
+    print(f"{path} is written: edit it, then run `tunnel up --check` and `tunnel up`")
+
+
+def _check(path: Path, arguments: argparse.Namespace) -> int:
+    """Print what the file would do, or all of its mistakes."""
+    try:
+        read, settings = _loaded(path, arguments)
+    except BrokenFileError as error:
+        print("\n".join(error.problems), file=sys.stderr)
+        return USAGE
+    print(f"{path}: {len(read.entries)} {'entry' if len(read.entries) == 1 else 'entries'} for {settings.url}")
+    for entry in read.entries.values():
+        rate = f" at {entry.part.rate}" if entry.part.rate else ""
+        print(f"  {entry.id}: {KINDS[entry.kind].leads(entry.part)}{rate}")
+    return OK
+
+
+def _loaded(path: Path, arguments: argparse.Namespace) -> tuple[ReadFile, RelaySettings]:
+    """Read the file and the secrets that it names. Raises UsageError, also if no attachment can be made with them."""
+    read = read_up_file(path)
+    settings = chosen_settings(read.relay, arguments)
+    settings.attach()
+    return read, settings
+
+
+def _serve(path: Path, arguments: argparse.Namespace) -> int:
+    trace = trace_of(arguments)
+
+    def load() -> tuple[ReadFile, RelaySettings]:
+        read = read_up_file(path)
+        settings = chosen_settings(read.relay, arguments, trace)
+        settings.attach()
+        return read, settings
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_run(load, arguments.log or "warning"))
+
+
+async def _run(load: Load, level: str) -> int:
+    supervisor = Supervisor(*load(), load, say)
+    async with stop_signals() as signals, serve_reports(supervisor.report):
+        signals.is_serving = True
+        with drawn(supervisor, level) if can_draw() else contextlib.nullcontext():
+            return await _until_stopped(supervisor, signals)
+
+
+async def _until_stopped(supervisor: Supervisor, signals: Signals) -> int:
+    """Run until a signal; after SIGTERM, until no connection moves bytes any more. Return the exit code."""
+    loop = asyncio.get_running_loop()
+    work = loop.create_task(supervisor.run())
+    ending: asyncio.Task[None] | None = None
+    try:
+        first: list[asyncio.Future[Any]] = [work, signals.finish, signals.cut]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work  # only a defect ends it
+        if not signals.cut.done():
+            ending = loop.create_task(supervisor.finish())
+            last: list[asyncio.Future[Any]] = [ending, signals.cut]
+            await asyncio.wait(last, return_when=asyncio.FIRST_COMPLETED)
+        return signals.cut.result() if signals.cut.done() else OK
+    finally:
+        tasks = [work, *([ending] if ending is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def say(event: str, text: str, *, is_bad: bool = False, **fields: str) -> None:
+    """Say one line: for people on a terminal, otherwise as an event of the log."""
+    if shows_people():
+        tell(f"tunnel: {text}")
+    elif is_bad:
+        _log.warning(event, text=text, **fields)
+    else:
+        _log.info(event, text=text, **fields)

@@ -1,0 +1,102 @@
+"""What may stand in the file of `tunnel up`: the one declaration that the parser and the JSON schema come from.
+
+An entry is written as a text, in the form that the command line takes, or as a table when it has further settings.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["ENTRY_TYPES", "EntryPart", "ExposePart", "ForwardPart", "ProxyPart", "RelayPart", "UpFile", "json_schema"]
+
+_RATE = "bytes per second in each direction, such as 20 MiB/s; more bytes wait"
+Rate: TypeAlias = Annotated[str, Meta(description=_RATE, examples=["20 MiB/s"])]
+FileName: TypeAlias = Annotated[str, Meta(description="a path; a relative one starts at the directory of this file")]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, lt=1e9)]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
+    """A table of the file. Unknown settings are errors, so that a slip of the pen does not go unnoticed."""
+
+
+class RelayPart(_Part, frozen=True, kw_only=True):
+    """The relay, and how to reach it. Options of the command line take precedence; what is missing here is looked up
+    in the environment and in what `tunnel login` stored. Secrets stand in files of mode 0600."""
+
+    url: Annotated[str, Meta(description="URL of the relay")] = ""
+    token_file: Annotated[FileName, Meta(description="file that holds the token")] = ""
+    proxy: Annotated[str, Meta(description="URL of a proxy without a password, or none for a direct connection")] = ""
+    proxy_file: Annotated[FileName, Meta(description="file that holds the URL of a proxy with user and password")] = ""
+    header_file: Annotated[FileName, Meta(description="file with a header for a gateway on each line")] = ""
+    hostname: Annotated[str, Meta(description="host name for a gateway, if it is not that of the URL")] = ""
+    sni: Annotated[str, Meta(description="server name in TLS")] = ""
+    ca: Annotated[FileName, Meta(description="PEM file with the authorities to trust")] = ""
+    cert: Annotated[FileName, Meta(description="PEM file with your certificate and its key")] = ""
+    insecure_http: Annotated[bool, Meta(description="allow the token to cross a network without encryption")] = False
+    carrier: Literal["", "auto", "poll", "link"] = ""
+    links: Annotated[int, Meta(ge=1, le=4, description="number of links to keep open")] | None = None
+    pull_interval: Annotated[float, Meta(ge=0, description="seconds between pulls without a link")] | None = None
+    user_timeout: (
+        Annotated[float, Meta(ge=1, le=4_000_000, description="seconds without an answer; then connections are lost")]
+        | None
+    ) = None
+    encryption: Literal["", "off", "auto", "require"] = ""
+    peer_keys: Annotated[list[str], Meta(description="keys that exits and services must have")] = []
+    key: Annotated[FileName, Meta(description="file with the key of exposed services; made if missing")] = ""
+    rate: Annotated[Rate, Meta(description="for all entries together: " + _RATE)] = ""
+
+
+class EntryPart(_Part, frozen=True, kw_only=True):
+    """The settings that every kind of entry has."""
+
+    rate: Rate = ""
+
+
+class ForwardPart(EntryPart, frozen=True, kw_only=True):
+    """A local port that leads to a target or a service beyond the relay."""
+
+    spec: Annotated[
+        str, Meta(description="as for `tunnel forward`", examples=["5432:db.internal:5432", "8080:reports"])
+    ]
+
+
+class ExposePart(EntryPart, frozen=True, kw_only=True):
+    """A local service that others reach through the relay."""
+
+    address: Annotated[str, Meta(description="HOST:PORT of the service", examples=["127.0.0.1:8080"])]
+    service: Annotated[str, Meta(description="its name at the relay; by default the name of the entry")] = ""
+    backlog: Annotated[int, Meta(ge=1, le=65535, description="connections that may wait to be accepted here")] = 1024
+
+
+class ProxyPart(EntryPart, frozen=True, kw_only=True):
+    """A local SOCKS and HTTP proxy."""
+
+    listen: Annotated[str, Meta(description="[BIND:]PORT", examples=["1080"])]
+    timeout: Annotated[Seconds, Meta(description="seconds for a target to answer")] = 30.0
+    connections: Annotated[int, Meta(ge=1, lt=1 << 20, description="limit on simultaneous connections")] = 1024
+
+
+class UpFile(_Part, frozen=True, kw_only=True):
+    """The file of `tunnel up`: entries of each kind by name. A text stands for a table with only that setting."""
+
+    relay: RelayPart = RelayPart()
+    forward: dict[str, Annotated[str, Meta(description="as for `tunnel forward`")] | ForwardPart] = {}
+    expose: dict[str, Annotated[str, Meta(description="HOST:PORT of the service")] | ExposePart] = {}
+    proxy: dict[str, Annotated[str, Meta(description="[BIND:]PORT")] | ProxyPart] = {}
+
+
+ENTRY_TYPES: dict[str, tuple[type[EntryPart], str]] = {
+    "forward": (ForwardPart, "spec"),
+    "expose": (ExposePart, "address"),
+    "proxy": (ProxyPart, "listen"),
+}
+"""The kinds of entries: the table of each, and the setting that a text in its place stands for."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of the file."""
+    made = msgspec.json.schema(UpFile)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tunnel up", **made}

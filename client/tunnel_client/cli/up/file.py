@@ -1,0 +1,187 @@
+"""Reads the file of `tunnel up`. All of its mistakes are found at once, and an error names the entry that has one."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tunnel.private_files import read_private
+from tunnel.rates import parse_rate
+from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, ExposePart, RelayPart, UpFile
+from tunnel_client.cli.up.kinds import KINDS, Claim
+from tunnel_client.errors import UsageError
+from tunnel_client.login_file import config_directory
+
+__all__ = ["BrokenFileError", "Entry", "ReadFile", "default_path", "read_proxy_file", "read_up_file"]
+
+_FILE_BYTES_MAX = 1 << 20
+_T = TypeVar("_T")
+
+
+class BrokenFileError(UsageError):
+    """The file cannot be used. `problems` has a line for each mistake."""
+
+    def __init__(self, path: Path, problems: list[str]) -> None:
+        more = f" (and {len(problems) - 1} more: see `tunnel up --check`)" if len(problems) > 1 else ""
+        super().__init__(f"{path}: {problems[0]}{more}")
+        self.problems = [f"{path}: {problem}" for problem in problems]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the file. Its name is unique among those of its kind."""
+
+    kind: str
+    name: str
+    part: EntryPart
+
+    @property
+    def id(self) -> str:
+        """The kind and the name, for people."""
+        return f"{self.kind} {self.name}"
+
+    def is_same(self, other: Entry) -> bool:
+        """Whether the entries serve the same, perhaps at another rate."""
+        return self.id == other.id and msgspec.structs.replace(self.part, rate=other.part.rate) == other.part
+
+
+@dataclass(frozen=True)
+class ReadFile:
+    """A file without mistakes. Its paths are absolute."""
+
+    path: Path
+    relay: RelayPart
+    entries: dict[str, Entry]  # by id, in the order of the file
+
+    @property
+    def files(self) -> list[Path]:
+        """The files whose change is one of this file: itself, and the secrets that it names."""
+        named = (self.relay.token_file, self.relay.proxy_file, self.relay.header_file)
+        return [self.path, *(Path(name) for name in named if name)]
+
+
+def default_path() -> Path:
+    """Return the path of the file that `tunnel up` uses unless another is named."""
+    return config_directory() / "tunnel.toml"
+
+
+def read_up_file(path: Path) -> ReadFile:
+    """Return what the file says. Raises BrokenFileError with all mistakes, or UsageError if it cannot be read."""
+    try:
+        found = tomllib.loads(_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise BrokenFileError(path, [f"this is not TOML: {error}"]) from None
+    problems: list[str] = []
+    for name in sorted(found.keys() - set(UpFile.__struct_fields__)):
+        problems.append(f"[{name}] is not known: the tables are {', '.join(UpFile.__struct_fields__)}")
+    relay = _converted("relay", found.get("relay", {}), RelayPart, problems) or RelayPart()
+    relay = _located(relay, path.parent, problems)
+    entries = {entry.id: entry for entry in _entries(found, problems)}
+    problems += _clashes(entries.values())
+    if not entries and not problems:
+        problems.append("there is no entry: write at least one line under [forward], [expose] or [proxy]")
+    if problems:
+        raise BrokenFileError(path, problems)
+    return ReadFile(path, relay, entries)
+
+
+def read_proxy_file(path: Path) -> str:
+    """Return the URL in a file that only its owner can read. Raises UsageError if there is none."""
+    seen = "change the password if another user may have seen it"
+    try:
+        text = read_private(path, if_seen=seen).decode().strip()
+    except FileNotFoundError:
+        raise UsageError(f"proxy-file {path}: there is no such file: write the URL of the proxy into it") from None
+    except ValueError as error:
+        raise UsageError(f"proxy-file {error}") from None
+    if not text or len(text.split()) != 1:
+        raise UsageError(f"proxy-file {path} must hold one URL, such as http://user:password@proxy.example:3128")
+    return text
+
+
+def _text(path: Path) -> str:
+    """Return the text of the file. Another user must not decide where this user's connections go."""
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid not in (os.geteuid(), 0):
+                raise UsageError(f"{path} belongs to another user, who could lead your connections anywhere: copy it")
+            if stat.S_ISREG(found.st_mode) and found.st_mode & 0o002:
+                raise UsageError(f"every user can write {path}: run `chmod o-w {path}`, and look through the file")
+            return file.read(_FILE_BYTES_MAX).decode()
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path}: there is no such file: write one with `tunnel up --example`, or name another with -c FILE"
+        ) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text in UTF-8: write it anew, or name another file with -c FILE") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}: check the path and its permissions") from None
+
+
+def _converted(where: str, found: Any, kind: type[_T], problems: list[str]) -> _T | None:
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        problems.append(f"{where}: {str(error).replace(' - at `$.', ' - at `').replace('Object', 'the table')}")
+        return None
+
+
+def _located(relay: RelayPart, base: Path, problems: list[str]) -> RelayPart:
+    """Check what the types do not say, and make the paths absolute."""
+    if relay.proxy and relay.proxy_file:
+        problems.append("relay: proxy and proxy-file exclude each other: name one of them")
+    if "@" in relay.proxy:
+        problems.append(
+            "relay: proxy holds a password: write the URL to a file of mode 0600, and name that as proxy-file"
+        )
+    _check(problems, "relay", lambda: parse_rate(relay.rate) if relay.rate else None)
+    names = ("token_file", "proxy_file", "header_file", "ca", "cert", "key")
+    given = {name: str(base / Path(getattr(relay, name)).expanduser()) for name in names if getattr(relay, name)}
+    return msgspec.structs.replace(relay, **given)
+
+
+def _entries(found: dict[str, Any], problems: list[str]) -> Iterator[Entry]:
+    for kind, (part_type, short) in ENTRY_TYPES.items():
+        table = found.get(kind, {})
+        if not isinstance(table, dict):
+            problems.append(f"{kind}: this must be a table: write [{kind}], and a line for each entry below it")
+            continue
+        for name, value in table.items():
+            where = f"{kind} {name}"
+            part = _converted(where, {short: value} if isinstance(value, str) else value, part_type, problems)
+            if part is None:
+                continue
+            if isinstance(part, ExposePart) and not part.service:
+                part = msgspec.structs.replace(part, service=name)
+            rate = part.rate
+            is_right = _check(problems, where, lambda rate=rate: parse_rate(rate) if rate else None)  # type: ignore[misc]
+            if _check(problems, where, lambda kind=kind, part=part: KINDS[kind].claims(part)) and is_right:  # type: ignore[misc]
+                yield Entry(kind, name, part)
+
+
+def _check(problems: list[str], where: str, parse: Callable[[], object]) -> bool:
+    try:
+        parse()
+    except (UsageError, ValueError) as error:
+        problems.append(f"{where}: {error}")
+        return False
+    return True
+
+
+def _clashes(entries: Iterable[Entry]) -> Iterator[str]:
+    """Find pairs of entries that need the same local port, or the same name at the relay."""
+    claims: list[tuple[Entry, Claim]] = [
+        (entry, claim) for entry in entries for claim in KINDS[entry.kind].claims(entry.part)
+    ]
+    for (one, claim), (other, wanted) in combinations(claims, 2):
+        if claim.excludes(wanted):
+            yield f"{one.id} and {other.id} both need {claim}: change it in one of them"

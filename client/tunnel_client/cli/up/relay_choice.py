@@ -1,0 +1,82 @@
+"""Which relay `tunnel up` uses, and as whom: from options, the file, the environment and the login, in this order."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import tunnel
+from tunnel import ProxyPasswordError
+from tunnel.gateway_options import parse_headers
+from tunnel_client.cli.options import headers_of
+from tunnel_client.cli.up.declaration import RelayPart
+from tunnel_client.cli.up.file import read_proxy_file
+from tunnel_client.errors import UsageError
+from tunnel_client.settings import UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
+
+__all__ = ["chosen_settings", "is_refused_again", "is_same_path"]
+
+
+def chosen_settings(
+    part: RelayPart, arguments: argparse.Namespace, trace: tunnel.TraceWriter | None = None
+) -> RelaySettings:
+    """Return the settings. Raises UsageError if one is missing or wrong, or if a file with a secret is not private."""
+    proxy = arguments.proxy or part.proxy or (read_proxy_file(Path(part.proxy_file)) if part.proxy_file else "")
+    timeout = arguments.user_timeout
+    found = find_settings(
+        relay=arguments.relay or part.url,
+        token_file=arguments.token_file or part.token_file,
+        proxy=proxy or UNSET,
+        ca=arguments.ca or part.ca,
+        cert=arguments.cert or part.cert,
+        carrier=arguments.carrier or part.carrier,
+        user_timeout=part.user_timeout or timeout if timeout == USER_TIMEOUT_S else timeout,
+        insecure_http=arguments.insecure_http or part.insecure_http,
+        headers=headers_of(arguments) or _headers(part.header_file) or None,
+        hostname=arguments.hostname or part.hostname,
+        sni=arguments.sni or part.sni,
+        encryption=arguments.encryption or part.encryption,
+        peer_keys=arguments.peer_key or part.peer_keys,
+        links=arguments.links if arguments.links != 1 else part.links or 1,
+        pull_interval=arguments.pull_interval or part.pull_interval or 0.0,
+    )
+    return replace(found, key=part.key, rate=arguments.rate or part.rate, trace=trace)
+
+
+def is_same_path(one: RelaySettings, other: RelaySettings) -> bool:
+    """Whether an attachment with the one settings serves the other as well, as long as the relay accepts it.
+
+    A token, a password or a header that was replaced by another does not count: it is used when the present one is
+    refused, so that a rotation cuts no connection.
+    """
+    return _without_secrets(one) == _without_secrets(other)
+
+
+def is_refused_again(error: Exception, refused: RelaySettings, settings: RelaySettings) -> bool:
+    """Whether these settings would be refused as those before were, with this error.
+
+    A proxy refuses the same user and password again whatever else has changed.
+    """
+    if isinstance(error, ProxyPasswordError):
+        return settings.proxy == refused.proxy
+    return settings == refused
+
+
+def _without_secrets(settings: RelaySettings) -> RelaySettings:
+    names = dict.fromkeys(settings.headers, "")
+    return replace(settings, token=None, headers=names, proxy=_without_user(settings.proxy))
+
+
+def _without_user(proxy: str | None) -> str | None:
+    if proxy is None or "@" not in proxy:
+        return proxy
+    return urlsplit(proxy)._replace(netloc=urlsplit(proxy).netloc.rpartition("@")[2]).geturl()
+
+
+def _headers(file: str) -> dict[str, str]:
+    try:
+        return parse_headers([f"@{file}"]) if file else {}
+    except ValueError as error:
+        raise UsageError(str(error).replace("--header @", "header-file ")) from None
