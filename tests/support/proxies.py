@@ -13,13 +13,14 @@ __all__ = ["UpstreamProxy"]
 class UpstreamProxy:
     """`heads`: the first request of each connection. With `user`, the proxy demands Basic credentials."""
 
-    def __init__(self, *, user: str = "") -> None:
+    def __init__(self, *, user: str = "", port: int = 0) -> None:
         self.heads: list[bytes] = []
-        self._credentials = base64.b64encode(user.encode()) if user else b""
+        self.port = port
+        self.demand(user)
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -27,9 +28,17 @@ class UpstreamProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def demand(self, user: str) -> None:
+        """Demand these credentials (USER:PASSWORD) from now on; none if the text is empty."""
+        self._credentials = base64.b64encode(user.encode()) if user else b""
+
+    def cut(self) -> None:
+        """Cut all connections. New ones are accepted."""
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def dial(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a target."""

@@ -131,7 +131,8 @@ def _converted(where: str, found: Any, kind: type[_T], problems: list[str]) -> _
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
-        problems.append(f"{where}: {str(error).replace(' - at `$.', ' - at `').replace('Object', 'the table')}")
+        text = str(error).replace("- at `$.", "- at `").replace("Object", "the table").replace("missing", "misses")
+        problems.append(f"{where}: {text}")
         return None
 
 
@@ -157,6 +158,9 @@ def _entries(found: dict[str, Any], problems: list[str]) -> Iterator[Entry]:
             continue
         for name, value in table.items():
             where = f"{kind} {name}"
+            if not isinstance(value, str | dict):
+                problems.append(f"{where}: write a text, or a table with the setting {short}")
+                continue
             part = _converted(where, {short: value} if isinstance(value, str) else value, part_type, problems)
             if part is None:
                 continue

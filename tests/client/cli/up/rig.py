@@ -1,0 +1,127 @@
+"""`tunnel up` within the test's own event loop, through a real relay: a file, the supervisor, and what it said."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.servlet.rig import TOKENS, relay, settings
+from tunnel_client.cli.main import make_parser
+from tunnel_client.cli.up.file import ReadFile, read_up_file
+from tunnel_client.cli.up.keeper import Keeper, State
+from tunnel_client.cli.up.relay_choice import chosen_settings
+from tunnel_client.cli.up.supervisor import Supervisor
+from tunnel_client.settings import RelaySettings
+from tunnel_servlet.web.running import RunningRelay
+
+__all__ = ["HERE", "UpRig", "ask", "free_port", "open_up", "private"]
+
+HERE = "127.0.0.1"
+_WAIT_S = 60.0
+
+
+class UpRig:
+    """The supervisor of a file at a relay."""
+
+    supervisor: Supervisor
+
+    def __init__(self, path: Path, running: RunningRelay) -> None:
+        self.path = path
+        self.running = running
+        self.said: list[tuple[str, str]] = []  # event, text
+        self._news = asyncio.Event()
+        self._relay = f'[relay]\nurl = "http://{running.addresses[0]}"\nproxy = "none"\ntoken-file = "token"\n'
+        private(path.parent / "token", TOKENS["ann"])
+        self.arguments: argparse.Namespace = make_parser(["up"]).parse_args(["up", "-c", str(path)])
+
+    def write(self, entries: str, more: str = "") -> None:
+        """Write the file, with these lines for the relay and these entries."""
+        new = self.path.with_suffix(".new")
+        new.write_text(f"{self._relay}{more}\n{entries}")
+        new.replace(self.path)
+
+    def load(self) -> tuple[ReadFile, RelaySettings]:
+        read = read_up_file(self.path)
+        return read, chosen_settings(read.relay, self.arguments)
+
+    def say(self, event: str, text: str, **fields: Any) -> None:
+        self.said.append((event, text))
+        self._news.set()
+
+    def keeper(self, name: str) -> Keeper:
+        return self.supervisor.keepers[name]
+
+    async def reload(self, entries: str, more: str = "") -> None:
+        """Write the file and let it be read, without waiting for the next check of the files."""
+        self.write(entries, more)
+        self.supervisor._watch.look()
+        while self.supervisor._tasks:
+            await asyncio.gather(*self.supervisor._tasks)
+
+    async def event(self, name: str, text: str = "") -> str:
+        """Wait until this event has been said, and return its text. Forget it, and all before it."""
+        async with asyncio.timeout(_WAIT_S):
+            while True:
+                for number, (event, said) in enumerate(self.said):
+                    if event == name and text in said:
+                        del self.said[: number + 1]
+                        return said
+                self._news.clear()
+                await self._news.wait()
+
+    async def serves(self, *names: str) -> None:
+        """Wait until these entries are served."""
+        async with asyncio.timeout(_WAIT_S):
+            while not all(self.keeper(name).state is State.SERVING for name in names):
+                self._news.clear()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def open_up(
+    directory: Path, entries: str, more: str = "", config: dict[str, Any] | None = None
+) -> AsyncIterator[UpRig]:
+    """Run the supervisor while the context lasts."""
+    running = relay(settings(exit="inline", switch={"settle_us": 1}, **(config or {})))
+    async with running:
+        rig = UpRig(directory / "tunnel.toml", running)
+        rig.write(entries, more)
+        rig.supervisor = Supervisor(*rig.load(), rig.load, rig.say)
+        task = asyncio.create_task(rig.supervisor.run())
+        try:
+            yield rig
+            assert not task.done()
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def ask(port: int, words: bytes) -> bytes:
+    """Send words through a local port, and return the whole answer."""
+    reader, writer = await asyncio.open_connection(HERE, port)
+    writer.write(words)
+    writer.write_eof()
+    heard = await reader.read(-1)
+    writer.close()
+    return heard
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as found:
+        found.bind((HERE, 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def private(path: Path, text: str) -> Path:
+    """Write a file that only its owner can read."""
+    path.touch(0o600)
+    path.write_text(text)
+    return path

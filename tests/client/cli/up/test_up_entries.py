@@ -1,0 +1,222 @@
+"""Entries of `tunnel up`: each works or fails for itself, and keeps its connections while others change."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.commands.rig import target
+from tests.client.cli.up.rig import HERE, UpRig, ask, free_port, open_up, private
+from tests.client.rig import echo
+from tests.servlet.rig import TOKENS
+from tests.support.loops import in_loop
+from tunnel import attach
+from tunnel_client.cli.up import keeper as keeper_module
+from tunnel_client.cli.up.keeper import State
+from tunnel_servlet.access.grants import Grant, GrantTable
+from tunnel_servlet.access.rules import parse_rule
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "_AGAIN_S", 0.1)
+    monkeypatch.setattr(keeper_module, "_AGAIN_DENIED_S", 0.1)
+
+
+@in_loop
+async def test_all_kinds_are_served_in_one_attachment(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        local, socks, back = free_port(), free_port(), free_port()
+        entries = f"""
+            [forward]
+            there = "{local}:{HERE}:{port}"
+            back = "{back}:reports"
+            [expose]
+            reports = "{HERE}:{port}"
+            [proxy]
+            socks = "{socks}"
+        """
+        async with open_up(tmp_path, entries) as up:
+            await up.serves("forward there", "forward back", "expose reports", "proxy socks")
+            assert await ask(local, b"forward") == b"forward"
+            assert await ask(back, b"service") == b"service"
+            reader, writer = await asyncio.open_connection(HERE, socks)
+            writer.write(f"CONNECT {HERE}:{port} HTTP/1.1\r\n\r\n".encode())
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            writer.write(b"proxy")
+            writer.write_eof()
+            assert await reader.read(-1) == b"proxy"
+            writer.close()
+            report = up.supervisor.report()
+            assert report.attached
+            found = {entry.name: entry for entry in report.entries}
+            assert found["forward there"].leads == f"{HERE}:{local} -> {HERE}:{port}"
+            assert (found["forward there"].connections, found["forward there"].bytes_up) == (1, 7)
+            assert found["expose reports"].connections == 1
+            assert found["proxy socks"].connections == 1
+
+
+@in_loop
+async def test_a_port_that_is_taken_fails_alone_and_is_served_when_it_is_free(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        with socket.create_server((HERE, 0)) as holder:
+            taken, free = holder.getsockname()[1], free_port()
+            entries = f'[forward]\ntaken = "{taken}:{HERE}:{port}"\nfree = "{free}:{HERE}:{port}"'
+            async with open_up(tmp_path, entries) as up:
+                text = await up.event("not_served")
+                assert f"forward taken: cannot listen on {HERE}:{taken}: something listens there already" in text
+                assert "trying again every" in text
+                await up.serves("forward free")
+                assert await ask(free, b"hello") == b"hello"
+                assert up.keeper("forward taken").report().state == "failed"
+                assert "something listens there" in up.keeper("forward taken").report().error
+                holder.close()
+                await up.serves("forward taken")
+                assert await ask(taken, b"now") == b"now"
+                assert [event for event, _ in up.said].count("not_served") == 0  # said once
+
+
+def _may_listen(*names: str) -> dict[str, object]:
+    allowed = Grant(connect=(parse_rule("127.0.0.0/8:*"),), services=("*",), listen=names)
+    return {"grants": GrantTable({"ann": allowed, "bob": allowed})}
+
+
+@in_loop
+async def test_a_name_that_is_denied_fails_alone(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        local = free_port()
+        address = f"{HERE}:{port}"
+        entries = f'[expose]\nsecret = "{address}"\nmine = "{address}"\n[forward]\nthere = "{local}:mine"'
+        async with open_up(tmp_path, entries, config=_may_listen("mine")) as up:
+            assert "expose secret: secret: the relay does not allow this user to listen" in await up.event("not_served")
+            await up.serves("expose mine", "forward there")
+            assert await ask(local, b"mine") == b"mine"
+            assert up.keeper("expose secret").state is State.FAILED
+
+
+@in_loop
+async def test_two_users_a_name_that_another_owns_stays_theirs(tmp_path: Path) -> None:
+    async with target(echo) as port, open_up(tmp_path, "[proxy]\nnone = '0'", config=_may_listen("*")) as up:
+        await up.serves("proxy none")
+        url = f"http://{up.running.addresses[0]}"
+        async with attach(url, token=TOKENS["bob"], proxy=None) as bob:
+            await bob.start_server(echo, "reports")
+            await up.reload(f'[expose]\nreports = "{HERE}:{port}"\nmine = "{HERE}:{port}"')
+            assert "expose reports: reports: " in await up.event("not_served")
+            await up.serves("expose mine")
+            reader, writer = await bob.open_connection("reports")
+            writer.write(b"bob's")
+            writer.write_eof()
+            assert await reader.read(-1) == b"bob's"
+            writer.close()
+            assert up.keeper("expose reports").state is State.FAILED
+
+
+async def _open(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(HERE, port)
+    writer.write(b"open")
+    assert await reader.readexactly(4) == b"open"
+    return reader, writer
+
+
+async def _goes_on(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    reader, writer = streams
+    writer.write(b"still")
+    assert await reader.readexactly(5) == b"still"
+
+
+@in_loop
+async def test_what_did_not_change_keeps_its_connections(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        kept, other, new = free_port(), free_port(), free_port()
+        one, two = f'kept = "{kept}:{HERE}:{port}"', f'other = "{other}:{HERE}:{port}"'
+        async with open_up(tmp_path, f"[forward]\n{one}\n{two}") as up:
+            await up.serves("forward kept", "forward other")
+            stays, ends = await _open(kept), await _open(other)
+            await up.reload(f'[forward]\n{one}\nnew = "{new}:{HERE}:{port}"')
+            assert await up.event("reloaded") == f"{up.path}: added: forward new; removed: forward other"
+            with pytest.raises(ConnectionResetError):
+                await ends[0].read()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(HERE, other)
+            await up.serves("forward new")
+            assert await ask(new, b"new") == b"new"
+            await _goes_on(stays)
+            # a rate is taken up by the open connections
+            await up.reload(f'[forward.kept]\nspec = "{kept}:{HERE}:{port}"\nrate = "1 MiB/s"')
+            assert await up.event("reloaded") == f"{up.path}: changed: forward kept; removed: forward new"
+            await _goes_on(stays)
+            assert up.keeper("forward kept").traffic is not None
+            # a broken file changes nothing, and is said once
+            for _ in range(3):
+                await up.reload("[forward]\nkept = 'nonsense'")
+            assert "'nonsense' is not a forward specification" in await up.event("not_reloaded")
+            assert "waiting for the file to be mended" in up.supervisor._problem or up.said == []
+            await _goes_on(stays)
+            # the same words again say nothing
+            await up.reload(f'[forward.kept]\nspec = "{kept}:{HERE}:{port}"\nrate = "1 MiB/s"')
+            assert up.said == []
+            await _goes_on(stays)
+            for streams in (stays, ends):
+                streams[1].transport.abort()
+
+
+async def _attached_anew(up: UpRig, entries: str, more: str) -> str:
+    await up.reload(entries, more)
+    text = await up.event("reloaded")
+    await up.event("attached")
+    return text
+
+
+@in_loop
+async def test_new_settings_of_the_relay_mean_a_new_attachment_but_a_new_token_does_not(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        local = free_port()
+        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        async with open_up(tmp_path, entries) as up:
+            await up.serves("forward there")
+            stays = await _open(local)
+            private(tmp_path / "token", f"{TOKENS['ann']}\n")
+            up.supervisor._watch.look()
+            private(tmp_path / "token.new", TOKENS["bob"]).replace(tmp_path / "token")
+            up.supervisor._watch.look()
+            text = await up.event("reloaded")
+            assert "the new secrets will be used when the relay or a proxy refuses the present ones" in text
+            await _goes_on(stays)
+            text = await _attached_anew(up, entries, "user-timeout = 20\n")
+            assert "attaching anew with the new settings of the relay" in text
+            with pytest.raises(ConnectionResetError):
+                await stays[0].read()
+            await up.serves("forward there")
+            assert await ask(local, b"again") == b"again"
+            stays[1].transport.abort()
+
+
+@in_loop
+async def test_a_refused_token_is_waited_for_and_the_entries_come_back(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        local = free_port()
+        async with open_up(tmp_path, f'[forward]\nthere = "{local}:{HERE}:{port}"') as up:
+            await up.serves("forward there")
+            up.said.clear()
+            private(tmp_path / "wrong", f"{TOKENS['ann'][:-2]}xx")
+            await up.reload(f'[forward]\nthere = "{local}:{HERE}:{port}"', 'user-timeout = 30\ncarrier = "poll"\n')
+            await up.event("attached")
+            private(tmp_path / "token.new", f"{TOKENS['ann'][:-2]}xx").replace(tmp_path / "token")
+            await up.reload(f'[forward]\nthere = "{local}:{HERE}:{port}"', 'user-timeout = 31\ncarrier = "poll"\n')
+            text = await up.event("waiting")
+            assert "check the token" in text
+            assert f"waiting for a change of {up.path} or {tmp_path / 'token'}, and trying again every 300 s" in text
+            assert up.supervisor.report().entries[0].state == "waiting"
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(HERE, local)
+            private(tmp_path / "token.new", TOKENS["ann"]).replace(tmp_path / "token")
+            up.supervisor._watch.look()
+            await up.event("attached")
+            await up.serves("forward there")
+            assert await ask(local, b"back") == b"back"

@@ -1,0 +1,228 @@
+"""The file of `tunnel up`: its mistakes, its example, its schema, and the options that print or check it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.client.cli.up.rig import private
+from tunnel_client.cli.main import main
+from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, RelayPart, json_schema
+from tunnel_client.cli.up.example import EXAMPLE
+from tunnel_client.cli.up.file import BrokenFileError, default_path, read_up_file
+from tunnel_client.cli.up.unit import unit_text
+from tunnel_client.errors import UsageError
+
+UP_MD = Path(__file__).parents[4] / "docs" / "UP.md"
+RELAY = '[relay]\nurl = "https://relay.example"\nproxy = "none"\n'
+ENTRY = '[forward]\na = "5432:db.internal:5432"\n'
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def written(directory: Path, text: str) -> Path:
+    path = directory / "tunnel.toml"
+    path.write_text(text)
+    return path
+
+
+def problems(directory: Path, text: str) -> list[str]:
+    with pytest.raises(BrokenFileError) as caught:
+        read_up_file(written(directory, text))
+    return [problem.partition("tunnel.toml: ")[2] for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[forward", "this is not TOML: "),
+        ("", "there is no entry: write at least one line under [forward], [expose] or [proxy]"),
+        ("[forwards]\n" + ENTRY, "[forwards] is not known: the tables are relay, forward, expose, proxy"),
+        ("forward = 5", "forward: this must be a table: write [forward], and a line for each entry below it"),
+        ("[forward]\na = 5", "forward a: write a text, or a table with the setting spec"),
+        ("[forward]\na = 'x'", "forward a: 'x' is not a forward specification: write [BIND:]PORT:HOST:PORT or"),
+        ("[forward.a]\nrate = '1 MiB/s'", "forward a: the table misses required field `spec`"),
+        ("[forward.a]\nspec = '1:b'\nrte = '1'", "forward a: the table contains unknown field `rte`"),
+        ("[forward.a]\nspec = '1:b'\nrate = '1'", "forward a: '1' is not a rate: write it as in 20 MiB/s"),
+        ("[expose]\na = 'x'", "expose a: 'x' is not an address: write HOST:PORT"),
+        ("[expose.a]\naddress = 'a:1'\nservice = 'a b'", "expose a: 'a b' is not the name of a service"),
+        ("[expose.a]\naddress = 'a:1'\nbacklog = 0", "expose a: Expected `int` >= 1 - at `backlog`"),
+        ("[proxy]\na = 'x:y'", "proxy a: 'x:y' is not an address to listen on"),
+        ("[relay]\nlinks = 9\n" + ENTRY, "relay: Expected `int` <= 4 - at `links`"),
+        ("[relay]\nrate = '9'\n" + ENTRY, "relay: '9' is not a rate"),
+        ("[relay]\nproxy = 'http://a:b@c'\n" + ENTRY, "relay: proxy holds a password: write the URL to a file of mode"),
+        ("[relay]\nproxy = 'x'\nproxy-file = 'y'\n" + ENTRY, "relay: proxy and proxy-file exclude each other"),
+        ("[forward]\na = '1:b'\nc = '*:1:d'", "forward a and forward c both need the local tcp port 1: change it in"),
+        ("[forward]\na = '1:b'\n[proxy]\nc = '1'", "forward a and proxy c both need the local tcp port 1"),
+        (
+            "[expose]\na = 'h:1'\n[expose.b]\naddress = 'h:2'\nservice = 'a'",
+            "expose a and expose b both need the name a",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_entry(text: str, problem: str, tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, text)
+    assert found.startswith(problem)
+
+
+def test_all_mistakes_are_found_and_the_first_one_stands_for_all_in_one_line(tmp_path: Path) -> None:
+    text = "[forward]\na = 'x'\nb = 'y'\n"
+    assert [found.partition(":")[0] for found in problems(tmp_path, text)] == ["forward a", "forward b"]
+    with pytest.raises(UsageError, match=r"forward a: 'x' .* \(and 1 more: see `tunnel up --check`\)"):
+        read_up_file(tmp_path / "tunnel.toml")
+
+
+def test_ports_that_only_look_alike_are_no_clash(tmp_path: Path) -> None:
+    text = "[forward]\na = '0:b:1'\nc = '0:b:1'\nd = '127.0.0.2:5:b:1'\ne = '127.0.0.3:5:b:1'\nf = 'udp/5:b:1'\n"
+    assert len(read_up_file(written(tmp_path, text)).entries) == 5
+
+
+def test_two_users_a_file_that_another_can_write_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, ENTRY)
+    path.chmod(0o666)
+    with pytest.raises(UsageError, match=r"every user can write .*: run `chmod o-w"):
+        read_up_file(path)
+    path.chmod(0o664)  # a group of one's own is usual
+    assert read_up_file(path).entries
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+        with pytest.raises(UsageError, match="belongs to another user, who could lead your connections anywhere"):
+            read_up_file(path)
+
+
+def test_a_file_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such file: write one with `tunnel up --example`"):
+        read_up_file(tmp_path / "none.toml")
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        read_up_file(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is not text in UTF-8"):
+        read_up_file(tmp_path / "binary")
+
+
+def test_paths_start_at_the_directory_of_the_file_and_secrets_are_watched(tmp_path: Path) -> None:
+    text = f'{RELAY.replace("proxy", "#")}token-file = "token"\nproxy-file = "~/p"\nheader-file = "/h"\n{ENTRY}'
+    read = read_up_file(written(tmp_path, text))
+    assert read.relay.token_file == f"{tmp_path}/token"
+    assert read.files == [tmp_path / "tunnel.toml", tmp_path / "token", Path.home() / "p", Path("/h")]
+
+
+@pytest.mark.parametrize("name", ["token-file", "proxy-file", "header-file"])
+def test_two_users_a_secret_that_others_can_read_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, f'[relay]\nurl = "https://relay.example"\n{name} = "secret"\n{ENTRY}')
+    private(tmp_path / "secret", "X: s3cret").chmod(0o640)
+    assert main(["up", "-c", str(path), "--check"]) == 2
+    text = capsys.readouterr().err
+    assert f"{name} {tmp_path}/secret is open to other users (mode 0640): run `chmod 600" in text
+    assert "s3cret" not in text
+
+
+# the example and the schema
+
+
+def test_the_example_is_written_once_and_can_be_used(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = default_path()
+    assert path == home / "config" / "tunnel" / "tunnel.toml"
+    assert main(["up", "--example"]) == 0
+    assert f"{path} is written" in capsys.readouterr().out
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(read_up_file(path).entries) == [
+        "forward postgres",
+        "forward reports",
+        "forward backup",
+        "proxy browser",
+    ]
+    assert main(["up", "--check", "--relay", "https://relay.example"]) == 0
+    assert capsys.readouterr().out == (
+        f"{path}: 4 entries for https://relay.example\n"
+        "  forward postgres: 127.0.0.1:5432 -> db.internal:5432\n"
+        "  forward reports: 127.0.0.1:8080 -> reports\n"
+        "  forward backup: 127.0.0.1:9000 -> backup.internal:9000 at 2 MiB/s\n"
+        "  proxy browser: proxy on 127.0.0.1:1080\n"
+    )
+    assert main(["up", "--example"]) == 2
+    assert "exists and is not overwritten: name another file with -c FILE" in capsys.readouterr().err
+
+
+def uncommented(text: str) -> str:
+    return re.sub(r"^#(?=[a-z-]+ = )", "", text, flags=re.MULTILINE).replace('proxy = "http', '#"')
+
+
+@pytest.mark.parametrize("text", [EXAMPLE, uncommented(EXAMPLE)])
+def test_the_schema_fits_the_example(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema == json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(tomllib.loads(text), schema)
+    assert read_up_file(written(tmp_path, text)).entries
+
+
+@pytest.mark.parametrize(
+    "text", ["[forwards]", "[forward]\na = 5", "[proxy.a]", "[relay]\nlinks = 9", "[expose.a]\nb = 1"]
+)
+def test_the_schema_refuses_what_the_parser_refuses(text: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, text)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(tomllib.loads(text), json_schema())
+
+
+def _settings_of(*parts: type[EntryPart] | type[RelayPart]) -> set[str]:
+    return {name for part in parts for name in part.__struct_encode_fields__}
+
+
+def test_every_setting_stands_in_the_example_or_the_document() -> None:
+    text = UP_MD.read_text() + EXAMPLE
+    for name in _settings_of(RelayPart, *(part for part, _ in ENTRY_TYPES.values())):
+        assert name in text, name
+
+
+def test_the_file_of_the_document_can_be_copied(tmp_path: Path) -> None:
+    found = re.findall(r"```toml\n(.*?)```", UP_MD.read_text(), re.DOTALL)
+    assert found
+    for text in found:
+        assert read_up_file(written(tmp_path, text)).entries
+        jsonschema.validate(tomllib.loads(text), json_schema())
+
+
+# the unit
+
+
+def _verify(path: Path) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", "verify", "--user", str(path)]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(path.parent), "SYSTEMD_LOG_TARGET": "console"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.real("systemd-analyze")
+def test_systemd_accepts_the_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / 'a $strange% "file".toml'
+    assert main(["up", "--install-unit", "-c", str(path)]) == 0
+    unit = tmp_path / "tunnel.service"
+    unit.write_text(capsys.readouterr().out)
+    found = _verify(unit)
+    assert (found.returncode, found.stdout + found.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("started", "program"), [("tunnel.pyz", "python"), ("tunnel", "/tunnel"), ("pytest", " -m ")])
+def test_the_unit_runs_the_program_that_printed_it(
+    started: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / started).touch()
+    monkeypatch.setattr("sys.argv", [str(tmp_path / started)])
+    (line,) = [line for line in unit_text(Path("/x/t.toml")).splitlines() if line.startswith("ExecStart=")]
+    words = shlex.split(line.removeprefix("ExecStart="))
+    assert program in line
+    assert words[-3:] == ["up", "-c", "/x/t.toml"]
+    assert (str(tmp_path / started) in words) == (started != "pytest")
