@@ -195,7 +195,7 @@ class _KeyWatch:
     def show(self) -> None:
         """Print the key, for the users of this exit."""
         if self._key is None:
-            tell("no key, so that connections are not encrypted from end to end: `tunnel-relay exit --show-key` makes one")
+            tell("no key: connections are not encrypted from end to end; `tunnel-relay exit --show-key` makes a key")
             return
         self._shown = self._key.fingerprint
         tell(f"key {self._shown}")
