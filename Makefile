@@ -19,7 +19,7 @@ SEED ?= 0
 STRESS ?=
 FIELD ?=
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled bench demo sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
+.PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ test-compiled: compiled ## Run the tests of compiled parts, carriers and scenari
 	  --deselect tests/sim/test_hostile.py::test_a_relay_that_forgets_to_give_something_back_is_found \
 	  --ignore tests/carriers/test_link_protocol.py
 	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 300 --from 700000
+
+# One file with the wheels for this Python on this platform. The packed wheels stay in build/pyz for the next time.
+pyz: setup ## Build build/tunnel.pyz: the command tunnel in one file, for machines without pip or network; and its checksum
+	$(BIN)/python deploy/pyz/build.py build/tunnel.pyz
 
 bench: setup ## Measure the speed of the core
 	$(BIN)/python -m loadtests.bench.core

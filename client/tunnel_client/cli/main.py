@@ -58,5 +58,7 @@ def _named(argv: Sequence[str]) -> Sequence[str]:
 
     Only the command that is called is imported: importing all would take longer than the rest of `tunnel connect`.
     """
+    if list(argv) == ["--version"]:
+        return ()
     rest = argv[2:] if argv[:1] == ["--log"] else argv
     return rest[:1] if rest and rest[0] in COMMANDS else COMMANDS
