@@ -58,6 +58,7 @@ class Inbox(Closeable):
         self._path = log.directory / "inbox.json"
         self._expected = {bytes.fromhex(key): value for key, value in progress.expected.items()}
         self._noted = progress.offset
+        self._checkpoint = progress.offset  # of the checkpoint on disk
         self.handlers: dict[int, CallHandler] = {**outbox_handlers(self._hello, self._accept)}
 
     @classmethod
@@ -175,9 +176,17 @@ class Inbox(Closeable):
 
     def _progress(self) -> _Progress:
         """Return the state after everything that was appended."""
-        return _Progress(self.log.next_offset, {key.hex(): value for key, value in self._expected.items()})
+        offset = self.log.next_offset
+        # A copy, since `trim` may be called from any thread while messages arrive. If one of them comes between these
+        # lines, it is in `expected` already, and opening the inbox takes its record again, which changes nothing.
+        return _Progress(offset, {key.hex(): value for key, value in list(self._expected.items())})
 
     def _note(self, progress: _Progress) -> None:
-        """Write a checkpoint, so that opening need not read all records. The records before it must be on disk."""
+        """Write a checkpoint, so that opening need not read all records. The records before it must be on disk.
+
+        An older checkpoint than that on disk is not written: the records after it may have been removed.
+        """
         with self._noting:
-            write_atomically(self._path, msgspec.json.encode(progress))
+            if progress.offset > self._checkpoint:
+                write_atomically(self._path, msgspec.json.encode(progress))
+                self._checkpoint = progress.offset

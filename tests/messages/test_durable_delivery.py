@@ -1,0 +1,380 @@
+"""Outboxes, an inbox, and the application that reads it: machines lose power and processes die, at any step.
+
+Whatever happened, each message that an outbox accepted reaches the application once and in order.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from tests.support.disk import RecordedDisk
+from tests.support.loops import in_loop
+from tests.support.power import Act, Crash, Step
+from tunnel.messages.calls import CallChannel, Request, Response
+from tunnel.messages.errors import RemoteCallError
+from tunnel.messages.inbox import Inbox
+from tunnel.messages.log import LogConfig
+from tunnel.messages.outbox import Outbox, OutboxSender
+
+SMALL = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=200)
+LATE = LogConfig(flush_messages=1_000_000, flush_s=3600.0)
+OUTBOXES = ("out-a", "out-b")
+ID = b"x" * 16
+
+
+@pytest.fixture(autouse=True)
+def no_real_power_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the real disk: the recorded disk knows the content that it would have after a power failure."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+
+
+class DirectChannel:
+    """What a sender needs of a CallChannel, without a connection: a call goes to the handlers of an inbox."""
+
+    is_open = True
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._handlers = inbox.handlers
+
+    async def call(
+        self,
+        code: int,
+        body: bytes,
+        fields: dict[str, str],
+        *,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> Response:
+        outcome = self._handlers[code](Request(code, body, fields))
+        assert isinstance(outcome, Awaitable)
+        response = await outcome
+        assert response is not None
+        return response
+
+    async def wait_closed(self) -> None:
+        await asyncio.Event().wait()
+
+
+def sender(outbox: Outbox, inbox: Inbox) -> OutboxSender:
+    async def connect() -> CallChannel:
+        return cast("CallChannel", DirectChannel(inbox))
+
+    return OutboxSender(outbox, connect, random=Random(1))
+
+
+@dataclass
+class Told:
+    """What the outboxes promised, and what the application has stored: its own disk never fails."""
+
+    accepted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTBOXES, 0))
+    confirmed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTBOXES, 0))
+    epochs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTBOXES, 0))
+    position: int = 0
+    """Up to which offset of the inbox the application has read."""
+    taken: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTBOXES, 0))
+    """How many messages of each outbox it has got."""
+
+    def copy(self) -> "Told":
+        return Told(dict(self.accepted), dict(self.confirmed), dict(self.epochs), self.position, dict(self.taken))
+
+
+def payload(name: str, number: int) -> bytes:
+    return f"{name} {number} ".encode() + b"x" * (number * 5 % 40)
+
+
+class Life:
+    """One life of both machines, from the opening of the directories to the next death."""
+
+    def __init__(self, disk: RecordedDisk, told: Told) -> None:
+        self.disk = disk
+        self.told = told
+        self.inbox = Inbox.open(disk.root / "in", SMALL, checkpoint_records=4)
+        self.outboxes = {name: Outbox.open(disk.root / name, SMALL) for name in OUTBOXES}
+        for name, outbox in self.outboxes.items():
+            told.epochs[name] = outbox.epoch
+        self.mark()
+
+    def mark(self) -> None:
+        self.disk.mark("told", self.told.copy())
+
+    async def put(self, name: str, count: int) -> None:
+        outbox = self.outboxes[name]
+        first = outbox.log.next_offset
+        await outbox.put_many([payload(name, first + index) for index in range(count)])
+        self.told.accepted[name] = first + count
+        self.mark()
+
+    async def delivered(self, name: str) -> None:
+        end = self.told.accepted[name]
+        if end:
+            await self.outboxes[name].delivered(end - 1)
+            self.told.confirmed[name] = end
+            self.mark()
+
+    def read(self) -> None:
+        for record in self.inbox.read(self.told.position, None):
+            take(self.told, record.payload)
+            self.told.position = record.offset + 1
+        self.mark()
+
+    def trim(self) -> None:
+        self.inbox.trim(self.told.position)
+
+    def close(self) -> None:
+        self.inbox.close()
+        for outbox in self.outboxes.values():
+            outbox.close()
+
+
+def take(told: Told, received: bytes) -> None:
+    """The application gets a message, which must be the next of its outbox."""
+    name = received.split()[0].decode()
+    assert received == payload(name, told.taken[name])
+    told.taken[name] += 1
+
+
+def check(place: Path, told: Told) -> None:
+    """Open what is left after a death; it keeps every promise."""
+    rest = told.copy()
+    with Inbox.open(place / "in", SMALL) as inbox:
+        for record in inbox.read(rest.position, None):
+            take(rest, record.payload)
+        for name in OUTBOXES:
+            assert rest.taken[name] >= told.confirmed[name], "a message was confirmed, and the receiver has lost it"
+            with Outbox.open(place / name, SMALL) as outbox:
+                assert outbox.epoch > told.epochs[name]
+                assert inbox.expected(outbox.id) == rest.taken[name]
+                assert outbox.log.first_offset <= rest.taken[name] <= outbox.log.end_offset
+                assert outbox.log.end_offset >= told.accepted[name], "a message was accepted, and is lost"
+
+
+async def live(life: Life, random: Random) -> None:
+    async with sender(life.outboxes["out-a"], life.inbox), sender(life.outboxes["out-b"], life.inbox):
+        for _ in range(random.randrange(2, 8)):
+            name = random.choice(OUTBOXES)
+            puts = [life.put(each, random.randrange(1, 6)) for each in random.sample(OUTBOXES, random.randrange(1, 3))]
+            await asyncio.gather(*puts)
+            match random.randrange(4):
+                case 0:
+                    await life.delivered(name)
+                case 1:
+                    life.read()
+                case 2:
+                    life.read()
+                    life.trim()
+
+
+async def one_life(disk: RecordedDisk, told: Told, random: Random) -> None:
+    life = Life(disk, told)
+    try:
+        await live(life, random)
+    finally:
+        life.close()
+
+
+@pytest.mark.parametrize("seed", range(16))
+@in_loop
+async def test_each_message_arrives_once_after_any_deaths(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    told = Told()
+    killed: Crash | None = None
+    for _ in range(4):
+        with RecordedDisk(tmp_path / "disk", killed=killed) as disk:
+            disk.mark("told", told.copy())
+            await one_life(disk, told, random)
+        steps = len(disk.steps)
+        chosen = steps - min(steps, int(random.expovariate(1 / 15)))
+        crash = next(crash for crash in disk.crashes() if crash.steps == chosen)
+        told = crash.last("told", told).copy()
+        spared = random.choice((["in", *OUTBOXES], OUTBOXES, ["in"], []))
+        state = random.getstate()
+        crash.write(tmp_path / "copy", random, spared=spared)
+        check(tmp_path / "copy", told)
+        random.setstate(state)
+        crash.write(tmp_path / "disk", random, spared=spared)
+        killed = crash if len(spared) == 3 else None
+    with RecordedDisk(tmp_path / "disk", killed=killed) as disk:
+        life = Life(disk, told)
+        async with sender(life.outboxes["out-a"], life.inbox), sender(life.outboxes["out-b"], life.inbox):
+            for name in OUTBOXES:
+                await life.put(name, 1)
+                await life.delivered(name)
+        life.read()
+        life.close()
+        assert all(told.taken[name] >= told.accepted[name] for name in OUTBOXES)
+
+
+@in_loop
+async def test_at_no_step_a_power_failure_loses_or_doubles_a_message(tmp_path: Path) -> None:
+    with RecordedDisk(tmp_path / "disk") as disk:
+        life = Life(disk, Told())
+        async with sender(life.outboxes["out-a"], life.inbox), sender(life.outboxes["out-b"], life.inbox):
+            for count in (1, 3):
+                await asyncio.gather(*(life.put(name, count) for name in OUTBOXES))
+                await asyncio.gather(*(life.delivered(name) for name in OUTBOXES))
+                life.read()
+                life.trim()
+        life.close()
+    for crash in disk.crashes():
+        for spared in ([], OUTBOXES, ["in"]):
+            for _ in crash.images(tmp_path / "image", range(1), spared=spared):
+                check(tmp_path / "image", crash.last("told", Told()))
+
+
+# what no step of the runs above shows for certain
+
+
+async def opens_at_every_step(disk: RecordedDisk, place: Path) -> None:
+    for crash in disk.crashes():
+        for _ in crash.images(place, range(3)):
+            with Inbox.open(place / "in") as inbox:
+                assert inbox.expected(ID) == inbox.log.end_offset
+
+
+@in_loop
+async def test_a_checkpoint_names_only_records_that_are_on_disk(tmp_path: Path) -> None:
+    renamed, free = asyncio.Event(), threading.Event()
+    syncs = 0
+
+    def before(step: Step) -> None:
+        nonlocal syncs
+        if step.act is Act.SYNC and step.path.endswith(".log"):
+            syncs += 1
+            if syncs == 3:  # the first is that of the opening, the second that of the first record
+                assert free.wait(60)
+        elif step.act is Act.RENAME:
+            loop.call_soon_threadsafe(renamed.set)
+
+    loop = asyncio.get_running_loop()
+    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", checkpoint_records=0) as inbox:
+        disk.before = before
+        first = asyncio.ensure_future(inbox._accept(ID, 0, 0, [b"a"]))
+        await inbox.log.flushed(1, now=True)
+        second = asyncio.ensure_future(inbox._accept(ID, 0, 1, [b"b"]))
+        # The checkpoint after the first record names the second, too. It waits for it, beside the sender of the second.
+        while not renamed.is_set() and len(inbox.log._waiters) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        free.set()
+        assert (await first, await second) == (1, 2)
+    await opens_at_every_step(disk, tmp_path / "image")
+
+
+@in_loop
+async def test_trimming_syncs_the_records_before_their_checkpoint(tmp_path: Path) -> None:
+    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
+        accepted = inbox._accept(ID, 0, 0, [b"a"])  # appended, and nothing asks for a flush yet
+        inbox.trim(0)
+        assert await accepted == 1
+    assert any(step.to == "in/inbox.json" for step in disk.steps)
+    await opens_at_every_step(disk, tmp_path / "image")
+
+
+@in_loop
+async def test_records_are_removed_only_after_a_checkpoint_behind_them(tmp_path: Path) -> None:
+    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", SMALL) as inbox:
+        for number in range(30):
+            await inbox._accept(ID, 0, number, [b"x"])
+        inbox.trim(25)
+        assert inbox.log.first_offset > 20
+    await opens_at_every_step(disk, tmp_path / "image")
+
+
+@in_loop
+async def test_a_greeting_is_answered_when_its_epoch_is_on_disk(tmp_path: Path) -> None:
+    """Otherwise an older copy of the outbox could send again after a power failure."""
+    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
+        assert await inbox._hello(ID, 3) == 0
+        disk.mark("answered", True)
+    answered = next(crash for crash in disk.crashes() if crash.last("answered", False))
+    answered.write(tmp_path / "image")
+    with Inbox.open(tmp_path / "image" / "in") as inbox, pytest.raises(RemoteCallError, match="epoch 2 is over"):
+        inbox._accept(ID, 2, 0, [b"from an old copy"])
+
+
+@in_loop
+async def test_a_repeat_is_confirmed_when_its_first_delivery_is_on_disk(tmp_path: Path) -> None:
+    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
+        first = inbox._accept(ID, 1, 0, [b"a"])  # appended, and nothing asks for a flush yet
+        assert await inbox._accept(ID, 1, 0, [b"a"]) == 1
+        disk.mark("confirmed", True)
+        await first
+    confirmed = next(crash for crash in disk.crashes() if crash.last("confirmed", False))
+    confirmed.write(tmp_path / "image")
+    with Inbox.open(tmp_path / "image" / "in") as inbox:
+        assert [record.payload for record in inbox.read(0)] == [b"a"]
+
+
+class WatchedLock:
+    """A lock that tells when it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.asked.release()
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
+def test_two_threads_never_write_a_checkpoint_at_once(tmp_path: Path) -> None:
+    """Both would write the same new file, and one would rename what the other has half written."""
+    held, free = threading.Event(), threading.Event()
+    writers: list[int] = []
+
+    def before(step: Step) -> None:
+        if step.path.endswith(".new"):
+            writers.append(threading.get_ident())
+            if step.act is Act.SYNC and not held.is_set():
+                held.set()
+                assert free.wait(60)
+            else:
+                lock.asked.release()  # a second writer came past the lock: the test need not wait for it
+
+    lock = WatchedLock()
+    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", SMALL) as inbox:
+        inbox._noting = cast("Any", lock)
+        inbox.log.append([inbox_record(0)])
+        disk.before = before
+        first = threading.Thread(target=inbox.trim, args=(0,))
+        first.start()
+        assert held.wait(60)
+        while lock.asked.acquire(blocking=False):
+            pass
+        inbox.log.append([inbox_record(1)])
+        second = threading.Thread(target=inbox.trim, args=(0,))
+        second.start()
+        assert lock.asked.acquire(timeout=60)
+        assert set(writers) == {first.ident}
+        free.set()
+        first.join()
+        second.join()
+        assert set(writers) == {first.ident, second.ident}
+
+
+def inbox_record(number: int) -> bytes:
+    return b"\0" + ID + bytes(8) + number.to_bytes(8, "big")
+
+
+def test_an_older_checkpoint_never_replaces_a_newer_one(tmp_path: Path) -> None:
+    """Records that only the older one needs may have been removed, and the inbox could not be opened again."""
+    with Inbox.open(tmp_path / "in", SMALL) as inbox:
+        inbox.log.append([inbox_record(0)])
+        older = inbox._progress()
+        for number in range(1, 30):
+            inbox.log.append([inbox_record(number)])
+            inbox.log.flush()
+        inbox.trim(25)
+        inbox._note(older)
+        assert inbox.log.first_offset > older.offset
+    with Inbox.open(tmp_path / "in") as inbox:
+        assert [record.number for record in inbox.read(29)] == [29]
