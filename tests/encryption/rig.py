@@ -16,7 +16,7 @@ from tunnel.encryption.tls import TlsSession, offering_context
 from tunnel.errors import TunnelError
 from tunnel.wire import Packet
 
-__all__ = ["CONTEXT", "Encrypted", "Party", "another_key", "key", "key_file", "sessions"]
+__all__ = ["CONTEXT", "Encrypted", "Party", "another_key", "key", "key_file", "opened", "sessions"]
 
 CONTEXT = offering_context()
 
@@ -207,3 +207,12 @@ class Encrypted:
             return bool(change(side, packet))  # type: ignore[operator]
 
         self.pair.lose = lose
+
+
+def opened() -> Encrypted:
+    """Return a pair whose handshake has ended."""
+    both = Encrypted()
+    both.settle()
+    assert both.a.is_open
+    assert both.b.is_open
+    return both
