@@ -77,7 +77,9 @@ class CallChannel(Startable):
         *,
         handled_max: int = _HANDLED_MAX,
         handled_bytes_max: int = _HANDLED_BYTES_MAX,
+        unread_bytes_max: int | None = None,
     ) -> None:
+        """`unread_bytes_max`: the connection ends when answers of more bytes wait for a peer that sends requests."""
         self.late_answers = 0  # answers to calls that have already ended
         self.error: Exception | None = None
         self._reader = reader
@@ -86,6 +88,7 @@ class CallChannel(Startable):
         self._handled_max = handled_max
         self._handled_bytes_max = handled_bytes_max
         self._handled_bytes = 0
+        self._unread_bytes_max = 2 * handled_bytes_max if unread_bytes_max is None else unread_bytes_max
         self._loop = asyncio.get_running_loop()
         self._opaque = 0
         self._calls: dict[int, asyncio.Future[Response]] = {}
@@ -252,7 +255,7 @@ class CallChannel(Startable):
             self._fail(header, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
             return
         unread = self._frames.waiting_bytes
-        if unread > 2 * self._handled_bytes_max:
+        if unread > self._unread_bytes_max:
             self._end(MalformedFrameError(f"the peer sends requests and reads no answers: {unread} bytes wait for it"))
             return
         busy = len(self._handling) + len(self._one_way) >= self._handled_max or header.opaque in self._handling

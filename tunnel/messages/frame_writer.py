@@ -39,14 +39,21 @@ class FrameWriter:
         return self._writer.transport.get_write_buffer_size() + self._queued_bytes + _FILE_BYTES * len(self._files)
 
     async def room(self, size_max: int) -> None:
-        """Wait until at most about `size_max` bytes wait for the peer, or the connection has ended."""
-        while self.waiting_bytes > size_max and not self._closed:
+        """Wait until the stream takes data, and at most about `size_max` bytes wait for the peer.
+
+        Returns also when the connection has ended.
+        """
+        while not self._closed:
+            await self._writer.drain()
+            waiting = self.waiting_bytes
+            if waiting <= size_max:
+                return
             if self._sending is not None:
                 await asyncio.wait([self._sending])
                 continue
             self.flush()
-            await self._writer.drain()
-            return
+            if self.waiting_bytes == waiting and waiting <= self._writer.transport.get_write_buffer_limits()[1]:
+                return  # the limit of the stream itself is above the caller's
 
     def put(self, buffers: list[Buffer]) -> None:
         """Queue buffers; everything queued during one iteration of the event loop is written together."""

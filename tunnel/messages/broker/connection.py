@@ -49,6 +49,7 @@ _READ_BYTES = 256 * 1024
 _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one for each of its partitions
 _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # of their bodies: one of the largest frames, and some small ones
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that a client does not read; further ones are made when it does
+_UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included, at which a client that asks on is cut off
 _FAR_READS_MAX = 1  # reads from the disk of one connection at once: they take threads from others
 _WAIT_MS_MAX = 60_000
 _PLAIN = ProduceOptions()
@@ -128,7 +129,12 @@ class CallConnection:
         self._storing = asyncio.Lock()  # requests of one connection are stored in their order
         self._far_reads = asyncio.Semaphore(_FAR_READS_MAX)
         self._channel = CallChannel(
-            reader, writer, self._handlers(), handled_max=_HANDLED_MAX, handled_bytes_max=_HANDLED_BYTES_MAX
+            reader,
+            writer,
+            self._handlers(),
+            handled_max=_HANDLED_MAX,
+            handled_bytes_max=_HANDLED_BYTES_MAX,
+            unread_bytes_max=_UNANSWERED_BYTES_MAX,
         )
         reader.held = lambda: self._channel.held_bytes
 
@@ -203,8 +209,7 @@ class CallConnection:
         shared.counters.fetch_requests += 1
         topic = shared.topics.get(text_field(request, "topic"))
         partition = topic.partition(number_field(request, "partition", 0))
-        if not partition.is_ready:
-            await partition.ready()
+        await partition.readable()
         await self._channel.room(_UNREAD_BYTES_MAX)
         if partition.end_offset - number_field(request, "offset") > shared.settings.behind_messages:
             async with self._far_reads:
@@ -224,7 +229,7 @@ class CallConnection:
         number = number_field(request, "partition", 0)
         partition = topic.partition(number)
         offset = number_field(request, "offset")
-        await partition.ready()
+        await partition.readable()
         if offset > partition.end_offset:
             raise RemoteCallError(
                 OUT_OF_RANGE, f"the position {offset} is after the end {partition.end_offset} of {name}/{number}"
@@ -244,6 +249,7 @@ class CallConnection:
         return Response(b"", {"offset": str(holds)})
 
     async def _positions(self, request: Request) -> Response:
+        await self._channel.room(_UNREAD_BYTES_MAX)
         group = (request.fields or {}).get("group", "")
         if group:
             check_name("group", group)
@@ -254,7 +260,7 @@ class CallConnection:
                 continue
             partition = topic.partitions[number]
             with suppress(RemoteCallError):
-                await partition.ready()
+                await partition.readable()
             found.append(PositionReport(name, topic_name, number, offset, partition.end_offset))
         return Response(msgspec.json.encode(found))
 
@@ -290,10 +296,10 @@ class CallConnection:
     # topics
 
     async def _topics(self, request: Request) -> Response:
+        await self._channel.room(_UNREAD_BYTES_MAX)
         for partition in self._shared.topics.partitions():
-            if not partition.is_ready:
-                with suppress(RemoteCallError):  # its report says so
-                    await partition.ready()
+            with suppress(RemoteCallError):  # its report says so
+                await partition.readable()
         return Response(msgspec.json.encode(await asyncio.to_thread(self._shared.topics.reports)))
 
     async def _create(self, request: Request) -> Response:

@@ -56,6 +56,9 @@ class Partition:
         """Whether `ready` would return at once."""
         return True
 
+    async def readable(self) -> None:
+        """Wait until the partition can be read, which a partition that refuses messages can, too."""
+
     @property
     def is_failed(self) -> bool:
         """Whether messages are refused for now."""
@@ -121,6 +124,10 @@ class StoredPartition(Partition):
     @property
     def is_ready(self) -> bool:
         return self._log is not None and self._log.error is None
+
+    async def readable(self) -> None:
+        if self._log is None:
+            await self.ready()
 
     @property
     def is_failed(self) -> bool:

@@ -1,0 +1,106 @@
+"""Replicas: which readers are redirected, what is copied, and how a replica starts late or falls behind."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.messages.broker.rig import QUICK, brokered, drain_fetches, until
+from tests.support.loops import in_loop
+from tunnel.messages import BrokerClient, BrokerSettings, RemoteCallError, TopicSpec
+from tunnel.messages.broker.partition import StoredPartition
+from tunnel.messages.broker.protocol import FETCH, NOT_MASTER
+
+
+async def redirected(client: BrokerClient, offset: int) -> str:
+    fields = {"topic": "t", "partition": "0", "offset": str(offset)}
+    response = await client.table.call(client.address, FETCH, b"", fields)
+    return (response.fields or {}).get("redirect", "")
+
+
+@in_loop
+async def test_ten_thousand_messages_are_near_and_one_more_is_far(tmp_path: Path) -> None:
+    async with brokered(tmp_path, settings=BrokerSettings(replica="replica:1")) as (_, client):
+        await client.producer().send("t", *[b""] * 10_001)
+        assert await redirected(client, 1) == ""
+        assert await redirected(client, 0) == "replica:1"
+
+
+@in_loop
+async def test_a_reader_that_is_far_behind_reads_from_the_replica_and_returns(tmp_path: Path) -> None:
+    topics = {"t": TopicSpec(partitions=2), "hints": TopicSpec(storage="memory")}
+    async with brokered(tmp_path / "a", topics=topics) as (master, client):
+        await client.producer().send("t", *(b"%d" % number for number in range(500)), partition=1)
+        settings = BrokerSettings(master=client.address)
+        async with brokered(tmp_path / "b", settings=settings) as (replica, copy):
+            await until(lambda: "t" in replica.topics.found)
+            partition = replica.topics.get("t").partition(1)
+            await until(lambda: partition.is_ready and partition.end_offset == 500)
+            assert "hints" not in replica.topics.found
+            with pytest.raises(RemoteCallError, match=f"send to the broker at {client.address}") as caught:
+                await copy.producer().send("t", b"x")
+            assert caught.value.code == NOT_MASTER
+            with pytest.raises(RemoteCallError, match="positions are kept by"):
+                await copy.commit("g", "t", 1, 1)
+            for topic in (master.topics.get("t"),):
+                for each in topic.partitions:
+                    assert isinstance(each, StoredPartition)
+                    await each.ready()
+                    assert each._broker is not None
+                    each._broker._config = replace(each._broker._config, replica=copy.address, behind_messages=100)
+            consumer = client.consumer("t", 1, fetch_bytes=1000)
+            found: list[bytes] = []
+            places: list[str] = []
+            while len(found) < 500:
+                found += [message.payload for message in await consumer.fetch()]
+                places.append(consumer.address)
+            await client.producer().send("t", b"live", partition=1)
+            while len(found) < 501:
+                found += [message.payload for message in await consumer.fetch()]
+                places.append(consumer.address)
+            assert found == [*(b"%d" % number for number in range(500)), b"live"]
+            assert places[0] == copy.address
+            assert places[-1] == client.address
+
+
+@in_loop
+async def test_a_replica_starts_with_the_oldest_message_that_is_left(tmp_path: Path) -> None:
+    settings = BrokerSettings(log=replace(QUICK, segment_bytes=10))
+    async with brokered(tmp_path / "a", settings=settings) as (master, client):
+        for number in range(6):
+            await client.producer().send("t", b"%d" % number)
+        stored = master.topics.get("t").partition(0)
+        assert isinstance(stored, StoredPartition)
+        await asyncio.to_thread(stored.log.trim, 4)
+        async with brokered(tmp_path / "b", settings=BrokerSettings(master=client.address)) as (replica, copy):
+            await until(lambda: "t" in replica.topics.found)
+            partition = replica.topics.get("t").partition(0)
+            await until(lambda: partition.is_ready and partition.end_offset == 6)
+            assert partition.first_offset == 4
+            messages = await copy.consumer("t", 0, 4).fetch()
+            assert [message.payload for message in messages] == [b"4", b"5"]
+        for number in range(6, 9):
+            await client.producer().send("t", b"%d" % number)
+        await asyncio.to_thread(stored.log.trim, 8)
+        async with brokered(tmp_path / "b", settings=BrokerSettings(master=client.address)) as (replica, copy):
+            partition = replica.topics.get("t").partition(0)
+            await until(lambda: partition.is_ready and partition.end_offset == 9)
+            assert partition.first_offset == 8
+
+
+@in_loop
+async def test_a_replica_waits_for_its_master(tmp_path: Path) -> None:
+    async with brokered(tmp_path / "a") as (_, client):
+        await client.producer().send("t", b"a")
+        address = client.address
+    async with (
+        brokered(tmp_path / "b", settings=BrokerSettings(master=address)) as (replica, copy),
+        brokered(tmp_path / "a") as (master, _client),
+    ):
+        host, _, port = address.rpartition(":")
+        await master.listen(host, int(port))
+        await until(lambda: "t" in replica.topics.found)
+        assert await drain_fetches(copy, "t", 1) == [b"a"]

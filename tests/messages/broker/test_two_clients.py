@@ -1,0 +1,210 @@
+"""One client's hostile frames, unread answers, unfinished requests and topics: another client goes on beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.messages.broker.rig import brokered, drain_fetches, until
+from tests.support.loops import in_loop
+from tunnel.messages import BrokerClient, BrokerSettings, ChannelTable, RemoteCallError, split_address
+from tunnel.messages.broker.intake import FREE_BYTES, MeteredReader, is_call
+from tunnel.messages.broker.protocol import FETCH, PRODUCE
+from tunnel.messages.errors import MalformedFrameError
+from tunnel.messages.frames import CallHeader, encode_frame
+from tunnel.messages.message import encode_payloads
+from tunnel.messages.producers import encode_requests
+from tunnel.messages.requests import ProduceDecoder, ProduceRequest
+from tunnel.messages.sets import ByteBufferMessageSet
+
+
+async def connect(client: BrokerClient) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect with a small buffer in the kernel, so that little is sent that the client does not read."""
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    host, port = split_address(client.address)
+    await asyncio.get_running_loop().sock_connect(sock, (host, port))
+    return await asyncio.open_connection(sock=sock)
+
+
+def frame(code: int, opaque: int, body: bytes = b"", **fields: str) -> bytes:
+    return b"".join(encode_frame(CallHeader(code, opaque, 0, "", fields), body))
+
+
+def produce(*sets: bytes, topic: str = "t", partition: int = 0) -> bytes:
+    return encode_requests([ProduceRequest(topic, partition, ByteBufferMessageSet(data)) for data in sets])
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0" * 20,
+        b"\xff" * 20,
+        b"\0\1\0\1a\0\0\0\0\0\0\0\0",  # a fetch of Kafka 0.7
+        b"\0\0\0\1a\0\0\0\0\xff\xff\xff\xff",  # a set of 4 GiB
+        b"\0\0\0\x10\0\0\0\x08{\0\0\0\0\0\0\0\0\0\0\0",  # JSON that is none
+        b"\1\0\0\0\0\0\0\2{}",
+        b"\0\3",
+    ],
+)
+def test_garbage_ends_its_own_connection_only(bytes_sent: bytes, tmp_path: Path) -> None:
+    @in_loop
+    async def check() -> None:
+        async with brokered(tmp_path) as (broker, client):
+            reader, writer = await connect(client)
+            writer.write(bytes_sent)
+            writer.write_eof()
+            with pytest.raises(ConnectionError):
+                await reader.read()
+            writer.close()
+            await client.producer().send("t", b"a")
+            assert await drain_fetches(client, "t", 1) == [b"a"]
+            metrics = broker.metrics()
+            assert metrics["malformed_connections"] + metrics["refused_requests"] == 1
+
+    check()
+
+
+@in_loop
+async def test_answers_that_are_not_read_cost_little_memory(tmp_path: Path) -> None:
+    async with brokered(tmp_path) as (broker, client):
+        await client.producer().send("t", os.urandom(30_000), os.urandom(30_000))
+        reader, writer = await connect(client)
+        for opaque in range(3_000):  # 180 MB of answers
+            writer.write(frame(FETCH, opaque, topic="t", partition="0", offset="0", bytes="60000"))
+            if opaque % 100 == 0:
+                await asyncio.sleep(0)
+        served = broker.topics.get("t").partition(0)
+        before = -1
+        while before != served.fetches:
+            before = served.fetches
+            await asyncio.sleep(0.1)
+        assert served.fetches < 100  # 256 KiB of answers, and up to 4 MiB in the kernel
+        async with ChannelTable() as table:
+            assert len(await drain_fetches(BrokerClient(table, client.address), "t", 2)) == 2
+        assert not reader.at_eof()
+        writer.transport.abort()
+        await until(lambda: broker.counters.connections == 1)
+
+
+@in_loop
+async def test_unfinished_large_requests_wait_for_each_other_alone(tmp_path: Path) -> None:
+    settings = BrokerSettings(large_requests_max=1)
+    large = produce(encode_payloads([b"x" * 900_000]))
+    async with brokered(tmp_path, settings=settings) as (broker, client):
+        _, hostile = await connect(client)
+        hostile.write(large[:-1])
+        await until(lambda: broker._slots.locked())
+        reader, waiting = await connect(client)
+        waiting.write(large)
+        waiting.write_eof()
+        await client.producer().send("t", b"small")
+        assert await drain_fetches(client, "t", 1) == [b"small"]
+        hostile.transport.abort()  # its slot is free, and the other request goes on
+        assert await reader.read() == b""
+        waiting.close()
+        consumer = client.consumer("t", offset=1)
+        assert len((await consumer.fetch())[0].payload) == 900_000
+
+
+@in_loop
+async def test_a_request_that_makes_no_progress_ends_its_connection() -> None:
+    now = [0.0]
+    source = asyncio.StreamReader()
+    slots = asyncio.Semaphore(1)
+    reader = MeteredReader(source, b"first", slots, clock=lambda: now[0])
+    held = [0]
+    reader.held = lambda: held[0]
+    assert await reader.read(10) == b"first"
+    source.feed_data(b"more")
+    assert await reader.read(10) == b"more"
+    held[0] = FREE_BYTES + 1
+    source.feed_data(b"x")
+    assert await reader.read(10) == b"x"
+    assert slots.locked()
+    now[0] = 1e6
+    with pytest.raises(MalformedFrameError, match="not arrived in time"):
+        await reader.read(10)
+    reader.release()
+    assert not slots.locked()
+
+
+@in_loop
+async def test_connections_are_limited_in_all_and_for_each_source(tmp_path: Path) -> None:
+    settings = BrokerSettings(connections_max=3, source_connections_max=2)
+    async with brokered(tmp_path, settings=settings) as (broker, client):
+        await client.producer().send("t", b"a")
+        _, second = await connect(client)
+        await until(lambda: broker.counters.connections == 2)
+        reader, third = await connect(client)
+        with pytest.raises(ConnectionError):
+            await reader.readexactly(1)
+        third.close()
+        second.close()
+        await until(lambda: broker.counters.connections == 1)
+        async with ChannelTable() as table:
+            await BrokerClient(table, client.address).topics()
+        assert broker.metrics()["connections_refused"] == 1
+
+
+@in_loop
+async def test_a_large_set_of_tiny_messages_lets_others_in(tmp_path: Path) -> None:
+    async with brokered(tmp_path) as (_, client):
+        tiny = encode_payloads([b""] * 300_000)  # 3 MB, which take a second to check
+        storing = asyncio.ensure_future(client.table.call(client.address, PRODUCE, produce(tiny)))
+        async with ChannelTable() as table:
+            other = BrokerClient(table, client.address)
+            places = 0
+            while not storing.done():
+                await other.producer(durable=False).send("u", b"a")
+                places += 1
+        assert places > 5
+        await storing
+
+
+@in_loop
+async def test_frames_that_are_too_large_for_one_client(tmp_path: Path) -> None:
+    settings = BrokerSettings(request_bytes_max=100)
+    async with brokered(tmp_path, settings=settings) as (_, client):
+        with pytest.raises(RemoteCallError, match="over 100 bytes"):
+            await client.producer().send("t", b"x" * 101)
+        await client.producer().send("t", b"x")
+
+
+def test_a_multi_produce_in_small_pieces_is_parsed_once() -> None:
+    sets = [encode_payloads([b"%d" % number]) for number in range(50)]
+    encoded = produce(*sets) + produce(sets[0]) + produce(*sets[:2])
+    whole = ProduceDecoder().feed(encoded)
+    decoder = ProduceDecoder()
+    found: list[list[ProduceRequest]] = []
+    kept: list[ProduceRequest] = []
+    for index in range(len(encoded)):
+        found += decoder.feed(encoded[index : index + 1])
+        if not found:
+            assert decoder._groups[: len(kept)] == kept
+            kept = list(decoder._groups)
+            assert decoder.held_bytes == index + 1
+    assert [[each.messages.data for each in one] for one in found] == [
+        [each.messages.data for each in one] for one in whole
+    ]
+    assert [len(one) for one in whole] == [50, 1, 2]
+    assert decoder.is_between_requests
+    with pytest.raises(MalformedFrameError, match="over 100 bytes"):
+        ProduceDecoder(100).feed(produce(*sets[:10]))
+
+
+def test_calls_and_produce_requests_are_distinct() -> None:
+    for body in (b"", b"x" * 70_000, b"x" * (3 << 16)):
+        assert is_call(frame(PRODUCE, 1, body)[:9])
+    for topic in ("a", "ab", "abc", "abcd{", "a" * 200, "x" * 32_767):
+        for partition in (-1, 0, 0x7B00, 0x7B):
+            one = produce(encode_payloads([b""]), topic=topic, partition=partition)
+            many = produce(*[encode_payloads([b""])] * 2, topic=topic, partition=partition)
+            assert not is_call(one[:9])
+            assert topic == "abcd{" or not is_call(many[:9])
