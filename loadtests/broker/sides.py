@@ -1,5 +1,7 @@
-"""The clients that are killed: `python -m loadtests.broker.sides`, followed by `producer ROAD DIRECTORY PARTITION TOTAL`
-or `consumer ROAD DIRECTORY GROUP PARTITIONS TOTAL`.
+"""The clients that are killed: `python -m loadtests.broker.sides` with one of these.
+
+    producer ROAD DIRECTORY PARTITION TOTAL
+    consumer ROAD DIRECTORY GROUP PARTITIONS TOTAL
 
 ROAD is HOST:PORT of the broker, or the URL of a relay at which it is a service. A producer is the only one of its
 partition, and sends each message at the offset that is its number. A consumer appends the number of each message to a
@@ -29,7 +31,7 @@ from tunnel.messages import (
 )
 from tunnel.messages.broker.protocol import CONFLICT
 
-__all__ = ["NUMBER_BYTES", "PAYLOAD_BYTES", "SERVICE", "TOPIC", "make_payload", "produce", "consume"]
+__all__ = ["NUMBER_BYTES", "PAYLOAD_BYTES", "SERVICE", "TOPIC", "consume", "make_payload", "produce"]
 
 SERVICE = "broker"
 TOPIC = "orders"

@@ -1,0 +1,147 @@
+"""`tunnel-broker`: a broker in a process of its own, the commands that look at it, and their exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from loadtests.harness.ports import hold_port
+from loadtests.harness.processes import Process, python_command, relay_command, says_event
+from tunnel.exit_codes import LOST, OK, UNREACHABLE, USAGE
+from tunnel.messages import BrokerClient, ChannelTable, TopicSpec
+from tunnel_client.cli.broker.main import main, make_parser
+from tunnel_client.cli.broker.serve import parse_topic
+from tunnel_client.errors import UsageError
+
+
+class Running(NamedTuple):
+    address: str
+    process: Process
+    directory: Path
+
+
+def serving(directory: Path, *options: str) -> Process:
+    command = python_command("tunnel_client.cli.broker", "serve", "--dir", str(directory), *options)
+    return Process(command, ready=says_event("listening"))
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A broker with ten messages in `orders`, of which the group `billing` has read four."""
+    with (
+        hold_port() as port,
+        serving(tmp_path, "--listen", f"127.0.0.1:{port}", "--topic", "orders:2", "--json") as process,
+    ):
+        address = f"127.0.0.1:{port}"
+
+        async def fill() -> None:
+            async with ChannelTable() as table:
+                client = BrokerClient(table, address)
+                await client.producer().send("orders", *(b"%d" % number for number in range(9)), b"\xff", partition=0)
+                await client.commit("billing", "orders", 0, 4)
+
+        asyncio.run(fill())
+        yield Running(address, process, tmp_path)
+
+
+def say(capsys: pytest.CaptureFixture[str], running: Running, *words: str) -> tuple[int, str]:
+    code = main([*words, "--broker", running.address])
+    return code, capsys.readouterr().out
+
+
+def test_topics_lag_read_and_metrics(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = say(capsys, running, "topics")
+    assert code == OK
+    assert [line.split()[:5] for line in text.splitlines()] == [
+        ["TOPIC", "STORAGE", "PARTITION", "FIRST", "END"],
+        ["orders", "log", "0", "0", "10"],
+        ["orders", "log", "1", "0", "0"],
+    ]
+    assert json.loads(say(capsys, running, "topics", "--json")[1])[0]["partitions"][0]["end"] == 10
+    code, text = say(capsys, running, "lag")
+    assert (code, text.splitlines()[1].split()) == (OK, ["billing", "orders", "0", "4", "10", "6"])
+    code, text = say(capsys, running, "lag", "billing", "--over", "5", "--json")
+    assert (code, json.loads(text)[0]["lag"]) == (LOST, 6)
+    assert say(capsys, running, "lag", "nobodys") == (OK, "no positions of a group nobodys yet\n")
+    assert say(capsys, running, "read", "orders", "--count", "2") == (OK, "0\n1\n")
+    code, text = say(capsys, running, "read", "orders", "--from", "-2", "--json")
+    assert [json.loads(line) for line in text.splitlines()] == [
+        {"offset": 8, "payload": "8"},
+        {"offset": 9, "payload_base64": "/w=="},
+    ]
+    assert "tunnel_broker_messages_stored_total 10\n" in say(capsys, running, "metrics")[1]
+    assert json.loads(say(capsys, running, "metrics", "--json")[1])["topics"] == 1
+
+
+def test_errors_say_what_to_do(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, code, text in (
+        (["read", "nope", "--broker", running.address], USAGE, "there is no topic nope: create it"),
+        (["read", "orders", "--from", "99", "--broker", running.address], USAGE, "name another --from"),
+        (["topics", "--broker", "127.0.0.1:1"], UNREACHABLE, "check the address, and that it runs"),
+        (["topics", "--broker", "host:x"], USAGE, "is not an address"),
+        (["serve", "--dir", str(running.directory), "--listen", "0"], USAGE, "open in another process"),
+        (["serve", "--dir", str(running.directory / "b"), "--listen", running.address], USAGE, "that is free"),
+        (["serve", "--dir", "x", "--replica", "a:1", "--replica-of", "b:1"], USAGE, "start them as two"),
+        (["serve", "--dir", "x", "--topic", "a/b"], USAGE, "is no name for a topic"),
+    ):
+        assert main(words) == code, words
+        assert text in capsys.readouterr().err
+
+
+def test_a_stopped_broker_goes_on_where_it_was(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert running.process.stop() == OK
+    with serving(running.directory, "--listen", running.address):
+        code, text = say(capsys, running, "lag")
+        assert (code, text.splitlines()[1].split()) == (OK, ["billing", "orders", "0", "4", "10", "6"])
+
+
+def test_an_empty_broker_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hold_port() as port, serving(tmp_path, "--listen", f"127.0.0.1:{port}"):
+        assert main(["topics", "--broker", f"127.0.0.1:{port}"]) == OK
+        assert "no topics yet" in capsys.readouterr().out
+
+
+def test_a_broker_behind_a_relay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hold_port() as port:
+        relay = f"http://127.0.0.1:{port}"
+        with (
+            Process(relay_command("serve", "--open", "--listen", f"127.0.0.1:{port}"), ready=says_event("listening")),
+            serving(tmp_path, "--relay", relay, "--service", "broker", "--topic", "orders"),
+        ):
+            assert main(["topics", "--relay", relay, "--broker", "broker", "--json"]) == OK
+            assert json.loads(capsys.readouterr().out)[0]["topic"] == "orders"
+
+
+def test_topics_on_the_command_line() -> None:
+    assert parse_topic("orders") == ("orders", TopicSpec())
+    assert parse_topic("orders:4") == ("orders", TopicSpec(partitions=4))
+    assert parse_topic("hints::memory") == ("hints", TopicSpec(storage="memory"))
+    assert parse_topic("hints:2:memory:newest") == ("hints", TopicSpec(partitions=2, storage="memory", policy="newest"))
+    for wrong in ("", "a:0", "a:x", "a:1:disk", "a:1:log:oldest", "a:1:memory:best", "a:1:memory:oldest:5"):
+        with pytest.raises(UsageError, match="write a name"):
+            parse_topic(wrong)
+
+
+@pytest.mark.parametrize("command", ["serve", "topics", "lag", "read", "metrics"])
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        make_parser().parse_args([command, "--help"])
+    assert ended.value.code == OK
+    assert "example: tunnel-broker" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--retain-bytes", "10x"), ("--retain-bytes", "k"), ("--flush-messages", "0"), ("--retain-for", "-1")],
+)
+def test_wrong_values_are_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        make_parser().parse_args(["serve", "--dir", "x", option, value])
+    assert ended.value.code == USAGE
+    assert repr(value) in capsys.readouterr().err
+    assert make_parser().parse_args(["serve", "--dir", "x", "--retain-bytes", "10g"]).retain_bytes == 10 << 30

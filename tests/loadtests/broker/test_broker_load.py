@@ -1,0 +1,50 @@
+"""The load test of the broker: a short run with real processes; and it detects the errors that it looks for."""
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.broker.__main__ import main
+from loadtests.broker.run import GROUPS, PARTITIONS, Outcome, check
+from loadtests.broker.sides import NUMBER_BYTES, make_payload
+from tunnel.exit_codes import INTEGRITY, LOST
+
+
+def test_groups_get_every_message_once_though_every_process_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--messages", "6000", "--kills", "7", "--limit", "120"])
+    shown = capsys.readouterr()
+    assert code == 0, shown
+    assert "relay 1, broker 1, producer 0 1, producer 1 1, billing 1, search 1, audit 1" in shown.out
+    assert "taken in 18,000: lost 0, of these acknowledged 0, twice 0, out of order 0" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([0, 1, 2, 3], (0, 0, 0)),
+        ([0, 1, 3], (1, 0, 1)),
+        ([0, 1, 1, 2, 3], (0, 1, 3)),
+        ([1, 0, 2, 3], (0, 0, 2)),
+    ],
+)
+def test_wrong_messages_are_counted_by_kind(tmp_path: Path, numbers: list[int], expected: tuple[int, int, int]) -> None:
+    for group in GROUPS:
+        (tmp_path / group).mkdir()
+        for partition in range(PARTITIONS):
+            found = numbers if (group, partition) == (GROUPS[0], 0) else [0, 1, 2, 3]
+            payloads = [make_payload(partition, number)[:NUMBER_BYTES] for number in found]
+            (tmp_path / group / str(partition)).write_bytes(b"".join(payloads))
+    outcome = Outcome(8, finished=True)
+    check(tmp_path, 4, outcome)
+    assert (outcome.lost, outcome.twice, outcome.out_of_order) == expected
+    assert outcome.is_good is (numbers == [0, 1, 2, 3])
+
+
+def test_the_exit_code_distinguishes_an_unfinished_run_from_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for outcome, code in (
+        (Outcome(1), LOST),
+        (Outcome(1, lost=1, finished=True), INTEGRITY),
+        (Outcome(1, lost_acknowledged=1, finished=True), INTEGRITY),
+    ):
+        monkeypatch.setattr("loadtests.broker.__main__.run", lambda *a, outcome=outcome, **k: outcome)
+        assert main(["--json"]) == code
