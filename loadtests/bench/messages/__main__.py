@@ -11,17 +11,20 @@ import os
 import platform
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from tempfile import TemporaryDirectory
 
 import msgspec
 import uvloop
 
+from loadtests.bench.messages.broker_cases import BROKER, broker_cases
 from loadtests.bench.messages.cases import CpuWatch, Row, async_producer, calls, large_beside_pings, sync_producer
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
 from tunnel import attach
 from tunnel.messages import Codec
 
-CASES = ("sync", "async", "calls", "large")
+CASES = ("sync", "async", "calls", "large", "broker")
 
 
 async def measure(options: argparse.Namespace, relay: str, pids: dict[str, int]) -> AsyncIterator[Row]:
@@ -42,6 +45,9 @@ async def measure(options: argparse.Namespace, relay: str, pids: dict[str, int])
                     yield Row(f"{carrier}: {row.name}", row.value, row.unit)
                     for row in watch.row(options.count, "us/message"):
                         yield row
+            if "broker" in cases:
+                for row in await broker_cases(attachment, options.count, options.batch, options.seconds):
+                    yield Row(f"{carrier}: {row.name}", row.value, row.unit)
             if carrier != "link":
                 continue
             if "calls" in cases:
@@ -62,10 +68,14 @@ async def run(options: argparse.Namespace) -> list[Row]:
         relay = f"http://127.0.0.1:{port}"
         serve = relay_command("serve", "--open", "--listen", f"127.0.0.1:{port}")
         command = python_command("loadtests.bench.messages.peer", relay)
-        async with (
-            Process(serve, ready=says_event("listening")) as server,
-            Process(command, ready=lambda line: line == "ready\n") as peer,
-        ):
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(Process(serve, ready=says_event("listening")))
+            peer = await stack.enter_async_context(Process(command, ready=lambda line: line == "ready\n"))
+            if "broker" in options.cases.split(","):
+                place = options.dir or stack.enter_context(TemporaryDirectory(prefix="tunnel-broker-"))
+                broker = python_command("tunnel_client.cli.broker", "serve", "--dir", place, "--relay", relay)
+                broker += ["--service", BROKER, "--carrier", "link"]
+                await stack.enter_async_context(Process(broker, ready=says_event("listening")))
             pids = {"sender": os.getpid(), "relay": server.pid, "receiver": peer.pid}
             async for row in measure(options, relay, pids):
                 rows.append(row)
@@ -88,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=200, help="messages per batch (default 200)")
     parser.add_argument("--callers", type=int, default=64, help="callers on one connection (default 64)")
     parser.add_argument("--mib", type=int, default=1024, help="size of the large packet, in MiB (default 1024)")
+    parser.add_argument("--dir", default="", help="directory of the broker (default: a temporary one)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args(arguments)
     if not options.json:

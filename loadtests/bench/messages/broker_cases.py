@@ -1,0 +1,122 @@
+"""The measured cases of a broker: storing, fetching, and the time from a send to a listener."""
+
+import asyncio
+import time
+
+from loadtests.bench.messages.cases import Row, payloads
+from tunnel import Attachment
+from tunnel.messages import (
+    AsyncProducer,
+    AsyncProducerConfig,
+    BrokerClient,
+    ChannelTable,
+    DeliveredMessage,
+    GroupConsumer,
+    ListenerConfig,
+    SyncProducer,
+    TopicSpec,
+)
+
+__all__ = ["BROKER", "broker_cases"]
+
+BROKER = "broker"
+_IN_FLIGHT = 8  # answered sends at once
+_PUSH_RATE = 10_000  # messages a second
+_PUSH_EVERY_S = 0.001
+_SETTLE = 2_000  # messages at the start whose times do not count
+
+
+async def broker_cases(attachment: Attachment, count: int, batch: int, seconds: float) -> list[Row]:
+    """Measure a broker that is a service at the relay."""
+
+    async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await attachment.open_connection(address, timeout=20)
+
+    topic = f"bench-{time.time_ns()}"
+    async with ChannelTable(dial, connect_timeout=20) as table:
+        client = BrokerClient(table, BROKER)
+        rows = [await _plain(attachment, topic, count, batch)]
+        for durable in (False, True):
+            rows.append(await _answered(client, f"{topic}-{durable}", count, batch, durable=durable))
+        rows.append(await _fetch(client, topic, count))
+        for storage in ("log", "memory"):
+            rows += await _push(client, f"{topic}-{storage}", storage, seconds)
+    return rows
+
+
+async def _plain(attachment: Attachment, topic: str, count: int, batch: int) -> Row:
+    """Queue messages and send them in batches, without answers; the broker closes when all are on its disk."""
+    messages = payloads(count)
+    reader, writer = await attachment.open_connection(BROKER, timeout=20)
+    start = time.perf_counter()
+    config = AsyncProducerConfig(batch_max=batch, enqueue_timeout_ms=-1)
+    async with AsyncProducer(SyncProducer(writer), config) as producer:
+        for message in messages:
+            if not producer.offer(topic, message):
+                await producer.send(topic, message)
+    writer.write_eof()
+    await reader.read()
+    took = time.perf_counter() - start
+    writer.close()
+    return Row(f"broker, store, no answers, batches of {batch}", count / took, "messages/s")
+
+
+async def _answered(client: BrokerClient, topic: str, count: int, batch: int, *, durable: bool) -> Row:
+    """Send batches that the broker answers, several at once."""
+    messages = payloads(count)
+    producer = client.producer(durable=durable)
+    await producer.send(topic, messages[0])
+    starts = iter(range(0, count, batch))
+
+    async def send() -> None:
+        for first in starts:
+            await producer.send(topic, *messages[first : first + batch])
+
+    start = time.perf_counter()
+    await asyncio.gather(*(send() for _ in range(_IN_FLIGHT)))
+    took = time.perf_counter() - start
+    kind = "on disk" if durable else "accepted"
+    return Row(f"broker, store, answered when {kind}, {_IN_FLIGHT} at once", count / took, "messages/s")
+
+
+async def _fetch(client: BrokerClient, topic: str, count: int) -> Row:
+    consumer = client.consumer(topic)
+    found = 0
+    start = time.perf_counter()
+    while found < count:
+        found += len(await consumer.fetch())
+    return Row("broker, fetch", count / (time.perf_counter() - start), "messages/s")
+
+
+async def _push(client: BrokerClient, topic: str, storage: str, seconds: float) -> list[Row]:
+    """Send 10,000 messages a second, and measure the time until the listener's handler is called."""
+    await client.create_topic(topic, TopicSpec(storage=storage))
+    times: list[float] = []
+
+    def handle(message: DeliveredMessage) -> None:
+        times.append(time.perf_counter() - float(message.payload))
+
+    producer = client.producer(durable=False)
+    each = int(_PUSH_RATE * _PUSH_EVERY_S)
+    sending: set[asyncio.Task[object]] = set()
+    consumer = GroupConsumer(client.table, client.address, "bench", topic, config=ListenerConfig(commit_s=0.5))
+    async with consumer.register_message_listener(handle):
+        start = due = time.perf_counter()
+        sent = 0
+        while due < start + seconds:
+            stamp = b"%.9f" % time.perf_counter()
+            task: asyncio.Task[object] = asyncio.ensure_future(producer.send(topic, *[stamp.ljust(100)] * each))
+            sending.add(task)
+            task.add_done_callback(sending.discard)
+            sent += each
+            due += _PUSH_EVERY_S
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        rate = sent / (time.perf_counter() - start)
+        while len(times) < sent:  # noqa: ASYNC110 - the handler must do as little as it can
+            await asyncio.sleep(0.01)
+    counted = sorted(times[_SETTLE:])
+    name = f"broker, push from a {storage} topic"
+    return [
+        Row(f"{name}, p50 at {rate:,.0f} messages/s", counted[len(counted) // 2] * 1e3, "ms"),
+        Row(f"{name}, p99", counted[int(len(counted) * 0.99)] * 1e3, "ms"),
+    ]
