@@ -49,8 +49,7 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
     yield f"  {state}: {_clean(report.carrier)}; batches on their way: {report.batches_unreceipted}"
     if report.trouble:
         yield f"  trouble: {_clean(report.trouble)}"
-    if report.entries:
-        yield from entry_lines(report.entries)
+    yield from entry_lines(report.entries)
     if not report.connections:
         yield "  no connections"
         return
@@ -66,19 +65,22 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
         yield f"  and {len(ranked) - len(shown)} more"
 
 
-def entry_lines(entries: Sequence[EntryReport]) -> Iterator[str]:
-    """Return a line for each entry of a file, and a further one for an error."""
-    names, leads = (
-        [_clean(text) for text in column] for column in zip(*((e.name, e.leads) for e in entries), strict=True)
-    )
-    widths = max(map(len, names)), max(map(len, leads))
+def entry_lines(entries: Sequence[EntryReport], *, has_failures: bool = True) -> Iterator[str]:
+    """Return a line for each entry of a file. `has_failures`: a further one for the latest connection that failed."""
+    names = [_clean(entry.name) for entry in entries]
+    leads = [_clean(entry.leads) for entry in entries]
+    name_width, lead_width = (max(map(len, column), default=0) for column in (names, leads))
     for entry, name, lead in zip(entries, names, leads, strict=True):
-        counts = f"{entry.connections_open} open, {entry.connections} in all, {entry.connections_failed} failed"
-        moved = f"up {_bytes(entry.bytes_up)}, down {_bytes(entry.bytes_down)}"
-        state = f"{counts}; {moved}" if entry.state == "serving" else entry.state.upper()
-        yield f"  {name.ljust(widths[0])}  {lead.ljust(widths[1])}  {state}"
-        if entry.error:
-            yield f"    {_clean(entry.error)}"
+        yield f"  {name.ljust(name_width)}  {lead.ljust(lead_width)}  {_entry_state(entry)}"
+        if has_failures and entry.state == "serving" and entry.error:
+            yield f"    latest failure: {_clean(entry.error)}"
+
+
+def _entry_state(entry: EntryReport) -> str:
+    if entry.state != "serving":
+        return f"{entry.state.upper()}: {_clean(entry.error)}" if entry.error else entry.state
+    counts = f"{entry.connections_open} open, {entry.connections} in all, {entry.connections_failed} failed"
+    return f"{counts}; up {_bytes(entry.bytes_up)}, down {_bytes(entry.bytes_down)}"
 
 
 def _row(report: ClientReport, connection: ConnectionReport, rates: Rates | None) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from tunnel_client.cli.status_table import Rates, render
-from tunnel_client.status import ClientReport, ConnectionReport
+from tunnel_client.status import ClientReport, ConnectionReport, EntryReport
 
 
 def connection(number: int = 1, **changes: Any) -> ConnectionReport:
@@ -49,6 +49,23 @@ def test_a_report_of_several_clients_in_trouble_or_idle() -> None:
         "\n"
         "forward 5432:db.internal:5432  (process 77, for 2.9 h)\n"
         "  attached: link; batches on their way: 1\n"
+        "  no connections\n"
+    )
+
+
+def test_the_entries_of_a_file_with_their_errors() -> None:
+    entries = [
+        EntryReport("forward db", "127.0.0.1:1 -> db:1", "serving", "db:1: refused\x1b", 1, 14, 2, 2048, 5),
+        EntryReport("proxy a", "proxy on 127.0.0.1:1080", "failed", "cannot listen"),
+        EntryReport("expose b", "b -> 127.0.0.1:2", "waiting"),
+    ]
+    assert render([client(command="up t.toml", entries=entries)], 1090.0) == (
+        "up t.toml  (process 77, for 90 s)\n"
+        "  attached: link; batches on their way: 1\n"
+        "  forward db  127.0.0.1:1 -> db:1      1 open, 14 in all, 2 failed; up 2.0 KiB, down 5 B\n"
+        "    latest failure: db:1: refused?\n"
+        "  proxy a     proxy on 127.0.0.1:1080  FAILED: cannot listen\n"
+        "  expose b    b -> 127.0.0.1:2         waiting\n"
         "  no connections\n"
     )
 

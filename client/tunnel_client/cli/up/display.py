@@ -126,9 +126,9 @@ def _drawing(report: ClientReport, width: int) -> Text:
     """Return a line for the relay and one for each entry, each cut to the width."""
     from rich.text import Text
 
-    state = report.trouble or f"attached: {report.carrier}"
+    state = report.trouble or (f"attached: {report.carrier}" if report.attached else "not attached")
     lines = [f"tunnel {report.command}, for {time.time() - report.started_s:.0f} s", f"  {state}"]
-    lines += list(entry_lines(report.entries)) if report.entries else []
+    lines += entry_lines(report.entries, has_failures=False)
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, line in enumerate(lines):
         style = "bold" if number == 0 else "yellow" if number == 1 and report.trouble else ""

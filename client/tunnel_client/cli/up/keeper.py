@@ -58,7 +58,7 @@ class Keeper:
             with suppress(asyncio.CancelledError):
                 await self._task
         self._task = self._traffic = self._attachment = None
-        self.state = State.WAITING
+        self.state, self.error = State.WAITING, ""
 
     async def stop_listening(self) -> None:
         """Free the port or the name. Open connections go on."""
