@@ -23,6 +23,7 @@ from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, T
 from tunnel.listener import BACKLOG, ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
 from tunnel.rate_limit import RateLimit
 from tunnel.refusals import refusal_error
+from tunnel.special_targets import target_text
 from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
 from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
 from tunnel.tasks import KeptTasks
@@ -190,7 +191,7 @@ class Attachment:
         target = Target(TargetKind.SERVICE, host) if port is None else Target(TargetKind.TCP, host, port)
         offer = self._encryption.offer(target)
         connection = driver.endpoint.connect(target, driver.now(), b"" if offer is None else offer.client_hello)
-        label = host if port is None else f"{host}:{port}"
+        label = target_text(host, port)
         transport = self._transport(connection, label, peername=(host, port or 0), offer=offer)
         try:
             async with asyncio.timeout(seconds):
@@ -359,7 +360,7 @@ class Attachment:
         assert driver is not None
         if event.connection_id not in driver.endpoint.connections:
             return  # it ended before this event was handled
-        target, label = event.target, f"{event.target.host}:{event.target.port}"
+        target, label = event.target, target_text(event.target.host, event.target.port)
         is_service = target.kind == TargetKind.SERVICE
         server = self._servers.get(target.host) if is_service else None
         try:

@@ -167,14 +167,21 @@ class Side(asyncio.Protocol):
 
 
 class SocketSide(Side):
-    """The side that is a TCP connection.
+    """The side that is a TCP connection, or a connection to or from a Unix socket.
 
     Unless it is closed cleanly, its peer sees a reset. This also holds when the process is killed: the kernel then
-    closes the socket, and without SO_LINGER the peer would see an end of stream.
+    closes the socket, and without SO_LINGER the peer would see an end of stream. The peer of a Unix socket sees an end
+    of stream in any case, because these sockets have no reset.
     """
+
+    _is_tcp = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
+        self._is_tcp = sock.family != socket.AF_UNIX
+        if not self._is_tcp:
+            super().connection_made(transport)
+            return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -191,7 +198,8 @@ class SocketSide(Side):
         super().abort()
 
     def _linger(self, value: bytes) -> None:
-        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, value)
+        if self._is_tcp:
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, value)
 
 
 class TunnelSide(Side):

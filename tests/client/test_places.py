@@ -8,9 +8,11 @@ from tunnel_client.errors import UsageError
 from tunnel_client.places import (
     Address,
     ForwardSpec,
+    is_datagram_service,
     parse_address,
     parse_bind,
     parse_forward,
+    parse_forwards,
     parse_service,
     parse_target,
 )
@@ -29,6 +31,15 @@ GOOD = [
     ("1:2:3", "127.0.0.1:1", "2:3"),
     ("tcp/5432:db:5433", "127.0.0.1:5432", "db:5433"),
     ("8080:team/reports", "127.0.0.1:8080", "team/reports"),
+    ("unix:/run/my.sock:db:5433", "unix:/run/my.sock", "db:5433"),
+    ("unix:./my.sock:[::1]:5433", "unix:./my.sock", "[::1]:5433"),
+    ("unix:/run/a:reports", "unix:/run/a", "reports"),
+    ("unix:/run/a:unix:/run/b:1", "unix:/run/a", "unix:/run/b:1"),
+    ("5432:unix:/run/b", "127.0.0.1:5432", "unix:/run/b"),
+    ("[::1]:5432:unix:/run/b", "[::1]:5432", "unix:/run/b"),
+    ("*:5432:unix:/run/b", "0.0.0.0:5432", "unix:/run/b"),
+    ("5432:srv/_postgres._tcp.example", "127.0.0.1:5432", "srv/_postgres._tcp.example"),
+    ("unix:/run/a:srv/_pg._tcp.example", "unix:/run/a", "srv/_pg._tcp.example"),
     (f"1:{'h' * 255}:2", "127.0.0.1:1", f"{'h' * 255}:2"),
 ]
 BAD = [
@@ -50,7 +61,17 @@ BAD = [
     ("5432:", "'' is not a host"),
     (f"1:{'h' * 256}:2", "is not a host"),
     ("sctp/5432:db:5432", "'sctp' cannot be forwarded, only tcp and udp can"),
-    ("udp/53:reports", "a service cannot be reached over UDP: name a HOST:PORT"),
+    ("udp/unix:/run/a:db:1", "a Unix socket carries no datagrams"),
+    ("udp/53:unix:/run/a", "a Unix socket carries no datagrams"),
+    ("unix::db:1", "'' is not the path of a Unix socket: write it as in unix:/run/"),
+    ("unix:run/a:db:1", "'run/a' is not the path of a Unix socket"),
+    ("unix:/run/:db:1", "'/run/' is not the path"),
+    ("5432:unix:./a", "'./a' is not the path of a Unix socket"),
+    ("unix:/run/a", "is not a target: write HOST:PORT"),
+    (f"unix:/{'a' * 107}:db:1", "has at most 107 bytes, not 108"),
+    ("x:unix:/run/a", "is not an address to listen on"),
+    ("5432:srv/db.example", "'db.example' is not the name of an SRV record: write _SERVICE._PROTOCOL.DOMAIN"),
+    ("5432:srv/", "'' is not the name of an SRV record"),
     ("٣:reports", "'٣' is not a port"),
 ]
 
@@ -132,8 +153,8 @@ def test_invalid_addresses_to_listen_at_are_refused(text: str) -> None:
         parse_bind(text)
 
 
-ADDRESS_FORM = "write HOST:PORT, with an IPv6 address in brackets"
-TARGET_FORM = "write HOST:PORT, [IPV6]:PORT, or the name of a service"
+ADDRESS_FORM = "write HOST:PORT, with an IPv6 address in brackets, or unix:PATH"
+TARGET_FORM = "write HOST:PORT, [IPV6]:PORT, unix:PATH, srv/NAME, or the name of a service"
 BIND_FORM = "write PORT, or HOST:PORT as in 127.0.0.1:1080"
 SERVICE_FORM = "write a name of 1 to 255 bytes without spaces, such as reports"
 
@@ -183,3 +204,60 @@ def test_a_target_that_was_nearly_right_is_guessed(text: str, guess: str) -> Non
     with pytest.raises(UsageError) as caught:
         parse_target(text)
     assert guess in str(caught.value)
+
+
+def test_a_service_may_carry_datagrams() -> None:
+    spec = parse_forward("udp/53:dns")
+    assert (spec, str(spec)) == (
+        ForwardSpec("udp", Address("127.0.0.1", 53), Address("udp/dns")),
+        "udp/127.0.0.1:53 -> udp/dns",
+    )
+    assert [is_datagram_service(parse_service(name)) for name in ("udp/dns", "dns", "udp")] == [True, False, False]
+    for name in ("udp/", "srv/x", "unix:/run/a"):
+        with pytest.raises(UsageError, match="is not the name of a service"):
+            parse_service(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last", "count"),
+    [
+        ("8000-8010:db:9000-9010", "127.0.0.1:8000 -> db:9000", "127.0.0.1:8010 -> db:9010", 11),
+        ("[::1]:1-2:[fd00::1]:3-4", "[::1]:1 -> [fd00::1]:3", "[::1]:2 -> [fd00::1]:4", 2),
+        ("*:7-7:db:7-7", "0.0.0.0:7 -> db:7", "0.0.0.0:7 -> db:7", 1),
+        ("udp/5-6:db:5-6", "udp/127.0.0.1:5 -> db:5", "udp/127.0.0.1:6 -> db:6", 2),
+        ("8080:db:80", "127.0.0.1:8080 -> db:80", "127.0.0.1:8080 -> db:80", 1),
+        ("8080:1-2", "127.0.0.1:8080 -> 1-2", "127.0.0.1:8080 -> 1-2", 1),
+        ("unix:/run/a:db:1", "unix:/run/a -> db:1", "unix:/run/a -> db:1", 1),
+        ("1-1000:db:64536-65535", "127.0.0.1:1 -> db:64536", "127.0.0.1:1000 -> db:65535", 1000),
+    ],
+)
+def test_ranges_of_ports(text: str, first: str, last: str, count: int) -> None:
+    found = [str(spec) for spec in parse_forwards(text)]
+    assert (found[0], found[-1], len(found)) == (first, last, count)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1-3:db:1-2", "3 local ports cannot lead to 2 ports: write both ranges"),
+        ("1-3:db:80", "'80' is one port, and the other end a range"),
+        ("80:db:1-3", "'80' is one port, and the other end a range"),
+        ("1-3:reports", "a range of ports cannot lead to a service"),
+        ("3-1:db:3-1", "3-1 is not a range of 1 to 1000 ports, the lowest first"),
+        ("1-1001:db:1-1001", "1-1001 is not a range of 1 to 1000 ports"),
+        ("0-3:db:0-3", "'0' is not a port number from 1"),
+        ("65535-65536:db:1-2", "'65536' is not a port number"),
+        ("", "is not a forward specification"),
+    ],
+)
+def test_ranges_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_forwards(text)
+
+
+def test_special_targets_and_addresses() -> None:
+    found = parse_target("unix:/run/a")
+    assert (found.path, found.port, str(found), found.is_loopback) == ("/run/a", 1, "unix:/run/a", True)
+    assert parse_target("srv/_x._tcp.example") == Address("srv:_x._tcp.example", 1)
+    assert parse_address("unix:./a") == Address("unix:./a", 1)
+    assert Address("db", 1).path == ""

@@ -13,6 +13,7 @@ killed, too. The exit is a process of its own, so that connections outlive the r
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -129,12 +130,36 @@ class Way:
 
     def expose(self, name: str, port: int) -> str:
         """Publish the server at this port; return the name of the service."""
+        return self._expose(f"{name}-{self.name}-{port}", f"{HERE}:{port}")
+
+    def expose_unix(self, name: str, path: Path) -> str:
+        """Publish the server at this Unix socket; return the name of the service."""
+        return self._expose(f"{name}-{self.name}", f"unix:{path}")
+
+    def expose_datagrams(self, name: str, port: int) -> str:
+        """Publish the UDP server at this port; return the name of the service, without the prefix for UDP."""
         name = f"{name}-{self.name}-{port}"
+        self._expose(f"udp/{name}", f"{HERE}:{port}")
+        return name
+
+    def _expose(self, name: str, address: str) -> str:
         if ("expose", name) not in self._ports:
             options = ("--key", str(self._key.path)) if self.is_encrypted else ()
-            self._start("expose", name, f"{HERE}:{port}", *options)
-            self._ports["expose", name] = port
+            self._start("expose", name, address, *options)
+            self._ports["expose", name] = 1
         return name
+
+    def forward_unix(self, path: Path, target: str) -> None:
+        """Start `tunnel forward` from a Unix socket at this path to the target."""
+        self._start("forward", f"unix:{path}:{target}")
+
+    def forward_datagrams(self, name: str) -> int:
+        """Start `tunnel forward` to a service of datagrams; return the local UDP port."""
+        with socket.socket(type=socket.SOCK_DGRAM) as free:
+            free.bind((HERE, 0))
+            port: int = free.getsockname()[1]
+        self._start("forward", f"udp/{port}:{name}")
+        return port
 
     def forward_service(self, name: str) -> int:
         """Start `tunnel forward` to a service; return the local port."""

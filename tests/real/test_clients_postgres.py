@@ -5,6 +5,7 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import asyncpg
 import psycopg
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.real("nginx", "postgres", "initdb", "pgbench")
 
 ROWS = [(number, f"{number:x}" * 8) for number in range(5000)]
 COUNT = "select count(*), sum(length(text)) from rows"
+SOCKETS: dict[int, Path] = {}  # of the servers, by their port
 COUNTED = (len(ROWS), sum(len(text) for _, text in ROWS))
 
 
@@ -38,10 +40,11 @@ def postgres() -> Iterator[Server]:
         subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=WAIT_S)
 
         def make_command(port: int) -> list[str]:
-            settings = [f"port={port}", f"listen_addresses={HERE}", "unix_socket_directories=", "fsync=off"]
+            settings = [f"port={port}", f"listen_addresses={HERE}", f"unix_socket_directories={directory}", "fsync=off"]
             return as_nobody([program("postgres"), "-D", data, *(word for text in settings for word in ("-c", text))])
 
         with start_server(make_command, directory=directory, is_up=answers) as server:
+            SOCKETS[server.port] = directory / f".s.PGSQL.{server.port}"
             yield server
             server.signal(signal.SIGINT)  # SIGKILL would leave shared memory behind
             server.wait(WAIT_S)
@@ -85,6 +88,20 @@ def test_psycopg_async(way: Way, postgres: Server) -> None:
             assert await cursor.fetchall() == ROWS[:1000]
 
     run(main())
+
+
+def test_psql_over_unix_sockets_on_both_sides(way: Way, postgres: Server, tmp_path: Path) -> None:
+    name = way.expose_unix("socket", SOCKETS[postgres.port])
+    way.forward_unix(tmp_path / ".s.PGSQL.5432", name)
+    psql = [program("psql"), "-h", str(tmp_path), "-p", "5432", "-U", "postgres", "-At", "-v", "ON_ERROR_STOP=1"]
+    queries = "create temporary table rows (number int, text text);\n\\copy rows from stdin\n"
+    rows = "".join(f"{number}\t{text}\n" for number, text in ROWS)
+    command = subprocess.run(
+        psql, input=f"{queries}{rows}\\.\n{COUNT};\n", capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert command.stderr == ""
+    assert command.stdout.splitlines()[-1] == "|".join(map(str, COUNTED))
+    assert (tmp_path / ".s.PGSQL.5432").stat().st_mode & 0o777 == 0o600
 
 
 def test_asyncpg(way: Way, postgres: Server) -> None:

@@ -1,10 +1,10 @@
-"""TCP servers that tests connect to."""
+"""Servers that tests connect to, over TCP or a Unix socket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-__all__ = ["Serve", "target"]
+__all__ = ["Serve", "target", "unix_target"]
 
 HERE = "127.0.0.1"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -13,6 +13,19 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 @asynccontextmanager
 async def target(serve: Serve) -> AsyncIterator[int]:
     """Run a TCP server; yields its port. Leaving the context waits for its connections to end."""
+    async with _serving(serve, lambda run: asyncio.start_server(run, HERE, 0)) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@asynccontextmanager
+async def unix_target(serve: Serve, path: str) -> AsyncIterator[None]:
+    """The same on a Unix socket."""
+    async with _serving(serve, lambda run: asyncio.start_unix_server(run, path)):
+        yield
+
+
+@asynccontextmanager
+async def _serving(serve: Serve, start: Callable[[Serve], Awaitable[asyncio.Server]]) -> AsyncIterator[asyncio.Server]:
     tasks: list[asyncio.Task[None]] = []
 
     async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -24,9 +37,9 @@ async def target(serve: Serve) -> AsyncIterator[int]:
             writer.close()
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
-    server = await asyncio.start_server(run, HERE, 0)
+    server = await start(run)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield server
     finally:
         server.close()
         await asyncio.gather(*tasks, return_exceptions=True)

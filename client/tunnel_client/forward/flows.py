@@ -86,14 +86,15 @@ class Flows:
 
         If the target cannot be reached, the flow and its datagrams are dropped after a pause.
         """
-        assert target.port is not None
+        host = target.host if target.port is None else UDP_PREFIX + target.host
         try:
             _, far = await self._attachment.create_connection(
-                lambda: TunnelSide(ended=self._far_ended), UDP_PREFIX + target.host, target.port, timeout=_CONNECT_S
+                lambda: TunnelSide(ended=self._far_ended), host, target.port, timeout=_CONNECT_S
             )
         except (TunnelError, TimeoutError, ValueError) as error:
             self._traffic.fail(str(error))
-            _log.warning("not_connected", target=f"udp/{target}", text=str(error))
+            label = str(target) if target.port is None else f"udp/{target}"
+            _log.warning("not_connected", target=label, text=str(error))
             await asyncio.sleep(_DEAD_S)
             flow.abort()
         else:

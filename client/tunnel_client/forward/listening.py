@@ -5,6 +5,7 @@ import socket
 
 import structlog
 
+from tunnel.special_targets import SPECIAL_PORT, UNIX_PREFIX
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address
 
@@ -59,5 +60,7 @@ def cannot_listen(address: Address, error: Exception) -> UsageError:
 
 def address_of(sock: socket.socket) -> Address:
     """Return the address that the socket is bound to, with its actual port."""
+    if sock.family == socket.AF_UNIX:
+        return Address(UNIX_PREFIX + sock.getsockname(), SPECIAL_PORT)
     host, port = sock.getsockname()[:2]
     return Address(host, port)

@@ -20,6 +20,7 @@ from tunnel import (
     RejectReason,
     UnreachableError,
 )
+from tunnel.special_targets import target_text
 from tunnel.splice import Side, splice
 from tunnel_client.borrowed.pair import name_of, widen
 from tunnel_client.settings import RelaySettings
@@ -93,7 +94,7 @@ class Connector:
 
     async def open(self, host: str, port: int | None, seconds: float | None) -> FarSide:
         """Open a connection through the tunnel, not yet joined to a socket. Raises errors that socket code expects."""
-        label = host if port is None else f"{host}:{port}"
+        label = target_text(host, port)
         try:
             async with asyncio.timeout(seconds):
                 attachment = await self._attached()

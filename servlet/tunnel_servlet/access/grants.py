@@ -214,10 +214,11 @@ def _toml_text(text: str) -> str:
 
 
 # An open relay listens on loopback, so its clients are on its own machine, and the relay may dial every target that
-# they can reach themselves.
+# they can reach themselves. Unix sockets are not among them: their permission bits may keep out other users of the
+# machine, who can reach the relay.
 _EVERYTHING = tuple(
     parse_rule(protocol + text)
     for protocol in ("", UDP_RULE)
     for text in "*:* 127.0.0.0/8:* 10.0.0.0/8:* 172.16.0.0/12:* 192.168.0.0/16:* 100.64.0.0/10:* 198.18.0.0/15:* "
-    "[::1]:* [fc00::/7]:*".split()
+    "[::1]:* [fc00::/7]:* srv/*".split()
 )

@@ -1,17 +1,31 @@
 """The rules for targets: a user reaches only what a rule lists, by exact host or by network, and by port.
 
 The relay checks the target as requested. The exit checks each address that the name resolved to before it dials one.
+A Unix socket is reached only by a rule with exactly its path. An SRV record needs a rule that names it, and each host
+and port in it needs a rule, too: a change of the record must not widen what its users may reach.
 """
 
 import re
 from collections.abc import Iterable
 from ipaddress import ip_address, ip_network
+from posixpath import normpath
 
 import msgspec
 
 from tunnel_servlet.access.addresses import IPAddress, IPNetwork, Kind, Special, embedded_addresses, is_within, special
 
-__all__ = ["UDP_RULE", "UDP_TARGET", "Rule", "Ruleset", "Verdict", "parse_network", "parse_rule", "read_host"]
+__all__ = [
+    "SRV_TARGET",
+    "UDP_RULE",
+    "UDP_TARGET",
+    "UNIX_TARGET",
+    "Rule",
+    "Ruleset",
+    "Verdict",
+    "parse_network",
+    "parse_rule",
+    "read_host",
+]
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -20,6 +34,10 @@ _PORT_MAX = 65535
 _ANY = "*"
 UDP_RULE = "udp/"
 UDP_TARGET = "udp:"  # prefix of a target's host, as in tunnel.datagrams
+UNIX_TARGET = "unix:"  # the same, as in tunnel.special_targets; a rule has this prefix, too
+SRV_TARGET = "srv:"
+_SRV_RULE = "srv/"
+_UNIX_PATH_BYTES_MAX = 107  # as in tunnel.special_targets
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -30,13 +48,18 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One rule. Either `network` or `host` is set; the host * stands for every name and every public address."""
+    """One rule. Either `network`, `host`, `path` or `record` is set.
+
+    The host * stands for every name and every public address, and the record * for every SRV record.
+    """
 
     text: str
     port: int  # 0: any
     host: str = ""
     network: IPNetwork | None = None
     is_udp: bool = False
+    path: str = ""  # of a Unix socket
+    record: str = ""  # the name of an SRV record
 
     def covers_port(self, port: int) -> bool:
         """Whether the rule applies to this port."""
@@ -66,10 +89,21 @@ def read_host(host: str) -> IPAddress | str | None:
 
 
 def parse_rule(text: str) -> Rule:
-    """Parse a rule: HOST:PORT, ADDRESS/BITS:PORT, [IPv6]:PORT or [IPv6/BITS]:PORT. Raise ValueError if it is not one.
+    """Parse a rule: HOST:PORT, ADDRESS/BITS:PORT, [IPv6]:PORT, [IPv6/BITS]:PORT, unix:PATH or srv/NAME.
 
-    A * stands for any port, or for any public host. A rule that starts with udp/ applies to datagrams only.
+    Raise ValueError if it is not one. A * stands for any port, or for any public host. A rule that starts with udp/
+    applies to datagrams only.
     """
+    if text.startswith(UNIX_TARGET):
+        return Rule(text, 0, path=_parse_path(text))
+    if text.startswith(_SRV_RULE):
+        name = text.removeprefix(_SRV_RULE)
+        record = _ANY if name == _ANY else read_host(name)
+        if not isinstance(record, str) or not record.startswith(("_", _ANY)):
+            raise ValueError(f"{text!r} names no SRV record: write it as in srv/_postgres._tcp.example, or srv/*")
+        return Rule(text, 0, record=record)
+    if text.startswith(UDP_RULE + UNIX_TARGET):
+        raise ValueError(f"{text!r}: a Unix socket carries no datagrams: write the rule without {UDP_RULE}")
     if text.startswith(UDP_RULE) and not text.startswith(UDP_RULE * 2):
         return msgspec.structs.replace(parse_rule(text.removeprefix(UDP_RULE)), text=text, is_udp=True)
     host, colon, port_text = text.rpartition(":")
@@ -88,6 +122,15 @@ def parse_rule(text: str) -> Rule:
     if found is None:
         raise ValueError(f"{text!r}: {host!r} is neither an address nor a name")
     return Rule(text, port, host=found) if isinstance(found, str) else Rule(text, port, network=ip_network(found))
+
+
+def _parse_path(rule: str) -> str:
+    path = rule.removeprefix(UNIX_TARGET)
+    if not path.startswith("/") or normpath(path) != path or path.startswith("//") or not path.isprintable():
+        raise ValueError(f"{rule!r}: write the whole path of the socket, as in unix:/run/postgresql/.s.PGSQL.5432")
+    if len(path.encode()) > _UNIX_PATH_BYTES_MAX:
+        raise ValueError(f"{rule!r}: the path of a Unix socket has at most {_UNIX_PATH_BYTES_MAX} bytes")
+    return path
 
 
 def parse_network(text: str) -> IPNetwork:
@@ -129,6 +172,8 @@ class Ruleset:
         """Check the target as requested. A name is not resolved here: the exit calls `check_address` for that."""
         if host.startswith(UDP_TARGET) and self.datagrams is not self:
             return self.datagrams.check_target(host.removeprefix(UDP_TARGET), port)
+        if host.startswith((UNIX_TARGET, SRV_TARGET)):
+            return self._check_special(host)
         if not 1 <= port <= _PORT_MAX:
             return Verdict(False, f"{port} is not a port: ports are 1 to {_PORT_MAX}")
         found = read_host(host)
@@ -140,6 +185,26 @@ class Ruleset:
             if rule.covers_port(port) and rule.host in (found, _ANY):
                 return Verdict(True, f"allowed by {rule.text}")
         return Verdict(False, f"no rule allows {self._label}{found}:{port}")
+
+    def _check_special(self, host: str) -> Verdict:
+        if host.startswith(UNIX_TARGET):
+            path, what = host.removeprefix(UNIX_TARGET), host
+            found = [rule for rule in self.rules if rule.path and rule.path == path]
+        else:
+            record = read_host(host.removeprefix(SRV_TARGET))
+            what = f"{self._label}{_SRV_RULE}{host.removeprefix(SRV_TARGET)}"
+            found = [rule for rule in self.rules if rule.record and rule.record in (record, _ANY)]
+        return Verdict(True, f"allowed by {found[0].text}") if found else Verdict(False, f"no rule allows {what}")
+
+    def check_found(self, name: str, address: IPAddress, port: int) -> Verdict:
+        """Check an address of a host that stands in an SRV record, before it is dialled.
+
+        Either the rules allow the host by its name, and this address of it, or they allow the address itself.
+        """
+        verdict = self.check_target(name, port)
+        if verdict.allowed:
+            verdict = self.check_address(address, port, name)
+        return verdict if verdict.allowed or not self.check_address(address, port).allowed else Verdict(True, "")
 
     def check_address(self, address: IPAddress, port: int, name: str = "") -> Verdict:
         """Check an address before it is dialled. `name` is the name it was resolved from, and passed `check_target`."""
@@ -155,12 +220,23 @@ class Ruleset:
         """Return the text of a rule that would allow a target that `check_target` denies; empty if no rule can."""
         if host.startswith(UDP_TARGET) and self.datagrams is not self:
             return self.datagrams.missing_rule(host.removeprefix(UDP_TARGET), port)
+        if host.startswith((UNIX_TARGET, SRV_TARGET)):
+            return self._missing_special(host)
         found = read_host(host)
         if found is None or not 1 <= port <= _PORT_MAX:
             return ""
         if isinstance(found, str):
             return f"{self._label}{found}:{port}"
         return self.missing_address_rule(found, port)
+
+    def _missing_special(self, host: str) -> str:
+        is_unix = host.startswith(UNIX_TARGET)
+        text = host if is_unix else f"{self._label}{_SRV_RULE}{host.removeprefix(SRV_TARGET)}"
+        try:
+            parse_rule(text)
+        except ValueError:
+            return ""
+        return "" if is_unix and self._label else text
 
     def missing_address_rule(self, address: IPAddress, port: int, name: str = "") -> str:
         """Return the text of a rule that would allow an address that `check_address` denies; empty if no rule can."""

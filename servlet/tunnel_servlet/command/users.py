@@ -56,6 +56,8 @@ tokens = "{tokens}"
 #   connect   targets: "host:port", "10.1.0.0/16:5432", "[fd00::/8]:22". "*:443" is any public host, "host:*" any port.
 #             A rule covers loopback, link-local, private or metadata addresses only if it names such an address, or
 #             a network within its range: "0.0.0.0/0:22" covers none of them. "udp/10.0.0.53:53" is for datagrams only.
+#             "unix:/run/x.sock" is a Unix socket of the exit. "srv/_x._tcp.example" is an SRV record; the hosts and
+#             ports in it need rules of their own.
 #   services  names of services that the user may connect to; "*" is any
 #   listen    names of services that the user may offer; "*" is any that no user's table lists. A listed name belongs
 #             to the users whose tables list it; any other, to the user who offers it first

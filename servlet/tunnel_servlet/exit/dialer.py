@@ -1,25 +1,28 @@
 """The dialer: connects an exit's connections to their targets, in the relay's process or in `tunnel-relay exit`.
 
 The dialer makes the final check: it resolves a name once, checks each address against the user's rules, and dials an
-address that passed as a literal. The exit sends ACCEPTED only after the target has accepted.
+address that passed as a literal. The hosts and ports in an SRV record are checked as if the user had asked for them. A
+Unix socket needs a rule with its path. The exit sends ACCEPTED only after the target has accepted.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import ip_address
 
 import msgspec
 import structlog
 
 from tunnel import ExitRequest, RejectReason
+from tunnel.datagram_sockets import open_datagrams
 from tunnel.datagrams import UDP_PREFIX
+from tunnel.special_targets import SRV_PREFIX, UNIX_PREFIX, target_text
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_servlet.access.addresses import IPAddress, embedded_addresses
 from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.rules import Ruleset, read_host
-from tunnel_servlet.exit.datagrams import open_datagrams
 from tunnel_servlet.exit.lookups import Lookups
-from tunnel_servlet.exit.resolver import Resolve, resolve
+from tunnel_servlet.exit.resolver import FindRecords, Resolve, find_records, resolve
 
 __all__ = ["Dialer"]
 
@@ -27,13 +30,21 @@ _log = structlog.get_logger("exit")
 _CHANGED = "the rules of the exit were changed"
 
 
+class _Place(msgspec.Struct, frozen=True):
+    """An address that the rules allow. `host` is what the user asked for, or what the SRV record named."""
+
+    host: str
+    port: int
+    address: IPAddress
+
+
 class _Dialled(msgspec.Struct, frozen=True):
-    """A connection to a target: who asked for it, and where it leads."""
+    """A connection to a target: who asked for it, and where it leads, which is None for a Unix socket."""
 
     user: str
     host: str
     port: int
-    address: IPAddress
+    place: _Place | None
 
 
 class _Refused(Exception):
@@ -57,6 +68,7 @@ class Dialer:
         dial_seconds: float = 10.0,
         connections_max: int = 4096,
         resolve: Resolve = resolve,
+        find_records: FindRecords = find_records,
     ) -> None:
         self.connections = 0  # being dialled, or open
         self.is_draining = False  # new connections are refused
@@ -65,6 +77,7 @@ class Dialer:
         self._dial_seconds = dial_seconds
         self._connections_max = connections_max
         self._resolve = resolve
+        self._find_records = find_records
         self._of_user: dict[str, int] = {}  # connections of each user
         self._lookups = Lookups()
 
@@ -112,14 +125,17 @@ class Dialer:
 
     def _why_denied(self, dialled: _Dialled) -> str:
         """Return why the rules do not allow this connection, or an empty string."""
-        host, port, address = dialled.host, dialled.port, dialled.address
+        host, port, place = dialled.host, dialled.port, dialled.place
         rules = self._rules_of(dialled.user)
         verdict = rules.check_target(host, port)
-        if verdict.allowed:
+        if verdict.allowed and place is not None:
             if host.startswith(UDP_PREFIX):
                 host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
-            name = read_host(host)
-            verdict = rules.check_address(address, port, name if isinstance(name, str) else "")
+            if host.startswith(SRV_PREFIX):
+                verdict = rules.check_found(place.host, place.address, place.port)
+            else:
+                name = read_host(host)
+                verdict = rules.check_address(place.address, port, name if isinstance(name, str) else "")
         return "" if verdict.allowed else verdict.text
 
     def _join(self, request: ExitRequest, target: Side, dialled: _Dialled) -> bool:
@@ -160,11 +176,61 @@ class Dialer:
             host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
         try:
             async with asyncio.timeout(self._dial_seconds):
-                addresses = await self._addresses(request.user, host, port, rules)
-                return await self._connect(request, addresses, port)
+                if host.startswith(UNIX_PREFIX):
+                    return await self._connect_unix(request)
+                if host.startswith(SRV_PREFIX):
+                    places = await self._recorded(request.user, host.removeprefix(SRV_PREFIX), rules)
+                else:
+                    addresses = await self._addresses(request.user, host, port, rules)
+                    places = [_Place(host, port, address) for address in addresses]
+                return await self._connect(request, places)
         except TimeoutError:
-            text = f"{host}:{port} did not answer within {self._dial_seconds} s"
+            text = f"{_label(request)} did not answer within {self._dial_seconds} s"
             raise _Refused(RejectReason.TIMED_OUT, text) from None
+
+    async def _recorded(self, user: str, record: str, rules: Ruleset) -> list[_Place]:
+        """Return the places that the SRV record names and the rules allow, in the order of the record.
+
+        Raise _Refused if there is none.
+        """
+        try:
+            found = await self._lookups.run(user, lambda: self._find_records(record))
+        except OSError as error:
+            raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"{record}: {error}") from None
+        if not found:
+            raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"{record} has no SRV record")
+        allowed: list[_Place] = []
+        denied: list[str] = []
+        for host, port in found:
+            try:
+                addresses = await self._lookups.run(user, partial(self._resolve, host, port))
+            except OSError:
+                continue
+            for address in addresses:
+                verdict = rules.check_found(host, address, port)
+                if verdict.allowed:
+                    allowed.append(_Place(host, port, address))
+                else:
+                    denied.append(_denied(user, verdict.text, rules.missing_rule(host, port)))
+        if not allowed:
+            if not denied:
+                raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"no host in the SRV record of {record} has an address")
+            _log.warning("leads_inside", user=user, target=record, text=denied[0])
+            text = f"the SRV record of {record} leads to no host and port that the rules allow"
+            raise _Refused(RejectReason.DENIED, text)
+        return allowed
+
+    async def _connect_unix(self, request: ExitRequest) -> tuple[Side, _Dialled]:
+        """Return a connection to a Unix socket. Raise _Refused if nothing accepts it there."""
+        path = request.target.host.removeprefix(UNIX_PREFIX)
+        try:
+            _, side = await asyncio.get_running_loop().create_unix_connection(SocketSide, path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            raise _Refused(RejectReason.REFUSED, f"nothing listens on {path}") from None
+        except OSError as error:
+            raise _Refused(RejectReason.UNREACHABLE, f"{path}: {error.strerror or error}") from None
+        _log.info("dialled", **_who(request))
+        return side, _Dialled(request.user, request.target.host, request.target.port, None)
 
     async def _addresses(self, user: str, host: str, port: int, rules: Ruleset) -> list[IPAddress]:
         """Return the addresses of the host that the rules allow, at least one. Raise _Refused if there is none."""
@@ -187,29 +253,30 @@ class Dialer:
             raise _Refused(RejectReason.DENIED, f"{name} has no address that the rules allow")
         return allowed
 
-    async def _connect(self, request: ExitRequest, addresses: list[IPAddress], port: int) -> tuple[Side, _Dialled]:
-        """Return a connection to the first address that accepts.
+    async def _connect(self, request: ExitRequest, places: list[_Place]) -> tuple[Side, _Dialled]:
+        """Return a connection to the first place that accepts.
 
         Each attempt gets an equal share of the remaining time, so that one dead address cannot use up all of it.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._dial_seconds
         failure: OSError = OSError("no address")
-        for index, address in enumerate(addresses):
+        for index, place in enumerate(places):
+            address = place.address
             literal = str(embedded_addresses(address)[0] if address.version == 6 and address.ipv4_mapped else address)
             try:
-                async with asyncio.timeout((ends - loop.time()) / (len(addresses) - index)):
-                    side = await self._open_side(request, literal, port)
+                async with asyncio.timeout((ends - loop.time()) / (len(places) - index)):
+                    side = await self._open_side(request, literal, place.port)
             except OSError as error:  # includes TimeoutError
                 failure = error
                 continue
             _log.info("dialled", **_who(request), address=literal)
-            return side, _Dialled(request.user, request.target.host, port, address)
+            return side, _Dialled(request.user, request.target.host, request.target.port, place)
         if isinstance(failure, TimeoutError):
             raise failure
         if isinstance(failure, ConnectionRefusedError):
-            raise _Refused(RejectReason.REFUSED, f"{request.target.host}:{port} refused the connection")
-        raise _Refused(RejectReason.UNREACHABLE, f"{request.target.host}:{port}: {failure.strerror or failure}")
+            raise _Refused(RejectReason.REFUSED, f"{_label(request)} refused the connection")
+        raise _Refused(RejectReason.UNREACHABLE, f"{_label(request)}: {failure.strerror or failure}")
 
     async def _open_side(self, request: ExitRequest, literal: str, port: int) -> Side:
         if request.target.host.startswith(UDP_PREFIX):
@@ -226,5 +293,9 @@ def _denied(user: str, why: str, rule: str) -> str:
     return f'{why}; this line would allow it: connect = ["{rule}"] {place}'
 
 
+def _label(request: ExitRequest) -> str:
+    return target_text(request.target.host, request.target.port)
+
+
 def _who(request: ExitRequest) -> dict[str, str]:
-    return {"user": request.user, "target": f"{request.target.host}:{request.target.port}"}
+    return {"user": request.user, "target": _label(request)}

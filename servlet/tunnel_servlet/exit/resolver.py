@@ -10,10 +10,12 @@ from typing import Any, TypeAlias
 
 from tunnel_servlet.access.addresses import IPAddress
 
-__all__ = ["Resolve", "resolve"]
+__all__ = ["FindRecords", "Resolve", "find_records", "resolve"]
 
 Resolve: TypeAlias = Callable[[str, int], Coroutine[Any, Any, list[IPAddress]]]
+FindRecords: TypeAlias = Callable[[str], Coroutine[Any, Any, list[tuple[str, int]]]]
 
+_RECORDS_MAX = 16  # of the hosts in one SRV record set, those that are tried
 
 _THREADS_MAX = 32
 
@@ -29,3 +31,28 @@ async def resolve(host: str, port: int) -> list[IPAddress]:
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(_threads(), partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     return list(dict.fromkeys(ip_address(str(address[0]).partition("%")[0]) for *_, address in found))
+
+
+async def find_records(name: str) -> list[tuple[str, int]]:
+    """Return the hosts and ports in the SRV records of a name, in the order in which to try them (RFC 2782).
+
+    Raise OSError if the name servers do not answer. A name without records has none.
+    """
+    return await asyncio.get_running_loop().run_in_executor(_threads(), _find_records, name)
+
+
+def _find_records(name: str) -> list[tuple[str, int]]:
+    from dns.exception import DNSException  # here: most exits never need it, and it takes 30 ms to import
+    from dns.rdtypes.IN.SRV import SRV
+    from dns.resolver import NXDOMAIN, NoAnswer
+    from dns.resolver import resolve as ask
+
+    try:
+        answer = ask(name, "SRV", search=False)
+    except (NXDOMAIN, NoAnswer):
+        return []
+    except DNSException as error:
+        raise OSError(f"the name servers do not answer: {error}") from error
+    rows = [] if answer.rrset is None else answer.rrset.processing_order()
+    found = [(str(row.target).removesuffix("."), row.port) for row in rows if isinstance(row, SRV)]
+    return [(host, port) for host, port in found if host][:_RECORDS_MAX]

@@ -6,6 +6,7 @@ from typing import Protocol
 import structlog
 
 from tunnel.clock import now_us
+from tunnel.special_targets import target_text
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.connections import source_of
@@ -147,8 +148,8 @@ class Relay:
     def _authorise(self, user: str, target: Target) -> Decision:
         decision = self.authorise(user, target)
         text = decision.text if isinstance(decision, Deny) else ""
-        port = f":{target.port}" if target.kind == TargetKind.TCP else ""
-        _log.info("connect", user=user, target=f"{target.host}{port}", allowed=not text, text=text)
+        label = target_text(target.host, target.port if target.kind == TargetKind.TCP else None)
+        _log.info("connect", user=user, target=label, allowed=not text, text=text)
         return decision
 
     def _may_listen(self, user: str, name: str) -> bool:

@@ -199,6 +199,17 @@ def test_a_verdict_gives_its_reason() -> None:
         ("db.*:22", "neither an address nor a name"),
         ("127.1:22", "neither an address nor a name"),
         ("10.0.0.0/33:22", "is not a network"),
+        ("unix:", "write the whole path of the socket"),
+        ("unix:run/a", "write the whole path of the socket"),
+        ("unix:/run/../a", "write the whole path of the socket"),
+        ("unix:/run//a", "write the whole path of the socket"),
+        ("unix://run", "write the whole path of the socket"),
+        ("unix:/run/a/", "write the whole path of the socket"),
+        ("unix:/run/a\0", "write the whole path of the socket"),
+        ("unix:/" + "a" * 107, "has at most 107 bytes"),
+        ("srv/", "names no SRV record: write it as in srv/_postgres._tcp.example"),
+        ("srv/db.example", "names no SRV record"),
+        ("srv/_db._tcp.example:5432", "names no SRV record"),
     ],
 )
 def test_a_malformed_rule_is_explained(text: str, message: str) -> None:
@@ -223,7 +234,33 @@ def test_rules_for_datagrams_are_separate() -> None:
     assert not rules.check_target("udp:udp:10.0.0.53", 53).allowed
 
 
-@pytest.mark.parametrize("text", ["udp/", "udp/db.internal", "udp/udp/x:1", "tcp/db.internal:1"])
+def test_rules_for_unix_sockets_and_srv_records() -> None:
+    rules = Ruleset(map(parse_rule, ("unix:/run/db", "srv/_db._tcp.Example.", "udp/srv/_ntp._udp.example")))
+    for host, text in (
+        ("unix:/run/db", "allowed by unix:/run/db"),
+        ("srv:_DB._tcp.example", "allowed by srv/_db._tcp.Example."),
+        ("udp:srv:_ntp._udp.example", "allowed by udp/srv/_ntp._udp.example"),
+        ("unix:/run/d", "no rule allows unix:/run/d"),
+        ("unix:", "no rule allows unix:"),
+        ("srv:_ntp._udp.example", "no rule allows srv/_ntp._udp.example"),
+        ("udp:srv:_db._tcp.example", "no rule allows udp/srv/_db._tcp.example"),
+        ("udp:unix:/run/db", "no rule allows unix:/run/db"),
+        ("srv:", "no rule allows srv/"),
+    ):
+        assert rules.check_target(host, 1) == Verdict(text.startswith("allowed"), text), host
+    assert Ruleset([parse_rule("srv/*")]).check_target("srv:_any._tcp.example", 1).allowed
+    for host, rule in (
+        ("unix:/run/x", "unix:/run/x"),
+        ("unix:x", ""),
+        ("srv:_x._tcp.example", "srv/_x._tcp.example"),
+        ("udp:srv:_x._udp.example", "udp/srv/_x._udp.example"),
+        ("udp:unix:/run/x", ""),
+        ("srv:x", ""),
+    ):
+        assert rules.missing_rule(host, 1) == rule, host
+
+
+@pytest.mark.parametrize("text", ["udp/unix:/run/a", "udp/", "udp/db.internal", "udp/udp/x:1", "tcp/db.internal:1"])
 def test_malformed_rules_for_datagrams_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write|neither|is not a network"):
         parse_rule(text)

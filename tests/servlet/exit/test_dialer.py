@@ -59,9 +59,9 @@ def addresses(*texts: str) -> Resolve:
 @asynccontextmanager
 async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
     """An attachment of a user with these rules at the exit; the relay itself allows everything."""
-    policy = GrantTable().widened([], allows_all=True)
-    host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     ruleset = Ruleset(map(parse_rule, rules))
+    policy = GrantTable().widened(ruleset.rules, allows_all=True)
+    host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     dialer = kind(lambda user: ruleset, **options)
     exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
     async with exit_, memory_attach(host, user="ann", linger=5) as client:
@@ -73,9 +73,9 @@ async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> As
 @asynccontextmanager
 async def two_clients(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment, Dialer]]:
     """Attachments of two users with the same rules at one exit."""
-    policy = GrantTable().widened([], allows_all=True)
-    host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     ruleset = Ruleset(map(parse_rule, rules))
+    policy = GrantTable().widened(ruleset.rules, allows_all=True)
+    host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     dialer = Dialer(lambda user: ruleset, **options)
     exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
     async with (

@@ -1,4 +1,4 @@
-"""`tunnel expose`: publish local TCP services under names at the relay."""
+"""`tunnel expose`: publish local services under names at the relay."""
 
 import argparse
 import asyncio
@@ -11,6 +11,7 @@ import structlog
 
 from tunnel import Attachment, DeniedError
 from tunnel.command_line import CommandAdder, tell
+from tunnel.datagram_sockets import open_datagrams
 from tunnel.encryption.keys import KeyFile, own_key
 from tunnel.exit_codes import OK
 from tunnel.listener import BACKLOG
@@ -20,7 +21,7 @@ from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
 from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
-from tunnel_client.places import Address, parse_address, parse_service
+from tunnel_client.places import Address, is_datagram_service, parse_address, parse_service
 from tunnel_client.status import serve_status
 
 __all__ = ["Exposing", "add"]
@@ -34,7 +35,7 @@ def add(commands: CommandAdder) -> None:
     """Add the command and its arguments."""
     parser = commands.add(
         "expose",
-        "publish local TCP services under names at the relay",
+        "publish local services under names at the relay",
         "tunnel expose reports 127.0.0.1:8080",
     )
     parser.add_argument(
@@ -42,7 +43,7 @@ def add(commands: CommandAdder) -> None:
         nargs="*",
         metavar="NAME HOST:PORT",
         help="name of a service, with which `tunnel forward PORT:NAME` reaches it, and its address, as seen from this "
-        "machine; repeatable",
+        "machine, or unix:PATH; repeatable. A name such as udp/dns is for datagrams: `tunnel forward udp/PORT:dns`",
     )
     parser.add_argument(
         "--backlog",
@@ -93,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
                 f"only: give one of them another name, such as {name}-2"
             )
         services[name] = parse_address(text)
+        if services[name].path and is_datagram_service(name):
+            raise UsageError(f"{name} {text}: a Unix socket carries no datagrams: name a HOST:PORT, or leave out udp/")
     serving = partial(_serving, services=services, backlog=arguments.backlog, stats_seconds=arguments.stats)
     settings = relay_settings(arguments)
     must_encrypt = settings.encryption == "require" or bool(settings.peer_keys)
@@ -185,10 +188,9 @@ class Exposing:
 
     async def _dial(self, far: Side) -> None:
         """Connect to the local service. If that fails, reset the connection from the tunnel."""
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_DIAL_S):
-                _, near = await loop.create_connection(SocketSide, self._target.host, self._target.tcp_port)
+                near = await self._open_near()
         except OSError as error:  # a TimeoutError is an OSError, too
             reason = f"{self._target} does not answer" if isinstance(error, TimeoutError) else str(error)
             text = f"{reason}: start the service, or check its address"
@@ -200,6 +202,14 @@ class Exposing:
             raise
         else:
             splice(near, far)
+
+    async def _open_near(self) -> Side:
+        target, loop = self._target, asyncio.get_running_loop()
+        if is_datagram_service(self.name):
+            return await open_datagrams(target.host, target.tcp_port)
+        if target.path:
+            return (await loop.create_unix_connection(SocketSide, target.path))[1]
+        return (await loop.create_connection(SocketSide, target.host, target.tcp_port))[1]
 
     def _far_ended(self, far: Side, error: Exception | None) -> None:
         assert isinstance(far, TunnelSide)

@@ -2,11 +2,11 @@
 
 import argparse
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from itertools import combinations
 
 import structlog
 
@@ -19,12 +19,14 @@ from tunnel_client.errors import UsageError
 from tunnel_client.forward.datagrams import DatagramForwarding
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
 from tunnel_client.forward.traffic import Traffic
-from tunnel_client.places import EVERYWHERE, Address, ForwardSpec, parse_forward
+from tunnel_client.forward.unix_sockets import SOCKET_MODE, bind_unix
+from tunnel_client.places import EVERYWHERE, Address, ForwardSpec, parse_forwards
 from tunnel_client.status import serve_status
 
 __all__ = ["Forwarding", "add", "announce", "bind_forward", "forwarding", "require_distinct"]
 
 _log = structlog.get_logger("tunnel")
+_SHOWN_MAX = 20  # forwards that `tunnel status` shows of one command
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 
 
@@ -41,22 +43,37 @@ def add(commands: CommandAdder) -> None:
         metavar="FORWARD",
         help="a local port and where it leads: [BIND:]PORT:HOST:PORT for a target, [BIND:]PORT:SERVICE for a service, "
         "udp/[BIND:]PORT:HOST:PORT for UDP. BIND is 127.0.0.1 unless given; * means all IPv4 addresses. A local PORT "
-        "of 0 means any free port. Write IPv6 addresses in brackets",
+        "of 0 means any free port. Write IPv6 addresses in brackets. Both PORTs may be ranges, as in "
+        "8000-8010:HOST:8000-8010. unix:PATH stands for a Unix socket, instead of PORT here or of HOST:PORT at the "
+        "exit; srv/_SERVICE._tcp.NAME, instead of HOST:PORT, for the target that this SRV record names",
+    )
+    parser.add_argument(
+        "--socket-mode",
+        type=_mode,
+        default=SOCKET_MODE,
+        metavar="MODE",
+        help=f"permission bits of the Unix sockets that this command makes, in octal (default: {SOCKET_MODE:04o})",
     )
     add_serving_options(parser)
     add_relay_options(parser)
     parser.set_defaults(run=run, serves=True)
 
 
+def _mode(text: str) -> int:
+    if not re.fullmatch("0?[0-7]{3}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a mode: write three octal digits, such as 660")
+    return int(text, 8)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Forward the ports until a signal stops the process."""
-    specs = [parse_forward(text) for text in arguments.specs]
+    specs = [spec for text in arguments.specs for spec in parse_forwards(text)]
     require_distinct(specs)
     settings = relay_settings(arguments)
     bound: list[tuple[ForwardSpec, socket.socket]] = []
     try:
         for spec in specs:
-            bound.append((spec, bind_forward(spec)))
+            bound.append((spec, bind_forward(spec, arguments.socket_mode)))
         serving = partial(_serving, bound=bound, stats_seconds=arguments.stats)
         return run_serving(settings, serving, arguments)
     finally:
@@ -69,14 +86,25 @@ def require_distinct(specs: list[ForwardSpec]) -> None:
 
     Both can be bound: only the second one's listening would fail, after the relay has answered.
     """
-    for one, other in combinations(specs, 2):
-        hosts = {one.bind.host, other.bind.host}
-        is_shared = len(hosts) == 1 or not hosts.isdisjoint(EVERYWHERE)
-        if is_shared and one.bind.port and (one.protocol, one.bind.port) == (other.protocol, other.bind.port):
-            raise UsageError(
-                f"{one} and {other} have the same local port, which can lead to one target only: "
-                f"write another port for one of them, such as {one.bind.port + 1}, or 0 for any free one"
-            )
+    taken: dict[tuple[str, int | None], list[ForwardSpec]] = {}
+    for one in specs:
+        if not one.bind.port:
+            continue
+        for other in taken.setdefault((one.protocol, one.bind.port), []):
+            hosts = {one.bind.host, other.bind.host}
+            if len(hosts) == 1 or (not hosts.isdisjoint(EVERYWHERE) and not one.bind.path and not other.bind.path):
+                raise UsageError(_same_place(other, one))
+        taken[one.protocol, one.bind.port].append(one)
+
+
+def _same_place(one: ForwardSpec, other: ForwardSpec) -> str:
+    text = (
+        f"{one} and {other} have the same local {'socket' if one.bind.path else 'port'}, which can lead to one target "
+    )
+    if one.bind.path:
+        return f"{text}only: write another path for one of them"
+    assert one.bind.port is not None
+    return f"{text}only: write another port for one of them, such as {one.bind.port + 1}, or 0 for any free one"
 
 
 @asynccontextmanager
@@ -84,7 +112,9 @@ async def _serving(
     attachment: Attachment, *, bound: list[tuple[ForwardSpec, socket.socket]], stats_seconds: float
 ) -> AsyncIterator[Served]:
     traffic = Traffic(attachment)
-    leads = ", ".join(f"{address_of(sock)} -> {spec.target}" for spec, sock in bound)
+    leads = ", ".join(f"{address_of(sock)} -> {spec.target}" for spec, sock in bound[:_SHOWN_MAX])
+    if len(bound) > _SHOWN_MAX:
+        leads += f", and {len(bound) - _SHOWN_MAX} more"
     async with traffic.reported(stats_seconds), serve_status(attachment, f"forward {leads}"), AsyncExitStack() as stack:
         served = Served(traffic)
         for spec, sock in bound:
@@ -94,8 +124,13 @@ async def _serving(
         yield served
 
 
-def bind_forward(spec: ForwardSpec) -> socket.socket:
-    """Return a socket that is bound to the local address of a forward. Raises UsageError if that is not possible."""
+def bind_forward(spec: ForwardSpec, socket_mode: int = SOCKET_MODE) -> socket.socket:
+    """Return a socket that is bound to the local address of a forward. Raises UsageError if that is not possible.
+
+    `socket_mode` holds the permission bits of a Unix socket.
+    """
+    if spec.bind.path:
+        return bind_unix(spec.bind, socket_mode)
     return bind(spec.bind, _KINDS[spec.protocol])
 
 
@@ -129,8 +164,9 @@ class Forwarding:
 
     async def __aenter__(self) -> "Forwarding":
         loop = asyncio.get_running_loop()
+        listen = loop.create_unix_server if self._address.path else loop.create_server
         try:
-            self._server = await loop.create_server(
+            self._server = await listen(
                 lambda: SocketSide(self._accepted, self._near_ended), sock=self._socket, backlog=BACKLOG
             )
         except OSError as error:

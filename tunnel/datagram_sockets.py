@@ -1,4 +1,4 @@
-"""UDP at the exit: one connected socket per tunnel connection."""
+"""UDP sockets at the far side: one connected socket per tunnel connection, at an exit or for a service."""
 
 import asyncio
 from typing import cast
@@ -11,10 +11,10 @@ __all__ = ["IDLE_S", "open_datagrams"]
 IDLE_S = 300.0  # longer than the idle timeout of clients, so that the client decides when to end
 
 
-async def open_datagrams(literal: str, port: int, *, idle_seconds: float = IDLE_S) -> DatagramSide:
+async def open_datagrams(host: str, port: int, *, idle_seconds: float = IDLE_S) -> DatagramSide:
     """Return a side that exchanges datagrams with this address only. Raise OSError if no socket can be opened."""
     loop = asyncio.get_running_loop()
-    _, protocol = await loop.create_datagram_endpoint(lambda: _Socket(idle_seconds), remote_addr=(literal, port))
+    _, protocol = await loop.create_datagram_endpoint(lambda: _Socket(idle_seconds), remote_addr=(host, port))
     return protocol.side
 
 

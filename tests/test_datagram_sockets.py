@@ -10,9 +10,9 @@ import pytest
 from loadtests.harness.ports import hold_port
 from tests.support.loops import in_loop
 from tests.test_datagrams import Stream
+from tunnel.datagram_sockets import open_datagrams
 from tunnel.datagrams import frame_datagram
 from tunnel.splice import splice
-from tunnel_servlet.exit.datagrams import open_datagrams
 
 
 async def until(stream: Stream, count: int) -> list[bytes]:
