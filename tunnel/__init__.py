@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tunnel.streams import StreamReader, StreamWriter
     from tunnel.tracing import TraceWriter, open_trace
     from tunnel.transport import Transport
+    from tunnel.wire import PublicPlace
 
 __version__ = "0.1.0"  # the build reads the version from this line
 
@@ -49,6 +50,7 @@ __all__ = [
     "PeerClosedError",
     "PeerKeyError",
     "ProxyPasswordError",
+    "PublicPlace",
     "RateLimit",
     "RefusedError",
     "RejectReason",
@@ -79,6 +81,7 @@ _HOMES = {
     "streams": "StreamReader StreamWriter",
     "tracing": "TraceWriter open_trace",
     "transport": "Transport",
+    "wire": "PublicPlace",
 }
 _HOME = {name: f"tunnel.{home}" for home, names in _HOMES.items() for name in names.split()}
 

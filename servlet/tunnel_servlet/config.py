@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 import msgspec
 
 from tunnel.rates import parse_rate
-from tunnel_servlet.access.grants import Grant, GrantTable
+from tunnel_servlet.access.grants import Grant, GrantTable, parse_public_address
 from tunnel_servlet.access.rules import parse_network, parse_rule, read_host
 from tunnel_servlet.access.tokens import Key, TokenTable, check_user_name
 from tunnel_servlet.switch.config import SwitchConfig
@@ -53,6 +53,7 @@ _EXAMPLES = {
     "tokens": 'tokens = "relay.tokens.toml"',
     "names_may_resolve_to": 'names_may_resolve_to = ["10.0.0.0/8"]',
     "trace": 'trace = "traces"',
+    "public_http": 'public_http = ["0.0.0.0:80"]',
     "tls": 'a table: [tls] on one line, certificate = "relay.crt" and key = "relay.key" on the next ones',
     "tls.certificate": 'certificate = "relay.crt"',
     "tls.key": 'key = "relay.key"',
@@ -65,6 +66,8 @@ _EXAMPLES = {
     "everyone.services": 'services = ["reports"]',
     "everyone.listen": 'listen = ["reports"]',
     "everyone.exit": "exit = true",
+    "everyone.public": 'public = ["0.0.0.0:8443"]',
+    "everyone.public_hosts": 'public_hosts = ["app.example"]',
     "everyone.rate": 'rate = "20 MiB/s"',
     "everyone.rates": 'a table: [users.ann.rates] on one line, "db.internal:5432" = "5 MiB/s" on the next one',
 }
@@ -139,6 +142,11 @@ class ServiceLimits:
     as are then still free."""
     drain_seconds: float = 60
     """The longest time that SIGTERM waits for connections to end."""
+    public_connections_max: int = 2048
+    """Open connections of people without the tunnel, at all public ports. Each user may have at most as many, to all of
+    the user's services, as are then still free."""
+    public_connections_per_address_max: int = 64
+    """The same from one address (one /64 network of IPv6)."""
     trace_bytes_max: int = 1 << 30
     """Bytes of all trace files in the folder `trace`; the oldest are removed when there are more."""
 
@@ -164,6 +172,8 @@ class RelayConfig:
     is_open: bool = False
     """The relay accepts requests without a token."""
     tls: TlsFiles | None = None
+    public_http: tuple[ListenAddress, ...] = ()
+    """Addresses at which people without the tunnel reach HTTP services by host name."""
     trace: str = ""
     switch: SwitchConfig = field(default_factory=SwitchConfig)
     limits: ServiceLimits = field(default_factory=ServiceLimits)
@@ -174,6 +184,8 @@ class _GrantFile(msgspec.Struct, forbid_unknown_fields=True):
     services: list[str] = []
     listen: list[str] = []
     exit: bool = False
+    public: list[str] = []
+    public_hosts: list[str] = []
     rate: str = ""
     rates: dict[str, str] = {}
 
@@ -185,6 +197,7 @@ class _ConfigFile(msgspec.Struct, forbid_unknown_fields=True):
     exit: _ExitChoice = "inline"
     tokens: str = "tokens.toml"
     names_may_resolve_to: list[str] = []
+    public_http: tuple[str, ...] = ()
     trace: str = ""
     tls: TlsFiles | None = None
     everyone: dict[str, Any] = {}
@@ -200,6 +213,13 @@ def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None
     for name in grants:
         _checked(check_user_name, name, file, "users")
     _require_distinct(raw.listen, file, "listen")
+    _require_owned(grants, file)
+    everyone = _grant(raw.everyone, file, "everyone")
+    if everyone.public or everyone.public_hosts:
+        key = "public" if everyone.public else "public_hosts"
+        raise ConfigError(f"{file}: everyone.{key}: a public place belongs to one user: list it under [users.NAME]")
+    if any(grant.public_hosts for grant in grants.values()) and not raw.public_http:
+        raise ConfigError(f'{file}: public_http: public_hosts need a port: add the line public_http = ["0.0.0.0:80"]')
     switch, limits = _limits(raw.limits, file)
     if raw.base and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", raw.base):
         raise ConfigError(f"{file}: base: {raw.base!r} is not a path: write it as in /prefix, or leave it out")
@@ -210,8 +230,9 @@ def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None
         exit=raw.exit,
         tokens=TokenTable({user: tuple(keys) for user, keys in (users or {}).items()}),
         tokens_file=raw.tokens,
-        grants=GrantTable(grants, _grant(raw.everyone, file, "everyone"), resolvable=resolvable),
+        grants=GrantTable(grants, everyone, resolvable=resolvable),
         tls=raw.tls,
+        public_http=tuple(_checked(parse_address, item, file, "public_http") for item in raw.public_http),
         trace=raw.trace,
         switch=switch,
         limits=limits,
@@ -243,9 +264,10 @@ def parse_address(text: str) -> ListenAddress:
 
 def require_safe(config: RelayConfig, file: str, *, needs_tokens: bool = True) -> None:
     """Raise ConfigError if the relay must not start with this configuration."""
-    for address in config.listen:
-        if address.tls and config.tls is None:
-            raise ConfigError(f"{file}: listen: https://{address} needs a [tls] table with certificate and key")
+    for key, addresses in (("listen", config.listen), ("public_http", config.public_http)):
+        for address in addresses:
+            if address.tls and config.tls is None:
+                raise ConfigError(f"{file}: {key}: https://{address} needs a [tls] table with certificate and key")
     if config.admin is not None and config.admin.tls:
         raise ConfigError(f"{file}: admin: the admin listener speaks no TLS: write {config.admin} without https://")
     if config.is_open:
@@ -381,9 +403,31 @@ def _require_distinct(names: Iterable[str], file: str, key: str) -> None:
         seen.add(name)
 
 
+def _require_owned(grants: Mapping[str, Grant], file: str) -> None:
+    """Raise ConfigError if a public port or host name is listed under two users."""
+    owners: dict[int | str, str] = {}
+    for user, grant in grants.items():
+        places: list[int | str] = [*(address.port for address in grant.public), *grant.public_hosts]
+        for place in places:
+            other = owners.setdefault(place, user)
+            if other != user:
+                key = "public" if isinstance(place, int) else "public_hosts"
+                raise ConfigError(
+                    f"{file}: users.{user}.{key}: {place} belongs to {other} already: a public port or host name "
+                    "belongs to one user: remove it from one of the two tables"
+                )
+
+
+def _public_host(text: str) -> str:
+    found = read_host(text)
+    if not isinstance(found, str):
+        raise ValueError(f"{text!r} is not the name of a host: write it as in app.example")
+    return found
+
+
 def _grant(value: Any, file: str, where: str) -> Grant:
     raw = _convert(value, _GrantFile, file, where)
-    for key in ("services", "listen"):
+    for key in ("services", "listen", "public", "public_hosts"):
         _require_distinct(getattr(raw, key), file, f"{where}.{key}")
     rules = tuple(_checked(parse_rule, item, file, f"{where}.connect") for item in raw.connect)
     rate = _checked(parse_rate, raw.rate, file, f"{where}.rate") if raw.rate else 0
@@ -395,7 +439,16 @@ def _grant(value: Any, file: str, where: str) -> Grant:
             advice = f"did you mean {near[0]!r}?" if near else f"add it to connect, services or listen of [{where}]"
             raise ConfigError(f"{file}: {where}.rates: {rule!r} is no rule of this table: {advice}")
         rates.append((rule, _checked(parse_rate, text, file, f"{where}.rates.{rule}")))
-    return Grant(rules, tuple(raw.services), tuple(raw.listen), raw.exit, rate, tuple(rates))
+    return Grant(
+        rules,
+        tuple(raw.services),
+        tuple(raw.listen),
+        raw.exit,
+        tuple(_checked(parse_public_address, item, file, f"{where}.public") for item in raw.public),
+        tuple(_checked(_public_host, item, file, f"{where}.public_hosts") for item in raw.public_hosts),
+        rate,
+        tuple(rates),
+    )
 
 
 def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ServiceLimits]:

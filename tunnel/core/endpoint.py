@@ -35,6 +35,7 @@ from tunnel.wire import (
     Ack,
     Packet,
     PacketType,
+    PublicPlace,
     RejectReason,
     Target,
     encode_abort,
@@ -142,9 +143,9 @@ class Endpoint(AdmittingOwner):
         self.touch(connection)
         return connection
 
-    def listen(self, name: str, backlog: int, now: int) -> None:
+    def listen(self, name: str, backlog: int, now: int, public: PublicPlace | None = None) -> None:
         """Accept connections to a service. The relay hands on at most `backlog` CONNECTs that wait for an answer."""
-        self.services.listen(name, backlog, now)
+        self.services.listen(name, backlog, now, public)
 
     def unlisten(self, name: str, now: int) -> None:
         """Accept no further connections to the service. Existing connections go on."""

@@ -8,8 +8,10 @@ from tunnel.core.constants import BACKOFF_MAX_US, NEVER_US, SECOND_US
 from tunnel.wire import (
     ListenState,
     ListenStatus,
+    Options,
     Packet,
     PacketType,
+    PublicPlace,
     decode_listen_state,
     encode_listen_state,
 )
@@ -22,6 +24,12 @@ class _Announcement(msgspec.Struct):
     packet: Packet
     interval_us: int
     due_us: int
+
+
+_TOO_OLD = (
+    "the relay is too old to open ports for people without the tunnel: ask its operator to update it, or offer the "
+    "service without a public port"
+)
 
 
 class Announcements:
@@ -43,13 +51,15 @@ class Announcements:
         """Return whether the relay has answered the latest announcement of this name."""
         return name not in self._unanswered
 
-    def announce(self, name: str, status: ListenStatus, backlog: int, now: int) -> int:
+    def announce(
+        self, name: str, status: ListenStatus, backlog: int, now: int, public: PublicPlace | None = None
+    ) -> int:
         """Announce a service to the relay. Return the version of the announcement.
 
         Raise ValueError if the name or the backlog does not fit a packet.
         """
         version = self._version + 1
-        payload = encode_listen_state(ListenState(version, status, backlog, name))
+        payload = encode_listen_state(ListenState(version, status, backlog, name, options=Options(public=public)))
         self._version = version
         packet = Packet(PacketType.LISTEN_STATE, 0, 0, 0, payload)
         self._unanswered[name] = _Announcement(version, packet, SECOND_US, now + SECOND_US)
@@ -87,6 +97,7 @@ class Announcements:
 class _Service(msgspec.Struct):
     backlog: int
     version: int
+    public: PublicPlace | None = None
     refused: bool = False  # the relay does not let this endpoint listen under the name, or no longer
 
 
@@ -98,13 +109,13 @@ class Services:
         self._refusals: dict[str, str] = {}  # by name: the text of a refusal that `poll_refusal` has not returned
         self.announcements = Announcements(send)
 
-    def listen(self, name: str, backlog: int, now: int) -> None:
-        """Offer a service; a second call changes its backlog.
+    def listen(self, name: str, backlog: int, now: int, public: PublicPlace | None = None) -> None:
+        """Offer a service, also to people without the tunnel if `public`; a second call changes its backlog.
 
-        Raise ValueError if the name or the backlog cannot be announced (2.8).
+        Raise ValueError if the name, the backlog or the place cannot be announced (2.8).
         """
-        version = self.announcements.announce(name, ListenStatus.UP, backlog, now)
-        self._services[name] = _Service(backlog, version)
+        version = self.announcements.announce(name, ListenStatus.UP, backlog, now, public)
+        self._services[name] = _Service(backlog, version, public)
 
     def unlisten(self, name: str, now: int) -> None:
         """Stop offering a service."""
@@ -115,7 +126,7 @@ class Services:
         """Announce every service again, after a fresh attach."""
         self.announcements.forget()
         for name, service in self._services.items():
-            service.version = self.announcements.announce(name, ListenStatus.UP, service.backlog, now)
+            service.version = self.announcements.announce(name, ListenStatus.UP, service.backlog, now, service.public)
 
     def refused(self, name: str) -> bool:
         """Return whether the relay does not let this endpoint listen under that name."""
@@ -140,9 +151,10 @@ class Services:
         if state is None or (not self.announcements.answered(state) and service is None):
             return False
         if service is not None and state.version == service.version:
-            was_refused, service.refused = service.refused, state.state == ListenStatus.REFUSED
+            is_too_old = state.state == ListenStatus.UP and state.options.public != service.public
+            was_refused, service.refused = service.refused, state.state == ListenStatus.REFUSED or is_too_old
             if service.refused and not was_refused:
-                self._refusals[state.name] = state.text
+                self._refusals[state.name] = _TOO_OLD if is_too_old else state.text
         return True
 
     def is_up(self, name: str) -> bool:

@@ -118,6 +118,7 @@ from tunnel.wire.packet import (
     PacketType,
     is_sequenced,
 )
+from tunnel.wire.public_place import PublicPlace
 from tunnel.wire.sequence import (
     MODULUS,
     distance,
@@ -175,6 +176,7 @@ __all__ = [
     "Options",
     "Packet",
     "PacketType",
+    "PublicPlace",
     "RejectReason",
     "Rejected",
     "Status",

@@ -98,6 +98,7 @@ class ListenState(msgspec.Struct, frozen=True):
     backlog: int
     name: str
     text: str = ""  # why the relay has refused the name, for people
+    options: Options = Options()  # with UP
 
 
 class DropReason(enum.IntEnum):
@@ -182,6 +183,9 @@ def encode_listen_state(state: ListenState) -> bytes:
     if not state.name:
         raise ValueError("the service name is empty: it must have 1 to 255 bytes")
     text = pack_text(state.text, SHORT) if state.text else b""
+    options = encode_options(state.options)
+    if options:
+        text = pack(SHORT, len(options)) + options
     return pack(_LISTEN, state.version, state.state, state.backlog) + pack_text(state.name, BYTE) + text
 
 
@@ -197,7 +201,10 @@ def decode_listen_state(data: Buffer) -> ListenState | None:
     version, state, backlog = _LISTEN.unpack_from(view)
     if state not in _LISTEN_STATES:
         return None
-    return ListenState(version, _LISTEN_STATES[state], backlog, name[0], text[0])
+    if state != ListenStatus.UP:
+        return ListenState(version, _LISTEN_STATES[state], backlog, name[0], text[0])
+    options = decode_options(text[0].encode())
+    return None if options is None else ListenState(version, ListenStatus.UP, backlog, name[0], options=options)
 
 
 def encode_dropped(dropped: Dropped) -> bytes:

@@ -8,6 +8,7 @@ import msgspec
 
 from tunnel.wire.buffers import Buffer
 from tunnel.wire.fields import exact, pack
+from tunnel.wire.public_place import PublicPlace, decode_public_place, encode_public_place
 
 __all__ = ["ENDPOINT_ID_SIZE", "OFFER_BYTES_MAX", "USER_BYTES_MAX", "Options", "decode_options", "encode_options"]
 
@@ -31,6 +32,7 @@ class Options(msgspec.Struct, frozen=True):
     user: str | None = None  # only the relay adds it
     endpoint_id: bytes | None = None
     encryption: bytes | None = None  # in CONNECT a ClientHello, in ACCEPTED empty
+    public: PublicPlace | None = None  # in LISTEN_STATE
     unknown: bytes = b""  # items of unknown kinds, as they came: the relay forwards them
 
 
@@ -99,6 +101,7 @@ _KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = 
     6: ("user", _encode_user, _decode_user),
     7: ("endpoint_id", _encode_endpoint_id, _decode_endpoint_id),
     8: ("encryption", _encode_encryption, _decode_encryption),
+    9: ("public", encode_public_place, decode_public_place),
 }
 
 

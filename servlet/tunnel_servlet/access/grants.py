@@ -2,21 +2,47 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 
 import msgspec
 
-from tunnel.wire import RejectReason, Target, TargetKind
-from tunnel_servlet.access.addresses import IPNetwork
+from tunnel.wire import PublicPlace, RejectReason, Target, TargetKind
+from tunnel_servlet.access.addresses import IPAddress, IPNetwork
 from tunnel_servlet.access.rules import UDP_RULE, Rule, Ruleset, parse_rule
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
-__all__ = ["EXIT_USER", "OPEN_USER", "Grant", "GrantTable", "user_table"]
+__all__ = ["EXIT_USER", "OPEN_USER", "Grant", "GrantTable", "PublicAddress", "parse_public_address", "user_table"]
 
 EXIT_USER = "relay:exit"  # the inline exit; the name of a configured user cannot contain a colon
 OPEN_USER = "open"  # every client of a relay that runs with --open
 _ANY = "*"
+_PORT_MAX = 65535
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _LINE_LETTERS_MAX = 300  # of a line with the rules that a user already has; a longer one is shortened
+
+
+class PublicAddress(msgspec.Struct, frozen=True):
+    """An address of this machine, and a port there."""
+
+    address: IPAddress
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if self.address.version == 6 else f"{self.address}:{self.port}"
+
+
+def parse_public_address(text: str) -> PublicAddress:
+    """Parse ADDRESS:PORT. Raise ValueError if it is not one: names could mean another address at each start."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        raise ValueError(f"{text!r} is not an address: write it as in 0.0.0.0:8443 or [::]:8443") from None
+    if (address.version == 6) != host.startswith("[") or not (port.isascii() and port.isdigit()):
+        raise ValueError(f"{text!r} is not an address: write it as in 0.0.0.0:8443 or [::]:8443")
+    if not 1 <= int(port) <= _PORT_MAX:
+        raise ValueError(f"{text!r}: a port is a number from 1 to {_PORT_MAX}")
+    return PublicAddress(address, int(port))
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -26,6 +52,8 @@ class Grant(msgspec.Struct, frozen=True):
     services: tuple[str, ...] = ()  # services that the user may connect to; * is any
     listen: tuple[str, ...] = ()  # names under which the user may listen; * is any
     exit: bool = False  # the user's endpoints may be exits, which dial for every user
+    public: tuple[PublicAddress, ...] = ()  # ports that the user may open to people without the tunnel
+    public_hosts: tuple[str, ...] = ()  # the same for host names at the ports for public HTTP
     rate: int = 0  # bytes per second of all connections of the user, in each direction; 0: no limit
     rates: tuple[tuple[str, int], ...] = ()  # the same for each user's connections by one rule or service name
 
@@ -186,6 +214,26 @@ class GrantTable:
     def owners(self, name: str) -> list[str]:
         """Return the users whose own grants list the name."""
         return list(self._owners.get(name, ()))
+
+    def public_address(self, user: str, place: PublicPlace) -> PublicAddress | None:
+        """Return the address at which the user may open this port to people without the tunnel."""
+        own = self._users.get(user, Grant())
+        return next((found for found in own.public if found.port == place.port), None)
+
+    def why_not_public(self, user: str, place: PublicPlace) -> str:
+        """Return why the user may not be reached at this place by people without the tunnel, or an empty string."""
+        own = self._users.get(user, Grant())
+        if place.host in own.public_hosts if place.host else self.public_address(user, place) is not None:
+            return ""
+        key, value = ("public_hosts", place.host) if place.host else ("public", f"0.0.0.0:{place.port}")
+        present = [*map(str, own.public)] if key == "public" else [*own.public_hosts]
+        if self._is_open:
+            return f"an open relay opens nothing to people without the tunnel: configure a user who may have {place}"
+        line = f"{key} = [{', '.join(map(_toml_text, [*present, value]))}]"
+        return (
+            f"no rule allows the user {place}; under {user_table(user)} in the relay's configuration, this line would "
+            f"allow it: {line}"
+        )
 
     def is_exit(self, user: str) -> bool:
         """Whether endpoints of this user may be exits, which dial for every user."""

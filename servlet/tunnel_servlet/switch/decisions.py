@@ -6,9 +6,20 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from tunnel.wire import Frame, RejectReason, Target
+from tunnel.wire import Frame, PublicPlace, RejectReason, Target
 
-__all__ = ["Authorise", "Decision", "Deny", "Hand", "HandTo", "MayListen", "PacketFilter", "RatesOf", "Rules"]
+__all__ = [
+    "Authorise",
+    "Decision",
+    "Deny",
+    "Hand",
+    "HandTo",
+    "MayListen",
+    "PacketFilter",
+    "Publisher",
+    "RatesOf",
+    "Rules",
+]
 
 
 class HandTo(enum.Enum):
@@ -40,6 +51,24 @@ PacketFilter: TypeAlias = Callable[[Frame], bool]  # False: drop the packet on p
 # The rates of a user's connections to a target, or of those that the user serves: bytes per second, by rule. The empty
 # rule stands for all connections of the user.
 RatesOf: TypeAlias = Callable[[str, Target], Mapping[str, int]]
+
+
+class Publisher:
+    """Opens services to people without the tunnel. This one opens none."""
+
+    def publish(self, user: str, name: str, place: PublicPlace) -> str:
+        """Lead the connections that come to the place to the service, which the user offers.
+
+        Return why that is not possible, or an empty string. A repeated call changes nothing.
+        """
+        return "this relay opens no services to people without the tunnel: offer the service without a public port"
+
+    def withdraw(self, name: str) -> None:
+        """Close the place of a service. Open connections go on."""
+
+    def why_denied(self, user: str, place: PublicPlace) -> str:
+        """Return why the rules do not allow the user the place, or an empty string."""
+        return ""
 
 
 class Rules(Protocol):

@@ -1,14 +1,18 @@
-"""The attachment id of the exit in the relay's own process: a marker and the relay's epoch (6.1).
+"""The attachment ids of endpoints in the relay's own process: a marker, and the relay's epoch (6.1) or a user's hash.
 
-It changes with every start of the relay. So a resume that names the exit of an earlier process, whose connections died
-with it, is recognised at once.
+The id of the exit changes with every start of the relay. So a resume that names the exit of an earlier process, whose
+connections died with it, is recognised at once.
 """
 
+import hashlib
 import struct
 
-__all__ = ["inline_exit_id", "is_inline_exit"]
+__all__ = ["PUBLIC_USER", "inline_exit_id", "is_inline_exit", "is_public_endpoint", "public_endpoint_id"]
 
+PUBLIC_USER = "relay:public"  # whom services see for strangers; the name of a configured user has no colon
 _MARKER = b"inline\0\0"
+_PUBLIC_MARKER = b"public\0\0"
+_HASH_BYTES = 8
 _EPOCH = struct.Struct("!Q")
 
 
@@ -20,3 +24,16 @@ def inline_exit_id(epoch: int) -> bytes:
 def is_inline_exit(identity: bytes) -> bool:
     """Return whether this id is that of an inline exit, of this relay or of another one."""
     return identity.startswith(_MARKER)
+
+
+def public_endpoint_id(user: str, number: int) -> bytes:
+    """Return the id of the endpoint that brings the connections of strangers to the services of this user.
+
+    Each such endpoint of the relay's process has another number, since an earlier one may still be closing.
+    """
+    return _PUBLIC_MARKER + hashlib.sha256(f"{number} {user}".encode()).digest()[:_HASH_BYTES]
+
+
+def is_public_endpoint(identity: bytes) -> bool:
+    """Return whether this id is that of an endpoint for strangers. The id of an endpoint elsewhere is a hash."""
+    return identity.startswith(_PUBLIC_MARKER)

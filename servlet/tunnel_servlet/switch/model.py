@@ -11,7 +11,7 @@ import enum
 from collections import OrderedDict, deque
 
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits
-from tunnel.wire import Attached, Connect, Frame
+from tunnel.wire import Attached, Connect, Frame, PublicPlace
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
@@ -104,7 +104,7 @@ class Listener:
     The relay remembers it after it went down, because an older LISTEN_STATE may still arrive.
     """
 
-    __slots__ = ("attachment", "backlog", "is_up", "name", "pending", "version")
+    __slots__ = ("attachment", "backlog", "is_up", "name", "pending", "public", "version")
 
     def __init__(self, attachment: ServedAttachment, name: str) -> None:
         self.attachment = attachment
@@ -112,6 +112,7 @@ class Listener:
         self.version = 0
         self.is_up = False
         self.backlog = 0
+        self.public: PublicPlace | None = None  # where people without the tunnel reach the service
         self.pending = 0  # CONNECTs that were handed to it and are unanswered
 
     @property

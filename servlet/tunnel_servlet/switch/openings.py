@@ -21,7 +21,7 @@ from tunnel.wire import (
 )
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen
-from tunnel_servlet.switch.inline_id import inline_exit_id, is_inline_exit
+from tunnel_servlet.switch.inline_id import PUBLIC_USER, inline_exit_id, is_inline_exit, is_public_endpoint
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
 from tunnel_servlet.switch.registry import Registry
@@ -132,11 +132,13 @@ class Openings:
 
     # --- inside
 
-    def _stamp(self, frame: Frame, connect: Connect, user: str) -> Frame:
+    def _stamp(self, frame: Frame, connect: Connect, attachment: ServedAttachment) -> Frame:
         """Return the CONNECT with the authenticated user, which replaces any user that the sender named (2.1), and with
         packets that the user's rates can pass on smoothly (9.8)."""
+        user, is_stranger = attachment.account.user, is_public_endpoint(attachment.identity)
         packet_bytes_max = self._context.pacing.packet_bytes_max(user, connect.target)
-        options = msgspec.structs.replace(_lowered(connect.options, packet_bytes_max), user=user)
+        name = PUBLIC_USER if is_stranger else user
+        options = msgspec.structs.replace(_lowered(connect.options, packet_bytes_max), user=name)
         return _with_payload(frame, encode_connect(msgspec.structs.replace(connect, options=options)))
 
     def _with_small_packets(self, route: Route, frame: Frame, accepted: Accepted) -> Frame:
@@ -159,7 +161,7 @@ class Openings:
             return RejectReason.ID_IN_USE, "another connection has this id"
         if route.resume and not connect.resume:
             return None  # handing it on would open a connection at an endpoint that was not chosen for it (6.5)
-        stamped = self._stamp(frame, connect, leg.attachment.account.user)
+        stamped = self._stamp(frame, connect, leg.attachment)
         if route.state is RouteState.WAITING:
             route.frame = stamped
         elif route.state is not RouteState.PARKED:
@@ -180,7 +182,7 @@ class Openings:
         refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
         if refusal is not None:
             return refusal
-        route = self._routes.open(attachment, connect, self._stamp(frame, connect, user))
+        route = self._routes.open(attachment, connect, self._stamp(frame, connect, attachment))
         if route is None:
             return None if connect.resume else (RejectReason.BUSY, "the relay has no room for another connection")
         if not connect.resume:

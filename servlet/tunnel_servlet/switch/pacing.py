@@ -69,9 +69,10 @@ class Pacing:
     def assign(self, up: Payer, down: Payer, initiator: str, acceptor: str, target: Target, now: int) -> None:
         """Set the rates of both directions of a route.
 
-        `up` is the queue to the acceptor. `acceptor` is empty if it is an exit, which carries what others pay for.
+        `up` is the queue to the acceptor. `acceptor` is empty if it is an exit, which carries what others pay for, and
+        `initiator` if a stranger opened the route at a public port.
         """
-        opened = self._rates_of(initiator, target)
+        opened = self._rates_of(initiator, target) if initiator else {}
         served = self._rates_of(acceptor, target) if acceptor else {}
         for queue, forth, back in ((up, _UP, _DOWN), (down, _DOWN, _UP)):
             keys = [((initiator, rule, forth), rate) for rule, rate in opened.items()]

@@ -7,6 +7,7 @@ from tunnel.wire import Accepted, Connect, DropReason, Frame, RejectReason
 from tunnel_servlet.switch.accept_queues import AcceptQueues
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
+from tunnel_servlet.switch.inline_id import is_public_endpoint
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import denied_frame, rejected_frame
 
@@ -142,11 +143,12 @@ class RouteTable:
 
     def pace(self, route: Route, now: int) -> None:
         """Set the rates of a bound route: those of the user who opened it and, unless an exit accepted it, those of
-        the user who serves it (9.8)."""
+        the user who serves it (9.8). A stranger has none."""
         acceptor = route.acceptor.attachment
         server = "" if acceptor.is_exit else acceptor.account.user
         queues = route.acceptor.queue, route.initiator.queue
-        self._context.pacing.assign(*queues, route.user, server, route.target, now)
+        opener = "" if is_public_endpoint(route.initiator.attachment.identity) else route.user
+        self._context.pacing.assign(*queues, opener, server, route.target, now)
 
     # --- ending
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from tunnel.wire import ListenState, ListenStatus
+from tunnel.wire import ListenState, ListenStatus, Options, PublicPlace
 from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.switch.decisions import MayListen
+from tunnel_servlet.switch.decisions import MayListen, Publisher
 from tunnel_servlet.switch.model import Listener, ServedAttachment
 from tunnel_servlet.switch.owners import NameOwners
 
@@ -29,11 +29,13 @@ class Services:
         may_listen: MayListen,
         changed: Callable[[str], None],
         may_share: MayListen = lambda user, name: True,
+        publisher: Publisher | None = None,
     ) -> None:
         self._config = config
         self._may_listen = may_listen
         self._may_share = may_share
         self._changed = changed
+        self._publisher = publisher or Publisher()
         self._owners = NameOwners(config.attachment_timeout_us, config.names_per_attachment_max)
         self._up: dict[str, list[Listener]] = {}  # in rotation: the first one gets the next CONNECT
 
@@ -50,28 +52,38 @@ class Services:
                 listener.version = state.version
                 self._take_down(listener, now)
             is_up = listener is not None and listener.is_up  # only a repeated version changes nothing
-            return _answer(state, ListenStatus.UP if is_up else ListenStatus.DOWN)
+            return _answer(state, ListenStatus.UP if is_up else ListenStatus.DOWN, public=_public(listener))
         user = attachment.account.user
         if not self._may_listen(user, state.name):
             return _answer(state, ListenStatus.REFUSED)
         if self._is_taken(user, state.name, now):
             return _answer(state, ListenStatus.REFUSED, _taken(state.name))
+        public = state.options.public
+        is_news = listener is None or state.version > listener.version
+        if public is not None and is_news:
+            why = self._why_elsewhere(attachment, state.name, public)
+            why = why or self._publisher.publish(user, state.name, public)
+            if why:
+                return _answer(state, ListenStatus.REFUSED, why)
         if listener is None:
             if not self._make_room(attachment):
+                self._withdraw(state.name)
                 return _answer(state, ListenStatus.REFUSED, _TOO_MANY.format(len(attachment.listeners)))
             listener = attachment.listeners[state.name] = Listener(attachment, state.name)
         elif state.version == listener.version:
-            return _answer(state, ListenStatus.UP if listener.is_up else ListenStatus.DOWN)
+            return _answer(state, ListenStatus.UP if listener.is_up else ListenStatus.DOWN, public=_public(listener))
         listener.version = state.version
         listener.backlog = state.backlog
+        listener.public = public
         if not listener.is_up:
             listener.is_up = True
             turns = self._up.setdefault(state.name, [])
             if not turns:
                 self._owners.take(state.name, user)
             turns.append(listener)
+        self._withdraw(state.name)
         self._changed(state.name)
-        return _answer(state, ListenStatus.UP)
+        return _answer(state, ListenStatus.UP, public=public)
 
     def may_listen(self, user: str, name: str) -> bool:
         """Whether the rules let the user listen under the name, announced or not."""
@@ -106,6 +118,8 @@ class Services:
             text = None if may_listen(user, listener.name) else ""
             if text is None and self._is_taken(user, listener.name, now):
                 text = _taken(listener.name)
+            if text is None and listener.public is not None:
+                text = self._publisher.why_denied(user, listener.public) or None
             if text is not None:
                 self._take_down(listener, now)
                 told.append(ListenState(listener.version, ListenStatus.REFUSED, 0, listener.name, text))
@@ -126,6 +140,7 @@ class Services:
             return
         name = listener.name
         listener.is_up = False
+        listener.public = None
         turns = self._up[name]
         turns.remove(listener)
         if not turns:
@@ -133,7 +148,20 @@ class Services:
             self._owners.left(name, now)
         elif all(other.attachment.account.user != self._owners.owner(name, now) for other in turns):
             self._owners.take(name, turns[0].attachment.account.user)
+        self._withdraw(name)
         self._changed(name)
+
+    def _why_elsewhere(self, attachment: ServedAttachment, name: str, place: PublicPlace) -> str:
+        """Return why the service cannot have this public place: it has another one, through another endpoint."""
+        others = [one.public for one in self._up.get(name, ()) if one.attachment is not attachment]
+        found = next((other for other in others if other not in (None, place)), None)
+        advice = "already, through another endpoint: stop that one, or choose another name"
+        return "" if found is None else f"{name} is public at {found} {advice}"
+
+    def _withdraw(self, name: str) -> None:
+        """Close the public place of the name if no listener wants it any more."""
+        if all(listener.public is None for listener in self._up.get(name, ())):
+            self._publisher.withdraw(name)
 
     def _make_room(self, attachment: ServedAttachment) -> bool:
         """Make room for another name, by forgetting the oldest one that is down if necessary.
@@ -150,8 +178,13 @@ class Services:
         return True
 
 
-def _answer(state: ListenState, status: ListenStatus, text: str = "") -> ListenState:
-    return ListenState(state.version, status, 0, state.name, text)
+def _answer(state: ListenState, status: ListenStatus, text: str = "", public: PublicPlace | None = None) -> ListenState:
+    options = Options(public=public if status == ListenStatus.UP else None)
+    return ListenState(state.version, status, 0, state.name, text, options)
+
+
+def _public(listener: Listener | None) -> PublicPlace | None:
+    return None if listener is None else listener.public
 
 
 def _taken(name: str) -> str:

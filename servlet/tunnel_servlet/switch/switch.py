@@ -32,7 +32,7 @@ from tunnel.wire import (
 )
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
-from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, RatesOf, Rules
+from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules
 from tunnel_servlet.switch.forwarding import Forwarder
 from tunnel_servlet.switch.invariants import check
 from tunnel_servlet.switch.lifecycle import UNKNOWN, Lifecycle
@@ -91,6 +91,7 @@ class Switch:
         *,
         may_listen: MayListen = _allow_any_name,
         may_share: MayListen = _allow_any_name,
+        publisher: Publisher | None = None,
         rates_of: RatesOf = no_rates,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
@@ -102,7 +103,7 @@ class Switch:
         self._attention = Attention()
         self._registry = Registry(self._context, self._attention)
         self._routes = RouteTable(self._context)
-        self._services = Services(config, may_listen, self._routes.waiting.look_at, may_share)
+        self._services = Services(config, may_listen, self._routes.waiting.look_at, may_share, publisher)
         self._openings = Openings(self.epoch, self._context, self._registry, self._routes, self._services, authorise)
         self._forwarder = Forwarder(self._context, self._routes, self._openings, self._services, packet_filter)
         self._lifecycle = Lifecycle(

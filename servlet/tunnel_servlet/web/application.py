@@ -69,6 +69,7 @@ def create_app(
 
     async def stop(_: web.Application) -> None:
         relay.is_ready = False
+        await relay.public_ports.close()
         if exit_ is not None:
             await exit_.close()
         relay.host.close()

@@ -11,7 +11,7 @@ from tunnel.clock import LoopTimer, now_us
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, RatesOf, Rules
+from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules
 from tunnel_servlet.switch.pacing import no_rates
 from tunnel_servlet.switch.review import Ended
 from tunnel_servlet.switch.switch import Response, Switch
@@ -55,6 +55,7 @@ class SwitchHost:
         *,
         may_listen: MayListen,
         may_share: MayListen = lambda user, name: True,
+        publisher: Publisher | None = None,
         rates_of: RatesOf = no_rates,
         is_exempt: Callable[[str], bool] = lambda user: False,
         packet_filter: PacketFilter | None = None,
@@ -66,6 +67,7 @@ class SwitchHost:
             authorise,
             may_listen=may_listen,
             may_share=may_share,
+            publisher=publisher,
             rates_of=rates_of,
             packet_filter=packet_filter,
             trace=trace,

@@ -14,9 +14,10 @@ from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
 from tunnel_servlet.access.rules import Ruleset
 from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
 from tunnel_servlet.config import RelayConfig
-from tunnel_servlet.switch.decisions import Decision, Deny, PacketFilter
+from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, PacketFilter
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.parts import Parts
+from tunnel_servlet.web.public_ports import PublicPorts
 from tunnel_servlet.web.reloading import Reloads
 
 __all__ = ["REVOKED", "Relay", "TokenBound"]
@@ -51,10 +52,12 @@ class Relay:
         self.roleless: set[str] = set()  # users that may be exits, about whom the log says that their endpoint is none
         self.is_draining = False
         self.is_ready = False
+        self.public_ports = PublicPorts(config.limits, lambda: self.grants, lambda: self.host)
         self.host = SwitchHost(
             config.switch,
             self._authorise,
             may_listen=self._may_listen,
+            publisher=self.public_ports,
             may_share=lambda user, name: self.grants.may_share(user, name),
             rates_of=lambda user, target: self.grants.rates_of(user, target),
             is_exempt=lambda user: self.grants.is_exit(user),
@@ -133,6 +136,8 @@ class Relay:
 
     def authorise(self, user: str, target: Target) -> Decision:
         """Decide whether the user may reach the target."""
+        if target.kind == TargetKind.SERVICE and self.public_ports.is_public(user, target.host):
+            return Hand(HandTo.SERVICE)  # strangers reach it, too, in the name of its owner
         return self.grants.authorise(user, target)
 
     def may_listen(self, user: str, name: str) -> bool:

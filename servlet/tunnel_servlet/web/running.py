@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,15 @@ from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.admin import create_admin
 from tunnel_servlet.web.application import RELAY, create_app
 from tunnel_servlet.web.reloading import Reloading
-from tunnel_servlet.web.server import RelayRunner, admin_connections, allow_files, client_connections, contexts, listen
+from tunnel_servlet.web.server import (
+    RelayRunner,
+    admin_connections,
+    allow_files,
+    client_connections,
+    contexts,
+    listen,
+    public_contexts,
+)
 
 __all__ = ["RunningRelay", "open_traces", "serve"]
 
@@ -41,6 +50,7 @@ class RunningRelay:
     ) -> None:
         self.config = config
         self.addresses: list[ListenAddress] = []  # with the actual ports
+        self.public_addresses: list[ListenAddress] = []  # the same for public HTTP
         self.admin: ListenAddress | None = None
         self.stopped = asyncio.Event()
         self._writer = open_trace_of(config, "relay")
@@ -65,11 +75,14 @@ class RunningRelay:
 
     async def _start(self) -> None:
         config = self.config
-        planned = contexts(config)  # first, so that a bad certificate is reported before any address is bound
+        # First, so that a bad certificate is reported before any address is bound.
+        planned, public = contexts(config), public_contexts(config)
         turns = self.relay.host.turns
         runner = await self._runner(RelayRunner(self.app, config.limits, self.connections, turns))
         for address, tls in planned:
             self.addresses.append(await listen(runner, address, tls))
+        for address, tls in public:
+            self.public_addresses.append(await self._listen_public(address, tls))
         if config.admin is not None:
             admin = RelayRunner(create_admin(self.relay, self.drain), config.limits, admin_connections(), is_admin=True)
             self.admin = await listen(await self._runner(admin), config.admin)
@@ -87,6 +100,15 @@ class RunningRelay:
                 )
         if self.admin is not None:
             _log.info("listening", url=f"http://{self.admin}", admin=True)
+
+    async def _listen_public(self, address: ListenAddress, tls: ssl.SSLContext | None) -> ListenAddress:
+        try:
+            found = await self.relay.public_ports.listen(address, tls)
+        except OSError as error:
+            why = error.strerror or error
+            raise ConfigError(f"public_http: cannot listen on {address}: {why}: choose another address") from None
+        _log.info("listening", url=f"{'https' if found.tls else 'http'}://{found}", public=True)
+        return found
 
     async def _runner(self, runner: RelayRunner) -> RelayRunner:
         self._runners.append(runner)

@@ -23,6 +23,7 @@ __all__ = [
     "client_connections",
     "contexts",
     "listen",
+    "public_contexts",
     "tls_context",
 ]
 
@@ -351,6 +352,7 @@ def allow_files(limits: ServiceLimits) -> None:
     """Raise this process's own limit of open files, as far as the system lets it, to what `limits` can need."""
     files, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.connections_max * 4 // 3 + limits.exit_connections_max + _OTHER_FILES
+    wanted += limits.public_connections_max
     if files_max != resource.RLIM_INFINITY:
         wanted = min(wanted, files_max)
     if files != resource.RLIM_INFINITY and files < wanted:
@@ -432,3 +434,10 @@ def contexts(config: RelayConfig) -> list[tuple[ListenAddress, ssl.SSLContext | 
     """
     context = tls_context(config.tls) if config.tls is not None else None
     return [(address, context if address.tls is not False else None) for address in config.listen]
+
+
+def public_contexts(config: RelayConfig) -> list[tuple[ListenAddress, ssl.SSLContext | None]]:
+    """Return the same for the addresses of public HTTP, where no client needs a certificate."""
+    files = config.tls
+    context = None if files is None else tls_context(TlsFiles(files.certificate, files.key))
+    return [(address, context if address.tls is not False else None) for address in config.public_http]

@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from tunnel import Attachment, DeniedError
+from tunnel import Attachment, DeniedError, PublicPlace
 from tunnel.command_line import CommandAdder, tell
 from tunnel.datagram_sockets import open_datagrams
 from tunnel.encryption.keys import KeyFile, own_key
@@ -28,6 +28,8 @@ __all__ = ["Exposing", "add"]
 
 _log = structlog.get_logger("tunnel")
 _DIAL_S = 10.0
+_PORT_MAX = 65535
+_CLIENT_ADDRESS = ("none", "forwarded-for", "proxy-protocol")
 _BACKLOG_MOST = 65535  # LISTEN_STATE has two bytes for it
 
 
@@ -53,6 +55,7 @@ def add(commands: CommandAdder) -> None:
         help="largest number of connections that may wait to be accepted here; further ones wait at the relay "
         f"(default: {BACKLOG})",
     )
+    _add_public_options(parser)
     parser.add_argument(
         "--key",
         default="",
@@ -68,6 +71,62 @@ def add(commands: CommandAdder) -> None:
     add_serving_options(parser)
     add_relay_options(parser, accepts=True)
     parser.set_defaults(run=run, serves=True)
+
+
+def _add_public_options(parser: argparse.ArgumentParser) -> None:
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--public",
+        type=_public_port,
+        metavar="PORT",
+        help="also open this port of the relay to people without the tunnel; a rule of the relay must allow it",
+    )
+    place.add_argument(
+        "--public-host",
+        default="",
+        metavar="HOST",
+        help="also serve people without the tunnel, over HTTP, under this name of a host at the relay's port for "
+        "public HTTP; a rule of the relay must allow it",
+    )
+    parser.add_argument(
+        "--client-address",
+        choices=_CLIENT_ADDRESS,
+        help="how the service learns the addresses of these people: forwarded-for: in the header X-Forwarded-For of "
+        "HTTP requests, which the relay then reads, and never as the client sent it; proxy-protocol: in a PROXY "
+        "header, version 2, at the beginning of each connection; none: not at all (default: none for --public; "
+        "--public-host has the header in any case)",
+    )
+
+
+def _public_port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= _PORT_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {_PORT_MAX}")
+    return int(text)
+
+
+def _public_place(arguments: argparse.Namespace, services: dict[str, Address]) -> PublicPlace | None:
+    """Return where people without the tunnel reach the service, or None. Raises UsageError for a mistake."""
+    host, port, chosen = (
+        arguments.public_host.lower().removesuffix("."),
+        arguments.public or 0,
+        arguments.client_address,
+    )
+    if not host and not port:
+        if chosen:
+            raise UsageError("--client-address needs --public PORT or --public-host HOST")
+        return None
+    if len(services) > 1:
+        raise UsageError("--public and --public-host concern one service: start a command for each")
+    if any(map(is_datagram_service, services)):
+        raise UsageError("people without the tunnel reach no service of datagrams: leave the public port out")
+    if arguments.encryption == "require":
+        raise UsageError("people without the tunnel cannot encrypt to your key: leave out --encryption require")
+    place = PublicPlace(port, host, bool(host) or chosen == "forwarded-for", chosen == "proxy-protocol")
+    try:
+        place.check()
+    except ValueError as error:
+        raise UsageError(f"--public-host {arguments.public_host}: {error}") from None
+    return place
 
 
 def _backlog(text: str) -> int:
@@ -96,7 +155,10 @@ def run(arguments: argparse.Namespace) -> int:
         services[name] = parse_address(text)
         if services[name].path and is_datagram_service(name):
             raise UsageError(f"{name} {text}: a Unix socket carries no datagrams: name a HOST:PORT, or leave out udp/")
-    serving = partial(_serving, services=services, backlog=arguments.backlog, stats_seconds=arguments.stats)
+    public = _public_place(arguments, services)
+    serving = partial(
+        _serving, services=services, backlog=arguments.backlog, stats_seconds=arguments.stats, public=public
+    )
     settings = relay_settings(arguments)
     must_encrypt = settings.encryption == "require" or bool(settings.peer_keys)
     if settings.encryption != "off":
@@ -117,17 +179,24 @@ def _key(file: str, *, make: bool) -> KeyFile | None:
 
 @asynccontextmanager
 async def _serving(
-    attachment: Attachment, *, services: dict[str, Address], backlog: int, stats_seconds: float
+    attachment: Attachment,
+    *,
+    services: dict[str, Address],
+    backlog: int,
+    stats_seconds: float,
+    public: PublicPlace | None,
 ) -> AsyncIterator[Served]:
     traffic = Traffic(attachment)
     leads = ", ".join(f"{name} -> {address}" for name, address in services.items())
     async with traffic.reported(stats_seconds), serve_status(attachment, f"expose {leads}"), AsyncExitStack() as stack:
         served = Served(traffic)
         for name, address in services.items():
-            exposing = Exposing(attachment, name, address, traffic, backlog)
+            exposing = Exposing(attachment, name, address, traffic, backlog, public)
             served.listening.append(await stack.enter_async_context(exposing))
             exposing.when_refused(partial(_refused, served, exposing))
-            announce(f"{name} -> {address}", service=name, target=str(address))
+            also = {} if public is None else {"public": str(public)}
+            words = f" (for people without the tunnel: {public} of the relay)" if also else ""
+            announce(f"{name} -> {address}{words}", service=name, target=str(address), **also)
         yield served
 
 
@@ -143,19 +212,26 @@ class Exposing:
     """Publishes a service, and leads its connections to a local address. Use it with `async with`."""
 
     def __init__(
-        self, attachment: Attachment, name: str, target: Address, traffic: Traffic, backlog: int = BACKLOG
+        self,
+        attachment: Attachment,
+        name: str,
+        target: Address,
+        traffic: Traffic,
+        backlog: int = BACKLOG,
+        public: PublicPlace | None = None,
     ) -> None:
         self._attachment = attachment
         self.name = name
         self._target = target
         self._traffic = traffic
         self._backlog = backlog
+        self._public = public
         self._tasks: dict[Side, asyncio.Task[None]] = {}  # the dial of each tunnel side that is open
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Exposing":
         self._server = await self._attachment.create_server(
-            lambda: TunnelSide(self._accepted, self._far_ended), self.name, backlog=self._backlog
+            lambda: TunnelSide(self._accepted, self._far_ended), self.name, backlog=self._backlog, public=self._public
         )
         return self
 

@@ -1,0 +1,240 @@
+"""Services for people without the tunnel: the ports and host names at which the relay accepts their connections.
+
+Each connection becomes a stream to the service. All streams to the services of one user begin at one endpoint in this
+process, whose user is the service's owner: connections and memory count for the owner, and so does the rate, as for
+every stream to a service.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import structlog
+
+from tunnel import Attachment, TunnelError, memory_attach
+from tunnel.splice import TunnelSide, splice
+from tunnel.tasks import KeptTasks
+from tunnel.wire import PublicPlace
+from tunnel_servlet.access.connections import Connections, Place
+from tunnel_servlet.access.grants import GrantTable
+from tunnel_servlet.config import ListenAddress, ServiceLimits
+from tunnel_servlet.switch.decisions import Publisher
+from tunnel_servlet.switch.inline_id import public_endpoint_id
+from tunnel_servlet.web.acceptor import bind
+from tunnel_servlet.web.host import SwitchHost
+from tunnel_servlet.web.proxy_header import proxy_header
+from tunnel_servlet.web.public_listener import PublicListener, bind_public
+from tunnel_servlet.web.public_sides import HttpSide, PublicSide
+from tunnel_servlet.web.turns import REQUEST_US
+
+__all__ = ["PublicPorts", "Published"]
+
+_log = structlog.get_logger("public")
+_OPEN_S = 30.0  # for a service to accept
+_LINGER_S = 2.0
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A service that people without the tunnel reach, and where."""
+
+    user: str
+    name: str
+    place: PublicPlace
+
+
+class _Owner:
+    """One user whose services are public: the endpoint where the streams begin, and the connections."""
+
+    def __init__(self, user: str, attachment: Attachment) -> None:
+        self.user = user
+        self.attachment = attachment
+        self.names: set[str] = set()
+        self.connections = 0
+        self.started = asyncio.get_running_loop().create_task(attachment.start())
+        self.started.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+
+    async def close(self) -> None:
+        self.started.cancel()
+        await asyncio.gather(self.started, return_exceptions=True)
+        await self.attachment.close()
+
+
+class PublicPorts(Publisher):
+    """All public places of a relay. `grants` returns the present rules, `host` the host of the switch."""
+
+    def __init__(self, limits: ServiceLimits, grants: Callable[[], GrantTable], host: Callable[[], SwitchHost]) -> None:
+        self._limits = limits
+        self._grants = grants
+        self._host = host
+        self._published: dict[str, Published] = {}  # by name of the service
+        self._hosts: dict[str, Published] = {}
+        self._ports: dict[int, tuple[Published, PublicListener]] = {}
+        self._http: list[PublicListener] = []
+        self._owners: dict[str, _Owner] = {}
+        self._sides: dict[PublicSide, None] = {}
+        self._tasks = KeptTasks()
+        self._attached = 0  # endpoints so far
+        # No stranger ever shows a token. `Connections` gives strangers half of all places, and here they are all.
+        self._connections = Connections(
+            2 * limits.public_connections_max, limits.public_connections_per_address_max, 1, limits.waiting_bytes_max
+        )
+
+    # --- for the switch
+
+    def publish(self, user: str, name: str, place: PublicPlace) -> str:
+        why = self.why_denied(user, place)
+        if why:
+            return why
+        wanted = Published(user, name, place)
+        if self._published.get(name) == wanted:
+            return ""
+        taken = self._hosts.get(place.host) if place.host else self._at_port(place.port)
+        if taken is not None and taken.name != name:
+            return (
+                f"{place} leads to the service {taken.name} already: expose that one elsewhere, or choose another place"
+            )
+        self.withdraw(name)
+        if place.host:
+            self._hosts[place.host] = wanted
+        else:
+            address = self._grants().public_address(user, place)
+            assert address is not None  # why_denied has found it
+            try:
+                sock = bind_public(address)
+            except OSError as error:
+                _log.warning("not_public", user=user, service=name, place=str(address), text=error.strerror)
+                return f"the relay cannot open {place}: {error.strerror}: tell its operator, or choose another port"
+            serve = partial(self._serve_http if place.http else self._serve_raw, wanted)
+            self._ports[place.port] = wanted, PublicListener(sock, serve, self._connections)
+        self._published[name] = wanted
+        self._owner(user).names.add(name)
+        _log.info("public", user=user, service=name, place=str(place), open=True)
+        return ""
+
+    def withdraw(self, name: str) -> None:
+        found = self._published.pop(name, None)
+        if found is None:
+            return
+        if found.place.host:
+            del self._hosts[found.place.host]
+        else:
+            self._ports.pop(found.place.port)[1].close()
+        owner = self._owners[found.user]
+        owner.names.discard(name)
+        self._forget_unused(owner)
+        _log.info("public", user=found.user, service=name, place=str(found.place), open=False)
+
+    def why_denied(self, user: str, place: PublicPlace) -> str:
+        return self._grants().why_not_public(user, place)
+
+    # --- for the relay
+
+    @property
+    def published(self) -> list[Published]:
+        """All services that are public now."""
+        return list(self._published.values())
+
+    @property
+    def open_connections(self) -> int:
+        """The number of connections of people without the tunnel."""
+        return self._connections.total
+
+    def is_public(self, user: str, name: str) -> bool:
+        """Whether this user's service of this name is public, and the present rules allow it."""
+        found = self._published.get(name)
+        return found is not None and found.user == user and not self.why_denied(user, found.place)
+
+    async def listen(self, address: ListenAddress, tls: ssl.SSLContext | None) -> ListenAddress:
+        """Serve HTTP services by host name at this address; return it with its actual port. Raise OSError."""
+        sockets = await bind(address.host, address.port)
+        self._http += [PublicListener(sock, self._serve_by_host, self._connections, tls) for sock in sockets]
+        return ListenAddress(address.host, sockets[0].getsockname()[1], tls is not None)
+
+    async def close(self) -> None:
+        """Close all places, and end all connections."""
+        for listener in [*self._http, *(listener for _, listener in self._ports.values())]:
+            listener.close()
+        self._http.clear()
+        self._ports.clear()
+        self._hosts.clear()
+        self._published.clear()
+        for side in list(self._sides):
+            side.abort_both()
+        owners, self._owners = self._owners, {}
+        await asyncio.gather(*(owner.close() for owner in owners.values()), return_exceptions=True)
+        await self._tasks.stop()
+
+    # --- connections
+
+    def _serve_raw(self, published: Published, place: Place) -> PublicSide:
+        return PublicSide(place, self._sides, partial(self._begin, published), self._gone)
+
+    def _serve_http(self, published: Published, place: Place) -> PublicSide:
+        return HttpSide(place, self._sides, partial(self._begin, published), self._gone, self._limits.header_seconds)
+
+    def _serve_by_host(self, place: Place) -> PublicSide:
+        return HttpSide(place, self._sides, self._begin_by_host, self._gone, self._limits.header_seconds)
+
+    def _begin_by_host(self, side: PublicSide) -> None:
+        assert isinstance(side, HttpSide)
+        published = self._hosts.get(side.host)
+        if published is None:
+            side.refuse(404, "no service is offered under this host name")
+        else:
+            self._begin(published, side)
+
+    def _begin(self, published: Published, side: PublicSide) -> None:
+        owner = self._owners.get(published.user)
+        if owner is None or self._published.get(published.name) != published:
+            side.refuse(503, "the service is away")
+            return
+        held = sum(each.connections for each in self._owners.values())
+        if owner.connections >= max(1, self._limits.public_connections_max - held):
+            side.refuse(503, "the service has too many connections")
+            return
+        owner.connections += 1
+        side.owner = owner.user
+        side.opening = asyncio.get_running_loop().create_task(self._join(published, owner, side))
+
+    async def _join(self, published: Published, owner: _Owner, side: PublicSide) -> None:
+        """Open a stream to the service, and splice it to the connection."""
+        turns = self._host().turns
+        try:
+            await turns.admitted(owner.user, REQUEST_US)
+            await asyncio.shield(owner.started)
+            _, far = await owner.attachment.create_connection(TunnelSide, published.name, timeout=_OPEN_S)
+        except (TunnelError, TimeoutError, RuntimeError) as error:
+            side.refuse(504 if isinstance(error, TimeoutError) else 502, "the service does not answer")
+            _log.info("not_connected", user=owner.user, service=published.name, text=str(error))
+            return
+        if published.place.proxy_header:
+            far.write(proxy_header(side.client, side.server))
+        splice(side, far)
+
+    def _gone(self, side: PublicSide) -> None:
+        owner = self._owners.get(side.owner)
+        if owner is not None:
+            owner.connections -= 1
+            self._forget_unused(owner)
+
+    # --- owners
+
+    def _at_port(self, port: int) -> Published | None:
+        found = self._ports.get(port)
+        return None if found is None else found[0]
+
+    def _owner(self, user: str) -> _Owner:
+        owner = self._owners.get(user)
+        if owner is None:
+            self._attached += 1
+            identity = public_endpoint_id(user, self._attached)
+            attachment = memory_attach(self._host(), user=user, name="public", identity=identity, linger=_LINGER_S)
+            owner = self._owners[user] = _Owner(user, attachment)
+        return owner
+
+    def _forget_unused(self, owner: _Owner) -> None:
+        if not owner.names and not owner.connections and self._owners.get(owner.user) is owner:
+            del self._owners[owner.user]
+            self._tasks.keep(asyncio.get_running_loop().create_task(owner.close()))

@@ -1,0 +1,117 @@
+"""One HTTP request from a person without the tunnel: checked, and written anew for the service.
+
+A connection carries one request, and the service is told so (`Connection: close`). The request is parsed to its end,
+so whatever else the client sends never reaches the service, which could otherwise take it for a request of its own:
+with a forged address of the client, or for another service.
+"""
+
+import h11
+
+__all__ = ["BadRequest", "PublicRequest"]
+
+_HEAD_BYTES_MAX = 16 * 1024  # nginx has 8 KiB for each line and 32 KiB for all
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"})
+_TRUSTED = frozenset({b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"})
+_FORWARDED = b"x-forwarded-"
+_CONNECT = b"CONNECT"
+_WEBSOCKET = b"websocket"  # other protocols, such as h2c, would let the client send requests that are not parsed here
+
+
+class BadRequest(Exception):
+    """The request is refused: the status, and the text for the client."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class PublicRequest:
+    """Parses a request. `feed` returns what the service gets for the bytes that have come."""
+
+    def __init__(self, client: str, scheme: str) -> None:
+        self.host = ""  # without the port, in lower case; empty until the head has come
+        self.is_complete = False
+        self.is_upgrade = False  # to WebSocket: what follows the head is not HTTP
+        self._client = client
+        self._scheme = scheme
+        self._is_chunked = False
+        self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES_MAX)
+
+    @property
+    def trailing(self) -> bytes:
+        """The bytes that came after the end of the request."""
+        return self._parser.trailing_data[0]
+
+    def feed(self, data: bytes) -> bytes:
+        """Take more bytes, at least one. Raise BadRequest if they are no request that a service may get."""
+        if self.is_complete:
+            return b""
+        out = bytearray()
+        try:
+            self._parser.receive_data(data)
+            while True:
+                event = self._parser.next_event()
+                if isinstance(event, h11.Request):
+                    out += self._head(event)
+                elif isinstance(event, h11.Data):
+                    out += self._framed(bytes(event.data))
+                elif isinstance(event, h11.EndOfMessage):
+                    self.is_complete = True
+                    out += b"0\r\n\r\n" if self._is_chunked else b""
+                    return bytes(out)
+                else:
+                    return bytes(out)
+        except h11.RemoteProtocolError as error:
+            raise BadRequest(error.error_status_hint, str(error)) from None
+
+    def _head(self, request: h11.Request) -> bytes:
+        if request.method == _CONNECT:
+            raise BadRequest(405, "this is no proxy")
+        if not request.target.startswith((b"/", b"*")):
+            raise BadRequest(400, "the target of the request must be a path")
+        headers = dict(request.headers)
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            raise BadRequest(400, "Transfer-Encoding and Content-Length exclude each other")
+        if b"host" not in headers:
+            raise BadRequest(400, "the header Host is missing")
+        host = headers[b"host"]
+        self.host = _name(host)
+        self._is_chunked = b"transfer-encoding" in headers
+        named = {
+            word.strip().lower()
+            for name, value in request.headers
+            if name == b"connection"
+            for word in value.split(b",")
+        }
+        has_body = self._is_chunked or headers.get(b"content-length", b"0").strip(b"0") != b""
+        upgrade = headers.get(b"upgrade", b"").strip().lower()
+        self.is_upgrade = b"upgrade" in named and upgrade == _WEBSOCKET and not has_body
+        dropped = _HOP_BY_HOP | (named - _FRAMING)
+        lines = [b"%s %s HTTP/1.1" % (request.method, request.target)]
+        lines += [b"%s: %s" % (name, value) for name, value in request.headers.raw_items() if not _goes(name, dropped)]
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket" if self.is_upgrade else b"Connection: close")
+        lines.append(b"X-Forwarded-For: %s" % self._client.encode())
+        lines.append(b"X-Forwarded-Proto: %s" % self._scheme.encode())
+        lines.append(b"X-Forwarded-Host: %s" % host)
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%s\r\n" % (len(data), data) if self._is_chunked and data else data
+
+
+def _name(host: bytes) -> str:
+    """Return the name in a Host header, without its port."""
+    text = host.decode("ascii", "replace").strip().lower()
+    name, colon, port = text.rpartition(":")
+    return (name if colon and port.isdigit() else text).removesuffix(".")
+
+
+def _goes(name: bytes, dropped: frozenset[bytes]) -> bool:
+    """Whether the service must not get this header.
+
+    An application that runs under CGI or WSGI cannot tell an underscore from a hyphen.
+    """
+    plain = name.lower().replace(b"_", b"-")
+    return plain in dropped or plain in _TRUSTED or plain.startswith(_FORWARDED)

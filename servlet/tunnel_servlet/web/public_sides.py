@@ -1,0 +1,247 @@
+"""The connections of people without the tunnel, each of which is spliced to a stream that leads to a service."""
+
+import asyncio
+import enum
+from collections.abc import Callable
+from http import HTTPStatus
+
+import structlog
+
+from tunnel.splice import Side, SocketSide
+from tunnel_servlet.access.connections import Place
+from tunnel_servlet.web.public_request import BadRequest, PublicRequest
+
+__all__ = ["HttpSide", "PublicSide"]
+
+_log = structlog.get_logger("public")
+_LINGER_S = 5.0  # time for the client to read the end of an answer; a reset because of unread input would destroy it
+_BEYOND_BYTES_MAX = 64 * 1024  # of input after the end of a request; honest clients send none or little
+_SWITCHED = b"HTTP/1.1 101"
+
+
+class PublicSide(SocketSide):
+    """A connection at a public port, which is among `sides` while it is open.
+
+    `begin(side)` opens the stream, and `gone(side)` is called at the end.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        sides: dict["PublicSide", None],
+        begin: Callable[["PublicSide"], None],
+        gone: Callable[["PublicSide"], None],
+    ) -> None:
+        super().__init__(ended=self._has_ended)
+        self.place = place
+        self._sides = sides
+        self.owner = ""  # the user whose service it leads to, once that is known
+        self.opening: asyncio.Task[None] | None = None
+        self.client = ("", 0)
+        self.server = ("", 0)
+        self.is_tls = False
+        self._begin = begin
+        self._gone = gone
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.client = transport.get_extra_info("peername")[:2]
+        self.server = transport.get_extra_info("sockname")[:2]
+        self.is_tls = transport.get_extra_info("ssl_object") is not None
+        super().connection_made(transport)
+        self._sides[self] = None
+        self.ready()
+
+    def ready(self) -> None:
+        """Go on, now that the connection exists."""
+        self._begin(self)
+
+    def refuse(self, status: int, text: str) -> None:
+        """End the connection, because it leads nowhere."""
+        _log.info("public_refused", address=self.client[0], status=status, text=text)
+        self.abort()
+
+    def _has_ended(self, side: Side, error: Exception | None) -> None:
+        self.place.leave()
+        self._sides.pop(self, None)
+        if self.opening is not None:
+            self.opening.cancel()
+        self._gone(self)
+
+
+class _Phase(enum.Enum):
+    HEAD = "head"  # the head of the request has not come whole
+    BODY = "body"
+    DONE = "done"  # the request has come whole, and what follows is not read
+    SWITCHING = "switching"  # the service may switch to another protocol
+    SWITCHED = "switched"
+    ANSWERED = "answered"  # the relay or the service has ended its answer
+
+
+class HttpSide(PublicSide):
+    """A connection that carries one HTTP request, whose head must arrive within `head_seconds`.
+
+    `begin` is called once the head has come: `host` says which service it asks for.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        sides: dict[PublicSide, None],
+        begin: Callable[[PublicSide], None],
+        gone: Callable[[PublicSide], None],
+        head_seconds: float,
+    ) -> None:
+        super().__init__(place, sides, begin, gone)
+        self._phase = _Phase.HEAD
+        self._head_seconds = head_seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._request: PublicRequest
+        self._held = bytearray()  # input that waits for the service to switch
+        self._is_end_held = False  # the same for its end
+        self._ignored = 0  # bytes
+        self._answer = b""  # its first bytes, while they are too few to tell
+
+    @property
+    def host(self) -> str:
+        """The name of the host that the request asks for."""
+        return self._request.host
+
+    def ready(self) -> None:
+        self._request = PublicRequest(self.client[0], "https" if self.is_tls else "http")
+        self._start_timer(self._head_seconds, self._too_slow)
+        self.resume_reading()
+
+    def refuse(self, status: int, text: str) -> None:
+        """Answer with this status instead of the service."""
+        if self.is_over or self._phase is _Phase.ANSWERED:
+            return
+        _log.info("public_refused", address=self.client[0], status=status, text=text)
+        body = f"{text}\n".encode()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode() + body)
+        self._finish()
+
+    # the client's input
+
+    def data_received(self, data: bytes) -> None:
+        match self._phase:
+            case _Phase.HEAD | _Phase.BODY:
+                self._take(data)
+            case _Phase.SWITCHING:
+                self._held += data
+                self._keep_within(len(self._held))
+            case _Phase.SWITCHED:
+                super().data_received(data)
+            case _Phase.DONE:  # it is still read, so that a client that goes away is noticed
+                self._ignored += len(data)
+                self._keep_within(self._ignored)
+            case _Phase.ANSWERED:
+                pass  # it is read only so that the client gets no reset
+
+    def _keep_within(self, size: int) -> None:
+        if size > _BEYOND_BYTES_MAX:
+            self.abort_both()
+
+    def _take(self, data: bytes) -> None:
+        try:
+            out = self._request.feed(data)
+        except BadRequest as bad:
+            if self._phase is _Phase.HEAD:
+                self.refuse(bad.status, bad.text)
+            else:
+                self.abort_both()  # the service must not take the part that it has for the whole
+            return
+        began = self._phase is _Phase.HEAD and bool(out)
+        if began:
+            self._phase = _Phase.BODY
+            self._stop_timer()
+        if self._request.is_complete:
+            self._phase = _Phase.SWITCHING if self._request.is_upgrade else _Phase.DONE
+            if self._request.is_upgrade:
+                self._held += self._request.trailing
+        if out:
+            super().data_received(out)
+        if began:
+            self._begin(self)
+
+    def catch_up(self) -> None:
+        early, self._early = self._early, []
+        for data in early:
+            super().data_received(data)
+        if self.is_eof and self._other is not None:
+            self._pass_end_on(self._other)
+
+    def eof_received(self) -> bool:
+        if self._phase is _Phase.HEAD or self._phase is _Phase.ANSWERED:
+            self.is_eof = True
+            self.close()
+            return True
+        if self._phase is _Phase.BODY:
+            self.abort_both()  # the request is not whole
+            return True
+        if self._phase is _Phase.SWITCHING:
+            self._is_end_held = True
+            return True
+        return super().eof_received()
+
+    # the service's answer
+
+    def write(self, data: bytes) -> bool:
+        if self._phase is _Phase.SWITCHING:
+            self._answer += bytes(data[: len(_SWITCHED)])
+            if len(self._answer) >= len(_SWITCHED):
+                self._switch(self._answer.startswith(_SWITCHED))
+        return super().write(data)
+
+    def _switch(self, is_switched: bool) -> None:
+        self._phase = _Phase.SWITCHED if is_switched else _Phase.DONE
+        held, self._held = bytes(self._held), bytearray()
+        if is_switched and held:
+            super().data_received(held)
+        if is_switched and self._is_end_held:
+            super().eof_received()
+
+    def end_writing(self) -> None:
+        """End the connection after the answer, which is the only one on it."""
+        if self._phase is _Phase.SWITCHED:
+            super().end_writing()
+        else:
+            self._finish()
+
+    def other_ended(self, other: Side, *, clean: bool) -> None:
+        if self._phase is not _Phase.ANSWERED or not clean:
+            super().other_ended(other, clean=clean)
+
+    def _finish(self) -> None:
+        if self.is_over:
+            return
+        self._phase = _Phase.ANSWERED
+        if not self._transport.can_write_eof():  # TLS has an end of its own
+            self.close()
+            return
+        super().end_writing()
+        if self._other is not None:
+            self._other.end_writing()
+        self.resume_reading()
+        self._start_timer(_LINGER_S, self.close)
+
+    # time
+
+    def _start_timer(self, seconds: float, act: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(seconds, act)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self.refuse(408, f"the head of the request did not arrive within {self._head_seconds:g} s")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
