@@ -30,6 +30,349 @@ from tunnel.tasks import KeptTasks
 from tunnel.traces.record import TraceSink
 from tunnel.transport import Transport
 from tunnel.wire import SECRET_SIZE, PublicPlace, RejectReason, Target, TargetKind
+
+__all__ = ["Attachment", "CarrierMaker"]
+
+ATTACH_TIMEOUT_S = 30.0
+ANNOUNCE_TIMEOUT_S = 2.0  # how long start_server waits for the relay to confirm a service
+LINGER_S = 10.0  # how long close() waits for written bytes to arrive
+
+CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # called with the attachment's secret
+_P = TypeVar("_P", bound=asyncio.BaseProtocol)
+
+
+class Attachment:
+    """An endpoint's presence at a relay. Use it as an async context manager, within one event loop."""
+
+    def __init__(
+        self,
+        make_carrier: CarrierMaker,
+        config: EndpointConfig,
+        *,
+        name: str = "",
+        exit_handler: ExitHandler | None = None,
+        attach_timeout: float | None = ATTACH_TIMEOUT_S,
+        linger: float = LINGER_S,
+        trace: TraceSink | None = None,
+        encryption: Encryption | None = None,
+        rate_limit: RateLimit | None = None,
+    ) -> None:
+        self.rate_limit = rate_limit  # of all connections together
+        self._make_carrier = make_carrier
+        self._encryption = encryption or Encryption()
+        self._config = config
+        self._name = name
+        self._exit_handler = exit_handler
+        self._attach_timeout = attach_timeout
+        self._linger = linger
+        self._trace = trace
+        self._listeners = Listeners(self._report)
+        self._servers: dict[str, Server] = {}
+        self._transports: dict[Transport, None] = {}
+        self._tasks = KeptTasks()
+        self._trouble = ""
+        self._refusal: TunnelError | None = None
+        self._empty: asyncio.Event
+        self._attached: asyncio.Future[None]
+        self._driver: Driver | None = None
+        self._closed = False
+
+    # lifecycle
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            # The exception interrupted writing, so the peers must not see a clean end of stream.
+            for transport in list(self._transports):
+                transport.abort()
+            self._linger = min(self._linger, 1.0)
+        await self.close()
+
+    async def start(self) -> None:
+        """Attach, and return when the relay has answered.
+
+        Raise UnreachableError when no relay answers, NotAuthenticatedError or DeniedError when it refuses.
+        """
+        if self._driver is not None:
+            raise RuntimeError("an attachment can be started only once: create another one")
+        loop = asyncio.get_running_loop()
+        self._attached = loop.create_future()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        random = SystemRandom()
+        carrier = self._make_carrier(secrets.token_bytes(SECRET_SIZE), random)
+        self._driver = Driver(carrier, self, self._config, random, name=self._name, trace=self._trace)
+        try:
+            self._driver.start()
+            async with asyncio.timeout(self._attach_timeout):
+                await self._attached
+                await carrier.prepared()
+        except BaseException as error:
+            await self._driver.close()
+            if isinstance(error, TimeoutError):
+                raise UnreachableError(self._unreachable()) from None
+            raise
+
+    def _unreachable(self) -> str:
+        assert self._driver is not None
+        where = self._driver.carrier.description
+        last = self._trouble or self._driver.carrier.failure or "nothing answered"
+        return (
+            f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
+            "check the URL, the proxy, the relay; `tunnel doctor` finds out which is at fault"
+        )
+
+    async def close(self) -> None:
+        """Stop accepting connections, wait up to `linger` seconds for written bytes to arrive, then end everything."""
+        driver = self._driver
+        if driver is None or self._closed:
+            return
+        for server in list(self._servers.values()):
+            server.close()
+        for transport in list(self._transports):
+            transport.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._linger):
+                await self._empty.wait()
+        for transport in list(self._transports):
+            transport.abort()
+        driver.abort_all()
+        self._closed = True
+        self._tasks.cancel()
+        driver.pump()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(1.0, self._linger)):
+                await driver.quiet()
+        await self._tasks.stop()
+        await driver.close()
+        await asyncio.sleep(0)  # the loop calls connection_lost in its next round
+
+    # connections
+
+    async def open_connection(
+        self,
+        host: str,
+        port: int | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        limit: int = LIMIT_BYTES,
+    ) -> tuple[StreamReader, StreamWriter]:
+        """Connect to a TCP target; without a port, to the service called `host`.
+
+        Raise RefusedError or DeniedError when the connection is refused, and TimeoutError after `timeout` seconds.
+        """
+        return open_streams(await self._connect(host, port, timeout), limit=limit)
+
+    async def create_connection(
+        self,
+        protocol_factory: Callable[[], _P],
+        host: str,
+        port: int | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> tuple[Transport, _P]:
+        """Connect as `open_connection` does, but attach the connection to an asyncio protocol."""
+        transport = await self._connect(host, port, timeout)
+        protocol = protocol_factory()
+        transport.begin(protocol)
+        return transport, protocol
+
+    async def _connect(self, host: str, port: int | None, seconds: float | None) -> Transport:
+        driver = self._ready()
+        if self._refusal is not None:
+            raise self._refusal
+        if port is not None and not 0 < port < 65536:
+            raise ValueError(f"port must be between 1 and 65535, not {port}: leave it out to reach a service")
+        target = Target(TargetKind.SERVICE, host) if port is None else Target(TargetKind.TCP, host, port)
+        offer = self._encryption.offer(target)
+        connection = driver.endpoint.connect(target, driver.now(), b"" if offer is None else offer.client_hello)
+        label = target_text(host, port)
+        transport = self._transport(connection, label, peername=(host, port or 0), offer=offer)
+        try:
+            async with asyncio.timeout(seconds):
+                await transport.opened()
+        except TimeoutError:
+            raise TimeoutError(f"{label}: no answer within {seconds} s") from None
+        return transport
+
+    def _transport(
+        self,
+        connection: Connection,
+        label: str,
+        *,
+        peername: tuple[str, int],
+        ended: Callable[[Transport], None] | None = None,
+        connected: Callable[[Transport], None] | None = None,
+        offer: Offer | None = None,
+        slot: HandshakeSlot | None = None,
+    ) -> Transport:
+        """Return the transport of a connection: with our `offer` to encrypt it, or with the handshake that we do."""
+
+        def forget(transport: Transport) -> None:
+            self._transports.pop(transport, None)
+            if not self._transports:
+                self._empty.set()
+            if ended is not None:
+                ended(transport)
+
+        extra: dict[str, Any] = {
+            "peername": peername,
+            "sockname": (self._name, 0),
+            "tunnel_user": connection.identity.user,
+            "tunnel_target": connection.identity.target,
+        }
+        common = (self._ready(), connection, label, extra, forget, connected)
+        transport: Transport
+        if offer is not None:
+            transport = EncryptedTransport(*common, tls=offer.tls, trust=offer.trust)
+        elif slot is not None:
+            transport = EncryptedTransport(*common, tls=self._encryption.session(), slot=slot)
+        else:
+            transport = Transport(*common)
+        if self.rate_limit is not None:
+            transport.limit_rate(self.rate_limit)
+        self._transports[transport] = None
+        self._empty.clear()
+        return transport
+
+    # services
+
+    async def start_server(
+        self,
+        handler: Handler,
+        name: str,
+        *,
+        backlog: int = BACKLOG,
+        limit: int = LIMIT_BYTES,
+        public: PublicPlace | None = None,
+    ) -> Server:
+        """Offer a service: call `handler(reader, writer)` for each connection.
+
+        Of a burst of connections, at most `backlog` are opened at once. The others wait at the relay, where users take
+        turns; one that has waited for 75 s is refused.
+
+        At `public`, people without the tunnel reach the service, too. Their user is called `relay:public`.
+
+        Raise DeniedError if the relay does not allow the name or the public place. Without an answer from the relay,
+        return after 2 s; the service is announced again until the relay answers.
+        """
+        return await self._serve(serve_streams(handler, limit, self._tasks.keep), name, backlog, public)
+
+    async def create_server(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        name: str,
+        *,
+        backlog: int = BACKLOG,
+        public: PublicPlace | None = None,
+    ) -> Server:
+        """Offer a service as `start_server` does, with an asyncio protocol for each connection."""
+        return await self._serve(lambda transport: transport.begin(protocol_factory()), name, backlog, public)
+
+    async def _serve(self, take: Sink, name: str, backlog: int, public: PublicPlace | None) -> Server:
+        driver = self._ready()
+        if self._encryption.mode is Mode.REQUIRE and self._encryption.key is None:
+            raise ValueError(f"encryption is required, but {name!r} has no key to be served with: name a file as `key`")
+        if name in self._servers:
+            raise ValueError(f"this attachment already has a server for {name!r}: close that one first")
+        Target(TargetKind.SERVICE, name)  # raises ValueError for a name that does not fit on the wire
+        driver.endpoint.listen(name, backlog, driver.now(), public)
+        server = self._servers[name] = Server(name, self._unlisten, take)
+        driver.wake()
+        with suppress(TimeoutError):  # the endpoint repeats the announcement until the relay answers
+            async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
+                await driver.until(lambda: server.refusal is not None or driver.endpoint.services.is_answered(name))
+        if server.refusal is not None:
+            raise server.refusal
+        return server
+
+    def _unlisten(self, name: str) -> None:
+        driver = self._ready()
+        self._servers.pop(name, None)
+        driver.endpoint.unlisten(name, driver.now())
+        driver.wake()
+
+    # status
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether, by our latest information, the relay knows this attachment and answers."""
+        return self._listeners.is_connected
+
+    @property
+    def refusal(self) -> TunnelError | None:
+        """The error with which the relay refused this attachment for good, or None. It ends every connection."""
+        return self._refusal
+
+    def stats(self) -> AttachmentStats:
+        """Return a snapshot of the attachment and its connections."""
+        driver = self._ready()
+        connections = {number: connection.snapshot() for number, connection in driver.endpoint.connections.items()}
+        connections |= {transport.connection_id: transport.stats() for transport in self._transports}
+        return AttachmentStats(
+            attached=self.is_attached,
+            carrier=driver.carrier.description,
+            trouble=self._trouble or ("" if self._attached.done() else driver.carrier.failure),
+            batches_unreceipted=driver.unreceipted,
+            packets_discarded=driver.endpoint.packets_discarded,
+            connections=connections,
+            targets={transport.connection_id: transport.target for transport in self._transports},
+            encryption={transport.connection_id: transport.encryption for transport in self._transports},
+            pull_interval=driver.carrier.pull_interval_us / 1_000_000,
+        )
+
+    async def set_pull_interval(self, seconds: float) -> float:
+        """Ask the relay for another interval between pulls, and return the seconds on which the relay settles."""
+        driver, rate = self._ready(), self._ready().endpoint.pull_rate
+        rate.ask(pull_interval_us(seconds) // 1000, driver.now())
+        driver.wake()
+        await driver.until(lambda: self._refusal is not None or rate.is_answered)
+        if self._refusal is not None:
+            raise self._refusal
+        return self.stats().pull_interval
+
+    def add_connection_listener(self, listener: ConnectionListener) -> None:
+        """Notify `listener` when the relay becomes unreachable, and when it is reachable again."""
+        self._listeners.connection.append(listener)
+
+    def add_error_listener(self, listener: ErrorListener) -> None:
+        """Notify `listener` of each HTTP connection to the relay that fails."""
+        self._listeners.error.append(listener)
+
+    def set_statistics_collector(self, collector: StatisticsCollector | None) -> None:
+        """Report bytes buffered and bytes written to `collector`; None stops it."""
+        self._listeners.statistics = collector
+
+    # Application: called by the driver
+
+    def incoming(self, event: Incoming) -> None:
+        driver = self._driver
+        assert driver is not None
+        server = self._servers.get(event.service)
+        connection = driver.endpoint.connections.get(event.connection_id)
+        if connection is None:
+            return  # it ended before this event was handled
+        if server is None or self._closed:
+            connection.abort(driver.now())
+            return
+        transport = self._transport(
+            connection, f"{event.service} (from {event.user})", peername=(event.user, 0), ended=server.remove
+        )
+        server.add(transport)
+
+    def asked(self, event: ConnectRequested) -> None:
+        driver = self._driver
+        assert driver is not None
+        if event.connection_id not in driver.endpoint.connections:
+            return  # it ended before this event was handled
+        target, label = event.target, target_text(event.target.host, event.target.port)
+        is_service = target.kind == TargetKind.SERVICE
+        server = self._servers.get(target.host) if is_service else None
         try:
             if self._closed:
                 raise RefusedError("", RejectReason.SHUTTING_DOWN)

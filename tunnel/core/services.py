@@ -157,6 +157,10 @@ class Services:
                 self._refusals[state.name] = _TOO_OLD if is_too_old else state.text
         return True
 
+    def is_answered(self, name: str) -> bool:
+        """Return whether the relay has answered the latest announcement of this name."""
+        return self.announcements.is_answered(name)
+
     def is_up(self, name: str) -> bool:
         """Return whether this endpoint accepts connections to that service."""
         return name in self._services
