@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TextIO
 
@@ -73,14 +73,16 @@ def queued_log(
     return queued(LOG_LEVELS[level], stream, colors=may_escape(stream), source_of=source_of, is_events=is_events)
 
 
-def add_events_option(parser: argparse.ArgumentParser) -> None:
+def add_events_option(
+    parser: argparse.ArgumentParser, examples: str = "listening, disconnected and reconnected"
+) -> None:
     """Add --json, which every command that runs until it is stopped has: `queued_log` then writes events."""
     parser.add_argument(
         "--json",
         action="store_true",
         dest="events",
-        help="write each event, such as listening, disconnected and reconnected, as one line of JSON to standard "
-        "output, and nothing else (default: lines for people on a terminal, otherwise a JSON log on standard error)",
+        help=f"write each event, such as {examples}, as one line of JSON to standard output, and nothing else "
+        "(default: lines for people on a terminal, otherwise a JSON log on standard error)",
     )
 
 
@@ -168,6 +170,12 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0].partition('=')[0])}")
         return found, unknown
+
+    def describe(self, names: Collection[str], text: str) -> None:
+        """Use `text` as the help of the options with these names, as far as the parser has them."""
+        for action in self._actions:
+            if action.dest in names:
+                action.help = text
 
     def owner_of(self, option: str) -> str:
         """Return the words of the command that has the option: of this one, or of one around it; empty for none."""

@@ -1,4 +1,4 @@
-"""The options of commands for a gateway that stands before the relay: --header, --hostname and --sni."""
+"""The options of commands for a gateway in front of the relay: --header, --hostname and --sni."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,14 +19,15 @@ def add_gateway_options(parser: argparse.ArgumentParser | argparse._ArgumentGrou
         action="append",
         default=[],
         metavar="HEADER",
-        help="header for a gateway that stands before the relay, 'NAME: VALUE', or @FILE with one on each line; "
-        "repeatable. All users of this machine can see command lines: put secrets into a file with mode 0600",
+        help="header for a gateway in front of the relay: 'NAME: VALUE', or @FILE, a file with one header on each "
+        "line; repeatable. All users of this machine can see command lines: put secrets into a file with mode 0600",
     )
     parser.add_argument(
         "--hostname",
         default="",
         metavar="NAME",
-        help="host name in the Host header, if it is not that of the URL; without --sni also the name in TLS",
+        help="host name to send in the Host header instead of the one in the URL; also the server name in TLS, unless "
+        "--sni is given",
     )
     parser.add_argument(
         "--sni",

@@ -11,9 +11,9 @@ __all__ = ["DriverWatch", "LoopWatch", "tcp_info"]
 
 SAMPLE_S = 0.1
 SOCKETS_EVERY = 10  # samples
-LAG_MIN_US = 5_000  # a smaller lag is within the resolution of timers
+LAG_MIN_US = 5_000  # a smaller lag may come from the resolution of timers
 _TCP_INFO_BYTES = 208
-_SOCKET = (socket.AF_INET, socket.AF_INET6)
+_IP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 class LoopWatch:
@@ -58,11 +58,11 @@ class DriverWatch(LoopWatch):
         self._samples = 0
 
     def attached(self, relay: str, *, fresh: bool, now: int) -> None:
-        """Record that the relay knows us. `fresh`, in the record `count` 1: it did not know us before."""
+        """Record that the relay knows this endpoint. `fresh`: it did not know the endpoint before; `count` is then 1."""
         self._source.tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
 
     def detached(self, why: str, now: int) -> None:
-        """Record that the relay no longer knows us, or cannot be reached."""
+        """Record that the relay no longer knows this endpoint, or cannot be reached."""
         self._source.tell(TraceEvent.DETACHED, now, text=why)
 
     def carrier_changed(self, carrier: str, lanes: int, now: int) -> None:
@@ -86,13 +86,13 @@ class DriverWatch(LoopWatch):
 
 
 def tcp_info(sock: socket.socket) -> tuple[int, int, int, int] | None:
-    """Return RTO and SRTT in us, the total of retransmitted segments and the descriptor of a socket.
+    """Return a socket's RTO and SRTT in microseconds, its number of retransmitted segments, and its descriptor.
 
     Return None if the system does not provide them. The offsets are those of Linux (struct tcp_info in
     include/uapi/linux/tcp.h).
     """
     try:
-        if sock.family not in _SOCKET or not hasattr(socket, "TCP_INFO"):
+        if sock.family not in _IP_FAMILIES or not hasattr(socket, "TCP_INFO"):
             return None
         data = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except OSError:

@@ -15,6 +15,7 @@ from tunnel_client.settings import RelaySettings
 
 __all__ = ["add_wait_option", "attached", "make_attachment", "told_of_waiting"]
 
+_FOREVER = "forever"
 _LOOK_S = 0.1  # interval of the checks whether there is something to say
 
 
@@ -25,20 +26,23 @@ def add_wait_option(parser: argparse.ArgumentParser, default_s: float) -> None:
         type=_seconds,
         nargs="?",
         const=math.inf,
-        metavar="S",
-        help="at the start, keep trying to reach the relay for S seconds, also while a login page answers in place of "
-        f"the relay; --wait without S: for ever; without --wait: {default_s:g} s, and such a page is an error at once",
+        metavar="S|forever",
+        help="at the start, keep trying to reach the relay for S seconds or for ever, also while a login page answers "
+        f"in place of the relay (default: {default_s:g} s, and such a page is an error at once). --wait alone, as the "
+        "last word of the line, means forever",
     )
     parser.set_defaults(wait_default=default_s)
 
 
 def _seconds(text: str) -> float:
+    if text == _FOREVER:
+        return math.inf
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: write --wait 60, or --wait at the end")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: write --wait 60 or --wait {_FOREVER}")
     return seconds
 
 

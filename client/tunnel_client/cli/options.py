@@ -68,7 +68,8 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
         type=_user_timeout,
         default=USER_TIMEOUT_S,
         metavar="S",
-        help="seconds without an answer after which a connection is lost, at least 1 (default: 300)",
+        help="number of seconds, at least 1; a connection whose other end has not answered for this long is lost "
+        "(default: 300)",
     )
     group.add_argument("--trace", default="", metavar="DIR", help="write trace files to DIR, for tunnel-traces")
     group.add_argument("--trace-level", choices=LEVELS, default="packet", help="what --trace records (default: packet)")
@@ -77,7 +78,8 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
         type=_mebibytes,
         default=1024,
         metavar="MIB",
-        help="size of all trace files in DIR, at which the oldest are removed (default: 1024)",
+        help="largest size of all trace files in DIR together; the oldest files are removed to stay below it "
+        "(default: 1024)",
     )
 
 
@@ -97,8 +99,9 @@ def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
         "--encryption",
         choices=ENCRYPTION,
         default="",
-        help="auto: encrypt from end to end if the exit or service can, and refuse a clear connection if its key is "
-        "known; require: refuse every clear connection; off: never encrypt (default: TUNNEL_ENCRYPTION, or auto)",
+        help="auto: encrypt from end to end if the exit or service can; if it cannot, refuse the connection if a key "
+        "of the exit or service is known; require: always refuse then; off: never encrypt (default: TUNNEL_ENCRYPTION, "
+        "or auto)",
     )
     group.add_argument(
         "--peer-key",

@@ -7,7 +7,7 @@ from tunnel_client.status import ClientReport, ConnectionReport, EntryReport
 __all__ = ["Rates", "entry_lines", "render"]
 
 _TITLES = (
-    *("TARGET", "UP", "DOWN", "UP/s", "DOWN/s", "RTT", "RTO", "SENT", "RESENT", "QUEUED", "FLIGHT", "UNREAD"),
+    *("TARGET", "UP", "DOWN", "UP/s", "DOWN/s", "RTT", "RTO", "SENT", "RESENT", "QUEUED", "IN FLIGHT", "UNREAD"),
     "ENCRYPTED",
 )
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

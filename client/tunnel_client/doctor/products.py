@@ -51,7 +51,8 @@ _WORDS = {
 _NAMED = re.compile(
     rf"(?i)(?<![\w-])({'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})(?![\w-])(?:[/ ](\d[\w.]*))?"
 )
-_SPEAKING = ("server", "via", "proxy-agent", "x-squid-error", "x-cache", "x-powered-by-proxy")
+# Headers in which products name themselves.
+_NAMING_HEADERS = ("server", "via", "proxy-agent", "x-squid-error", "x-cache", "x-powered-by-proxy")
 
 _HEADERS = {  # headers that only one product sends
     "x-varnish": "Varnish",
@@ -124,7 +125,7 @@ def products_in(headers: Mapping[str, str], page: str = "") -> list[str]:
     The names of `headers` are in lower case. `page` is the body of an answer that is not a relay's.
     """
     found: dict[str, str] = {}  # by product, with its version
-    for header in _SPEAKING:
+    for header in _NAMING_HEADERS:
         for match in _NAMED.finditer(headers.get(header, "")):
             name, version = _WORDS[match[1].lower()], match[2] or ""
             found[name] = found.get(name) or version
@@ -138,5 +139,5 @@ def products_in(headers: Mapping[str, str], page: str = "") -> list[str]:
 
 
 def is_relay_itself(headers: Mapping[str, str]) -> bool:
-    """Whether the answer's `Server` is that of a relay, so that no hop seems to have written the answer."""
+    """Whether the header `Server` of an answer is a relay's own, which suggests that no hop has written the answer."""
     return bool(_RELAY.match(headers.get("server", "")))

@@ -9,18 +9,22 @@ from tunnel_client.doctor.trials import TRIES, Trials
 __all__ = ["LEAST_BODY_BYTES", "examine_sizes"]
 
 LEAST_BODY_BYTES = 4 << 10  # docs/PROTOCOL.md, 7.16: bodies are never made smaller
-_FILLS = 16  # requests, at most, that make the relay hold what a large answer needs
-_SLACK_BYTES = 1024  # room for evidence in an answer, and for a question that does not fit
-_MORE = "ask its operator to allow more"
+# A question is a packet that every relay answers (`Prober.ask`). Many answers to questions wait at the relay, so that it
+# can send a large response.
+_QUESTION_REQUESTS_MAX = 16
+_SLACK_BYTES = 1024  # a response may be this much smaller than its limit: evidence, and an answer that does not fit
+_MORE = "ask the operator of that hop to allow larger bodies"
+_MORE_ANYWHERE = "ask the operators of the relay, and of the proxies on the way, to allow larger bodies"
 
 
 async def examine_sizes(report: Report, trials: Trials) -> int:
-    """Report the largest request and answer that pass. Return the former, or 0 if none large enough does."""
+    """Report the largest request and answer that pass. Return the size of the request, or 0 if not even the smallest
+    passes."""
     size = await _requests(report, trials)
     if size:
         await _answers(report, trials, size)
     else:
-        report.add("answer limit", Verdict.SKIPPED, "large answers need large requests here")
+        report.add("answer limit", Verdict.SKIPPED, "the relay sends large answers only after large requests, and none pass")
     return size
 
 
@@ -37,7 +41,7 @@ async def _requests(report: Report, trials: Trials) -> int:
     if reply is None or reply.kind != "answer":
         cause = described(reply) if reply is not None else "the relay accepts less"
         text = f"not even requests of {LEAST_BODY_BYTES >> 10} KiB pass ({cause})"
-        report.add("body limit", Verdict.PROBLEM, text, _MORE, exit_code=UNREACHABLE, body_bytes=0)
+        report.add("body limit", Verdict.PROBLEM, text, _MORE_ANYWHERE, exit_code=UNREACHABLE, body_bytes=0)
         return 0
     if failed is None or size == most:
         text = f"bodies of {_kib(size)} pass, the largest that the relay accepts"
@@ -64,11 +68,11 @@ def _smaller(size: int, reply: Reply) -> int:
 
 
 async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
-    """Let the relay hold the answers to many questions, and fetch them in answers of falling size."""
+    """Let the answers to many questions wait at the relay, and fetch them in HTTP responses of falling size."""
     prober = trials.prober
     assert prober.attached is not None
     most = min(prober.attached.body_bytes_max, 1 << 20)
-    wanted = min(most, _FILLS * request_bytes)
+    wanted = min(most, _QUESTION_REQUESTS_MAX * request_bytes)
     asked = failures = 0
     while asked < wanted and failures < TRIES:
         size = min(request_bytes, prober.ask_bytes_max, wanted - asked + (4 << 10))
@@ -79,7 +83,7 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
             failures += 1
     if not asked:
         report.add("answer limit", Verdict.SKIPPED, f"the relay did not answer questions ({described(reply)})")
-        await _fetch_rest(trials, prober.answer_bytes, wanted + failures * request_bytes)  # they may have arrived
+        await _fetch_rest(trials, prober.answer_bytes, wanted + failures * request_bytes)  # some may have arrived
         return
     size, is_repeat, failed, refused = min(most, max(asked, LEAST_BODY_BYTES)), False, None, 0
     while size >= LEAST_BODY_BYTES:
@@ -92,7 +96,7 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
         await _fetch_rest(trials, size, wanted + failures * request_bytes)
     if reply.kind != "answer":
         text = f"not even answers of {LEAST_BODY_BYTES >> 10} KiB pass ({described(reply)})"
-        report.add("answer limit", Verdict.PROBLEM, text, _MORE, exit_code=UNREACHABLE, answer_bytes=0)
+        report.add("answer limit", Verdict.PROBLEM, text, _MORE_ANYWHERE, exit_code=UNREACHABLE, answer_bytes=0)
     elif failed is None:
         is_whole = reply.bytes > most - _SLACK_BYTES
         size = size if reply.bytes > size - _SLACK_BYTES else reply.bytes
@@ -116,7 +120,7 @@ async def _fetch(trials: Trials, size: int, *, is_repeat: bool) -> Reply:
 
 
 async def _fetch_rest(trials: Trials, size: int, waiting_bytes: int) -> None:
-    """Fetch all answers that still wait, so that no later exchange is answered with them."""
+    """Fetch all answers that still wait at the relay, so that it does not send them in response to a later exchange."""
     for _ in range(2 + 2 * waiting_bytes // size):
         reply = await trials.once(trials.prober.fetch(size), is_test=True)
         if reply.kind == "answer" and reply.bytes < _SLACK_BYTES:

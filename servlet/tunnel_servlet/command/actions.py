@@ -124,6 +124,7 @@ def try_rule(arguments: argparse.Namespace) -> int:
         for address, verdict in verdicts:
             missing = "" if verdict.allowed else rules.missing_address_rule(address, target.port, host)
             line = f"; {config.grants.line_for(arguments.name, 'connect', missing)}" if missing else ""
+            line += "" if verdict.allowed else rules.resolving_clause(address, target.port, host)
             rows.append((str(address), verdict.allowed, verdict.text + line))
         allowed = any(verdict.allowed for _, verdict in verdicts)
     if arguments.json:

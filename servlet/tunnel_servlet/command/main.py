@@ -22,6 +22,8 @@ from tunnel_servlet.config import ConfigError
 
 __all__ = ["main", "make_parser"]
 
+_AS_SERVE = "decide as if `tunnel-relay serve` were given this option"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -60,10 +62,8 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def _add_allow(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--allow", action="append", default=[], metavar="HOST:PORT", help="let every user reach this target; repeatable"
-    )
+def _add_allow(parser: argparse.ArgumentParser, what: str = "let every user reach this target") -> None:
+    parser.add_argument("--allow", action="append", default=[], metavar="HOST:PORT", help=f"{what}; repeatable")
 
 
 def _add_token_file(parser: argparse.ArgumentParser) -> None:
@@ -89,14 +89,14 @@ def _add_init(commands: CommandAdder) -> None:
 
 
 def _add_serving(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `serve` and `check` share."""
+    """Add the options of `serve`."""
     _add_config(parser)
     parser.add_argument(
         "--listen",
         action="append",
         default=[],
         metavar="HOST:PORT",
-        help="listen here, in place of the configured addresses; repeatable",
+        help="address to listen on, in place of the configured addresses; repeatable",
     )
     _add_allow(parser)
     _add_open(parser)
@@ -134,7 +134,7 @@ def _add_serve(commands: CommandAdder) -> None:
     example = "tunnel-relay serve --open --listen 127.0.0.1:8080 --allow 127.0.0.1:5432"
     parser = commands.add("serve", "run the relay; SIGTERM lets connections finish, SIGINT stops it at once", example)
     _add_serving(parser)
-    add_events_option(parser)
+    add_events_option(parser, "listening, reloaded and stopped")
     parser.set_defaults(run=actions.run_relay)
 
 
@@ -143,8 +143,14 @@ def _add_check(commands: CommandAdder) -> None:
         "check", "check whether `serve` would start with this configuration", "tunnel-relay check -c relay.toml"
     )
     _add_serving(parser)
+    _describe_as_serve(parser)
     _add_json(parser)
     parser.set_defaults(run=actions.check)
+
+
+def _describe_as_serve(parser: CommandParser) -> None:
+    """Describe the options of `serve` for a command that only decides what `serve` would do with them."""
+    parser.describe(("listen", "allow", "open", "exit", "admin", "trace"), _AS_SERVE)
 
 
 def _add_exit(commands: CommandAdder) -> None:
@@ -177,7 +183,7 @@ def _add_exit(commands: CommandAdder) -> None:
     parser.add_argument(
         "--name",
         default="exit",
-        help="name of this exit; it replaces an attached exit of the same name (default: exit)",
+        help="name of this exit; this exit replaces an attached exit that has the same user and name (default: exit)",
     )
     parser.add_argument(
         "--token-file",
@@ -210,11 +216,22 @@ def _add_exit(commands: CommandAdder) -> None:
         "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
     )
     add_gateway_options(parser)
-    _add_config(parser)
-    _add_allow(parser)
+    _add_exit_rules(parser)
     _add_trace(parser)
     add_events_option(parser)
     parser.set_defaults(run=exit_process.run_exit)
+
+
+def _add_exit_rules(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the rules of an exit, which apply in addition to those of its relay."""
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="configuration file with the rules of this exit, under [everyone] and [users.NAME] (default: relay.toml, "
+        "if it exists). Both the exit's rules and the relay's must allow a target. Without a file, --allow is required",
+    )
+    _add_allow(parser, "let this exit dial the target for every user, if the relay's rules allow it, too")
 
 
 def _add_user(commands: CommandAdder) -> None:
@@ -229,12 +246,18 @@ def _add_user(commands: CommandAdder) -> None:
         name = "" if action == "list" else " ann"
         parser = actions.add(action, what, f"tunnel-relay user {action}{name} -c relay.toml")
         if action != "list":
-            parser.add_argument("name", metavar="NAME")
+            parser.add_argument("name", metavar="NAME", help="name of the user")
         if action in ("add", "rotate"):
             _add_token_file(parser)
         if action == "revoke":
             parser.add_argument("--key", default="", metavar="ID", help="revoke only the token with this key id")
-        parser.add_argument("-c", "--config", default=DEFAULT_FILE, metavar="FILE")
+        parser.add_argument(
+            "-c",
+            "--config",
+            default=DEFAULT_FILE,
+            metavar="FILE",
+            help=f"configuration file, which names the tokens file (default: {DEFAULT_FILE})",
+        )
         _add_json(parser)
         parser.set_defaults(run=users.user, action=action)
 
@@ -244,14 +267,15 @@ def _add_rule(commands: CommandAdder) -> None:
     parser = CommandAdder(outer).add(
         "check", "show whether a user may reach a target", "tunnel-relay rule check ann db.internal:5432 --resolve"
     )
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("target", metavar="HOST:PORT", help="the target, or the name of a service")
+    parser.add_argument("name", metavar="NAME", help="name of the user")
+    parser.add_argument("target", metavar="HOST:PORT", help="the target: HOST:PORT, or the name of a service")
     parser.add_argument(
         "--resolve", action="store_true", help="also check the addresses to which the name resolves on this machine"
     )
     _add_config(parser)
     _add_allow(parser)
     _add_open(parser)
+    _describe_as_serve(parser)
     _add_json(parser)
     parser.set_defaults(run=actions.try_rule)
 

@@ -249,8 +249,10 @@ class Dialer:
             # The refusal does not contain the address: users must not learn the private addresses of names.
             address, verdict = verdicts[0]
             text = _denied(user, verdict.text, rules.missing_address_rule(address, port, name))
+            text += rules.resolving_clause(address, port, name)
             _log.warning("leads_inside", user=user, target=name, text=text)
-            raise _Refused(RejectReason.DENIED, f"{name} has no address that the rules allow")
+            text = f"{name} has no address that the rules allow; the log of the exit says which line would allow it"
+            raise _Refused(RejectReason.DENIED, text)
         return allowed
 
     async def _connect(self, request: ExitRequest, places: list[_Place]) -> tuple[Side, _Dialled]:

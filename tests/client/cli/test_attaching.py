@@ -96,7 +96,14 @@ def test_the_wait_ends(page: str, known: Rig, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [([], None), (["--wait", "0"], 0.0), (["--wait", "2.5"], 2.5), (["--wait"], math.inf)]
+    ("given", "seconds"),
+    [
+        ([], None),
+        (["--wait", "0"], 0.0),
+        (["--wait", "2.5"], 2.5),
+        (["--wait"], math.inf),
+        (["--wait", "forever"], math.inf),
+    ],
 )
 def test_the_option_has_a_number_or_stands_alone(given: list[str], seconds: float | None) -> None:
     parser = argparse.ArgumentParser()
@@ -110,4 +117,4 @@ def test_a_wait_that_is_no_number_is_explained(text: str, capsys: pytest.Capture
     add_wait_option(parser, 30.0)
     with pytest.raises(SystemExit):
         parser.parse_args([f"--wait={text}"])
-    assert f"{text!r} is not a number of seconds: write --wait 60, or --wait at the end" in capsys.readouterr().err
+    assert f"{text!r} is not a number of seconds: write --wait 60 or --wait forever" in capsys.readouterr().err

@@ -34,8 +34,8 @@ def test_a_report_of_one_client() -> None:
     assert render([client(connection())], 1090.0) == (
         "forward 5432:db.internal:5432  (process 77, for 90 s)\n"
         "  attached: link; batches on their way: 1\n"
-        "  TARGET                 UP     DOWN      RTT    RTO  SENT  RESENT  QUEUED  FLIGHT  UNREAD  ENCRYPTED\n"
-        "  db.internal:5432  2.0 KiB  300 MiB  12.3 ms  1.2 s    40       2   100 B       3     0 B         no\n"
+        "  TARGET                 UP     DOWN      RTT    RTO  SENT  RESENT  QUEUED  IN FLIGHT  UNREAD  ENCRYPTED\n"
+        "  db.internal:5432  2.0 KiB  300 MiB  12.3 ms  1.2 s    40       2   100 B          3     0 B         no\n"
     )
 
 

@@ -164,6 +164,28 @@ def test_names_may_resolve_to_public_addresses_or_to_those_configured(
     assert rule.check_address(ip_address(address), 80, name).allowed is allowed
 
 
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.1.2.3", "10.0.0.0/8"),
+        ("::ffff:172.17.0.2", "172.16.0.0/12"),
+        ("fd00::1", "fc00::/7"),
+        ("127.0.0.1", ""),  # no name but localhost should lead to the exit's own machine
+        ("169.254.169.254", ""),
+        ("192.0.2.1", ""),
+        ("0.0.0.0", ""),
+        ("8.8.8.8", ""),
+    ],
+)
+def test_the_setting_that_lets_a_name_lead_to_a_private_address_is_named(address: str, network: str) -> None:
+    rules, found = ruleset("db.internal:80"), ip_address(address)
+    clause = rules.resolving_clause(found, 80, "db.internal")
+    assert (f'names_may_resolve_to = ["{network}"]' in clause) is bool(network)
+    assert bool(clause) is bool(network)
+    if network:
+        assert ruleset("db.internal:80", network).check_address(found, 80, "db.internal").allowed
+
+
 def test_a_wildcard_does_not_allow_localhost() -> None:
     assert not ruleset("*:80").check_address(ip_address("127.0.0.1"), 80, "evil.example").allowed
 

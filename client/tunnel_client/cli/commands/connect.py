@@ -28,7 +28,7 @@ def add(commands: CommandAdder) -> None:
         "connect standard input and output to a target through the tunnel",
         "ssh -o ProxyCommand='tunnel connect %h:%p' ann@db.internal",
     )
-    parser.add_argument("target", metavar="HOST:PORT", help="the target, or the name of a service")
+    parser.add_argument("target", metavar="HOST:PORT", help="the target: HOST:PORT, or the name of a service")
     parser.add_argument(
         "--timeout",
         type=positive_seconds,

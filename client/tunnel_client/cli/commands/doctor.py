@@ -20,7 +20,7 @@ def add(commands: CommandAdder) -> None:
         "tunnel doctor db.internal:5432",
     )
     parser.add_argument(
-        "target", nargs="?", metavar="HOST:PORT", help="a target to try to reach, or the name of a service"
+        "target", nargs="?", metavar="HOST:PORT", help="target to try to reach: HOST:PORT, or the name of a service"
     )
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON at the end")
     parser.add_argument(
@@ -28,8 +28,8 @@ def add(commands: CommandAdder) -> None:
         type=positive_seconds,
         default=5.0,
         metavar="S",
-        help="number of seconds for which a request waits and a connection is idle, to see whether the path cuts them "
-        "(default: 5)",
+        help="number of seconds for which the doctor keeps one request unanswered and one connection idle, to see "
+        "whether the path cuts them (default: 5)",
     )
     add_relay_options(parser)
     parser.set_defaults(run=run)

@@ -52,8 +52,8 @@ def add(commands: CommandAdder) -> None:
         type=_backlog,
         default=BACKLOG,
         metavar="N",
-        help="largest number of connections that may wait to be accepted here; further ones wait at the relay "
-        f"(default: {BACKLOG})",
+        help="largest number of connections that may wait to be accepted by this command; further ones wait at the "
+        f"relay (default: {BACKLOG})",
     )
     _add_public_options(parser)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`tunnel forward`: forward local ports to targets and services beyond the relay."""
+"""`tunnel forward`: forward local ports to hosts and services beyond the relay."""
 
 import argparse
 import asyncio
@@ -34,7 +34,7 @@ def add(commands: CommandAdder) -> None:
     """Add the command and its arguments."""
     parser = commands.add(
         "forward",
-        "forward local ports to targets and services beyond the relay",
+        "forward local ports to hosts and services beyond the relay",
         "tunnel forward 5432:db.internal:5432 8080:reports",
     )
     parser.add_argument(

@@ -24,13 +24,17 @@ def add(commands: CommandAdder) -> None:
     )
     listing.set_defaults(run=_list)
     trust = actions.add(
-        "trust", "add a key, next to those that are known already", f"tunnel peers trust service:reports {_KEY}"
+        "trust",
+        "add a key of an exit or a service to the keys that are known",
+        f"tunnel peers trust service:reports {_KEY}",
     )
     _add_peer(trust)
     trust.add_argument("keys", metavar="KEY", nargs="+", help="the key, which begins with SHA256:")
     trust.set_defaults(run=_trust)
     forget = actions.add(
-        "forget", "remove a key, or all keys of a peer: its next key is taken on trust", "tunnel peers forget exit"
+        "forget",
+        "remove a key, or all keys of a peer; the next key of a peer without a known key is taken on trust",
+        "tunnel peers forget exit",
     )
     _add_peer(forget)
     forget.add_argument("keys", metavar="KEY", nargs="*", help="the key to remove (default: all)")
