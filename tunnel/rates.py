@@ -1,4 +1,4 @@
-"""Limits of bytes per second, without I/O: how a rate is written, and a pace by which streams take turns."""
+"""Limits in bytes per second, without I/O: the notation of a rate, and a pace, which lets streams take turns."""
 
 import re
 from heapq import heappop, heappush
@@ -13,8 +13,8 @@ RATE_LEAST = 16 << 10
 """The lowest rate, in bytes per second. Below it one packet of the smallest size takes longer than 60 ms."""
 _RATE_MOST = 1 << 40
 
-# A stream that was idle may use 30 ms of the rate that it did not use before, and streams that use less than their
-# share may begin 30 ms early. With one packet, a burst stays below 100 ms of the rate.
+# Up to 30 ms of a rate that was not used may be used later, and a stream that uses less than its share may begin 30 ms
+# early. With one packet more, a burst is at most the bytes of 100 ms.
 _CREDIT_NS = 30_000_000
 _EARLY_NS = 30_000_000
 _TURN_PART = 200  # a turn lasts 1/200 s, which is 5 ms
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def parse_rate(text: str) -> int:
-    """Return the bytes per second of a rate such as 20 MiB/s or 100 Mbit/s. Raise ValueError if it is none."""
+    """Return the bytes per second of a rate such as 20 MiB/s or 100 Mbit/s. Raise ValueError for any other text."""
     found = _RATE.fullmatch(text.strip())
     if found is None or found[2] not in _UNITS:
         units = ", ".join(_UNITS)
@@ -45,7 +45,7 @@ def show_rate(rate: int) -> str:
 
 
 class Flow(Generic[T]):
-    """One stream at one pace. `owner` is the object that `Pace.poll` returns when it is the stream's turn."""
+    """One stream at one pace. `owner` is the caller's object for the stream."""
 
     __slots__ = ("finish", "is_waiting", "owner", "start")
 
@@ -57,22 +57,23 @@ class Flow(Generic[T]):
 
 
 class Pace(Generic[T]):
-    """A rate that several streams share. A stream joins the line, is polled when it is its turn, and pays.
+    """A rate that several streams share. The caller lets a stream `join`; `poll` returns the stream when it is its
+    turn; the caller must then `pay` for the bytes that pass.
 
-    The line is a start-time fair queue (Goyal et al., SIGCOMM 1996): each stream gets the same number of bytes, and one
-    that uses less than its share goes before the others. The pace is a token bucket that remembers one time: when all
-    bytes that were paid for would have passed at the rate. `now` is in microseconds.
+    Streams wait in a start-time fair queue (Goyal et al., SIGCOMM 1996): each stream gets the same number of bytes, and
+    one that uses less than its share goes before the others. The pace is a token bucket that remembers one time: when
+    all bytes that were paid for would have passed at the rate. `now` is in microseconds.
     """
 
-    __slots__ = ("_clear_ns", "_line", "_now_tag", "_order", "_since_us", "_waited_us", "rate")
+    __slots__ = ("_clear_ns", "_now_tag", "_order", "_queue", "_since_us", "_waited_us", "rate")
 
     def __init__(self, rate: int) -> None:
         self.rate = rate  # bytes per second
         self._clear_ns = 0
-        self._line: list[tuple[int, int, Flow[T]]] = []
+        self._queue: list[tuple[int, int, Flow[T]]] = []
         self._now_tag = 0  # the start tag of the stream that was polled last
         self._order = 0  # breaks ties: the stream that joined first goes first
-        self._since_us = 0  # since when streams have waited without a pause
+        self._since_us = 0  # the time from which on the queue has not been empty
         self._waited_us = 0
 
     @property
@@ -81,8 +82,8 @@ class Pace(Generic[T]):
         return min(self.rate // _TURN_PART, _TURN_BYTES_MAX)
 
     def waited_us(self, now: int) -> int:
-        """Return the time for which streams have waited, each moment counted once."""
-        return self._waited_us + (max(0, now - self._since_us) if self._line else 0)
+        """Return the total time during which at least one stream has waited."""
+        return self._waited_us + (max(0, now - self._since_us) if self._queue else 0)
 
     def set_rate(self, rate: int, now: int) -> None:
         """Change the rate. Bytes that were paid for in advance then pass at the new rate."""
@@ -91,36 +92,37 @@ class Pace(Generic[T]):
         self.rate = rate
 
     def join(self, flow: Flow[T], now: int) -> None:
-        """Put a stream into the line. Has no effect if it is there."""
+        """Put a stream into the queue. Has no effect if it is there already."""
         if flow.is_waiting:
             return
-        if not self._line:
+        if not self._queue:
             self._since_us = now
         flow.is_waiting = True
         flow.start = max(self._now_tag, flow.finish)
         self._order += 1
-        heappush(self._line, (flow.start, self._order, flow))
+        heappush(self._queue, (flow.start, self._order, flow))
 
     def poll(self, now: int) -> Flow[T] | None:
-        """Return the stream whose turn it is, which leaves the line; the caller must `pay` for it. None: not yet."""
-        if not self._line or now < self._due_us():
+        """Remove the stream whose turn it is from the queue and return it; the caller must `pay` for it. None: not
+        yet."""
+        if not self._queue or now < self._due_us():
             return None
-        self._now_tag, _, flow = heappop(self._line)
+        self._now_tag, _, flow = heappop(self._queue)
         flow.is_waiting = False
-        if not self._line:
+        if not self._queue:
             self._waited_us += max(0, now - self._since_us)
         return flow
 
     def pay(self, flow: Flow[T], size: int, now: int) -> None:
-        """Count `size` bytes of a stream, which may pass now."""
+        """Count `size` bytes of a stream that `poll` has returned; they may pass now."""
         flow.finish = max(flow.start, flow.finish) + size
         begun_ns = max(self._clear_ns, now * 1000 - _CREDIT_NS)
         self._clear_ns = begun_ns + (size * _NS + self.rate - 1) // self.rate
 
     def next_timeout(self) -> int | None:
         """Return the time from which `poll` returns a stream, or None if none waits."""
-        return self._due_us() if self._line else None
+        return self._due_us() if self._queue else None
 
     def _due_us(self) -> int:
-        early_ns = _EARLY_NS if self._line[0][0] <= self._now_tag else 0
+        early_ns = _EARLY_NS if self._queue[0][0] <= self._now_tag else 0
         return -((early_ns - self._clear_ns) // 1000)

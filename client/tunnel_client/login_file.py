@@ -1,4 +1,4 @@
-"""The file in which `tunnel login` stores one relay and what is needed to reach it. Only its owner may read it."""
+"""The file in which `tunnel login` stores one relay, and the settings to reach it. Only its owner may read it."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     proxy: str = ""  # empty: the proxy variables of the environment decide
     ca: str = ""
     insecure_http: bool = False
-    headers: dict[str, str] = {}  # for a gateway before the relay
+    headers: dict[str, str] = {}  # for a gateway in front of the relay
     hostname: str = ""
     sni: str = ""
 

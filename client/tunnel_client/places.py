@@ -233,7 +233,7 @@ def parse_target(text: str) -> Address:
 
 
 def _guessed_target(text: str) -> str:
-    """Return a question that names the target that the user may have meant; empty if that is not evident."""
+    """Return the end of an error: a guess at what the user meant, or what is wrong; empty if neither is evident."""
     found = _URL.fullmatch(text)
     if found:
         scheme, place = found.groups()

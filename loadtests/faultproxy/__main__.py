@@ -20,7 +20,8 @@ EXIT_USAGE = 2
 
 
 async def serve(arguments: Arguments, writer: JsonLinesWriter | None) -> Counts:
-    """Run the proxy until SIGINT or SIGTERM, and return its counters. Raise OSError if it cannot use the address."""
+    """Run the proxy until SIGINT or SIGTERM, and return its counters. Raise OSError if it cannot listen on its
+    address."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

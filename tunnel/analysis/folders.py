@@ -1,4 +1,4 @@
-"""Folders of traces and of tables: what the analysis needs of a file system, and that of this machine.
+"""Folders of traces and of tables: the operations that the analysis needs, and their implementation on this machine.
 
 A path without a scheme, or with the scheme `file:`, is a path on this machine, because that is where `--trace` writes.
 It is handled without Java. Every other URI belongs to Hadoop (`tunnel.analysis.hadoop`). Spark always gets URIs with a
@@ -54,7 +54,7 @@ class Folder(Protocol):
     """
 
     def uri(self, name: str = "") -> str:
-        """Return the folder, or what has this name in it, as a URI for Spark."""
+        """Return the URI, for Spark, of the folder, or of the file or folder in it that has this name."""
 
     def place(self, name: str = "") -> str:
         """Return the same for people."""
@@ -69,7 +69,7 @@ class Folder(Protocol):
         """Return all files in and below the folder by name, except those in folders that begin with `_` or a dot."""
 
     def names(self, name: str) -> list[str]:
-        """Return what is in a folder, in order; nothing if there is no such folder."""
+        """Return the sorted names of the files and folders in a folder; empty if there is no such folder."""
 
     def local_copy(self, name: str) -> AbstractContextManager[Path]:
         """Yield a path on this machine at which a file can be read."""
@@ -87,16 +87,16 @@ class Folder(Protocol):
         """Write a file that appears in one step and survives a crash. Raise FileExistsError if there is one."""
 
     def sync(self, name: str) -> None:
-        """Bring a folder and all that is in it to disk."""
+        """Make sure that a folder and everything in it would survive a crash."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it. It may be missing."""
+        """Remove a file, or a folder with everything in it. Has no effect if there is none."""
 
     def lock(self) -> AbstractContextManager[bool]:
         """Hold the lock of this folder, which must exist. Raise HeldError if another process has it.
 
-        Yield whether the lock was taken from a process that held it and is probably dead. It may only be frozen, so
-        it must be kept from finishing its work if it wakes up.
+        Yield whether the lock was taken from another process, which is probably dead. If that process was only frozen,
+        it may wake up, and the caller must prevent it from finishing its work.
         """
 
 
@@ -199,7 +199,7 @@ class LocalFolder:
 
     @contextmanager
     def lock(self) -> Iterator[bool]:
-        """Hold a lock of the operating system, which ends with the process: so there is none of a dead process."""
+        """Hold a lock of the operating system. It ends with its process, so it is never taken from a dead one."""
         with (self.path / "lock").open("a+b") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

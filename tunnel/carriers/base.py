@@ -1,7 +1,7 @@
 """The interfaces between a carrier and its driver: `Carrier`, `Host` and `ExchangeTrace`.
 
 A carrier moves batches to the relay and back. It has no clock and no timer: the driver passes in `now` and calls
-`handle_timeout` when `next_timeout` says so. Every carrier reports the events of the lanes, whatever moves its batches.
+`handle_timeout` at the time that `next_timeout` returns. All carriers report the same events (`LaneEvent`).
 """
 
 from typing import Protocol
@@ -13,7 +13,7 @@ __all__ = ["Carrier", "ExchangeTrace", "Host"]
 
 
 class ExchangeTrace(Protocol):
-    """Is notified of every exchange. A call for a request that was not `sent` is ignored."""
+    """Records every exchange. It ignores a request for which `sent` was not called."""
 
     def sent(self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int) -> None:
         """Record that a request is sent; `kind` is attach, push or pull."""
@@ -35,7 +35,7 @@ class Host(Protocol):
         """Return the time in microseconds, from a monotonic clock."""
 
     def pump(self) -> None:
-        """Move everything that can move, because something arrived. May be called at any time, also during a pump."""
+        """Handle the events that wait, and send what can be sent. May be called at any time, also during a pump."""
 
     def wrote(self, size_bytes: int) -> None:
         """Count bytes of batches that were handed to a connection to the relay."""
@@ -43,7 +43,7 @@ class Host(Protocol):
     def trouble(self, text: str, *, final: bool = False) -> None:
         """Report that a connection to the relay failed; `text` says how, for people.
 
-        `final`: before the first attach, trying again is of no use.
+        `final`: before the first attach, the driver should not try again.
         """
 
 
@@ -64,7 +64,7 @@ class Carrier(Protocol):
 
     @property
     def description(self) -> str:
-        """The current way to the relay, for people, as in "poll https://relay.example"."""
+        """The carrier in use and the relay, for people, as in "poll https://relay.example"."""
 
     @property
     def failure(self) -> str:
@@ -74,19 +74,19 @@ class Carrier(Protocol):
         """Start the carrier within the running event loop. The driver calls this once, before all methods below."""
 
     def room(self, now: int) -> int:
-        """Return the bytes of packets that `push` takes now; 0: none, until the carrier pumps its host."""
+        """Return how many bytes of packets `push` accepts now; 0: none until the carrier calls `Host.pump`."""
 
     def push(self, packets: list[Packet], token: int, now: int) -> None:
-        """Send a batch; `BatchDone(token, ...)` follows once. Only a single packet may be larger than `room`."""
+        """Send a batch, at most `room` bytes or a single packet; `BatchDone(token, ...)` follows once."""
 
     def advance(self, now: int) -> bool:
-        """Start what is due; return whether anything was. The driver calls this after pushes."""
+        """Start the exchanges that are due; return whether any was. The driver calls this after pushes."""
 
     def next_timeout(self) -> int | None:
         """Return the latest time to call `handle_timeout`; None: never."""
 
     def handle_timeout(self, now: int) -> None:
-        """Do what is due. An early call does nothing; a late call does it late."""
+        """Act on the timers that are due. A call before `next_timeout` has no effect."""
 
     def poll_event(self) -> LaneEvent | None:
         """Return the next event, or None."""
@@ -95,7 +95,8 @@ class Carrier(Protocol):
         """Use the interval on which the relay has settled. `wanted_us` is the one to ask for when attaching again."""
 
     async def prepared(self) -> None:
-        """Return when the requested carrier moves the batches, or has failed for now. Called after the first attach."""
+        """Wait until the carrier that the user asked for works, or has failed for now. Called after the first
+        attach."""
 
     async def close(self) -> None:
         """Give up all batches and close every connection. The host is not called afterwards."""

@@ -1,4 +1,4 @@
-"""The file `known_peers`: which keys the acceptors of encrypted streams have, by what the initiator asks for.
+"""The file `known_peers`: the keys of exits and services, which an initiator of encrypted streams knows.
 
 A line holds the relay's URL, the peer and one or more keys. The peer is `exit` for all exits of the relay together, or
 `service:NAME`. Empty lines and lines that begin with `#` are kept as they are.
@@ -60,7 +60,7 @@ def service_peer(name: str) -> str:
 class KnownPeers:
     """The file, which several processes may use at once. Every change replaces it atomically.
 
-    All methods raise ValueError, with advice, if the file is malformed, or open to other users, or cannot be written.
+    All methods raise ValueError, with advice, if the file is malformed, readable by other users, or cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +86,7 @@ class KnownPeers:
         return list(found.values())
 
     def remember(self, relay: str, peer: str, key: str) -> KnownPeer:
-        """Add the key of a peer of which none is known. Return what is known then: perhaps what another process saw."""
+        """Add the first key of a peer, unless another process has added one. Return what is known then."""
         with self._locked():
             known = self.find(relay, peer)
             if known is None:
@@ -137,7 +137,7 @@ class KnownPeers:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from changing the file. The lock is another file, since this one is replaced."""
+        """Keep other processes from changing the file. The lock is a file of its own, since this one is replaced."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = self.path.with_name(f".{self.path.name}.lock")

@@ -30,7 +30,7 @@ class JsonLinesWriter:
     """A trace sink: call it with records, then close it (or use it in a `with`). The file is replaced if it exists."""
 
     def __init__(self, path: str | Path) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # only its owner may read a trace
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # only the user may read a trace
         self._file = open(descriptor, "wb")  # noqa: SIM115 - close() closes it
         self._writer = Path(path).stem
         self._number = 0

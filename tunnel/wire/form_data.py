@@ -1,6 +1,6 @@
 """A request body as the file of a form: `multipart/form-data` with one part (7.19, RFC 7578).
 
-Web application firewalls refuse `application/octet-stream` by default, and let uploads of files pass.
+Some web application firewalls refuse `application/octet-stream`, but let uploads of files pass.
 """
 
 import re
@@ -20,7 +20,7 @@ _HEADERS_BYTES_MAX = 512  # of the part
 def wrap_form(body: list[Buffer], random_hex: Callable[[int], str]) -> tuple[str, bytes]:
     """Return the Content-Type of the form and its bytes. `random_hex(n)` returns that many random bytes as digits.
 
-    The boundary is not looked for in the body: it is there by chance once in 2**128 places.
+    The body is not searched for the boundary: at any one place, it equals the boundary with a probability of 2**-128.
     """
     boundary = random_hex(16)
     head = (
@@ -32,7 +32,7 @@ def wrap_form(body: list[Buffer], random_hex: Callable[[int], str]) -> tuple[str
 
 
 def unwrap_form(content_type: str, form: bytes) -> memoryview | str:
-    """Return the content of the form's one part, or what is wrong if it has another layout."""
+    """Return the content of the form's only part, or a text that says why the form is malformed."""
     found = _BOUNDARY.search(content_type)
     if found is None:
         return "the Content-Type of the form names no valid boundary"

@@ -1,4 +1,4 @@
-"""A verified loopback pair around an existing socket: no other process of the machine can take one of its ends.
+"""Makes an existing socket one end of a loopback pair, and verifies that no other process has the other end.
 
 This file needs only the standard library and Python 3.8: programs that borrow a tunnel load it by its path.
 """
@@ -37,11 +37,12 @@ _TINY_BYTES = 1  # the kernel raises it to its minimum
 _USUAL_BYTES = 1 << 20  # the kernel lowers it to its maximum
 _WINDOW_BYTES = 65535  # the largest without window scaling, which was settled at the handshake
 _FILL = bytes(16 * 1024)
-_poll, _select = getattr(select, "poll", None), select.select  # those of the kernel, as this module is loaded first
+# the originals: this module is loaded before gevent can replace them
+_poll, _select = getattr(select, "poll", None), select.select
 
 
 def native(sock: socket.socket) -> Any:
-    """Return the C socket, which gevent and eventlet wrap. Its methods are never replaced."""
+    """Return the C socket, which gevent and eventlet wrap. They never replace its methods."""
     return wrapped(getattr(sock, "_sock", sock))
 
 
@@ -122,7 +123,7 @@ def park(sock: socket.socket) -> None:
 
 
 def fill(sock: socket.socket) -> int:
-    """Write until the socket takes no more; return the number of bytes, which the other side has to discard.
+    """Write until the socket accepts no more; return the number of bytes, which the other side has to discard.
 
     Call it after `connect_near`.
     """
@@ -171,7 +172,7 @@ def renew(sock: socket.socket) -> None:
 def is_writable(sock: socket.socket, seconds: float) -> bool:
     """Return whether the socket polls as writable, now or within this time.
 
-    This asks the kernel. gevent and eventlet replace `select`, and then even a question without a wait lets others run.
+    This asks the kernel itself: the `select` of gevent and eventlet lets other tasks run, even with a timeout of 0.
     """
     if _poll is not None:
         poll = _poll()

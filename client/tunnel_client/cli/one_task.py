@@ -14,8 +14,8 @@ __all__ = ["run"]
 def run(main: Coroutine[Any, Any, int]) -> int:
     """Run the coroutine and return its exit code.
 
-    SIGTERM and SIGHUP cancel it as SIGINT does; then KeyboardInterrupt is raised. A TimeoutError becomes a LostError. A
-    ValueError, with which the library rejects an argument, becomes a UsageError.
+    SIGTERM and SIGHUP cancel the coroutine, as SIGINT does; KeyboardInterrupt is then raised. A TimeoutError becomes a
+    LostError. A ValueError, with which the library rejects an argument, becomes a UsageError.
     """
 
     async def watched() -> int:

@@ -21,7 +21,8 @@ LEVELS = ("off", "connection", "packet")  # as in tunnel.tracing, which takes lo
 
 
 def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False) -> None:
-    """Add the options that every command with a relay has. `accepts`: the command only accepts connections."""
+    """Add the options of every command that attaches to a relay. `accepts`: the command accepts connections and opens
+    none."""
     group = parser.add_argument_group(
         "relay", "An option takes precedence over the environment, and both over what `tunnel login` stored."
     )

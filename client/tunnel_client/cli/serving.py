@@ -41,7 +41,7 @@ class Listening(Protocol):
 
 
 class Served:
-    """What a command serves: where it listens, and the traffic of its connections.
+    """The ports or services on which a command listens, and the traffic of its connections.
 
     The command ends with `refusal` once that is set.
     """
@@ -55,7 +55,7 @@ class Served:
 Serving: TypeAlias = Callable[[Attachment], AbstractAsyncContextManager[Served]]
 
 _log = structlog.get_logger("tunnel")
-LOOK_S = 1.0  # interval of the checks whether the relay still accepts us and answers
+LOOK_S = 1.0  # interval of the checks whether the relay still accepts this command, and answers
 
 
 def add_serving_options(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +112,7 @@ def run_serving(settings: RelaySettings, serving: Serving, arguments: argparse.N
     """Attach and serve until a signal; return the exit code, 0 for SIGTERM and 130 for SIGINT.
 
     After SIGTERM, connections that still move bytes may finish; a second signal cuts them. Raises TunnelError if the
-    relay refuses us, at the start or later, or if it stays away for longer than --give-up-after.
+    relay refuses the command, at the start or later, or does not answer for longer than --give-up-after.
     """
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_run(settings, serving, arguments))
@@ -172,10 +172,10 @@ async def finish(listening: Iterable[Listening], traffics: Callable[[], Iterable
 
 
 class _Listener:
-    """Logs outages. Connections survive them, up to the user timeout; the command itself goes on trying."""
+    """Logs outages. Connections survive an outage up to the user timeout; the command goes on trying."""
 
     def disconnected(self, reason: str) -> None:
-        _log.warning("disconnected", text=f"{reason}; trying again, connections wait")
+        _log.warning("disconnected", text=f"{reason}; trying again, open connections wait")
 
     def reconnected(self) -> None:
         _log.warning("reconnected")
@@ -184,15 +184,15 @@ class _Listener:
 async def _fails(attachment: Attachment, served: Served, give_up_s: float | None) -> None:
     """Watch the attachment until it fails, then raise the relay's refusal, or LostError after too long an outage."""
     now = asyncio.get_running_loop().time
-    heard = now()
+    answered_s = now()
     while True:
         await asyncio.sleep(LOOK_S)
         refusal = attachment.refusal or served.refusal
         if refusal is not None:
             raise refusal
         if attachment.is_attached:
-            heard = now()
-        elif give_up_s is not None and now() - heard > give_up_s:
+            answered_s = now()
+        elif give_up_s is not None and now() - answered_s > give_up_s:
             raise LostError(
                 f"the relay has not answered for {give_up_s:g} s ({attachment.stats().trouble}): check the path to it "
                 "and start this command again; without --give-up-after it would keep trying"

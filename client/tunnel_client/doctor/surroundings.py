@@ -1,4 +1,4 @@
-"""The step that examines the proxy settings of this machine, before anything is sent."""
+"""The first step of the doctor, which examines the proxy settings of this machine and sends nothing."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from tunnel_client.settings import RelaySettings
 __all__ = ["examine_proxy"]
 
 _VARIABLES = ("https_proxy", "http_proxy", "all_proxy", "no_proxy")
-_SETTINGS_S = 2.0
+_SETTINGS_S = 2.0  # time for the desktop to answer
 
 
 def examine_proxy(report: Report, settings: RelaySettings, proxy: str) -> None:
@@ -27,7 +27,7 @@ def examine_proxy(report: Report, settings: RelaySettings, proxy: str) -> None:
             "proxy script",
             Verdict.NOTE,
             f"a script chooses the proxies of this machine ({pac}), but tunnel does not run such scripts",
-            "find out which proxy it chooses for the relay, and name that proxy with --proxy",
+            "find out which proxy the script chooses for the relay, and name that proxy with --proxy",
             pac=pac,
         )
 
@@ -48,7 +48,7 @@ def _of_proxy(settings: RelaySettings, proxy: str) -> str:
 
 
 def _variables(url: str) -> list[str]:
-    """Return the variables that name a proxy for this relay, the one that takes precedence first."""
+    """Return the names of the variables that name a proxy for this relay, in order of precedence."""
     scheme = url.partition(":")[0]
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
     return [name for name in names if os.environ.get(name)]
@@ -59,7 +59,7 @@ def _bypass() -> str:
 
 
 def _pac() -> str:
-    """Return the setting (environment or desktop) that names a proxy auto-configuration script, or an empty string."""
+    """Return the setting, of the environment or the desktop, that names a proxy auto-configuration script, or ""."""
     for name in ("auto_proxy", "AUTO_PROXY", *_VARIABLES, *map(str.upper, _VARIABLES)):
         value = os.environ.get(name, "")
         if (name.lower() == "auto_proxy" and value) or value.endswith(".pac"):

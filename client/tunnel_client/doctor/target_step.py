@@ -15,7 +15,7 @@ from tunnel_client.settings import RelaySettings
 __all__ = ["examine_target"]
 
 TARGET_S = 15.0
-_STRANGER = "not from a relay"  # in the text of an error that an answer of something else on the way caused
+_NOT_FROM_RELAY = "not from a relay"  # part of the text of an error that an intermediary's answer caused
 
 
 async def examine_target(report: Report, settings: RelaySettings, target: Address) -> None:
@@ -34,7 +34,7 @@ async def examine_target(report: Report, settings: RelaySettings, target: Addres
     except PeerKeyError as error:
         report.add("encryption", Verdict.PROBLEM, str(error), exit_code=error.exit_code, reason="key")
     except (DeniedError, NotAuthenticatedError) as error:
-        if _STRANGER in str(error):
+        if _NOT_FROM_RELAY in str(error):
             text = f"the target was not tried, because a hop refused the request: {error}"
             advice = "the lines above say what limits the path"
             report.add("target", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, reason="path")
@@ -65,19 +65,20 @@ def _known_peers(settings: RelaySettings, target: Address) -> tuple[str, Path | 
 def _tell_encryption(report: Report, settings: RelaySettings, peer: str, writer: asyncio.StreamWriter) -> None:
     key = writer.get_extra_info("peer_key")
     if not key:
-        why = "--encryption is off" if settings.encryption == "off" else f"{_who(peer)} has no key"
+        why = "--encryption is off" if settings.encryption == "off" else f"{_described(peer)} has no key"
         text = f"not from end to end, because {why}: the relay, and a proxy that inspects TLS, can read and alter data"
         report.add("encryption", Verdict.OK, text, peer=peer, key="")
         return
     is_verified = bool(writer.get_extra_info("peer_key_verified"))
     data = {"peer": peer, "key": key, "verified": is_verified}
     if is_verified:
-        report.add("encryption", Verdict.OK, f"from end to end; {_who(peer)} has the key that you trust, {key}", **data)
+        text = f"from end to end; {_described(peer)} has the key that you trust, {key}"
+        report.add("encryption", Verdict.OK, text, **data)
         return
-    text = f"from end to end, but the key of {_who(peer)}, {key}, is not verified"
-    advice = f"ask its operator whether that is its key, then: tunnel peers trust {peer} {key}"
+    text = f"from end to end, but the key of {_described(peer)}, {key}, is not verified"
+    advice = f"ask its operator whether this is its key; if it is, run: tunnel peers trust {peer} {key}"
     report.add("encryption", Verdict.NOTE, text, advice, **data)
 
 
-def _who(peer: str) -> str:
+def _described(peer: str) -> str:
     return "the exit" if peer == EXIT else f"the service {peer.partition(':')[2]}"

@@ -1,4 +1,5 @@
-"""A local UDP port that leads to a UDP target. Each sender has a flow of its own, and gets its own answers."""
+"""A local UDP port whose datagrams go to one UDP target. Each local sender has a flow, which brings its answers
+back."""
 
 import asyncio
 import socket
@@ -54,7 +55,7 @@ class DatagramForwarding(asyncio.DatagramProtocol):
         self.flows.send(addr, self._target, data, deliver)
 
     def error_received(self, exc: Exception) -> None:
-        """Do nothing: a sender has closed its port, so its flow will be idle, and end."""
+        """Do nothing: a sender has closed its port, so that its flow will be idle and end by itself."""
 
     def pause_writing(self) -> None:
         self._is_full = True

@@ -22,7 +22,7 @@ _CAUSES_MAX = 20  # further causes are counted together, as "other"
 class TrafficReport(msgspec.Struct):
     """Totals since the start.
 
-    Times are the longest among the open connections or, if none is open, those of the last connection that ended.
+    `srtt_us` and `rto_us` are the largest of the open connections or, if none is open, those of the last that ended.
     """
 
     attached: bool = False
@@ -30,11 +30,11 @@ class TrafficReport(msgspec.Struct):
     connections_open: int = 0
     connections: int = 0
     connections_failed: int = 0  # not opened, or ended with an error
-    bytes_up: int = 0  # acknowledged by the far end
-    bytes_down: int = 0  # delivered here
+    bytes_up: int = 0  # written here, and acknowledged by the peer endpoint
+    bytes_down: int = 0  # received, and passed on to the local program
     packets_sent: int = 0
     resent: dict[str, int] = {}  # packets of this side, by cause
-    spurious: int = 0  # of these, proven unnecessary
+    spurious: int = 0  # of the resent packets, those that were proven unnecessary
     exchanges_failed: dict[str, int] = {}  # exchanges that failed and were repeated, by cause
     srtt_us: int = 0
     rto_us: int = 0
@@ -84,7 +84,7 @@ class Traffic:
         _add(self._ended, side)
 
     def read_closed(self, text: str) -> None:
-        """Count the failure of an exchange or a link. The attachment calls this on its ErrorListener."""
+        """Count the failure of an exchange or a link. The attachment calls this method of an ErrorListener."""
         cause = text.partition(":")[0]
         if cause not in self._failures and len(self._failures) >= _CAUSES_MAX:
             cause = "other"
@@ -113,9 +113,9 @@ class Traffic:
 
     @asynccontextmanager
     async def reported(self, seconds: float) -> AsyncIterator[None]:
-        """Report the totals every `seconds` and at the end, or never if that is 0.
+        """Report the totals every `seconds` and at the end, or never if it is 0.
 
-        A terminal gets a line, a log an event.
+        On a terminal, the report is a line; otherwise it is an event in the log.
         """
         if not seconds:
             yield

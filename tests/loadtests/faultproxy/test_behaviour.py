@@ -152,7 +152,7 @@ async def test_a_held_response_is_cut() -> None:
 
 
 @in_loop
-async def test_an_idle_connection_is_cut_and_counts_from_its_last_byte() -> None:
+async def test_a_connection_is_cut_when_it_has_been_idle_since_its_last_byte() -> None:
     async with Rig(idle_cut=IdleCut(30_000)) as rig:
         client = await rig.connect()
         for _ in range(3):
@@ -313,7 +313,7 @@ async def small_client(rig: Rig) -> Client:
 
 PIECE = bytes(1 << 20)
 PIECES = 64
-HELD_BYTES_MAX = 24 << 20  # of the kernel's buffers between the two, and of the proxy's
+HELD_BYTES_MAX = 24 << 20  # what the kernel's buffers between client and origin, and the proxy's own, can hold
 
 
 @in_loop

@@ -72,7 +72,7 @@ class Rules:
 
 
 def reviewed(relay: Relay, rules: Rules) -> list[Ended]:
-    """Check what is open by these rules; the state is sound after each step."""
+    """Check everything that is open against these rules. The switch checks its invariants after each step."""
     ended = []
     for one in relay.switch.review(rules, lambda: relay.now):
         relay.settle()
@@ -109,14 +109,14 @@ class Scene:
         return reviewed(self.relay, self.rules)
 
     def serve(self, client: Peer, initiator: int, acceptor: int) -> None:
-        """A bound route to the service."""
+        """Bind a route from the client to the service."""
         client.push(connect(initiator, target=REPORTS))
         assert kinds(self.rita.push()) == ["CONNECT"]
         self.rita.push(accepted(initiator, acceptor))
         assert kinds(client.push()) == ["ACCEPTED"]
 
     def still_carries(self, client: Peer, acceptor: Peer, initiator: int, accepting: int, sequence: int = 101) -> bool:
-        """Whether a route carries data both ways."""
+        """Send data both ways on a route, and return whether it arrives."""
         assert client.push(data(initiator, accepting, sequence)) == []
         there = [packet for packet in acceptor.push() if packet.type == PacketType.DATA]
         acceptor.push(data(accepting, initiator, 501 + sequence))
@@ -125,7 +125,7 @@ class Scene:
 
 
 def denied(packets: list[Packet]) -> dict[tuple[int, int], str]:
-    """The ABORTs among the packets, all of them for a denial: their ids and texts."""
+    """Return the ids and texts of the ABORTs among the packets. Each must have the reason *denied by a rule*."""
     found = {}
     for packet in packets:
         if packet.type == PacketType.ABORT:
@@ -153,7 +153,7 @@ def test_two_users_a_route_whose_rule_was_removed_ends_on_both_sides_and_the_oth
     assert scene.relay.switch.stats().bytes_reserved == 2 * scene.relay.config.reserved_bytes
 
 
-def test_two_users_of_one_endpoint_only_the_routes_that_are_denied_end() -> None:
+def test_two_users_only_the_denied_routes_of_an_endpoint_end() -> None:
     scene = Scene()
     bind(scene.ann, scene.exit, 11, 21)
     scene.ann.push(connect(13, target=WEB))
@@ -246,7 +246,7 @@ def test_two_users_a_resume_that_was_handed_on_ends_at_its_acceptor_too() -> Non
     assert list(denied(scene.exit.push())) == [(11, 21)]
 
 
-def test_two_users_the_acceptor_of_a_resume_that_is_denied_hears_of_it() -> None:
+def test_two_users_the_acceptor_of_a_denied_resume_gets_abort() -> None:
     """The rules changed while the relay was restarted. The acceptor would wait for the resume until it times out."""
     scene = Scene()
     scene.rules.table = GrantTable({**ALL, "ann": Grant()})
@@ -328,7 +328,7 @@ def test_two_users_everything_of_a_revoked_user_ends_at_once() -> None:
     assert stats.counters.attachments_denied == 2
 
 
-def test_two_users_the_peers_of_a_revoked_service_are_told() -> None:
+def test_two_users_the_peers_of_a_revoked_service_get_abort() -> None:
     scene = Scene()
     scene.serve(scene.ann, 11, 31)
     bind(scene.bob, scene.exit, 12, 22)
@@ -338,7 +338,7 @@ def test_two_users_the_peers_of_a_revoked_service_are_told() -> None:
     assert scene.still_carries(scene.bob, scene.exit, 12, 22)
 
 
-def test_two_users_who_may_no_longer_be_an_exit_is_none() -> None:
+def test_two_users_an_exit_whose_user_may_no_longer_be_one_ends_and_the_other_goes_on() -> None:
     scene = Scene()
     second = Peer(scene.relay, "more", 8, is_exit=True)
     scene.rules.users.add("more")
@@ -409,7 +409,7 @@ def announce(peer: Peer, name: str = "reports", version: int = 1, *, up: bool = 
     return state, text
 
 
-def test_two_users_who_may_both_listen_do_not_share_a_name_unseen() -> None:
+def test_two_users_do_not_share_a_name_that_the_rules_do_not_list_for_both() -> None:
     relay, _ = shared(rita=ANY, eve=ANY, ann=ANY)
     rita, more, eve, ann = (
         Peer(relay, user, seed).attached() for seed, user in enumerate(("rita", "rita", "eve", "ann"), 1)
@@ -425,7 +425,7 @@ def test_two_users_who_may_both_listen_do_not_share_a_name_unseen() -> None:
     assert announce(eve, "news", 2) == (ListenStatus.UP, "")
 
 
-def test_two_users_whom_the_rules_name_for_it_share_a_name() -> None:
+def test_two_users_share_a_name_that_the_rules_list_for_both() -> None:
     named = Grant(listen=("reports",))
     relay, rules = shared(rita=named, nora=named, eve=ANY)
     rita, nora, eve = (Peer(relay, user, seed).attached() for seed, user in enumerate(("rita", "nora", "eve"), 1))
@@ -439,7 +439,7 @@ def test_two_users_whom_the_rules_name_for_it_share_a_name() -> None:
     assert answers(rita.push()) == []
 
 
-def test_two_users_after_a_restart_a_name_that_is_listed_goes_to_its_owner_whoever_comes_first() -> None:
+def test_two_users_after_a_restart_a_listed_name_goes_to_its_owner_even_if_another_user_is_first() -> None:
     relay, _ = shared(rita=Grant(listen=("reports",)), eve=ANY)
     eve, rita = Peer(relay, "eve", 1).attached(), Peer(relay, "rita", 2).attached()
     assert announce(eve) == (ListenStatus.REFUSED, "")

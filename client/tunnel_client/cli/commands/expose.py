@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, text in zip(map(parse_service, words[::2]), words[1::2], strict=True):
         if name in services:
             raise UsageError(
-                f"the name {name} is given twice, for {services[name]} and for {text}, but can stand for one address "
+                f"the name {name} is given twice, for {services[name]} and for {text}, but a name has one address "
                 f"only: give one of them another name, such as {name}-2"
             )
         services[name] = parse_address(text)
@@ -201,7 +201,7 @@ async def _serving(
 
 
 def _refused(served: Served, exposing: "Exposing", error: DeniedError) -> None:
-    """Log that the relay does not allow a service any more, and end the command if that was the last one."""
+    """Log that the relay no longer allows a service, and end the command if no other service is left."""
     _log.error("not_exposed", service=exposing.name, text=str(error))
     served.listening.remove(exposing)
     if not served.listening:
@@ -209,7 +209,7 @@ def _refused(served: Served, exposing: "Exposing", error: DeniedError) -> None:
 
 
 class Exposing:
-    """Publishes a service, and leads its connections to a local address. Use it with `async with`."""
+    """Publishes a service, and connects its clients to a local address. Use it with `async with`."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class Exposing:
         self._watch = asyncio.get_running_loop().create_task(watch())
 
     async def stop_listening(self) -> None:
-        """Give up the name at the relay. Open connections go on."""
+        """Stop listening under the name at the relay. Open connections go on."""
         self._server.close()
 
     async def __aexit__(self, *exception: object) -> None:

@@ -1,4 +1,4 @@
-"""`tunnel logout`: remove what `tunnel login` stored."""
+"""`tunnel logout`: remove the relay and the token that `tunnel login` stored."""
 
 import argparse
 import sys

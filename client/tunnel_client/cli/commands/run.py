@@ -20,9 +20,9 @@ __all__ = ["add"]
 _SITE = Path(__file__).parents[2] / "borrowed" / "site"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _NO_PYTHON = (
-    "tunnel: {command} started no Python that could use the tunnel, so its connections bypassed it ({command} is not a "
-    "Python program, or Python ran with -I, -E or -S): for such programs use `tunnel forward`, or `tunnel proxy 1080` "
-    "and HTTPS_PROXY=http://127.0.0.1:1080"
+    "tunnel: {command} started no Python process that could use the tunnel, so its connections bypassed the tunnel "
+    "({command} is not a Python program, or Python ran with -I, -E or -S): for such programs use `tunnel forward`, or "
+    "`tunnel proxy 1080` and HTTPS_PROXY=http://127.0.0.1:1080"
 )
 
 
@@ -39,8 +39,8 @@ def add(commands: CommandAdder) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="name, *.domain, address or network to reach through the tunnel; repeatable (default: every host except "
-        "this machine)",
+        help="host to reach through the tunnel: a name, *.domain, an address or a network; repeatable (default: every "
+        "host except this machine)",
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run, with its arguments"
@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def environment(path: str, patterns: list[str]) -> dict[str, str]:
-    """Return the environment of the command: it names the lender's socket, and makes Python load our sitecustomize.
+    """Return the environment of the command. It names the lender's socket, and makes Python load our sitecustomize.
 
     The command does not get the token: its sockets borrow the tunnel of this process.
     """
@@ -77,7 +77,8 @@ def environment(path: str, patterns: list[str]) -> dict[str, str]:
     made.pop("TUNNEL_TOKEN", None)
     made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SITE), os.environ.get("PYTHONPATH", "")]))
     if "*" in patterns:
-        # Proxy and tunnel are two ways out of this network. The command must not reach the proxy through the tunnel.
+        # The proxy, like the tunnel, leads out of this network. The command must not reach the proxy through the
+        # tunnel.
         return {name: value for name, value in made.items() if name.lower() not in _PROXIES}
     direct = [pattern.removeprefix("*") for pattern in patterns]
     for name in ("no_proxy", "NO_PROXY"):
@@ -101,7 +102,8 @@ def _wait_for(
 
 @contextmanager
 def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Leave signals to the command: pass SIGTERM and SIGHUP on. A terminal sends it SIGINT and SIGQUIT itself."""
+    """Leave signals to the command: pass SIGTERM and SIGHUP on, and ignore SIGINT and SIGQUIT, which a terminal sends
+    to the command as well."""
     passed = {
         signal.SIGTERM: lambda *_: process.send_signal(signal.SIGTERM),
         signal.SIGHUP: lambda *_: process.send_signal(signal.SIGHUP),
