@@ -44,10 +44,10 @@ setup: .venv/.stamp ## Create .venv with everything for development; does nothin
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
-test: setup ## Run all checks: lint, unit tests, 2000 simulated runs; list the skipped tests at the end
+test: setup ## Run all checks: lint, unit tests, 500 simulated runs; list the skipped tests at the end
 	@$(MAKE) lint
 	@$(MAKE) units
-	@$(MAKE) sim
+	@$(MAKE) sim SEEDS=500
 	@cat $(SUMMARY)
 	@grep -q '^skipped: ' $(SUMMARY) || echo 'skipped: nothing'
 
