@@ -1,4 +1,4 @@
-"""The steps that find out whether a relay answers and accepts us, and what else answers in its place."""
+"""The steps that find out whether a relay answers and accepts this user, and what else answers in its place."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ _FAILURES = {
 
 
 async def examine_relay(report: Report, trials: Trials, ca: str | None = None, proxy: str | None = None) -> bool:
-    """Find out whether a relay answers and accepts us. Return whether exchanges are possible.
+    """Find out whether a relay answers and accepts this user. Return whether exchanges are possible.
 
     `ca` and `proxy` are as in the settings.
     """
@@ -92,7 +92,8 @@ async def _attach(prober: Prober) -> tuple[list[Failure], list[Reply], Reply | N
 
 def _found(report: Report, reply: Reply, failures: list[Failure], strangers: list[Reply]) -> None:
     milliseconds = round(reply.seconds * 1e3, 1)
-    report.add("relay", Verdict.OK, f"a tunnel relay answers and accepts us ({milliseconds:g} ms)", ms=milliseconds)
+    text = f"a tunnel relay answers and accepts this user ({milliseconds:g} ms)"
+    report.add("relay", Verdict.OK, text, ms=milliseconds)
     failed = len(failures) + len(strangers)
     if failed:
         cause = described(strangers[-1]) if strangers else failures[-1].text
@@ -101,12 +102,12 @@ def _found(report: Report, reply: Reply, failures: list[Failure], strangers: lis
 
 
 async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
-    """Report an answer of something other than a relay. It may concern only the format of our bodies."""
+    """Report an answer of something other than a relay. It may concern only the format of the request bodies."""
     data: dict[str, Any] = {"status": reply.status, "answer": reply.text, "products": trials.products}
     if reply.status in (301, 302, 303, 307, 308):
         where = reply.headers.get("location", "elsewhere").partition("?")[0]
-        text, advice = f"something other than a relay answers and sends us to {where}", "sign in there with a browser, "
-        advice += "or correct the URL"
+        text = f"something other than a relay answers and redirects to {where}"
+        advice = "sign in there with a browser, or correct the URL"
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, **data)
         return
     passing = await _passing_form(trials) if reply.status in (400, 403, 406, 415, 500, 501) else ""
@@ -137,7 +138,7 @@ async def _passing_form(trials: Trials) -> str:
 
 
 def _refused(report: Report, prober: Prober, reply: Reply) -> None:
-    """Report a relay that refuses us, or whose answers arrive damaged."""
+    """Report a relay that refuses this user, or whose answers arrive damaged."""
     data = {"status": reply.status, "answer": reply.text}
     what = f"HTTP {reply.status}" + (f", {reply.text}" if reply.text else "")
     if reply.kind == "damaged":
@@ -146,7 +147,7 @@ def _refused(report: Report, prober: Prober, reply: Reply) -> None:
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=INTEGRITY, **data)
         return
     if reply.status == 400:
-        text, advice = f"a relay answers, but our requests reach it damaged: {what}", "use an https:// URL"
+        text, advice = f"a relay answers, but requests reach it damaged: {what}", "use an https:// URL"
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=INTEGRITY, **data)
         return
     if reply.status == 401:
@@ -156,7 +157,7 @@ def _refused(report: Report, prober: Prober, reply: Reply) -> None:
     code, advice = UNREACHABLE, "try again" + (f", in {reply.wait_ms / 1e3:.0f} s" if reply.wait_ms else "")
     if reply.status == 403:
         code, advice = DENIED, "do as it says, or ask the relay's operator"
-    report.add("relay", Verdict.PROBLEM, f"a tunnel relay refuses us: {what}", advice, exit_code=code, **data)
+    report.add("relay", Verdict.PROBLEM, f"a tunnel relay refuses this user: {what}", advice, exit_code=code, **data)
 
 
 def _about_token(reply: Reply, *, has_token: bool) -> tuple[str, str]:

@@ -17,7 +17,7 @@ class Why(enum.Enum):
     UNREACHABLE = "unreachable"
     TIMED_OUT = "timed out"
     BUSY = "busy"
-    LOST = "lost"  # the relay does not answer, or no longer accepts us
+    LOST = "lost"  # the relay does not answer, or no longer accepts this user
 
 
 class MalformedError(Exception):

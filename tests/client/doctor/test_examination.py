@@ -64,7 +64,7 @@ def test_a_hop_that_repeats_requests_limits_bodies_and_strips_upgrades(rig: Rig,
 def test_a_hop_that_alters_bodies_and_one_that_refuses_large_ones(rig: Rig, doctor: Any) -> None:
     code, found, _ = doctor(hurting(rig, flip=Flip(1.0, "request")))
     assert code == 7
-    assert "our requests reach it damaged: HTTP 400" in found["relay"][1]
+    assert "requests reach it damaged: HTTP 400" in found["relay"][1]
     _, found, _ = doctor(hurting(rig, flip=Flip(1.0, "response")))
     assert found["relay"][0] == "problem"
     code, found, report = doctor(hurting(rig, limit_bytes=1000))
@@ -84,7 +84,7 @@ def test_a_hop_that_cuts_idle_connections(rig: Rig, doctor: Any) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "text"),
     [
-        (302, 3, "sends us to http://elsewhere.invalid/: sign in there with a browser"),
+        (302, 3, "redirects to http://elsewhere.invalid/: sign in there with a browser"),
         (404, 3, "check the URL, including its path"),
         (503, 3, "a proxy cannot reach the relay"),
     ],

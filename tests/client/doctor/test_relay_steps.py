@@ -61,9 +61,9 @@ def test_a_clock_that_is_half_a_minute_off_is_good_enough(skew_s: int) -> None:
     [
         (401, "no such token", 0, NOT_AUTHENTICATED, "a tunnel relay answers, but does not know the token", "check it"),
         (401, NO_TOKEN, 0, NOT_AUTHENTICATED, "a tunnel relay answers, but the token does not reach it", "ask its"),
-        (403, "why", 0, DENIED, "a tunnel relay refuses us: HTTP 403, why", "do as it says, or ask"),
-        (400, "why", 0, INTEGRITY, "a relay answers, but our requests reach it damaged: HTTP 400, why", "use an https"),
-        (503, "why", 7000, UNREACHABLE, "a tunnel relay refuses us: HTTP 503, why", "try again, in 7 s"),
+        (403, "why", 0, DENIED, "a tunnel relay refuses this user: HTTP 403, why", "do as it says, or ask"),
+        (400, "why", 0, INTEGRITY, "a relay answers, but requests reach it damaged: HTTP 400, why", "use an https"),
+        (503, "why", 7000, UNREACHABLE, "a tunnel relay refuses this user: HTTP 503, why", "try again, in 7 s"),
     ],
 )
 def test_a_relay_that_refuses_us_is_told_from_one_that_cannot_be_reached(
@@ -169,5 +169,5 @@ def test_a_redirect_is_reported_with_its_target_and_without_its_query() -> None:
     reply = foreign(302, "", location="http://login.invalid/?secret=1")
     _, report = examined(Played([reply] * 3))
     found = finding(report, "relay")
-    assert found.text == "something other than a relay answers and sends us to http://login.invalid/"
+    assert found.text == "something other than a relay answers and redirects to http://login.invalid/"
     assert "secret" not in repr(report)
