@@ -64,7 +64,7 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
 
 
 async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float) -> None:
-    """Run all steps; leave out those that need a working exchange if no relay accepts this user."""
+    """Run the steps after the attach. If no relay accepts this user, leave out those that need a working exchange."""
     is_one = await examine_relays(report, trials)
     if is_one:
         await examine_reuse(report, trials)

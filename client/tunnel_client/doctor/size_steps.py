@@ -9,8 +9,8 @@ from tunnel_client.doctor.trials import TRIES, Trials
 __all__ = ["LEAST_BODY_BYTES", "examine_sizes"]
 
 LEAST_BODY_BYTES = 4 << 10  # docs/PROTOCOL.md, 7.16: bodies are never made smaller
-# A question is a packet that every relay answers (`Prober.ask`). So many of these answers wait at the relay that it can
-# send a large response.
+# A question is a packet that every relay answers (`Prober.ask`). The doctor asks many, and lets the answers wait at the
+# relay, so that the relay has enough packets for a large response.
 _QUESTION_REQUESTS_MAX = 16
 _SLACK_BYTES = 1024  # a response may be this much smaller than its limit: evidence, and an answer that does not fit
 _MORE = "ask the operator of that hop to allow larger bodies"
