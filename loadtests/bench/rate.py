@@ -1,8 +1,8 @@
-"""A user's rate at the relay: how well it is kept, and what others feel of it: `python -m loadtests.bench.rate`.
+"""A user's rate at the relay: how well it is kept, and how it affects others: `python -m loadtests.bench.rate`.
 
 One process moves bytes through an echo server as fast as it may, as the user ann, whose rate the relay limits. Another
 connection of ann and one of bob, whose rate is not limited, send echoes of 64 bytes, first alone and then beside the
-transfer. With `--at client` the relay limits nobody: the transfer limits itself (`tunnel.attach(rate=...)`), and sends
+transfer. With `--at client` the relay limits no user: the transfer limits itself (`tunnel.attach(rate=...)`), and sends
 the echoes of ann over its own attachment, which are the ones that its limit may delay.
 """
 

@@ -1,8 +1,8 @@
-"""One HTTP request from a person without the tunnel: checked, and written anew for the service.
+"""One HTTP request from a person without the tunnel, which is checked and then written again for the service.
 
-A connection carries one request, and the service is told so (`Connection: close`). The request is parsed to its end,
-so whatever else the client sends never reaches the service, which could otherwise take it for a request of its own:
-with a forged address of the client, or for another service.
+A connection carries one request; the header `Connection: close` says so to the service. The request is parsed to its
+end, and further bytes of the client never reach the service. Otherwise the service could take them for another
+request, with a forged address of the client or for another service.
 """
 
 import h11

@@ -44,8 +44,8 @@ def add(commands: CommandAdder) -> None:
         "words",
         nargs="*",
         metavar="NAME HOST:PORT",
-        help="name of a service, with which `tunnel forward PORT:NAME` reaches it, and its address, as seen from this "
-        "machine, or unix:PATH; repeatable. A name such as udp/dns is for datagrams: `tunnel forward udp/PORT:dns`",
+        help="name of a service, which clients reach with `tunnel forward PORT:NAME`, and its address as seen from "
+        "this machine, or unix:PATH; repeatable. A name such as udp/dns is for datagrams: `tunnel forward udp/PORT:dns`",
     )
     parser.add_argument(
         "--backlog",
@@ -60,13 +60,13 @@ def add(commands: CommandAdder) -> None:
         "--key",
         default="",
         metavar="FILE",
-        help="encrypt connections from end to end, with the key in this file, which is made if it does not exist "
+        help="file with the key for encryption from end to end; it is created if it does not exist "
         "(default: ~/.config/tunnel/service.pem, if it exists)",
     )
     parser.add_argument(
         "--show-key",
         action="store_true",
-        help="print the public key, which clients may pin, and end; the key is made if it does not exist",
+        help="print the public key, for `tunnel peers trust`, and end; the key is created if it does not exist",
     )
     add_serving_options(parser)
     add_relay_options(parser, accepts=True)
@@ -85,16 +85,16 @@ def _add_public_options(parser: argparse.ArgumentParser) -> None:
         "--public-host",
         default="",
         metavar="HOST",
-        help="also serve people without the tunnel, over HTTP, under this name of a host at the relay's port for "
-        "public HTTP; a rule of the relay must allow it",
+        help="also serve people without the tunnel, over HTTP: at the relay's port for public HTTP, under this host "
+        "name; a rule of the relay must allow it",
     )
     parser.add_argument(
         "--client-address",
         choices=_CLIENT_ADDRESS,
-        help="how the service learns the addresses of these people: forwarded-for: in the header X-Forwarded-For of "
-        "HTTP requests, which the relay then reads, and never as the client sent it; proxy-protocol: in a PROXY "
-        "header, version 2, at the beginning of each connection; none: not at all (default: none for --public; "
-        "--public-host has the header in any case)",
+        help="how the service learns the addresses of the people without the tunnel. forwarded-for: the relay reads "
+        "the HTTP requests and sets their header X-Forwarded-For, in place of one that a client has sent; "
+        "proxy-protocol: the relay begins each connection with a PROXY header, version 2; none: not at all (default: "
+        "none for --public; --public-host always sets the header)",
     )
 
 

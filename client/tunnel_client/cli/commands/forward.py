@@ -41,7 +41,7 @@ def add(commands: CommandAdder) -> None:
         "specs",
         nargs="+",
         metavar="FORWARD",
-        help="a local port and where it leads: [BIND:]PORT:HOST:PORT for a target, [BIND:]PORT:SERVICE for a service, "
+        help="a local port and its target: [BIND:]PORT:HOST:PORT for TCP, [BIND:]PORT:SERVICE for a service, "
         "udp/[BIND:]PORT:HOST:PORT for UDP. BIND is 127.0.0.1 unless given; * means all IPv4 addresses. A local PORT "
         "of 0 means any free port. Write IPv6 addresses in brackets. Both PORTs may be ranges, as in "
         "8000-8010:HOST:8000-8010. unix:PATH stands for a Unix socket, instead of PORT here or of HOST:PORT at the "

@@ -31,7 +31,7 @@ _END_S = 1.0  # for the last drawing; a terminal may stand still
 
 
 class HasReport(Protocol):
-    """What is drawn."""
+    """An object whose report is drawn."""
 
     def report(self) -> ClientReport: ...
 

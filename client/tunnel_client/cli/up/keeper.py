@@ -20,11 +20,11 @@ _AGAIN_S = 5.0  # until a port that is taken is tried again
 _AGAIN_DENIED_S = 30.0  # until a name that the relay refused is asked for again
 
 Say = Callable[..., None]
-"""Says one line: `say(event, text, **fields)`."""
+"""Writes one line: `say(event, text, **fields)`."""
 
 
 class State(enum.Enum):
-    """What an entry does."""
+    """The state of an entry."""
 
     WAITING = "waiting"  # for the relay
     SERVING = "serving"
