@@ -45,7 +45,8 @@ def add(commands: CommandAdder) -> None:
         nargs="*",
         metavar="NAME HOST:PORT",
         help="name of a service, which clients reach with `tunnel forward PORT:NAME`, and its address as seen from "
-        "this machine, or unix:PATH; repeatable. A name such as udp/dns is for datagrams: `tunnel forward udp/PORT:dns`",
+        "this machine, or unix:PATH; repeatable. A name such as udp/dns is for datagrams: clients reach it with "
+        "`tunnel forward udp/PORT:dns`",
     )
     parser.add_argument(
         "--backlog",
