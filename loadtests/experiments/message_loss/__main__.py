@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         receivers=arguments.receivers,
         break_after_s=arguments.break_after,
         delay_ms=arguments.delay_ms,
+        outage_s=arguments.outage,
         carrier=arguments.carrier,
         directory=arguments.directory,
     )
@@ -75,6 +76,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--delay-ms", type=float, default=20.0, metavar="MS", help="delay of the path, each way (default: 20)"
+    )
+    parser.add_argument(
+        "--outage",
+        type=float,
+        default=2.0,
+        metavar="S",
+        help="start the path again after S seconds; under one second, the listeners of a tunnel may not hear of it "
+        "(default: 2)",
     )
     parser.add_argument("--carrier", choices=CARRIERS, default="poll", help="carrier of the tunnel (default: poll)")
     parser.add_argument(

@@ -39,12 +39,14 @@ def recompute(records: DataFrame, mode: str, broker: str) -> Report:
 
     It takes two passes over the records: one counts messages, one finds gaps.
     """
-    counted = records.groupBy("node", "cause", "event").agg(F.count("*").alias("n"), F.max("size_bytes").alias("size"))
+    counted = records.groupBy("node", "cause", "event").agg(
+        F.count("*").alias("n"), F.max("size_bytes").alias("size"), F.sum("size_bytes").alias("bytes")
+    )
     rows = counted.collect()
-    sent = {(row["cause"], row["event"]): row["n"] for row in rows if row["event"] != Stage.RECEIVED}
+    sent = {(row["cause"], row["event"]): (row["n"], row["bytes"]) for row in rows if row["event"] != Stage.RECEIVED}
     receivers = {row["node"]: row["n"] for row in rows if row["event"] == Stage.RECEIVED}
     message_bytes = max((row["size"] for row in rows if row["event"] == Stage.PUBLISHED), default=0)
-    published = sum(count for (_, stage), count in sent.items() if stage == Stage.PUBLISHED)
+    published = sum(count for (_, stage), (count, _) in sent.items() if stage == Stage.PUBLISHED)
     gaps, different = _gaps(records.where(F.col("event") == Stage.RECEIVED), published)
     return Report(
         mode=mode,
@@ -54,7 +56,7 @@ def recompute(records: DataFrame, mode: str, broker: str) -> Report:
         twice=sum(receivers.values()) - different,
         gaps=gaps,
         published=published,
-        counts={phase: _counts(sent, phase, message_bytes) for phase in ("before", "after")},
+        counts={phase: _counts(sent, phase) for phase in ("before", "after")},
     )
 
 
@@ -73,9 +75,9 @@ def _gaps(received: DataFrame, published: int) -> tuple[list[Gap], int]:
     return [Gap(*pair) for pair in found if pair[0] != pair[1]], max(row["place"] for row in rows) - 1
 
 
-def _counts(sent: dict[tuple[str, str], int], phase: str, message_bytes: int) -> dict[str, tuple[int, int]]:
+def _counts(sent: dict[tuple[str, str], tuple[int, int]], phase: str) -> dict[str, tuple[int, int]]:
     stages = (("published", Stage.PUBLISHED), ("buffered", Stage.BUFFERED), ("written", Stage.WRITTEN))
-    return {name: (sent.get((phase, stage), 0), sent.get((phase, stage), 0) * message_bytes) for name, stage in stages}
+    return {name: sent.get((phase, stage), (0, 0)) for name, stage in stages}
 
 
 def session() -> SparkSession:

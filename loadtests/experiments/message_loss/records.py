@@ -39,9 +39,9 @@ class Recorder:
         """Record that a message was moved to the byte buffer."""
         self._write(Stage.BUFFERED, number, size_bytes)
 
-    def written(self, number: int) -> None:
+    def written(self, number: int, size_bytes: int) -> None:
         """Record that the socket took a message."""
-        self._write(Stage.WRITTEN, number, 0)
+        self._write(Stage.WRITTEN, number, size_bytes)
 
     def received(self, number: int, size_bytes: int) -> None:
         """Record that this receiver got a message."""

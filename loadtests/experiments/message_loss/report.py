@@ -7,6 +7,7 @@ states and multiplies. Here the gap is the received id minus the expected one.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from loadtests.experiments.message_loss.signs import Sign
 from loadtests.experiments.message_loss.statistics import Count, Phase, PhaseStatistics
 
 __all__ = ["Gap", "Report", "find_gaps", "side_by_side"]
@@ -52,6 +53,7 @@ class Report:
     published: int = 0
     counts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     outage_ms: int = 0
+    signs: dict[str, int] = field(default_factory=dict)  # milliseconds from the kill of the path to each sign
 
     @classmethod
     def of(
@@ -114,8 +116,12 @@ class Report:
         for title, phase in (("Before Disconnect...", "before"), ("After Disconnect...", "after")):
             rows += [title, *self._versus(self.counts[phase])]
         if self.outage_ms:
-            rows += [f"Disconnected for {self.outage_ms:,} ms"]
+            rows += [f"Disconnected for {self.outage_ms:,} ms", "Signs of the break..."]
+            rows += [f"  {sign.value:<24}: {self._sign(sign)}" for sign in Sign]
         return rows
+
+    def _sign(self, sign: Sign) -> str:
+        return f"after {self.signs[sign.value]:,} ms" if sign.value in self.signs else "not seen"
 
     def _versus(self, counts: dict[str, tuple[int, int]]) -> list[str]:
         (published, _), buffered, written = counts["published"], counts["buffered"], counts["written"]

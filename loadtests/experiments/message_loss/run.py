@@ -25,7 +25,7 @@ _SERVERS = 3
 _GREETING_S = 0.1
 _GREETED_S = 60.0
 _ENDING_S = 120.0
-_OUTAGE_S = 0.2  # from the kill of the path to its restart: no client can reconnect at once
+_ASK_S = 0.005  # between two questions for the status, as often as the sender asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,17 @@ class Experiment:
     receivers: int = 3
     break_after_s: float = 5.0
     delay_ms: float = 20.0
+    outage_s: float = 2.0  # from the kill of the path to its restart; a tunnel tells its listeners of more than 0.75 s
     carrier: str = "poll"
     directory: Path = Path("build/message-loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The break: how long it took, and when the sender saw each sign of it, in milliseconds after the kill."""
+
+    outage_s: float
+    signs: dict[str, int]
 
 
 async def run(experiment: Experiment) -> Report:
@@ -62,13 +71,14 @@ async def run(experiment: Experiment) -> Report:
             async with road:
                 sender = Sender(road, statistics, record, experiment.size_bytes)
                 try:
-                    outage_s = await _both_phases(experiment, sender, road, path, receivers, statistics)
+                    broken = await _both_phases(experiment, sender, road, path, receivers, statistics)
                 finally:
                     await sender.close()
     names = [f"receiver-{number}.jsonl" for number in range(experiment.receivers)]
     ids = [received_ids(directory / name) for name in names]
     report = Report.of(experiment.mode, experiment.broker, experiment.size_bytes, ids, statistics)
-    report.outage_ms = round(outage_s * 1000)
+    report.outage_ms = round(broken.outage_s * 1000)
+    report.signs = broken.signs
     return report
 
 
@@ -79,28 +89,31 @@ async def _both_phases(
     path: Process,
     receivers: list[Process],
     statistics: PhaseStatistics,
-) -> float:
-    """Run both phases and wait for the receivers to end; return the duration of the outage in seconds."""
+) -> Broken:
+    """Run both phases and wait for the receivers to end; return what was seen of the break."""
     await sender.start()
     await _greet(sender, receivers)
     signs = road.signs
     signs.seen.clear()
-    signs.back.clear()
+    signs.connection.back.clear()
 
     async def break_it() -> float:
         await asyncio.sleep(experiment.break_after_s)
         path.kill()
         broken = time.monotonic()
         _log.info("the path was killed")
-        await asyncio.sleep(_OUTAGE_S)
+        await asyncio.sleep(experiment.outage_s)
         path.start()
         await path.ready()
         return broken
 
     breaking = asyncio.get_running_loop().create_task(break_it())
-    await sender.publish_at(experiment.rate, signs.seen.is_set)
+    await sender.publish_at(experiment.rate, signs.is_broken)
     statistics.phase = Phase.AFTER
-    _log.info("disconnected", listener=signs.was_disconnected, read_closed=signs.read_was_closed)
+    _log.info("disconnected", signs=[sign.value for sign in signs.seen])
+    while not breaking.done():
+        signs.ask()  # the first sign has ended phase 1; the report tells when the others came
+        await asyncio.sleep(_ASK_S)
     broken = await breaking
     await road.healed()
     outage_s = time.monotonic() - broken
@@ -108,7 +121,7 @@ async def _both_phases(
     await sender.emptied()
     for receiver in receivers:
         await asyncio.to_thread(receiver.wait, _ENDING_S)
-    return outage_s
+    return Broken(outage_s, signs.after_ms(broken))
 
 
 async def _greet(sender: Sender, receivers: list[Process]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
+from loadtests.experiments.message_loss.counting import Moved
 from loadtests.experiments.message_loss.protocol import MAIN, ProtocolError, connect_line, publish, read_frame
 from loadtests.experiments.message_loss.records import Recorder
 from loadtests.experiments.message_loss.roads import Road
@@ -30,6 +31,7 @@ class Sender:
         self._road = road
         self._statistics = statistics
         self._record = record
+        self._counting = road.counting(statistics, record)
         self._payload = bytes(i * 7 % 251 for i in range(size_bytes))
         self._pending: deque[tuple[int, bytes]] = deque()  # id (0 for a message without a number) and bytes
         self._wanted = asyncio.Event()
@@ -99,25 +101,35 @@ class Sender:
             try:
                 await self._greet(reader, writer)
                 self._ready.set()
-                self._road.signs.reconnected()
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._read(reader, writer))
-                    group.create_task(self._write(writer))
-            except* (ConnectionError, asyncio.IncompleteReadError) as errors:
-                text = "; ".join(str(error) for error in errors.exceptions)
-                _log.info("connection broken", error=text)
-                self._statistics.forget_unwritten()
-                self._road.signs.back.clear()
-                self._road.signs.read_closed(text)
-                self._road.signs.disconnected(text)
+                self._road.greeted()
+                await self._use(reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                _log.info("connection broken", error=str(error))
+                self._counting.lost()
+                self._road.broke(str(error))
             finally:
                 writer.transport.abort()
                 with contextlib.suppress(ConnectionError):
                     await writer.wait_closed()
 
+    async def _use(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read and write until either fails, and raise its error. Reading always ends by itself, and tells why."""
+        loop = asyncio.get_running_loop()
+        reading, writing = loop.create_task(self._read(reader, writer)), loop.create_task(self._write(writer))
+        try:
+            done, _ = await asyncio.wait((reading, writing), return_when=asyncio.FIRST_EXCEPTION)
+            writer.transport.abort()
+            await asyncio.wait((reading,))
+            for task in done:
+                task.result()
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send CONNECT and PING, and read until the PONG."""
-        writer.write(connect_line())
+        self._put(writer, connect_line())
         while (frame := await read_frame(reader)) is not None:
             if frame.verb == "PONG":
                 return
@@ -126,33 +138,35 @@ class Sender:
         raise ConnectionResetError("the broker ended the connection")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while (frame := await read_frame(reader)) is not None:
-            if frame.verb == "PING":
-                writer.write(b"PONG\r\n")
-        raise ConnectionResetError("the connection was closed")
+        try:
+            while (frame := await read_frame(reader)) is not None:
+                if frame.verb == "PING":
+                    self._put(writer, b"PONG\r\n")
+            raise ConnectionResetError("the connection was closed")
+        except ConnectionError as error:
+            self._road.read_failed(str(error))
+            raise
+
+    def _put(self, writer: asyncio.StreamWriter, line: bytes) -> None:
+        """Write a line that is no message."""
+        self._counting.moved(Moved(0, len(line)))
+        writer.write(line)
 
     async def _write(self, writer: asyncio.StreamWriter) -> None:
         while True:
             await self._wanted.wait()
-            buffer, ids = self._fill()
-            writer.write(buffer)
+            writer.write(self._fill())
             await writer.drain()
-            for number in ids:
-                self._record.written(number)
-            if ids:
-                self._statistics.register_write(len(self._payload) * len(ids))
+            self._counting.taken()
             if not self._pending:
                 self._wanted.clear()
                 self._empty.set()
 
-    def _fill(self) -> tuple[bytearray, list[int]]:
-        """Move messages from the queue to a new byte buffer; return it and the ids of the numbered ones."""
-        buffer, ids = bytearray(), []
+    def _fill(self) -> bytearray:
+        """Move messages from the queue to a new byte buffer, and return it."""
+        buffer = bytearray()
         while self._pending and (not buffer or len(buffer) + len(self._pending[0][1]) <= BUFFER_BYTES):
             number, message = self._pending.popleft()
             buffer += message
-            if number:
-                ids.append(number)
-                self._statistics.increment_out_bytes(len(self._payload))
-                self._record.buffered(number, len(self._payload))
-        return buffer, ids
+            self._counting.moved(Moved(number, len(message)))
+        return buffer

@@ -1,8 +1,8 @@
 """The sender's counters, with the names of the reference document: messages buffered, and those the socket took.
 
 Each `increment_out_bytes` counts one message that moved from the queue to the byte buffer. Each `register_write` counts
-a byte buffer that went to the socket as a whole. Messages that were buffered and not written when the connection broke
-are lost.
+a byte buffer that went to the socket as a whole. A message that was buffered and not written when the connection broke
+is lost, unless something keeps it, as the tunnel does. Bytes are those on the wire: command line, headers and payload.
 """
 
 import enum
@@ -39,19 +39,11 @@ class PhaseStatistics:
         self.published = {phase: Count() for phase in Phase}
         self.buffered = {phase: Count() for phase in Phase}
         self.written = {phase: Count() for phase in Phase}
-        self._unwritten = Count()
 
     def increment_out_bytes(self, size_bytes: int) -> None:
         """Count a message that was moved to the byte buffer."""
         self.buffered[self.phase].add(1, size_bytes)
-        self._unwritten.add(1, size_bytes)
 
-    def register_write(self, size_bytes: int) -> None:
+    def register_write(self, messages: int, size_bytes: int) -> None:
         """Count the messages of a byte buffer that the socket took as a whole."""
-        assert size_bytes == self._unwritten.size_bytes
-        self.written[self.phase].add(self._unwritten.messages, size_bytes)
-        self._unwritten = Count()
-
-    def forget_unwritten(self) -> None:
-        """Drop the count of unwritten messages, because the byte buffer was lost with its connection."""
-        self._unwritten = Count()
+        self.written[self.phase].add(messages, size_bytes)

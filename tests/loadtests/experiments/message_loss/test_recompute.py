@@ -22,13 +22,12 @@ def write_run(directory: Path) -> Report:
                 statistics.phase = Phase.AFTER
             statistics.published[statistics.phase].add(1, SIZE)
             sender.published(number, SIZE)
-            statistics.increment_out_bytes(SIZE)
-            sender.buffered(number, SIZE)
-            if number in (12, 13):
-                statistics.forget_unwritten()
-                continue
-            statistics.register_write(SIZE)
-            sender.written(number)
+            on_wire = SIZE + 40 + len(str(number))
+            statistics.increment_out_bytes(on_wire)
+            sender.buffered(number, on_wire)
+            if number not in (12, 13):
+                statistics.register_write(1, on_wire)
+                sender.written(number, on_wire)
     for i in range(2):
         with Recorder(directory, f"receiver-{i}") as receiver:
             for number in [*range(1 + i, 41, 2), *([40] if i else [])]:

@@ -21,12 +21,11 @@ def test_statistics_distinguish_buffered_and_written_bytes() -> None:
     statistics = PhaseStatistics()
     for _ in range(3):
         statistics.increment_out_bytes(10)
-    statistics.register_write(30)
+    statistics.register_write(3, 30)
     statistics.increment_out_bytes(10)
-    statistics.forget_unwritten()
     statistics.phase = Phase.AFTER
     statistics.increment_out_bytes(20)
-    statistics.register_write(20)
+    statistics.register_write(1, 20)
     assert statistics.buffered == {Phase.BEFORE: Count(4, 40), Phase.AFTER: Count(1, 20)}
     assert statistics.written == {Phase.BEFORE: Count(3, 30), Phase.AFTER: Count(1, 20)}
 
@@ -37,9 +36,8 @@ def sample() -> Report:
         statistics.published[Phase.BEFORE].add(1, 100)
     for _ in range(5):
         statistics.increment_out_bytes(100)
-    statistics.register_write(500)
+    statistics.register_write(5, 500)
     statistics.increment_out_bytes(100)
-    statistics.forget_unwritten()
     return Report.of("raw", "builtin", 100, [[1, 2], [5, 5]], statistics)
 
 
@@ -83,8 +81,15 @@ def test_every_line_of_the_report_comes_from_the_run() -> None:
 def test_a_report_states_zero_gaps_and_a_measured_outage() -> None:
     report = Report.of("tunnel", "nats", 100, [[]], PhaseStatistics())
     report.outage_ms = 1234
+    report.signs = {"readClosed": 31, "status is not CONNECTED": 1007}
     assert "  Gap: 0" in report.lines()
-    assert report.lines()[-1] == "Disconnected for 1,234 ms"
+    assert report.lines()[-5:] == [
+        "Disconnected for 1,234 ms",
+        "Signs of the break...",
+        "  status is not CONNECTED : after 1,007 ms",
+        "  disconnected            : not seen",
+        "  readClosed              : after 31 ms",
+    ]
 
 
 def test_two_reports_side_by_side() -> None:

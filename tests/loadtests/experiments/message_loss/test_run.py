@@ -10,6 +10,7 @@ from loadtests.experiments.message_loss import __main__ as command
 from loadtests.experiments.message_loss.records import received_ids
 from loadtests.experiments.message_loss.report import Report
 from loadtests.experiments.message_loss.run import Experiment, run
+from loadtests.experiments.message_loss.signs import Sign
 from tests.support.loops import run as run_in_loop
 
 # Half a second of messages is on the path when it dies, so that some are lost however busy the machine is.
@@ -34,16 +35,31 @@ def test_a_broken_path_loses_messages(broker: str, tmp_path: Path) -> None:
     assert report.twice == 0
     assert report.lost == report.published - report.total
     assert report.counts["before"]["published"][0] > 0
+    check_signs_and_bytes(report)
+    counts = report.counts["before"]
+    assert counts["buffered"][0] - counts["written"][0] <= 64 * 1024 // SMALL.size_bytes  # the byte buffer, no more
+
+
+def check_signs_and_bytes(report: Report) -> None:
+    """All three signs were seen, and a message has more bytes on the wire than its payload."""
+    assert set(report.signs) == {sign.value for sign in Sign}
+    for phase in ("before", "after"):
+        for name in ("buffered", "written"):
+            messages, size = report.counts[phase][name]
+            assert messages * (SMALL.size_bytes + 50) < size < messages * (SMALL.size_bytes + 70) or not messages
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 def test_through_the_tunnel_no_message_is_lost(carrier: str, tmp_path: Path) -> None:
-    report = report_of(replace(SMALL, mode="tunnel", delay_ms=20.0, carrier=carrier, directory=tmp_path))
+    report = report_of(replace(SMALL, mode="tunnel", delay_ms=20.0, outage_s=4.0, carrier=carrier, directory=tmp_path))
     assert (report.gaps, report.twice) == ([], 0)
     assert report.total == report.published > 0
     after, before = report.counts["after"], report.counts["before"]
-    assert before["written"][0] + after["written"][0] == report.published
+    for name in ("published", "buffered", "written"):  # each message once, whatever was sent again
+        assert before[name][0] + after[name][0] == report.published
+    assert before["buffered"][0] >= before["written"][0]
+    check_signs_and_bytes(report)
     ids = [number for i in range(2) for number in received_ids(tmp_path / "tunnel-builtin" / f"receiver-{i}.jsonl")]
     assert sorted(ids) == list(range(1, report.published + 1))
 
@@ -54,12 +70,12 @@ def test_the_command_and_its_exit_codes(
     lost = 0
 
     async def pretend(experiment: Experiment) -> Report:
-        assert (experiment.rate, experiment.directory) == (50, tmp_path)
+        assert (experiment.rate, experiment.outage_s, experiment.directory) == (50, 3.5, tmp_path)
         counts = {phase: dict.fromkeys(("published", "buffered", "written"), (1, 1)) for phase in ("before", "after")}
         return Report(experiment.mode, experiment.broker, 10, twice=lost, counts=counts)
 
     monkeypatch.setattr(command, "run", pretend)
-    arguments = ["--tps", "50", "--directory", str(tmp_path)]
+    arguments = ["--tps", "50", "--outage", "3.5", "--directory", str(tmp_path)]
     assert command.main(arguments) == 0
     assert "MODE raw, BROKER builtin" in capsys.readouterr().out
     lost = 1
