@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"stress: {error}", file=sys.stderr)
         return USAGE
-    directory: Path = arguments.measures
+    # Locust and its users run in the directory of the sources: a relative name is one of the caller's directory.
+    directory: Path = arguments.measures.resolve()
+    arguments.measures = directory
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)

@@ -5,21 +5,32 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from loadtests.experiments.backlog.copies import Sent, send_log
 from loadtests.experiments.backlog.sides import MESSAGE_BYTES
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command
 from tunnel.messages import Log, LogConfig
 
-__all__ = ["Figures", "Measures", "run"]
+__all__ = ["READERS", "Figures", "Measures", "Readers", "run"]
+
+READERS = (1, 2, 4, 8)
 
 _SIDES = "loadtests.experiments.backlog.sides"
 _FILL = 1000  # messages per append while the backlog is filled
 _LIVE_RATE = 1000.0  # messages per second while the delay of live messages is measured
+
+
+class Readers(msgspec.Struct):
+    """The rates of several readers that read the backlog at once: of all of them, and of the slowest."""
+
+    count: int
+    per_second: float
+    slowest: float
 
 
 class Figures(msgspec.Struct):
@@ -31,6 +42,7 @@ class Figures(msgspec.Struct):
     live_p99_ms_beside_reader: float = 0.0
     reader: float = 0.0
     reader_redirected: bool = False
+    readers: list[Readers] = []
 
 
 class Measures(msgspec.Struct):
@@ -42,14 +54,23 @@ class Measures(msgspec.Struct):
     disk_read_cold: float = 0.0
     disk_read_warm: float = 0.0
     disk_read_per_cpu_s: float = 0.0
+    zero_copy: Sent = msgspec.field(default_factory=Sent)
+    copied: Sent = msgspec.field(default_factory=Sent)
     without_replica: Figures = msgspec.field(default_factory=Figures)
     with_replica: Figures = msgspec.field(default_factory=Figures)
 
 
-def run(messages: int, seconds: float, *, told: Callable[[str], None] = lambda text: None) -> Measures:
+def run(
+    messages: int,
+    seconds: float,
+    readers: Sequence[int] = READERS,
+    *,
+    told: Callable[[str], None] = lambda text: None,
+) -> Measures:
     """Fill a backlog with `messages` of 1 KiB and measure; each phase takes `seconds`.
 
-    Blocks until the end and removes all of its files. `told` is called with the name of each phase.
+    `readers` are the numbers of readers of the curve. Blocks until the end and removes all of its files. `told` is
+    called with the name of each phase.
     """
     place = Path(tempfile.mkdtemp(prefix="tunnel-backlog-"))
     measures = Measures(messages)
@@ -59,9 +80,12 @@ def run(messages: int, seconds: float, *, told: Callable[[str], None] = lambda t
         told("reading the disk")
         measures.disk_read_cold, _ = _read(place / "master", seconds, cold=True)
         measures.disk_read_warm, measures.disk_read_per_cpu_s = _read(place / "master", seconds, cold=False)
+        told("sending the log to a socket")
+        measures.zero_copy = send_log(place / "master", seconds, zero_copy=True)
+        measures.copied = send_log(place / "master", seconds, zero_copy=False)
         shutil.copytree(place / "master", place / "replica", ignore=shutil.ignore_patterns("lock"))
         for figures, has_replica in ((measures.without_replica, False), (measures.with_replica, True)):
-            _measure(figures, place, seconds, has_replica=has_replica, told=told)
+            _measure(figures, place, seconds, readers, has_replica=has_replica, told=told)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return measures
@@ -99,7 +123,15 @@ def _read(directory: Path, seconds: float, *, cold: bool) -> tuple[float, float]
         return count / (time.perf_counter() - start), count / (time.process_time() - used)
 
 
-def _measure(figures: Figures, place: Path, seconds: float, *, has_replica: bool, told: Callable[[str], None]) -> None:
+def _measure(
+    figures: Figures,
+    place: Path,
+    seconds: float,
+    readers: Sequence[int],
+    *,
+    has_replica: bool,
+    told: Callable[[str], None],
+) -> None:
     with hold_port() as port, hold_port() as replica_port:
         master, replica = f"127.0.0.1:{port}", f"127.0.0.1:{replica_port}"
         name = "with a replica" if has_replica else "without a replica"
@@ -119,6 +151,10 @@ def _measure(figures: Figures, place: Path, seconds: float, *, has_replica: bool
             live = ("producer", master, seconds + 1, _LIVE_RATE)
             figures.live_p99_ms_alone = _live(master, seconds, live)
             figures.live_p99_ms_beside_reader = _live(master, seconds, live, ("reader", master, seconds + 1))
+            for count in readers:
+                told(f"{name}: {count} readers")
+                rates = [far["per_second"] for far in _together(*[("reader", master, seconds)] * count)]
+                figures.readers.append(Readers(count, sum(rates), min(rates)))
         finally:
             for process in processes:
                 process.kill()

@@ -44,7 +44,7 @@ class ErrorSign:
 class Signs:
     """When each sign was first seen, on the clock `time.monotonic`. `is_connected` asks for the status.
 
-    No sign follows from another: the status is asked, and each listener is told by whatever it listens to.
+    No sign follows from another: the status is asked for, and each listener hears from its own source.
     """
 
     def __init__(self, is_connected: Callable[[], bool]) -> None:

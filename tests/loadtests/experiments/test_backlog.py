@@ -1,12 +1,14 @@
 """The benchmark of backlogs: its parts in this process. The whole needs a dozen processes and is run by hand."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
-from loadtests.experiments.backlog.__main__ import show
-from loadtests.experiments.backlog.run import Figures, Measures, _fill, _read
+from loadtests.experiments.backlog.__main__ import main, show
+from loadtests.experiments.backlog.copies import Sent, send_log
+from loadtests.experiments.backlog.run import Figures, Measures, Readers, _fill, _read
 from loadtests.experiments.backlog.sides import consumer, producer, reader
 from tests.messages.streams import served
 from tests.support.loops import in_loop
@@ -21,11 +23,38 @@ def test_a_backlog_is_filled_read_and_shown(tmp_path: Path, capsys: pytest.Captu
     assert measures.capacity_messages > 0
     for cold in (True, False):
         assert min(_read(tmp_path, 60.0, cold=cold)) > 0
-    measures.with_replica = Figures(reader=1234.0, reader_redirected=True)
+    measures.with_replica = Figures(reader=1234.0, reader_redirected=True, readers=[Readers(4, 4321.0, 987.0)])
+    measures.copied = Sent(250.0, 0.125)
     show(measures)
     shown = capsys.readouterr().out
-    assert "1,234" in shown
-    assert "yes" in shown
+    for part in ("1,234", "yes", "4 readers at once", "4,321", "987", "a copy in memory", "250", "0.125"):
+        assert part in shown
+
+
+@pytest.mark.parametrize("zero_copy", [True, False])
+def test_a_log_goes_to_a_socket_with_and_without_a_copy(
+    tmp_path: Path, zero_copy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(tmp_path, 3000, Measures(3000))
+    sent: list[int] = []
+    sendfile = os.sendfile
+
+    def counted(out_fd: int, in_fd: int, offset: int, count: int) -> int:
+        sent.append(sendfile(out_fd, in_fd, offset, count))
+        return sent[-1]
+
+    monkeypatch.setattr(os, "sendfile", counted)
+    found = send_log(tmp_path, 0.05, zero_copy=zero_copy)
+    assert found.mb_per_s > 0
+    assert found.cpu_ms_per_mb > 0
+    assert bool(sent) == zero_copy
+
+
+def test_the_numbers_of_readers_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("0", "1,x", "", "1000"):
+        with pytest.raises(SystemExit):
+            main(["--readers", wrong])
+        assert "--readers" in capsys.readouterr().err
 
 
 @in_loop
