@@ -17,6 +17,7 @@ from tunnel.exit_codes import OK
 from tunnel.messages import Broker, BrokerSettings, LogConfig, LogError, RemoteCallError, TopicSpec
 from tunnel.messages.broker.protocol import check_name
 from tunnel_client.cli.options import relay_settings
+from tunnel_client.cli.service_key import with_service_key
 from tunnel_client.cli.serving import stop_signals
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address, parse_bind, parse_service
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     listens = arguments.listen or ([] if arguments.service else [_DEFAULT_LISTEN])
     addresses = [parse_bind(text) for text in listens]
     service = parse_service(arguments.service) if arguments.service else ""
-    settings = relay_settings(arguments) if service else None
+    settings = with_service_key(relay_settings(arguments), "") if service else None
     broker = Broker(Path(arguments.dir), _settings(arguments), topics=topics)
 
     async def serve() -> int:

@@ -4,20 +4,21 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import structlog
 
 from tunnel import Attachment, DeniedError, PublicPlace
 from tunnel.command_line import CommandAdder, tell
 from tunnel.datagram_sockets import open_datagrams
-from tunnel.encryption.keys import KeyFile, own_key
+from tunnel.encryption.keys import KeyFile
 from tunnel.exit_codes import OK
 from tunnel.listener import BACKLOG
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, relay_settings
+from tunnel_client.cli.service_key import service_key, with_service_key
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
 from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
@@ -138,7 +139,7 @@ def _backlog(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Publish the services until a signal stops the process."""
-    if arguments.show_key and (shown := _key(arguments.key, make=True)) is not None:
+    if arguments.show_key and (shown := service_key(arguments.key, make=True)) is not None:
         print(shown.fingerprint)
         return OK
     words = arguments.words
@@ -160,22 +161,10 @@ def run(arguments: argparse.Namespace) -> int:
     serving = partial(
         _serving, services=services, backlog=arguments.backlog, stats_seconds=arguments.stats, public=public
     )
-    settings = relay_settings(arguments)
-    must_encrypt = settings.encryption == "require" or bool(settings.peer_keys)
-    if settings.encryption != "off":
-        key = _key(arguments.key, make=must_encrypt)
-        if key is not None:
-            settings = replace(settings, key=str(key.path))
-            tell(f"key {key.fingerprint}")
+    settings = with_service_key(relay_settings(arguments), arguments.key)
+    if settings.key:
+        tell(f"key {KeyFile(Path(settings.key)).fingerprint}")
     return run_serving(settings, serving, arguments)
-
-
-def _key(file: str, *, make: bool) -> KeyFile | None:
-    """Return the key of our services. None: their streams are in clear."""
-    try:
-        return own_key(file, "service.pem", make=make)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 @asynccontextmanager

@@ -106,7 +106,7 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
 def _loaded(path: Path, arguments: argparse.Namespace) -> tuple[ReadFile, RelaySettings]:
     """Read the file and the secrets that it names. Raises UsageError, also if no attachment can be made with them."""
     read = read_up_file(path)
-    settings = chosen_settings(read.relay, arguments)
+    settings = chosen_settings(read, arguments)
     settings.attach()
     return read, settings
 
@@ -116,7 +116,7 @@ def _serve(path: Path, arguments: argparse.Namespace) -> int:
 
     def load() -> tuple[ReadFile, RelaySettings]:
         read = read_up_file(path)
-        settings = chosen_settings(read.relay, arguments, trace)
+        settings = chosen_settings(read, arguments, trace)
         settings.attach()
         return read, settings
 

@@ -11,8 +11,8 @@ import tunnel
 from tunnel import ProxyPasswordError
 from tunnel.gateway_options import parse_headers
 from tunnel_client.cli.options import headers_of
-from tunnel_client.cli.up.declaration import RelayPart
-from tunnel_client.cli.up.file import read_proxy_file
+from tunnel_client.cli.service_key import with_service_key
+from tunnel_client.cli.up.file import ReadFile, read_proxy_file
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
 
@@ -20,9 +20,10 @@ __all__ = ["chosen_settings", "is_refused_again", "is_same_path"]
 
 
 def chosen_settings(
-    part: RelayPart, arguments: argparse.Namespace, trace: tunnel.TraceWriter | None = None
+    read: ReadFile, arguments: argparse.Namespace, trace: tunnel.TraceWriter | None = None
 ) -> RelaySettings:
     """Return the settings. Raises UsageError if one is missing or wrong, or if a file with a secret is not private."""
+    part = read.relay
     proxy = arguments.proxy or part.proxy or (read_proxy_file(Path(part.proxy_file)) if part.proxy_file else "")
     timeout = arguments.user_timeout
     found = find_settings(
@@ -42,7 +43,9 @@ def chosen_settings(
         links=arguments.links if arguments.links != 1 else part.links or 1,
         pull_interval=arguments.pull_interval or part.pull_interval or 0.0,
     )
-    return replace(found, key=part.key, rate=arguments.rate or part.rate, trace=trace)
+    found = replace(found, rate=arguments.rate or part.rate, trace=trace)
+    offers_services = any(entry.kind == "expose" for entry in read.entries.values())
+    return with_service_key(found, part.key) if offers_services else found
 
 
 def is_same_path(one: RelaySettings, other: RelaySettings) -> bool:

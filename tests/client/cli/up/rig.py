@@ -47,7 +47,7 @@ class UpRig:
 
     def load(self) -> tuple[ReadFile, RelaySettings]:
         read = read_up_file(self.path)
-        return read, chosen_settings(read.relay, self.arguments)
+        return read, chosen_settings(read, self.arguments)
 
     def say(self, event: str, text: str, **fields: Any) -> None:
         self.said.append((event, text))

@@ -14,8 +14,10 @@ from tests.client.rig import echo
 from tests.servlet.rig import TOKENS
 from tests.support.loops import in_loop
 from tunnel import attach
+from tunnel.encryption.keys import KeyFile, make_key_file
 from tunnel_client.cli.up import keeper as keeper_module
 from tunnel_client.cli.up.keeper import State
+from tunnel_client.login_file import known_peers_path
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 
@@ -220,3 +222,25 @@ async def test_a_refused_token_is_waited_for_and_the_entries_come_back(tmp_path:
             await up.event("attached")
             await up.serves("forward there")
             assert await ask(local, b"back") == b"back"
+
+
+@in_loop
+async def test_services_are_encrypted_with_the_default_key_once_it_exists(tmp_path: Path, home: Path) -> None:
+    file = known_peers_path().with_name("service.pem")
+    async with target(echo) as port:
+        entries = f'[expose]\nreports = "{HERE}:{port}"\n'
+        async with open_up(tmp_path, entries) as up:
+            await up.serves("expose reports")
+            url = f"http://{up.running.addresses[0]}"
+            assert not file.exists()
+            async with attach(url, token=TOKENS["ann"], proxy=None) as client:
+                _, writer = await client.open_connection("reports")
+                assert not writer.get_extra_info("peer_key")
+                writer.transport.abort()
+            make_key_file(file)
+            await up.reload(entries)
+            async with attach(url, token=TOKENS["ann"], proxy=None, peer_key=KeyFile(file).fingerprint) as client:
+                await up.serves("expose reports")
+                _, writer = await client.open_connection("reports")
+                assert writer.get_extra_info("peer_key_verified")
+                writer.transport.abort()
