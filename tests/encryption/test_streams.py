@@ -281,7 +281,7 @@ async def test_once_pinned_nothing_falls_back_to_clear(tmp_path: Path) -> None:
 @in_loop
 async def test_a_key_that_is_required_must_be_there() -> None:
     async with LinkTestRelay() as relay, relay.attach("ann", encryption="require") as service:
-        with pytest.raises(ValueError, match="there is no key"):
+        with pytest.raises(ValueError, match="has no key to be served with"):
             await service.start_server(echo, "echo")
 
 
