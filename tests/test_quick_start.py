@@ -18,7 +18,7 @@ from loadtests.harness.ports import hold_port
 from loadtests.harness.tree import ROOT, python_path
 
 TIMEOUT_S = 60
-MODULES = {"tunnel": "tunnel_client", "tunnel-relay": "tunnel_servlet"}
+MODULES = {"tunnel": "tunnel_client", "tunnel-relay": "tunnel_servlet", "tunnel-broker": "tunnel_client.cli.broker"}
 SERVING = ("serve", "forward", "proxy", "expose")
 ELSEWHERE = ("doctor", "run", "ssh")  # need hosts of other networks
 PORTS = {"5432:db": "0:db", "udp/5353:": "udp/0:", "proxy 1080": "proxy 0"}  # others may use them on this machine
@@ -107,3 +107,46 @@ def test_every_line_works_as_it_is_written(tmp_path: Path) -> None:
         assert stored["token"] == (tmp_path / "token").read_text().strip()
         for name in ("forward", "proxy", "expose"):
             assert f"{name} " in said
+
+
+def test_the_broker_and_its_programs_work_as_they_are_written(tmp_path: Path) -> None:
+    section = (ROOT / "README.md").read_text().partition("### A message broker")[2].partition("\n## ")[0]
+    program = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+    producer, listener = program.findall(section)
+    blocks = re.findall(r"^```\n(.*?)^```", program.sub("", section), re.MULTILINE | re.DOTALL)
+    serve, *commands = [line for block in blocks for line in block.splitlines()]
+    assert [line.split()[:2] for line in commands[:2]] == [["python", "producer.py"], ["python", "listener.py"]]
+    with contextlib.ExitStack() as stack:
+        runtime = stack.enter_context(tempfile.TemporaryDirectory(prefix="q"))
+        shell = Shell(tmp_path, runtime)
+        with hold_port() as port:
+            address = f"127.0.0.1:{port}"
+            for name, program in (("producer.py", producer), ("listener.py", listener)):
+                (tmp_path / name).write_text(
+                    program.replace("127.0.0.1:9100", address).replace("sleep(3)", "sleep(1.5)")
+                )
+            stack.enter_context(shell.serving(serve.replace(" --dir", f" --listen {address} --dir")))
+            said = [
+                subprocess.run(
+                    [sys.executable, line.split()[1]],
+                    cwd=tmp_path,
+                    env=shell.environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=TIMEOUT_S,
+                    check=True,
+                ).stdout
+                for line in commands[:2]
+            ]
+            assert said[0] == "tea: partition 0, offset 0\nmilk: partition 1, offset 0\nink: partition 0, offset 1\n"
+            assert sorted(said[1].splitlines()) == [
+                "ink is 1 from the end of partition 0",
+                "milk is 1 from the end of partition 1",
+                "tea is 2 from the end of partition 0",
+            ]
+            lag, read = (shell.run(f"{line.partition('#')[0]} --broker {address}") for line in commands[2:])
+            assert [line.split() for line in lag.splitlines()[1:]] == [
+                ["billing", "orders", "0", "2", "2", "0"],
+                ["billing", "orders", "1", "1", "1", "0"],
+            ]
+            assert read == "tea\nink\n"

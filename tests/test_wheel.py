@@ -203,16 +203,16 @@ print("all")
     assert installed.run(str(installed.python), "-c", code) == "all\n"
 
 
-@pytest.mark.parametrize("name", ["tunnel", "tunnel-relay", "tunnel-traces"])
+@pytest.mark.parametrize("name", ["tunnel", "tunnel-broker", "tunnel-relay", "tunnel-traces"])
 def test_the_commands_print_name_version_and_help(installed: Installed, name: str) -> None:
     assert installed.run(installed.command(name), "--version") == f"{name} {metadata.version('tunnel-transport')}\n"
     assert "exit codes: 0 ok" in " ".join(installed.run(installed.command(name), "--help").split())
 
 
-def test_both_programs_of_the_readme_run(installed: Installed, relay: Process) -> None:
-    assert len(PROGRAMS) == 2
+def test_both_programs_of_the_readme_run_that_need_a_relay(installed: Installed, relay: Process) -> None:
+    assert len(PROGRAMS) == 4
     with banner_server() as port:
-        for program in PROGRAMS:
+        for program in PROGRAMS[:2]:  # tests/test_quick_start.py runs those of the broker
             text = program.replace("http://127.0.0.1:8080", url_of(relay)).replace(
                 '127.0.0.1", 22', f'127.0.0.1", {port}'
             )

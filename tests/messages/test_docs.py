@@ -1,4 +1,4 @@
-"""The examples of docs/MESSAGES.md run as the document has them."""
+"""The examples of docs/MESSAGES.md and docs/BROKER.md run as the documents have them."""
 
 import subprocess
 import sys
@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-SECTIONS = (ROOT / "docs/MESSAGES.md").read_text().split("\n## ")
+SECTIONS = [
+    section for name in ("MESSAGES.md", "BROKER.md") for section in (ROOT / "docs" / name).read_text().split("\n## ")
+]
 EXAMPLES = [
     (section.partition("\n")[0], section.split("```python\n")[1].partition("```")[0])
     for section in SECTIONS
@@ -20,6 +22,13 @@ SHOWN = {
     "Outbox and inbox": ["1 0 b'an order'"],
     "Logs, brokers and consumers": ["0 b'first'", "1 b'second'"],
     "From threads": ["17.50 for tea, 17.50 for milk, 17.50 for ink"],
+    "A producer and a listener": [
+        "stored at 1 0",
+        "orders 1 0 milk",
+        "orders 1 1 tea",
+        "orders 1 2 ink",
+        "billing 1 3 lag 0",
+    ],
 }
 
 

@@ -7,15 +7,14 @@ import time
 from collections.abc import Callable
 
 import msgspec
-import structlog
 
+from tunnel.messages.broker.events import note
 from tunnel.messages.broker.protocol import LIMIT, NOT_OWNER
 from tunnel.messages.errors import RemoteCallError
 
 __all__ = ["Group", "Groups"]
 
 _MEMBERS_MAX = 1_000  # of one group: each change wakes all of them
-_logger = structlog.get_logger("tunnel.broker")
 
 
 class _Member(msgspec.Struct):
@@ -83,7 +82,7 @@ class Groups:
         found.members[member] = _Member(owner, self._clock() + self._session_s)
         if is_new:
             found.change()
-            _logger.info("member_joined", group=group, topic=topic, member=member, members=len(found.members))
+            note("member_joined", group=group, topic=topic, member=member, members=len(found.members))
         return found
 
     def leave(self, group: str, topic: str, member: str, owner: object) -> None:
@@ -93,7 +92,7 @@ class Groups:
             return
         del found.members[member]
         found.change()
-        _logger.info("member_left", group=group, topic=topic, member=member, members=len(found.members))
+        note("member_left", group=group, topic=topic, member=member, members=len(found.members))
         if not found.members:
             self._generation = max(self._generation, found.generation)
             del self._groups[group, topic]

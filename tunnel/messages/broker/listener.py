@@ -18,6 +18,7 @@ import structlog
 
 from tunnel.errors import TunnelError
 from tunnel.messages.broker.client import BrokerClient
+from tunnel.messages.broker.events import note
 from tunnel.messages.broker.progress import Progress
 from tunnel.messages.broker.protocol import JOIN, LEAVE, NOT_OWNER, UNKNOWN, numbers
 from tunnel.messages.channels import ChannelTable
@@ -185,7 +186,7 @@ class MessageListener(Startable):
                 response = await client.table.call(client.address, JOIN, b"", fields, timeout=_CALL_S)
             except (OSError, TunnelError) as error:
                 if not (isinstance(error, RemoteCallError) and error.code == UNKNOWN):
-                    _logger.info("listener_waits", topic=topic, group=self.consumer.group, text=str(error))
+                    note("listener_waits", topic=topic, group=self.consumer.group, text=str(error))
                 generation, wait_ms = 0, 0
                 await asyncio.sleep(trouble)
                 trouble = min(_TROUBLE_MAX_S, 2 * trouble)
@@ -224,7 +225,7 @@ class MessageListener(Startable):
             try:
                 await self._commit()
             except (OSError, TunnelError) as error:
-                _logger.info("position_not_stored", group=self.consumer.group, text=str(error))
+                note("position_not_stored", group=self.consumer.group, text=str(error))
                 self._progressed.set()
                 await asyncio.sleep(_TROUBLE_S)
 
@@ -366,7 +367,7 @@ class _Worker:
                 await asyncio.sleep(_TROUBLE_MAX_S)
                 continue
             except (OSError, TunnelError) as error:
-                _logger.info("fetch_failed", topic=self._topic, partition=self._number, text=str(error))
+                note("fetch_failed", topic=self._topic, partition=self._number, text=str(error))
                 await asyncio.sleep(trouble)
                 trouble = min(_TROUBLE_MAX_S, 2 * trouble)
                 continue

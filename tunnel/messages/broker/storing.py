@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from tunnel.messages.broker.events import note
 from tunnel.messages.broker.partition import Partition, ProduceOptions
 from tunnel.messages.broker.protocol import CORRUPT, LIMIT, NOT_MASTER
 from tunnel.messages.broker.settings import BrokerSettings
@@ -126,4 +127,5 @@ class Storing:
             raise RemoteCallError(LIMIT, "this connection has created too many topics: use existing ones")
         topic = await self._topics.create(name, self._settings.new_topic)
         allowance.topics -= 1
+        note("topic_created", topic=name, partitions=topic.spec.partitions, storage=topic.spec.storage)
         return topic

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.log_broker import BrokerConfig
@@ -23,7 +22,6 @@ from tunnel.messages.segments import sync_directory, write_atomically
 __all__ = ["Topic", "Topics"]
 
 _FILE = "topic.json"
-_logger = structlog.get_logger("tunnel.broker")
 
 
 class Topic:
@@ -116,7 +114,6 @@ class Topics:
             except OSError as error:
                 raise RemoteCallError(STORAGE, f"the topic {name} cannot be created: {error}") from None
             self.found[name] = self._make(name, spec)
-            _logger.info("topic_created", topic=name, partitions=spec.partitions, storage=spec.storage)
             return self.found[name]
 
     def reports(self) -> list[TopicReport]:
