@@ -160,7 +160,7 @@ async def test_one_process_at_a_time_has_a_directory(tmp_path: Path) -> None:
 
 @in_loop
 async def test_the_number_of_topics_and_partitions_is_limited(tmp_path: Path) -> None:
-    settings = BrokerSettings(partitions_max=6, new_topics_max=3)
+    settings = BrokerSettings(partitions_max=6, new_partitions_max=3)
     async with brokered(tmp_path, settings=settings) as (_, client):
         producer = client.producer()
         for number in range(3):
@@ -172,6 +172,8 @@ async def test_the_number_of_topics_and_partitions_is_limited(tmp_path: Path) ->
             with pytest.raises(RemoteCallError) as caught:
                 await type(client)(other, client.address).create_topic("t5", TopicSpec(partitions=3))
             assert caught.value.code == LIMIT
+            with pytest.raises(RemoteCallError, match="too many topics or partitions"):
+                await type(client)(other, client.address).create_topic("t6", TopicSpec(partitions=4))
         with pytest.raises(RemoteCallError, match="exists with 1 partitions"):
             await producer._table.call(client.address, 128, b'{"partitions": 2}', {"topic": "t0"})
 
@@ -183,3 +185,6 @@ async def test_a_fixed_set_of_topics(tmp_path: Path) -> None:
         await client.producer().send("orders", b"a")
         with pytest.raises(RemoteCallError, match="there is no topic bills"):
             await client.producer().send("bills", b"a")
+        with pytest.raises(RemoteCallError, match="may not create topics"):
+            await client.create_topic("bills")
+        await client.create_topic("orders")

@@ -51,6 +51,7 @@ _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # of their bodies: one of the largest fra
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that a client does not read; further ones are made when it does
 _UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included, at which a client that asks on is cut off
 _FAR_READS_MAX = 1  # reads from the disk of one connection at once: they take threads from others
+_JOINED_MAX = 1_000  # memberships of one connection
 _WAIT_MS_MAX = 60_000
 _PLAIN = ProduceOptions()
 _logger = structlog.get_logger("tunnel.broker")
@@ -84,7 +85,7 @@ class Shared:
 
     def allowance(self) -> Allowance:
         """Return what a new connection may create."""
-        return Allowance(self.settings.new_topics_max, self.settings.new_positions_max)
+        return Allowance(self.settings.new_partitions_max, self.settings.new_positions_max)
 
 
 async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, source: str) -> None:
@@ -272,6 +273,8 @@ class CallConnection:
         topic = shared.topics.get(name)
         generation = number_field(request, "generation", 0)
         wait_ms = min(_WAIT_MS_MAX, int(shared.settings.session_s * 500), number_field(request, "wait_ms", 0))
+        if len(self._joined) >= _JOINED_MAX and (group, name, member) not in self._joined:
+            raise RemoteCallError(LIMIT, f"this connection has {_JOINED_MAX} memberships: leave a group first")
         found = shared.groups.join(group, name, member, self)
         self._joined.add((group, name, member))
         if wait_ms:
@@ -308,11 +311,7 @@ class CallConnection:
             spec = msgspec.json.decode(request.body, type=TopicSpec)
         except (msgspec.DecodeError, ValueError) as error:
             raise RemoteCallError(MALFORMED, f"the body must describe the topic as JSON: {error}") from None
-        if name not in self._shared.topics.found:
-            if not self._allowance.topics:
-                raise RemoteCallError(LIMIT, "this connection has created too many topics: use existing ones")
-            self._allowance.topics -= 1
-        await self._shared.topics.create(name, spec)
+        await self._shared.storing.create(name, spec, self._allowance)
         return Response()
 
     async def _metrics(self, request: Request) -> Response:

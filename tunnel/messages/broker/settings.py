@@ -61,8 +61,8 @@ class BrokerSettings:
     """How such a topic is kept."""
     partitions_max: int = 1_000
     """The largest number of partitions of all topics together: each costs a thread and three descriptors."""
-    new_topics_max: int = 64
-    """The largest number of topics that the messages of one connection may create."""
+    new_partitions_max: int = 64
+    """The largest number of partitions that one connection may create, with all of its topics."""
     positions_max: int = 100_000
     """The largest number of positions that are kept."""
     new_positions_max: int = 2_000

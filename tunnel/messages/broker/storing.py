@@ -10,8 +10,8 @@ from zlib import crc32
 
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.partition import Partition, ProduceOptions
-from tunnel.messages.broker.protocol import CORRUPT, LIMIT, NOT_MASTER
-from tunnel.messages.broker.settings import BrokerSettings
+from tunnel.messages.broker.protocol import CORRUPT, LIMIT, NOT_MASTER, check_name
+from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.topics import Topic, Topics
 from tunnel.messages.errors import CorruptMessageError, RemoteCallError
 from tunnel.messages.message import HEADER_BYTES, LENGTH_BYTES, MESSAGE_VERSION, UNPACKED_BYTES_MAX, parse_header
@@ -27,7 +27,7 @@ _HEADER = struct.Struct(">IBBI")
 class Allowance:
     """The things that one connection may still create, so that one client cannot use up what all may create."""
 
-    topics: int
+    partitions: int
     positions: int
 
 
@@ -123,9 +123,20 @@ class Storing:
             return topic
         if not self._settings.creates_topics:
             return self._topics.get(name)
-        if not allowance.topics:
-            raise RemoteCallError(LIMIT, "this connection has created too many topics: use existing ones")
-        topic = await self._topics.create(name, self._settings.new_topic)
-        allowance.topics -= 1
+        return await self.create(name, self._settings.new_topic, allowance)
+
+    async def create(self, name: str, spec: TopicSpec, allowance: Allowance) -> Topic:
+        """Create a topic for a client, or return the one that exists. RemoteCallError if a limit is reached."""
+        if name in self._topics.found:
+            return await self._topics.create(name, spec)
+        check_name("topic", name)
+        if not self._settings.creates_topics or self._settings.master:
+            raise RemoteCallError(LIMIT, "clients may not create topics here: ask the operator of the broker for it")
+        if allowance.partitions < spec.partitions:
+            raise RemoteCallError(
+                LIMIT, "this connection has created too many topics or partitions: use existing ones, or --topic"
+            )
+        allowance.partitions -= spec.partitions
+        topic = await self._topics.create(name, spec)
         note("topic_created", topic=name, partitions=topic.spec.partitions, storage=topic.spec.storage)
         return topic
