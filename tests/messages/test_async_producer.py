@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.messages.streams import stream_pair
-from tests.support.loops import in_loop
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.messages.async_producer import AsyncProducer, AsyncProducerConfig, CallbackHandler, QueueItem
 from tunnel.messages.errors import MessageError, ProducerClosedError
 from tunnel.messages.producers import Producer, StringEncoder, SyncProducer
@@ -156,7 +156,7 @@ async def test_a_negative_timeout_waits_without_end() -> None:
     assert sorted(value for batch in sink.batches for value in batch[0][2]) == [b"0", b"1", b"2", b"3", b"5", b"6"]
 
 
-@in_loop
+@in_loop_within(HANGING_S)
 async def test_a_sender_cancelled_at_its_turn_passes_the_turn_on() -> None:
     sink = Sink()
     async with producer(sink, queue_max=1, batch_max=1, enqueue_timeout_ms=-1) as made:
@@ -168,8 +168,11 @@ async def test_a_sender_cancelled_at_its_turn_passes_the_turn_on() -> None:
         await asyncio.sleep(0)
         made._take()
         first.cancel()
-        assert await second is True
+        for _ in range(5):
+            await asyncio.sleep(0)
         sink.open.set()
+        assert second.done()
+        assert await second is True
 
 
 @in_loop

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.loops import in_loop
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.messages.bodies import FileSource, MemorySource, SpooledBody, ThreadSpoolWriter
 from tunnel.messages.errors import MessageError
 
@@ -47,7 +47,7 @@ async def test_files_are_read_ahead(tmp_path: Path) -> None:
     source.close()
 
 
-@in_loop
+@in_loop_within(HANGING_S)
 async def test_a_file_that_shrinks_is_an_error_and_one_can_be_closed_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "body"
     path.write_bytes(bytes(3_000_000))
@@ -62,6 +62,24 @@ async def test_a_file_that_shrinks_is_an_error_and_one_can_be_closed_while_it_is
         given_up = FileSource(file, ready.set)
         given_up.close()  # while it reads
         await asyncio.get_running_loop().run_in_executor(None, os.getpid)
+
+
+@in_loop
+async def test_a_file_that_was_sent_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(bytes(1000))
+    ready = asyncio.Event()
+    before = os.listdir("/proc/self/fd")
+    for read_first in (True, False):
+        with (tmp_path / "body").open("rb") as file:
+            source = FileSource(file, ready.set)
+        if read_first:
+            await take_all(source, ready, 1000)
+        source.close()
+        while source._reading is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(source._descriptor)
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.messages.streams import served, stream_pair
-from tests.support.loops import in_loop
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
 from tunnel.messages.errors import ChannelClosedError, MalformedFrameError, MessageTooLargeError, RemoteCallError
-from tunnel.messages.frames import FRAME_BYTES_MAX, CallHeader, FrameFlag, ResponseCode, encode_frame
+from tunnel.messages.frames import FRAME_BYTES_MAX, CallHeader, FrameDecoder, FrameFlag, ResponseCode, encode_frame
 
 
 @asynccontextmanager
@@ -139,7 +139,7 @@ async def test_one_way_calls_are_not_answered() -> None:
         assert caller.late_answers == 0
 
 
-@in_loop
+@in_loop_within(HANGING_S)
 async def test_a_timeout_and_a_cancellation_reach_the_handler() -> None:
     gated = Gated()
     async with channels({1: gated, 2: echo}) as (caller, answerer):
@@ -250,3 +250,50 @@ async def test_a_channel_works_over_tcp() -> None:
         host, port = address.split(":")
         async with CallChannel(*await asyncio.open_connection(host, int(port))) as channel:
             assert (await channel.call(1, b"hello")).body == b"hello"
+
+
+@in_loop
+async def test_what_was_handled_makes_room_for_other_requests() -> None:
+    """A limit of bytes at once must not become one of bytes in all: the channel would be busy for ever."""
+
+    async def later(request: Request) -> Response:
+        await asyncio.sleep(0)
+        return Response(request.body)
+
+    async with channels({1: later}, handled_bytes_max=100) as (caller, answerer):
+        for _ in range(5):
+            assert (await caller.call(1, bytes(60))).body == bytes(60)
+        assert answerer._handled_bytes == 0
+
+
+@in_loop
+async def test_a_repeated_number_of_a_request_is_refused_and_the_first_one_stays_known() -> None:
+    """Otherwise the first handler could be neither cancelled nor counted."""
+    gated = Gated()
+    async with stream_pair() as (near, far), CallChannel(*far, {1: gated, 2: echo}) as answerer:
+        _, writer = near
+        writer.writelines(encode_frame(CallHeader(1, 7), b"first"))
+        writer.writelines(encode_frame(CallHeader(1, 7), b"second"))
+        decoder = FrameDecoder()
+        answers: list[tuple[CallHeader, bytes]] = []
+        while not answers:
+            answers += decoder.feed(await near[0].read(1000))
+        assert [(header.code, header.opaque) for header, _ in answers] == [(ResponseCode.SYSTEM_BUSY, 7)]
+        assert list(gated.gates) == [b"first"]
+        assert list(answerer._handling) == [7]
+        writer.writelines(encode_frame(CallHeader(1, 7, FrameFlag.CANCEL | FrameFlag.ONE_WAY)))
+        while not gated.cancelled:
+            gated.came.clear()
+            await gated.came.wait()
+        assert gated.cancelled == [b"first"]
+
+
+@in_loop
+async def test_a_call_that_times_out_cancels_its_handler_before_the_next_request() -> None:
+    gated = Gated()
+    async with channels({1: gated, 2: echo}) as (caller, _):
+        with pytest.raises(TimeoutError):
+            await caller.call(1, b"late", timeout=0.01)
+        for _ in range(3):  # requests of one connection are handled in their order
+            await caller.call(2)
+        assert gated.cancelled == [b"late"]

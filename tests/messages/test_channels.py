@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.messages.streams import served
-from tests.support.loops import in_loop
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tests.support.relays import MemoryTestRelay
 from tunnel.messages.calls import Request, Response, serve_calls
 from tunnel.messages.channels import ChannelTable, split_address
@@ -79,7 +79,7 @@ async def test_a_dial_that_fails_is_tried_again_next_time() -> None:
             assert attempts == number
 
 
-@in_loop
+@in_loop_within(HANGING_S)
 async def test_connecting_takes_three_seconds_at_most() -> None:
     async def never(address: str) -> Streams:
         await asyncio.Event().wait()

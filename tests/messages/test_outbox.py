@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 
 from tests.messages.streams import stream_pair
-from tests.support.loops import in_loop
-from tunnel.messages.calls import CallChannel
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
+from tunnel.messages.calls import CallChannel, Response
 from tunnel.messages.errors import FencedError, LogError, OutboxError, RemoteCallError
 from tunnel.messages.inbox import Inbox
 from tunnel.messages.log import LogConfig
@@ -148,7 +149,7 @@ async def test_delivery_to_a_failing_receiver_is_retried(tmp_path: Path, monkeyp
         assert received(inbox) == [b"x"]
 
 
-@in_loop
+@in_loop_within(HANGING_S)
 async def test_delivered_segments_are_removed(tmp_path: Path) -> None:
     config = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=1000)
     with Outbox.open(tmp_path / "out", config) as outbox, Inbox.open(tmp_path / "in") as inbox:
@@ -252,3 +253,55 @@ def test_a_directory_that_is_no_outbox_is_refused(tmp_path: Path) -> None:
     with Outbox.open(tmp_path) as outbox:
         assert outbox.epoch == 2
         assert read_batch(outbox.log, 0) == (outbox.log.read(0).load(), 1)
+
+
+@in_loop_within(HANGING_S)
+async def test_a_receiver_that_is_down_is_asked_ever_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender without pauses would take a whole processor, and flood the receiver when it comes back."""
+    pauses: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)
+
+    async def refuse() -> CallChannel:
+        raise ConnectionRefusedError("down")
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    longest = Random(1)
+    longest.random = lambda: 1.0  # type: ignore[method-assign]
+    with Outbox.open(tmp_path) as outbox:
+        async with OutboxSender(outbox, refuse, random=longest) as sender:
+            while sender.attempts < 9:
+                await real(0)
+    assert pauses[:8] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+
+
+class Answering:
+    """A receiver that expects one number next, whatever it is asked."""
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+
+    async def call(self, *request: object, **options: object) -> Response:
+        return Response(b"", {"next": str(self._expected)})
+
+
+@in_loop
+async def test_a_receiver_that_lost_confirmed_messages_is_noticed_at_the_greeting(tmp_path: Path) -> None:
+    """The messages are in no outbox any more: sending the rest would leave a hole without a word."""
+    with Outbox.open(tmp_path, LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=10)) as outbox:
+        for _ in range(5):
+            await outbox.put(b"message")
+        outbox.log.flush()
+        outbox.confirm(3)
+        assert outbox.log.first_offset == 3
+        sender = OutboxSender(outbox, lambda: asyncio.Future())
+        with pytest.raises(OutboxError, match="the receiver lost messages"):
+            await sender._hello(cast("CallChannel", Answering(2)))
+        assert await sender._hello(cast("CallChannel", Answering(3))) == 3
+        with pytest.raises(OutboxError, match="restored from an old copy"):
+            await sender._hello(cast("CallChannel", Answering(6)))

@@ -52,7 +52,7 @@ _REPLACED = (
 
 
 class RecordedDisk:
-    """Records every change below `root` within its `with` block. Files that are there at its start are on the disk.
+    """Records every change below `root` within its `with` block. Files that are there at its start are safe on disk.
 
     With `killed`, its processes died at that moment, and the machine did not: the block begins with everything they
     wrote, and what they had not synced is not safe yet.

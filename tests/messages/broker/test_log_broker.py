@@ -1,22 +1,25 @@
 """A broker, its replica and consumers, over loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.messages.streams import served
-from tests.support.loops import in_loop
+from tests.support.disk import RecordedDisk
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.messages.broker import APPEND, CORRUPT, FETCH, MALFORMED, BrokerConfig, LogBroker, Replica, count_messages
+from tunnel.messages.calls import Request, Response
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.codec import Codec
 from tunnel.messages.consumer import ConsumedMessage, Consumer
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import encode_payloads
+from tunnel.messages.segments import SegmentSet
 from tunnel.messages.sets import ByteBufferMessageSet
 
 SOON = LogConfig(flush_messages=1, flush_s=0.0)
@@ -136,7 +139,7 @@ async def test_consumers_far_behind_read_from_the_replica_and_return(tmp_path: P
     assert log.end_offset == 1005
 
 
-@in_loop
+@in_loop_within(HANGING_S)
 async def test_consumers_go_on_when_the_replica_lags_or_dies(tmp_path: Path) -> None:
     table = ChannelTable()
     with Log.open(tmp_path / "master", SOON) as log, Log.open(tmp_path / "copy", SOON) as copy:
@@ -189,3 +192,57 @@ async def test_appends_wait_for_a_slow_disk(tmp_path: Path) -> None:
             for waiter in [*log._room_waiters]:
                 waiter[0].call_soon(waiter[1].set_result, None)
             assert (await call).fields == {"offset": "0"}
+
+
+class DirectTable:
+    """A channel table without a network: each call goes to the handlers of one broker."""
+
+    def __init__(self, broker: LogBroker) -> None:
+        self._handlers = broker.handlers
+
+    async def call(self, address: str, code: int, body: bytes, fields: dict[str, str]) -> Response:
+        response = self._handlers[code](Request(code, body, fields))
+        found = await response if isinstance(response, Awaitable) else response
+        assert found is not None
+        return found
+
+
+@in_loop
+async def test_a_durable_append_is_answered_when_the_message_is_on_disk(tmp_path: Path) -> None:
+    """Only then may its sender forget it: at every step after the answer, the power may fail."""
+    with RecordedDisk(tmp_path / "disk") as disk, Log.open(disk.root / "log") as log:
+        table = DirectTable(LogBroker(log))
+        await table.call("", APPEND, encode_payloads([b"kept"]), {"durable": "1"})
+        disk.mark("answered", True)
+    answered = next(crash for crash in disk.crashes() if crash.last("answered", False))
+    answered.write(tmp_path / "image")
+    with Log.open(tmp_path / "image" / "log") as left:
+        assert list(left.read(0).payloads()) == [b"kept"]
+
+
+@in_loop
+async def test_a_reader_gets_eight_mebibytes_at_most_whatever_it_asks_for(tmp_path: Path) -> None:
+    """More would be read into the page cache, and perhaps into memory, for one request."""
+    with Log.open(tmp_path, SOON) as log:
+        log.append([bytes(1 << 20)] * 9)
+        log.flush()
+        answer = await DirectTable(LogBroker(log)).call("", FETCH, b"", {"offset": "0", "bytes": str(1 << 40)})
+        assert isinstance(answer.body, SegmentSet)
+        assert 7 << 20 < answer.body.size_bytes <= 8 << 20
+
+
+@in_loop
+async def test_a_replica_never_goes_on_with_a_hole(tmp_path: Path) -> None:
+    """The master has removed what the replica needs next. It must stop: its offsets would no longer be the master's."""
+    with (
+        Log.open(tmp_path / "master", LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=10)) as log,
+        Log.open(tmp_path / "copy", SOON) as copy,
+    ):
+        for number in range(5):
+            log.append([b"%d" % number])
+            log.flush()
+        log.trim(3)
+        replica = Replica(copy, cast("ChannelTable", DirectTable(LogBroker(log))), "master:1")
+        with pytest.raises(OffsetOutOfRangeError, match="offset 0"):
+            await replica.pull()
+        assert copy.next_offset == 0
