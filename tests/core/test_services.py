@@ -8,8 +8,10 @@ from tunnel.core.services import Announcements
 from tunnel.wire import (
     ListenState,
     ListenStatus,
+    Options,
     Packet,
     PacketType,
+    PublicPlace,
     Rejected,
     RejectReason,
     decode_listen_state,
@@ -54,6 +56,36 @@ class Recorder:
 
 def answer(version: int, name: str, status: ListenStatus = UP) -> ListenState:
     return ListenState(version, status, 0, name)
+
+
+def test_a_relay_that_is_too_old_for_public_places_is_a_refusal() -> None:
+    solo = Solo()
+    place = PublicPlace(8443)
+    solo.endpoint.listen("db", 3, solo.now, place)
+    (state,) = announced(solo)
+    assert state.options.public == place
+    services = solo.endpoint.services
+    services.receive_listen_state(
+        Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(answer(state.version, "db")))
+    )
+    found = services.poll_refusal()
+    assert found is not None
+    assert found[1].startswith("the relay is too old to open ports for people without the tunnel: ask its operator")
+
+
+def test_a_public_place_is_announced_again_after_a_fresh_attach() -> None:
+    solo = Solo()
+    place = PublicPlace(host="app.example", http=True)
+    solo.endpoint.listen("db", 3, solo.now, place)
+    (first,) = announced(solo)
+    services = solo.endpoint.services
+    granted = ListenState(first.version, UP, 0, "db", options=Options(public=place))
+    services.receive_listen_state(Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(granted)))
+    assert services.poll_refusal() is None
+    assert services.is_answered("db")
+    services.announce_all(solo.now)
+    (again,) = announced(solo)
+    assert again.options.public == place
 
 
 def test_an_announcement_is_repeated_with_exponential_backoff() -> None:

@@ -23,6 +23,7 @@ from tunnel.wire import (
     Options,
     Packet,
     PacketType,
+    PublicPlace,
     Rejected,
     Status,
     Target,
@@ -44,7 +45,17 @@ from tunnel.wire import (
     parse_packets,
 )
 from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen, PacketFilter, RatesOf
+from tunnel_servlet.switch.decisions import (
+    Authorise,
+    Decision,
+    Deny,
+    Hand,
+    HandTo,
+    MayListen,
+    PacketFilter,
+    Publisher,
+    RatesOf,
+)
 from tunnel_servlet.switch.pacing import no_rates
 from tunnel_servlet.switch.switch import Response, Switch
 
@@ -112,6 +123,7 @@ class Relay:
         may_listen: MayListen | None = None,
         may_share: MayListen | None = None,
         packet_filter: PacketFilter | None = None,
+        publisher: Publisher | None = None,
         rates_of: RatesOf = no_rates,
         trace: bool = False,
         **settings: Any,
@@ -119,7 +131,7 @@ class Relay:
         self.config = SwitchConfig(**{**SETTINGS, **settings})
         self.now = 1_000_000
         self.records: list[TraceRecord] = []
-        options: dict[str, Any] = {"packet_filter": packet_filter, "rates_of": rates_of}
+        options: dict[str, Any] = {"packet_filter": packet_filter, "rates_of": rates_of, "publisher": publisher}
         if may_listen is not None:
             options["may_listen"] = may_listen
         if may_share is not None:
@@ -322,8 +334,11 @@ def rejected(initiator: int, reason: int, route_key: bytes | None = None) -> Pac
     return Packet(PacketType.REJECTED, initiator, 0, 0, payload)
 
 
-def listen_state(name: str = "reports", backlog: int = 8, version: int = 1, *, up: bool = True) -> Packet:
-    state = ListenState(version, ListenStatus.UP if up else ListenStatus.DOWN, backlog, name)
+def listen_state(
+    name: str = "reports", backlog: int = 8, version: int = 1, *, up: bool = True, public: PublicPlace | None = None
+) -> Packet:
+    options = Options(public=public)
+    state = ListenState(version, ListenStatus.UP if up else ListenStatus.DOWN, backlog, name, options=options)
     return control(PacketType.LISTEN_STATE, 0, 0, encode_listen_state(state))
 
 

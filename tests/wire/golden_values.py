@@ -24,6 +24,7 @@ from tunnel.wire import (
     Options,
     Packet,
     PacketType,
+    PublicPlace,
     Rejected,
     RejectReason,
     Status,
@@ -90,6 +91,9 @@ _gaps = Ack(_TOP - 1, 0, 25_000, 6, 3, [(6, 6), (0, 3)])
 _abort = Abort(AbortReason.USER_TIMEOUT, "no answer for 5 min – lost")
 _option = Option(3, Options(pull_interval_ms=1000))
 _up = ListenState(1, ListenStatus.UP, 128, "reports")
+_public = ListenState(
+    5, ListenStatus.UP, 128, "reports", options=Options(public=PublicPlace(host="app.example", http=True))
+)
 _refused = ListenState(2, ListenStatus.REFUSED, 0, "reports")
 _taken = ListenState(4, ListenStatus.REFUSED, 0, "reports", "another user has this name")
 _ended = Abort(AbortReason.DENIED, "no rule allows db.internal:5432")
@@ -134,6 +138,12 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
     ("option", _packet(PacketType.OPTION, 4, encode_option(_option)), _option, "2.7"),
     ("option_of_attachment", Packet(PacketType.OPTION, 0, 0, 0, encode_option(_option)), _option, "2.7"),
     ("listen_state_up", Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_up)), _up, "2.8"),
+    (
+        "listen_state_public",
+        Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_public)),
+        _public,
+        "2.8, 2.11",
+    ),
     ("listen_state_refused", Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_refused)), _refused, "2.8"),
     ("listen_state_refused_text", Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_taken)), _taken, "2.8"),
     ("abort_denied", _packet(PacketType.ABORT, 0, encode_abort(_ended)), _ended, "2.6, 9.7"),

@@ -46,6 +46,9 @@ tokens = "{tokens}"
 # Private networks to which the names in the rules below may resolve. By default only public addresses are allowed.
 # names_may_resolve_to = ["10.0.0.0/8"]
 
+# Addresses at which everybody, without the tunnel, reaches HTTP services by host name (`public_hosts` below).
+# public_http = ["0.0.0.0:80"]
+
 # TLS at the addresses in `listen`. Names of PEM files are relative to the folder of this file.
 # [tls]
 # certificate = "relay.crt"
@@ -61,6 +64,8 @@ tokens = "{tokens}"
 #   services  names of services that the user may connect to; "*" is any
 #   listen    names of services that the user may offer; "*" is any that no user's table lists. A listed name belongs
 #             to the users whose tables list it; any other, to the user who offers it first
+#   public    ports that the user may open to everybody, such as "0.0.0.0:9000" (`tunnel expose --public 9000`), and
+#             public_hosts: host names at `public_http`, such as "demo.example"; each belongs to one user
 #   rate      "20 MiB/s" or "100 Mbit/s": the most that the user may send, and the most that the user may receive; a
 #             table `rates` limits single rules: rates = {{ "example.com:443" = "5 MiB/s" }}
 #   exit      true: the user's endpoints may be exits, which dial targets for all users (`tunnel-relay exit`)
@@ -80,6 +85,8 @@ listen = []
 # connections_max = 10000
 # connections_per_address_max = 1024     # without a valid token so far
 # connections_per_user_max = 2048
+# public_connections_max = 2048          # of people without the tunnel
+# public_connections_per_address_max = 64
 # trace_bytes_max = 1073741824           # of the files that --trace writes: the oldest are removed when there are more
 """
 

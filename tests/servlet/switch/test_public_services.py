@@ -1,0 +1,122 @@
+"""Services that ask for connections of people without the tunnel (2.11)."""
+
+from __future__ import annotations
+
+from tests.servlet.support import REPORTS, Peer, Relay, accepted, connect, key, kinds, listen_state, read_connect
+from tunnel.wire import ListenState, ListenStatus, Packet, PublicPlace, decode_listen_state
+from tunnel_servlet.switch.decisions import Publisher
+from tunnel_servlet.switch.inline_id import PUBLIC_USER, is_public_endpoint, public_endpoint_id
+
+UP, DOWN, REFUSED = ListenStatus.UP, ListenStatus.DOWN, ListenStatus.REFUSED
+PORT, HOST = PublicPlace(8443), PublicPlace(host="app.example", http=True)
+
+
+class Noted(Publisher):
+    """Publishes what its rules allow, and notes it."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, tuple[str, PublicPlace]] = {}
+        self.denied: set[str] = set()  # users
+
+    def publish(self, user: str, name: str, place: PublicPlace) -> str:
+        why = self.why_denied(user, place)
+        if not why:
+            self.open[name] = user, place
+        return why
+
+    def withdraw(self, name: str) -> None:
+        self.open.pop(name, None)
+
+    def why_denied(self, user: str, place: PublicPlace) -> str:
+        return f"no rule allows {place}" if user in self.denied else ""
+
+
+def scene() -> tuple[Relay, Noted, Peer, Peer]:
+    """Two endpoints of bob."""
+    noted = Noted()
+    relay = Relay(publisher=noted, names_per_attachment_max=2, settle_us=0)
+    return relay, noted, Peer(relay, user="bob", seed=2).attached(), Peer(relay, user="bob", seed=3).attached()
+
+
+def announce(peer: Peer, packet: Packet) -> ListenState:
+    (answer,) = peer.push(packet)
+    state = decode_listen_state(answer.payload)
+    assert state is not None
+    return state
+
+
+def test_the_answer_says_that_the_place_is_open() -> None:
+    _, noted, peer, _ = scene()
+    state = announce(peer, listen_state(public=PORT))
+    assert (state.state, state.options.public) == (UP, PORT)
+    assert noted.open == {"reports": ("bob", PORT)}
+    assert announce(peer, listen_state(public=PORT)).options.public == PORT  # a repeat
+    assert announce(peer, listen_state(version=2)).options.public is None
+    assert noted.open == {}
+
+
+def test_a_place_closes_with_the_last_listener_that_asks_for_it() -> None:
+    relay, noted, peer, other = scene()
+    announce(peer, listen_state(public=PORT))
+    announce(other, listen_state(public=PORT))
+    assert announce(peer, listen_state(version=2, up=False)).state == DOWN
+    assert noted.open == {"reports": ("bob", PORT)}
+    announce(other, listen_state(version=2))  # still offered, but not to everybody
+    assert noted.open == {}
+    announce(other, listen_state(version=3, public=HOST))
+    relay.advance(relay.config.attachment_timeout_us + 1)
+    assert noted.open == {}
+
+
+def test_one_service_has_one_place() -> None:
+    _, noted, peer, other = scene()
+    announce(peer, listen_state(public=PORT))
+    state = announce(other, listen_state(public=HOST))
+    assert (state.state, state.text[:47]) == (REFUSED, "reports is public at port 8443 already, through")
+    assert announce(peer, listen_state(version=2, public=HOST)).state == UP
+    assert noted.open == {"reports": ("bob", HOST)}
+
+
+def test_a_place_that_is_denied_refuses_the_name_and_opens_nothing() -> None:
+    relay, noted, peer, _ = scene()
+    noted.denied.add("bob")
+    state = announce(peer, listen_state(public=PORT))
+    assert (state.state, state.text) == (REFUSED, "no rule allows port 8443")
+    assert announce(Peer(relay, user="ann", seed=9).attached(), listen_state(public=PORT)).state == UP
+
+
+def test_too_many_names_leave_no_place_open() -> None:
+    _, noted, peer, _ = scene()
+    for name in ("one", "two"):
+        announce(peer, listen_state(name))
+    assert announce(peer, listen_state("three", public=PORT)).state == REFUSED
+    assert noted.open == {}
+
+
+def test_a_relay_without_public_ports_says_so() -> None:
+    peer = Peer(Relay()).attached()
+    state = announce(peer, listen_state(public=PORT))
+    assert (state.state, state.text[:31]) == (REFUSED, "this relay opens no services to")
+
+
+def test_a_stranger_is_named_as_such_and_pays_no_rate() -> None:
+    rated: list[str] = []
+
+    def rates_of(user: str, target: object) -> dict[str, int]:
+        rated.append(user)
+        return {}
+
+    relay = Relay(publisher=Noted(), rates_of=rates_of)
+    identity = public_endpoint_id("bob", 1)
+    assert is_public_endpoint(identity)
+    assert identity != public_endpoint_id("bob", 2)
+    server = Peer(relay, user="bob", seed=2).attached()
+    announce(server, listen_state(public=PORT))
+    stranger = Peer(relay, user="bob", seed=3, own_identity=identity).attached()
+    stranger.push(connect(1, target=REPORTS))
+    (handed,) = server.push()
+    assert read_connect(handed).options.user == PUBLIC_USER
+    rated.clear()
+    server.push(accepted(1, 9, route_key=key(1)))
+    assert kinds(stranger.push()) == ["ACCEPTED"]
+    assert rated == ["bob"]  # as the one who serves, once
