@@ -17,14 +17,14 @@ __all__ = ["RelayProcess", "exit_process"]
 
 _CONFIG = """\
 listen = ["127.0.0.1:{port}"]
-exit = "{exit}"
+{public}exit = "{exit}"
 tokens = "relay.tokens.toml"
 
 [users.client]
 connect = ["127.0.0.1:*"]
 services = ["*"]
 listen = ["*"]
-
+{rules}
 [users.attacker]
 connect = ["127.0.0.1:*"]
 
@@ -42,8 +42,20 @@ class RelayProcess:
     "attacker" may reach every port, too, and `nobody` has no rights.
     """
 
-    def __init__(self, *, inline_exit: bool = False, module: str = "", event: str = "listening") -> None:
-        """`module` runs the relay instead of `tunnel-relay serve`; it is ready when its log has the event."""
+    def __init__(
+        self,
+        *,
+        inline_exit: bool = False,
+        module: str = "",
+        event: str = "listening",
+        public: str = "",
+        rules: str = "",
+    ) -> None:
+        """`module` runs the relay instead of `tunnel-relay serve`; it is ready when its log has the event.
+
+        `public` is a line of the configuration, and `rules` one of the table of "client".
+        """
+        self._public, self._rules = public, rules
         self.startup_s = 0.0  # from the latest start until the relay listened
         self.tokens: dict[str, str] = {}
         self._exit = "inline" if inline_exit else "none"
@@ -81,12 +93,15 @@ class RelayProcess:
         await self.process.ready()
         self.startup_s = time.monotonic() - began
 
+    def _text(self) -> str:
+        return _CONFIG.format(port=self.port, exit=self._exit, public=f"{self._public}\n", rules=f"{self._rules}\n")
+
     def _write(self, directory: Path) -> None:
         users = ("client", "attacker", "exit", "nobody")
         made: dict[str, tuple[str, Key]] = {user: make_token(SystemRandom()) for user in users}
         write_users(directory / "relay.tokens.toml", {user: (key,) for user, (_, key) in made.items()})
         self.tokens = {user: token for user, (token, _) in made.items()}
-        (directory / "relay.toml").write_text(_CONFIG.format(port=self.port, exit=self._exit), encoding="utf-8")
+        (directory / "relay.toml").write_text(self._text(), encoding="utf-8")
 
 
 def exit_process(relay: RelayProcess, *more: str) -> Process:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tunnel.wire import Target, TargetKind
+from tunnel.wire import PublicPlace, Target, TargetKind
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.tokens import TokenTable, make_token
 from tunnel_servlet.config import (
@@ -89,6 +89,8 @@ def test_the_defaults_are_limits() -> None:
         "connections_max": 20_000,
         "connections_per_address_max": 2000,
         "connections_per_user_max": 4000,
+        "public_connections_max": 4096,
+        "public_connections_per_address_max": 256,
         "waiting_bytes_max": 512 << 20,
         "link_batch_bytes_max": 16 << 20,
         "exit_connections_max": 16_384,
@@ -165,8 +167,66 @@ ERRORS = [
     ),
     ("[users.ann]\nservices = ['a']\n[users.ann.rates]\na = 'x'", "users.ann.rates.a: 'x' is not a rate"),
     ("[users.ann]\nrates = 'x'", "users.ann.rates: expected object, got str: write a table: [users.ann.rates] on one"),
+    (
+        "[everyone]\npublic = ['0.0.0.0:80']",
+        "everyone.public: a public place belongs to one user: list it under [users",
+    ),
+    ("[users.ann]\npublic = ['80']", "users.ann.public: '80' is not an address: write it as in 0.0.0.0:8443"),
+    ("[users.ann]\npublic = ['localhost:80']", "'localhost:80' is not an address: write it as in 0.0.0.0:8443"),
+    ("[users.ann]\npublic = ['::1:80']", "'::1:80' is not an address: write it as in 0.0.0.0:8443 or [::]:8443"),
+    ("[users.ann]\npublic = ['[127.0.0.1]:80']", "'[127.0.0.1]:80' is not an address"),
+    ("[users.ann]\npublic = ['0.0.0.0:0']", "'0.0.0.0:0': a port is a number from 1 to 65535"),
+    ("[users.ann]\npublic = 80", 'users.ann.public: expected array, got int: write it as in public = ["0.0.0.0:8443"]'),
+    ("[users.ann]\npublic_hosts = ['a.b']", "public_http: public_hosts need a port: add the line public_http = ["),
+    ("public_http = ['127.0.0.1:0']\n[users.ann]\npublic_hosts = ['*.b']", "'*.b' is not the name of a host"),
+    (
+        "[users.ann]\npublic = ['0.0.0.0:80']\n[users.bob]\npublic = ['127.0.0.1:80']",
+        "users.bob.public: 80 belongs to ann already: a public port or host name belongs to one user",
+    ),
+    (
+        "public_http = ['127.0.0.1:0']\n[users.ann]\npublic_hosts = ['a.b']\n[users.bob]\npublic_hosts = ['A.b.']",
+        "users.bob.public_hosts: a.b belongs to ann already",
+    ),
     ("exit = inline", "not TOML: Invalid value (at line 1, column 8): check the quotes, brackets and commas there"),
 ]
+
+
+def test_places_for_people_without_the_tunnel() -> None:
+    text = """
+public_http = ["0.0.0.0:80", "https://[::]:443"]
+[tls]
+certificate = "c"
+key = "k"
+[users.ann]
+public = ["0.0.0.0:9000", "[::1]:9001"]
+public_hosts = ["App.Example."]
+[users.bob]
+"""
+    config = parse_config(text, "relay.toml")
+    assert [str(address) for address in config.public_http] == ["0.0.0.0:80", "[::]:443"]
+    grants = config.grants
+    assert [str(grants.public_address("ann", PublicPlace(port))) for port in (9000, 9001, 1)] == [
+        "0.0.0.0:9000",
+        "[::1]:9001",
+        "None",
+    ]
+    site, other = PublicPlace(host="app.example", http=True), PublicPlace(host="x.example", http=True)
+    for user, place, why in (
+        ("ann", PublicPlace(9000), ""),
+        ("ann", site, ""),
+        (
+            "ann",
+            other,
+            "under [users.ann] in the relay's configuration, this line would allow it: public_hosts = [\"app",
+        ),
+        ("ann", PublicPlace(1), 'public = ["0.0.0.0:9000", "[::1]:9001", "0.0.0.0:1"]'),
+        ("bob", PublicPlace(9000), 'public = ["0.0.0.0:9000"]'),
+        ("bob", site, 'public_hosts = ["app.example"]'),
+    ):
+        found = grants.why_not_public(user, place)
+        assert why in found, (user, place)
+        assert bool(found) == bool(why), (user, place)
+    assert "an open relay opens nothing" in grants.widened([], is_open=True).why_not_public("open", site)
 
 
 @pytest.mark.parametrize(("text", "message"), ERRORS)
