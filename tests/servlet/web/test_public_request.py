@@ -1,0 +1,127 @@
+"""Requests of people without the tunnel: whatever comes, the service gets one request with one head, or none."""
+
+from __future__ import annotations
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunnel_servlet.web.proxy_header import proxy_header
+from tunnel_servlet.web.public_request import BadRequest, PublicRequest
+
+WORDS = (
+    *(b"GET / HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\n", b"GET http://a/ HTTP/1.1\r\n", b"PUT * HTTP/1.0\r\n"),
+    *(b"Host: a.example\r\n", b"host:b.example:80\r\n", b"Host : x\r\n", b"X-Forwarded-For: 6.6.6.6\r\n"),
+    *(
+        b"X_Forwarded_For: 6.6.6.6\r\n",
+        b"Forwarded: for=6.6.6.6\r\n",
+        b"Content-Length: 3\r\n",
+        b"Content-Length: 0\r\n",
+    ),
+    *(b"Transfer-Encoding: chunked\r\n", b"transfer-encoding:\tchunked\r\n", b"Transfer-Encoding: x\r\n"),
+    *(b"Connection: Upgrade, Content-Length\r\n", b"Upgrade: websocket\r\n", b"Upgrade: h2c\r\n"),
+    *(
+        b" folded: 1\r\n",
+        b"Expect: 100-continue\r\n",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b"abc",
+        b"3\r\nabc\r\n",
+        b"0\r\n\r\n",
+    ),
+    *(b"3;x=\r\nabc\r\n", b"ffffffffffffffffffff\r\n", b"-1\r\n", b"x" * 20_000),
+)
+
+
+def written(data: bytes, parts: list[int]) -> tuple[PublicRequest, bytes]:
+    """Feed the data in parts of these sizes; return the request and what the service gets."""
+    request, out, at = PublicRequest("192.0.2.7", "http"), b"", 0
+    for size in [*parts, len(data)]:
+        if data[at : at + size]:
+            out += request.feed(data[at : at + size])
+        at += size
+    return request, out
+
+
+def outcome(data: bytes, parts: list[int]) -> tuple[PublicRequest, bytes] | BadRequest:
+    try:
+        return written(data, parts)
+    except BadRequest as bad:
+        return bad
+
+
+def parsed(out: bytes) -> tuple[list[h11.Request], bytes, bool]:
+    """Return the heads, the body, and whether the request is whole, as another parser finds them."""
+    reader = h11.Connection(h11.SERVER)
+    reader.receive_data(out)
+    heads, body = [], b""
+    while True:
+        event = reader.next_event()
+        if isinstance(event, h11.Request):
+            heads.append(event)
+        elif isinstance(event, h11.Data):
+            body += bytes(event.data)
+        elif isinstance(event, h11.EndOfMessage):
+            return heads, body + reader.trailing_data[0], True
+        else:
+            return heads, body, False
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=12), st.lists(st.integers(1, 40), max_size=6))
+def test_any_bytes_are_one_request_or_none(words: list[bytes], parts: list[int]) -> None:
+    data = b"GET / HTTP/1.1\r\nHost: a.example\r\n" + b"".join(words)
+    found = outcome(data, parts)
+    if isinstance(found, BadRequest):
+        assert 400 <= found.status < 600
+        assert found.text
+        return
+    request, out = found
+    if not out:
+        assert not request.host
+        return
+    heads, body, is_whole = parsed(out)
+    assert is_whole == request.is_complete
+    assert len(heads) == 1
+    assert b"6.6.6.6" not in out[: out.index(b"\r\n\r\n")]
+    names = [name for name, _ in heads[0].headers]
+    assert names.count(b"x-forwarded-for") == names.count(b"connection") == names.count(b"host") == 1
+    assert names.count(b"content-length") + names.count(b"transfer-encoding") <= 1
+    assert b"HTTP/1.1" not in body
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused_or_waits(data: bytes) -> None:
+    found = outcome(data, [7, 50])
+    if isinstance(found, BadRequest):
+        assert 400 <= found.status < 600
+    else:
+        assert found[0].is_complete or not found[0].host or found[1]
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("A.example", "a.example"), ("a.example:8080", "a.example"), ("a.example.", "a.example"), ("[::1]:80", "[::1]")],
+)
+def test_the_name_of_the_host(host: str, name: str) -> None:
+    request, _ = written(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode(), [])
+    assert request.host == name
+
+
+def test_chunks_arrive_as_chunks_and_trailers_do_not() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+    request, out = written(head + b"4;x=1\r\nbody\r\n0\r\nX-Forwarded-For: 6.6.6.6\r\n\r\nrest", [])
+    assert request.is_complete
+    assert out.endswith(b"\r\n\r\n4\r\nbody\r\n0\r\n\r\n")
+    assert b"6.6.6.6" not in out
+
+
+@pytest.mark.parametrize(("version", "family", "size"), [(4, 0x11, 12), (6, 0x21, 36)])
+def test_proxy_headers(version: int, family: int, size: int) -> None:
+    client, server = ("192.0.2.7", "198.51.100.1") if version == 4 else ("2001:db8::7%eth0", "2001:db8::1")
+    raw = proxy_header((client, 40_000), (server, 443))
+    assert raw[:12] == b"\r\n\r\n\x00\r\nQUIT\n"
+    assert (raw[12], raw[13], int.from_bytes(raw[14:16], "big"), len(raw)) == (0x21, family, size, 16 + size)
+    assert raw[-4:] == (40_000).to_bytes(2, "big") + (443).to_bytes(2, "big")
