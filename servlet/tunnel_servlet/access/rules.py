@@ -253,10 +253,10 @@ class Ruleset:
         denies. The clause is empty unless the address is private."""
         denied = [face for face in embedded_addresses(address) if not self._check_embedded(face, port, name).allowed]
         found = [special(face) for face in denied]
-        networks = {str(each.network) for each in found if each is not None and each.kind is Kind.PRIVATE}
+        networks = sorted({str(each.network) for each in found if each is not None and each.kind is Kind.PRIVATE})
         if len(networks) != 1 or len(found) != 1:
             return ""
-        return f'; so would names_may_resolve_to = ["{networks.pop()}"] above all tables, for every allowed name'
+        return f'; so would names_may_resolve_to = ["{networks[0]}"] above all tables, for every allowed name'
 
     def _check_embedded(self, face: IPAddress, port: int, name: str) -> Verdict:
         found = special(face)
