@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from tunnel.exchange import (
     Abandoned,
@@ -55,6 +56,7 @@ class MemoryOutbox:
 
     def __init__(self, frames: list[Frame] | None = None) -> None:
         self.frames = deque(frames or [])
+        self.freed = 0
 
     def take(self, limit_bytes: int) -> list[Frame]:
         taken: list[Frame] = []
@@ -69,6 +71,9 @@ class MemoryOutbox:
     def put_back(self, frames: list[Frame]) -> None:
         self.frames.extendleft(reversed(frames))
 
+    def confirmed(self, frames: list[Frame]) -> None:
+        self.freed += len(frames)
+
     def waits(self) -> bool:
         return bool(self.frames)
 
@@ -78,7 +83,11 @@ class Relay:
 
     def __init__(self, random: Random, lanes: int = 8, answer_bytes_max: int = 2**20, **limits: int) -> None:
         self.limits = ServedLimits(lanes=lanes, answer_bytes_max=answer_bytes_max)
-        self.attached_limits = {"body_bytes_max": 2**20, "hold_ms_max": 15_000, "pull_interval_ms": 0} | limits
+        self.attached_limits: dict[str, Any] = {
+            "body_bytes_max": 2**20,
+            "hold_ms_max": 15_000,
+            "pull_interval_ms": 0,
+        } | limits
         self.outbox = MemoryOutbox()
         self.received: list[tuple[int, int]] = []  # lane, name of the packet
         self.attachments: dict[bytes, int] = {}  # id -> generation
@@ -104,11 +113,11 @@ class Relay:
             case _:
                 self._refuse(handle, StatusCode.CORRUPT)
 
-    def give(self, frames: list[Frame]) -> None:
+    def give(self, frames: list[Frame], now: int = 0) -> None:
         """Let these frames wait for the endpoint."""
         self.outbox.frames.extend(frames)
         for lane in sorted((lane for lane in self.lanes.values() if lane.parked is not None), key=parked_at):
-            self._send(lane.wake())
+            self._send(lane.wake(now))
 
     def handle_timeout(self, now: int) -> None:
         for lane in self.lanes.values():
@@ -147,7 +156,7 @@ class Relay:
         if exchange.lane not in self.lanes:
             self.lanes[exchange.lane] = ServedLane(exchange.lane, self.outbox, self._evidence, self.limits)
         lane = self.lanes[exchange.lane]
-        arrival = lane.receive(exchange, handle)
+        arrival = lane.receive(exchange, handle, now)
         for reply in arrival.replies:
             self._send(reply)
         if arrival.applies:
@@ -160,7 +169,8 @@ class Relay:
 
     def _send(self, reply: Reply | None) -> None:
         if reply is not None:
-            self.replies.append((reply.handle, 200, encode_envelope(reply.answer)))
+            body: list[Buffer] = [] if reply.is_cut else encode_envelope(reply.answer)
+            self.replies.append((reply.handle, 200, body))
 
     def _refuse(self, handle: int, code: StatusCode) -> None:
         self.replies.append((handle, HTTP_STATUS[code], encode_envelope(Status(code))))

@@ -1,6 +1,7 @@
 """The path model: round trip, sizes, lanes and holds, as each answer changes them."""
 
 from random import Random
+from typing import Any
 
 from tunnel.exchange.config import LaneConfig
 from tunnel.exchange.flight import Flight
@@ -13,8 +14,13 @@ MS = 1_000
 SECOND = 1_000_000
 
 
-def attached(**fields: int) -> Attached:
-    limits = {"body_bytes_max": 1 << 20, "hold_ms_max": 15_000, "pull_interval_ms": 0, "lanes": 8} | fields
+def attached(**fields: Any) -> Attached:
+    limits: dict[str, Any] = {
+        "body_bytes_max": 1 << 20,
+        "hold_ms_max": 15_000,
+        "pull_interval_ms": 0,
+        "lanes": 8,
+    } | fields
     return Attached(bytes(16), 1, 1, fresh=True, packet_bytes_max=1 << 20, initial_edge_bytes=65536, **limits)
 
 

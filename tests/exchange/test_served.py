@@ -39,7 +39,7 @@ class Bench:
         settings: dict[str, Any] = {"answer_bytes_max": 4096, "hold_ms": 0} | fields
         pull = settings["hold_ms"] > 0
         exchange = Exchange(bytes(16), 1, 1, 0, number, received, payload=payload, pull=pull, **settings)
-        return self.lane.receive(exchange, self.handle)
+        return self.lane.receive(exchange, self.handle, 0)
 
     def request(self, number: int, received: int = 0, now: int = 0, **fields: Any) -> Reply:
         arrival = self.receive(number, received, **fields)
@@ -158,13 +158,13 @@ def test_a_pull_that_finds_nothing_is_parked_until_something_waits() -> None:
     bench.park(1, now=5)
     assert (bench.lane.parked, bench.lane.parked_at_us, bench.lane.parked_until_us) == (1, 5, SECOND + 5)
     assert (bench.lane.highest, bench.lane.answered) == (1, 0)
-    assert bench.lane.wake() is None
+    assert bench.lane.wake(0) is None
     bench.give(1)
-    reply = bench.lane.wake()
+    reply = bench.lane.wake(0)
     assert reply is not None
     assert (reply.handle, names(reply), reply.answer.serial) == (1, [1], 1)
     assert (bench.lane.parked, bench.lane.answered) == (None, 1)
-    assert bench.lane.wake() is None
+    assert bench.lane.wake(0) is None
 
 
 def test_a_pull_that_finds_something_is_answered_at_once() -> None:
@@ -213,7 +213,7 @@ def test_a_parked_pull_is_dropped_with_its_connection() -> None:
     bench.lane.gone(1)
     bench.lane.gone(1)
     bench.give(1)
-    assert bench.lane.wake() is None
+    assert bench.lane.wake(0) is None
     assert names(bench.request(1)) == []
     assert names(bench.request(2, received=1)) == [1]
 
@@ -335,7 +335,7 @@ def test_a_packet_may_arrive_in_pieces() -> None:
         exchange = Exchange(
             bytes(16), 1, 1, 0, number, 0, 0, 4096, start, piece=True, payload=data[start : start + 400]
         )
-        arrival = bench.lane.receive(exchange, number)
+        arrival = bench.lane.receive(exchange, number, 0)
         assert bench.lane.held_bytes == min(start + 400, 1024) % 1024
         bench.lane.answer(0)
         frames += arrival.frames
@@ -371,7 +371,7 @@ def test_every_repeat_is_counted() -> None:
 
 def test_a_push_is_never_parked() -> None:
     bench = Bench()
-    bench.lane.receive(Exchange(bytes(16), 1, 1, 0, 1, 0, 1000, 4096, pull=False), 1)
+    bench.lane.receive(Exchange(bytes(16), 1, 1, 0, 1, 0, 1000, 4096, pull=False), 1, 0)
     assert bench.lane.answer(0) is not None
 
 

@@ -182,7 +182,7 @@ class LanesWorld:
         assert len(self.relay.received) == len({name for _, name in self.relay.received}), "a packet was applied twice"
         kept = {frame.sequence for frame in self.relay.outbox.frames}
         for served in self.relay.lanes.values():
-            kept |= {frame.sequence for frame in served._unconfirmed}
+            kept |= {frame.sequence for frame in served._ledger.frames}
             if served._outgoing is not None:
                 kept.add(served._outgoing.sequence)
         lost = [name for name in self.given if name not in kept and name not in self.delivered]

@@ -73,14 +73,14 @@ class _World:
         lane, limits = self.lane, self.limits
         incoming = lane._incoming
         outgoing = lane._outgoing.size if lane._outgoing is not None else 0
-        unconfirmed = sum(frame.size for frame in lane._unconfirmed)
+        unconfirmed = lane._ledger.held_bytes
         assert lane.held_bytes == incoming.held_bytes + outgoing + unconfirmed
         assert unconfirmed <= limits.answer_bytes_max
         assert not (unconfirmed and outgoing)
         assert incoming.held_bytes <= limits.packet_bytes_max + (1 << 20), "a body more than a packet"
         memory = sys.getsizeof(incoming._held)
         assert memory <= 2 * incoming.held_bytes + 1024, f"{memory} bytes for {incoming.held_bytes}"
-        names = [frame.sequence for frame in (*lane._unconfirmed, *self.outbox.frames)]
+        names = [frame.sequence for frame in (*lane._ledger.frames, *self.outbox.frames)]
         names += [lane._outgoing.sequence] if lane._outgoing is not None else []
         assert len(names) == len(set(names)), "a packet is held twice"
         assert names[0:1] == [min(names)] if names and not outgoing else True, "a returned packet is not first"
@@ -108,7 +108,7 @@ def _exchange(world: _World, *, number: int, serial: int, payload: bytes, offset
     )
     world.handle += 1
     world.asked[world.handle] = limit
-    arrival = world.lane.receive(exchange, world.handle)
+    arrival = world.lane.receive(exchange, world.handle, world.now)
     for reply in arrival.replies:
         world.reply(reply)
     assert arrival.applies or world.handle not in world.asked
@@ -160,7 +160,7 @@ def _give(world: _World) -> None:
         world.names += 1
         size = min(world.draw.pick(SIZES), world.limits.packet_bytes_max - HEADER_SIZE)
         world.outbox.frames.append(data_frame(world.names, size))
-    world.reply(world.lane.wake())
+    world.reply(world.lane.wake(world.now))
 
 
 def _wait(world: _World) -> None:

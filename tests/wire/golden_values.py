@@ -193,6 +193,22 @@ ENVELOPES: list[tuple[str, Message, int | None, str]] = [
     ("answer", Answer(7, 2, 5, more=True, evidence=[(0, 1), (7, 2)], payload=_TWO), None, "7.2, 7.7"),
     ("answer_piece", Answer(1, _TOP, _TOP, 10, piece=True, evidence=[(1, _TOP)], payload=_PIECE), None, "7.6"),
     ("answer_masked", Answer(7, 2, 5, evidence=[(7, 2)], payload=_TWO), 0x01, "7.1"),
+    (
+        "attached_streams",
+        Attached(_ID, _EPOCH, 1, True, 1_048_576, 1_048_576, 30_000, 0, 65_536, 8, 1, 1024, streams=True),
+        None,
+        "7.11, 7.20",
+    ),
+    (
+        "exchange_stream",
+        Exchange(_ID, _EPOCH, 1, 2, 9, 4, 30_000, 67_108_864, pull=True, stream=True),
+        None,
+        "7.20",
+    ),
+    ("exchange_confirms", Exchange(_ID, _EPOCH, 1, 7, 2, 1, 0, 65_536, payload=_TWO, confirms=(2, 6)), None, "7.20"),
+    ("exchange_confirms_masked", Exchange(_ID, _EPOCH, 1, 7, 3, 1, 0, 65_536, confirms=(2, _TOP)), 0xA5, "7.20"),
+    ("answer_goes_on", Answer(2, 9, 5, evidence=[(2, 9)], goes_on=True), None, "7.20"),
+    ("answer_goes_on_packets", Answer(2, 9, 6, evidence=[(2, 9)], payload=_TWO, goes_on=True), None, "7.20"),
     ("status_unknown", Status(StatusCode.UNKNOWN), None, "7.10"),
     ("status_busy", Status(StatusCode.BUSY, 1500, "zu viel – später"), None, "7.10"),
 ]

@@ -127,9 +127,13 @@ _payload = st.binary(max_size=100)
 _payloads = _payload | st.lists(_payload, max_size=3)
 _secret = st.binary(min_size=32, max_size=32)
 attaches = st.builds(Attach, _secret, u32, u32, u32, _versions, _text)
-attacheds = st.builds(Attached, _key, u64, u32, st.booleans(), u32, u32, u32, u32, u32, u16, u16, u16)
-exchanges = st.builds(Exchange, _key, u64, u32, u16, u32, u32, u32, u32, u32, st.booleans(), st.booleans(), _payloads)
+attacheds = st.builds(Attached, _key, u64, u32, st.booleans(), u32, u32, u32, u32, u32, u16, u16, u16, st.booleans())
+_confirms = st.none() | st.tuples(u16, u32)
+exchanges = st.builds(
+    Exchange, _key, u64, u32, u16, u32, u32, u32, u32, u32, st.booleans(), st.booleans(), _payloads, st.booleans(),
+    _confirms,
+)  # fmt: skip
 _evidence = st.lists(st.tuples(u16, u32), max_size=8)
-answers = st.builds(Answer, u16, u32, u32, u32, st.booleans(), st.booleans(), _evidence, _payloads)
+answers = st.builds(Answer, u16, u32, u32, u32, st.booleans(), st.booleans(), _evidence, _payloads, st.booleans())
 statuses = st.builds(Status, st.sampled_from(StatusCode) | u16, u32, _text)
 messages = st.one_of(attaches, attacheds, exchanges, answers, statuses)

@@ -1,13 +1,17 @@
-"""The relay's half of one lane (7.3, 7.4, 7.6): it applies each request once, and answers, confirms and requeues.
+"""The relay's half of one lane (7.3, 7.4, 7.6, 7.20): it applies each request once, and answers, confirms and requeues.
 
 For each request of the lane the switch must, in this order:
 
-1. call `arrival = lane.receive(exchange, handle)` and send `arrival.replies`;
+1. call `arrival = lane.receive(exchange, handle, now)` and send `arrival.replies`;
 2. if `arrival.applies`, route `arrival.frames`, then call `lane.answer(now)` and send the reply. If the reply is None,
    the request is parked.
 
-Later it must call `wake()` when something waits, `expire(now)` at `parked_until_us`, `gone(handle)` when an HTTP
+Later it must call `wake(now)` when something waits, `expire(now)` at `parked_until_us`, `gone(handle)` when an HTTP
 connection has died, and `close()` when the generation ends.
+
+If the answer goes on, it is the first envelope of a stream. While `stream` is its handle, the switch must call
+`poll_stream(now)` when something waits and the connection can take it, `confirm(serial, now)` for confirmations that
+other lanes carry, and `check_stream(now)` at `stream_due_us`.
 """
 
 from collections.abc import Callable
@@ -15,7 +19,10 @@ from typing import Protocol
 
 import msgspec
 
+from tunnel.exchange.ledger import Ledger
 from tunnel.exchange.pieces import PieceAssembler
+from tunnel.exchange.served_stream import ServedStream
+from tunnel.exchange.stream_pace import StreamPace
 from tunnel.wire import (
     ANSWER_BYTES,
     EVIDENCE_BYTES,
@@ -31,6 +38,7 @@ from tunnel.wire import (
 
 __all__ = ["Outbox", "Reply", "ServedLane", "ServedLimits", "ServedRequest"]
 
+_STREAM_BYTES_MIN = 4096  # a stream that may hold less is not worth its envelopes
 _SERIAL_MAX = 2**32 - 1  # 7.2: endpoints attach again long before this is reached
 
 
@@ -45,7 +53,11 @@ class Outbox(Protocol):
         ...
 
     def put_back(self, frames: list[Frame]) -> None:
-        """Put frames that were taken back to the front, in this order. They must not be refused."""
+        """Put the frames that were taken last back to the front, in this order. They must not be refused."""
+        ...
+
+    def confirmed(self, frames: list[Frame]) -> None:
+        """Forget the frames that were taken first: they have arrived."""
         ...
 
     def waits(self) -> bool:
@@ -60,14 +72,19 @@ class ServedLimits(msgspec.Struct):
     packet_bytes_max: int = PACKET_SIZE_MAX  # of a packet that comes in pieces
     answer_bytes_max: int = 2**20  # of a response body, including the envelope; requests may ask for less
     hold_us_max: int = 15_000_000
+    streams: bool = False  # pulls may be answered with streams
 
 
 class Reply(msgspec.Struct):
-    """An answer to send on the HTTP exchange `handle`. The caller encodes it with `encode_envelope`."""
+    """An answer to send on the HTTP exchange `handle`. The caller encodes it with `encode_envelope`.
+
+    With an answer that does not go on, the body of the HTTP exchange ends. If `is_cut`, it ends without this answer.
+    """
 
     handle: int
     answer: Answer
     previous: int = 0  # the handle of the lane's previous answer; 0: there was none
+    is_cut: bool = False
 
 
 class ServedRequest(msgspec.Struct):
@@ -86,16 +103,23 @@ class _Open(msgspec.Struct):
     number: int
     limit_bytes: int  # of packets in the answer
     hold_us: int  # 0: a push, or a pull that does not wait
+    stream_bytes: int = 0  # of a streamed answer; 0: the answer is complete
 
 
 class ServedLane:
     """The relay's half of one lane, for one generation.
 
-    `evidence` returns (lane, `answered`) for every lane of the attachment (7.7).
+    `evidence` returns (lane, `answered`) for every lane of the attachment (7.7). `pace` is that of all streams of the
+    attachment.
     """
 
     def __init__(
-        self, lane: int, outbox: Outbox, evidence: Callable[[], list[tuple[int, int]]], limits: ServedLimits
+        self,
+        lane: int,
+        outbox: Outbox,
+        evidence: Callable[[], list[tuple[int, int]]],
+        limits: ServedLimits,
+        pace: StreamPace | None = None,
     ) -> None:
         self.lane = lane
         self.highest = 0  # highest number applied
@@ -111,8 +135,10 @@ class ServedLane:
         self._open: _Open | None = None  # between receive and answer
         self._parked: _Open | None = None
         # All answers to one number hold the same packets, so any serial from the first one on confirms them.
-        self._unconfirmed: list[Frame] = []
+        self._ledger = Ledger()
         self._first_serial = 0
+        self._pace = pace or StreamPace()
+        self._stream: ServedStream | None = None  # open, or over with packets that are not confirmed
         self._outgoing: Frame | None = None  # a frame that leaves in pieces; it is not among `_unconfirmed`
         self._outgoing_offset = 0  # bytes of that frame that are confirmed
         self._piece_bytes = 0  # bytes sent after that offset and not confirmed
@@ -129,10 +155,37 @@ class ServedLane:
     def held_bytes(self) -> int:
         """The number of bytes that the lane keeps: unconfirmed frames, and packets that leave or come in pieces.
 
-        It is at most one answer and two packets.
+        It is at most one answer, or the window of a stream, and two packets.
         """
         outgoing = self._outgoing.size if self._outgoing is not None else 0
-        return sum(frame.size for frame in self._unconfirmed) + outgoing + self._incoming.held_bytes
+        return self._ledger.held_bytes + outgoing + self._incoming.held_bytes
+
+    @property
+    def incoming_bytes(self) -> int:
+        """The number of bytes held of a packet that comes in pieces."""
+        return self._incoming.held_bytes
+
+    @property
+    def stream(self) -> int | None:
+        """The handle of the open stream, if any."""
+        return self._stream.handle if self._stream is not None and not self._stream.is_over else None
+
+    @property
+    def carries(self) -> bool:
+        """Whether packets leave on the open stream: its first envelope is confirmed, and it is undoubted."""
+        return self._stream is not None and self._stream.carries
+
+    @property
+    def stream_due_us(self) -> int | None:
+        """When `check_stream` must be called, or None."""
+        stream = self._stream
+        if stream is None:
+            return None
+        due_us = None if stream.is_over else min(stream.ends_us, stream.beat_us)
+        if self._ledger.held_bytes:
+            doubt_us = stream.progress_us + self._pace.patience_us
+            due_us = doubt_us if due_us is None else min(due_us, doubt_us)
+        return due_us
 
     def has_sent(self, serial: int) -> bool:
         """Return whether an answer of this lane had this serial or a higher one.
@@ -144,7 +197,7 @@ class ServedLane:
 
     # requests
 
-    def receive(self, exchange: Exchange, handle: int) -> ServedRequest:
+    def receive(self, exchange: Exchange, handle: int, now: int) -> ServedRequest:
         """Process a request of this lane: step 1 in the description of this module (7.3).
 
         The caller has checked envelope, attachment, epoch, generation and serial.
@@ -152,12 +205,16 @@ class ServedLane:
         if exchange.number <= self.highest:
             self.repeats += 1
             return ServedRequest(applies=False, frames=[], replies=self._answer_again(exchange, handle))
-        self._settle(exchange.serial_received)
-        replies = self._release()
+        replies = self._end_stream() + self._release()
+        self._settle(exchange.serial_received, now)
+        self._stream = None
         self.highest = exchange.number
         hold_us = min(exchange.hold_ms * 1000, self._limits.hold_us_max) if exchange.pull else 0
         self._open = _Open(handle, exchange.number, self._limit(exchange), hold_us)
         frames, discarded = self._incoming.feed(exchange, parse_frames)
+        if exchange.stream and hold_us and self._limits.streams and not self._has_piece:
+            limit = exchange.answer_bytes_max
+            self._open.stream_bytes = limit if limit >= _STREAM_BYTES_MIN else 0
         return ServedRequest(applies=True, frames=frames, replies=replies, discarded=discarded)
 
     def answer(self, now: int) -> Reply | None:
@@ -168,21 +225,27 @@ class ServedLane:
         request, self._open = self._open, None
         if request is None:
             raise ValueError("there is no request to answer: call receive first, and answer only if it applies")
+        if request.stream_bytes:
+            return self._open_stream(request, now)
         if request.hold_us and not self._has_more():
             self._parked = request
             self.parked_at_us = now
             self.parked_until_us = now + request.hold_us
             return None
-        return self._fill(request)
+        return self._fill(request, now)
 
     # the parked request
 
-    def wake(self) -> Reply | None:
+    def wake(self, now: int) -> Reply | None:
         """Answer the parked request with what waits. Return None if no request is parked or nothing waits."""
         if self._parked is None or not self._has_more():
             return None
         request, self._parked = self._parked, None
-        return self._fill(request)
+        return self._fill(request, now)
+
+    def release(self) -> list[Reply]:
+        """Answer the parked request without packets, because a stream carries them."""
+        return self._release()
 
     def expire(self, now: int) -> Reply | None:
         """Answer the parked request without packets when its hold is over. Early calls have no effect."""
@@ -191,9 +254,15 @@ class ServedLane:
         return self._release()[0]
 
     def gone(self, handle: int) -> None:
-        """Forget the parked request if its HTTP connection, `handle`, has died. The endpoint will repeat it."""
+        """Forget the parked request or the stream if its HTTP connection, `handle`, has died.
+
+        The packets of a stream stay here until the endpoint's next number says which of them arrived, or until
+        `check_stream` takes them back.
+        """
         if self._parked is not None and self._parked.handle == handle:
             self._parked = None
+        if self.stream == handle:
+            self._end_stream()
 
     def close(self) -> list[Reply]:
         """End the lane with its generation or attachment.
@@ -201,25 +270,113 @@ class ServedLane:
         Unconfirmed frames go back to the front of the outbox (6.2), and a parked request is released. The caller must
         not use the lane afterwards.
         """
-        self._settle(0)
+        replies = self._end_stream()
+        self._settle(0, 0)
         if self._outgoing is not None:
             self._outbox.put_back([self._outgoing])
             self._outgoing = None
         self._incoming.clear()
-        return self._release()
+        return replies + self._release()
+
+    # the stream
+
+    def poll_stream(self, now: int) -> Reply | None:
+        """Return the next envelope of the open stream, or None if nothing is to be sent now.
+
+        The caller must call this again until it returns None, as long as the HTTP connection can take more.
+        """
+        stream = self._stream
+        if stream is None or stream.is_over:
+            return None
+        fixed_bytes = self._fixed_bytes
+        if now >= stream.ends_us or stream.left_bytes < 2 * fixed_bytes + HEADER_SIZE:
+            return self.finish_stream(now)
+        frames: list[Frame] = []
+        if stream.is_proven and self._outbox.waits() and self._pace.allows(self._ledger.held_bytes):
+            frames = self._outbox.take(self._envelope_bytes(stream))
+            if frames and stream.left_bytes < sum(frame.size for frame in frames) + 2 * fixed_bytes:
+                self._outbox.put_back(frames)  # one large packet, for which this stream has no room left
+                return self.finish_stream(now)
+        if not frames and now < stream.beat_us:
+            return None
+        if frames and not self._ledger.held_bytes:
+            stream.progress_us = now
+        serial = self._next_serial()
+        self._ledger.add(serial, frames, now)
+        size = sum(frame.size for frame in frames)
+        stream.sent(size + fixed_bytes, now, empty=not frames)
+        answer = Answer(self.lane, stream.number, serial, 0, False, False, self._evidence(), [], True)
+        answer.payload = [frame.data for frame in frames]
+        return Reply(stream.handle, answer)
+
+    def finish_stream(self, now: int) -> Reply | None:
+        """Return the last envelope of the open stream, after which nothing follows. None if no stream is open."""
+        stream = self._stream
+        if stream is None or not self._end_stream():
+            return None
+        return Reply(stream.handle, Answer(self.lane, stream.number, self._next_serial(), evidence=self._evidence()))
+
+    def confirm(self, serial: int, now: int) -> None:
+        """Free the packets of all serials up to this one, which the endpoint has (7.20)."""
+        confirmed = self._ledger.confirm(serial)
+        stream = self._stream
+        if stream is not None and not stream.is_proven and serial >= stream.first_serial:
+            stream.is_proven = True
+            self._pace.confirmed(stream.opened_us, now)
+        if not confirmed.frames:
+            return
+        self._outbox.confirmed(confirmed.frames)
+        if stream is not None:
+            stream.progress_us = now
+            self._pace.confirmed(confirmed.sent_us, now)
+            self._forget_stream()
+
+    def check_stream(self, now: int) -> list[Reply]:
+        """Take all packets back and end the stream if no confirmation came in time (7.20)."""
+        stream = self._stream
+        if stream is None or not self._ledger.held_bytes or now < stream.progress_us + self._pace.patience_us:
+            return []
+        self._outbox.put_back(self._ledger.take_back())
+        self._pace.failed(now)
+        return self._end_stream()
+
+    def _open_stream(self, request: _Open, now: int) -> Reply:
+        """Return the first envelope of a stream. It is empty and leaves at once, to show that the path lets it pass."""
+        serial = self._next_serial()
+        ends_us = now + request.hold_us
+        self._stream = ServedStream(request.handle, request.number, request.stream_bytes, ends_us, serial, now)
+        self._stream.left_bytes -= self._fixed_bytes
+        return self._reply(request.handle, request.number, serial, goes_on=True)
+
+    def _end_stream(self) -> list[Reply]:
+        """End the open stream, if there is one: its body ends without another envelope."""
+        stream = self._stream
+        if stream is None or stream.is_over:
+            return []
+        stream.is_over = True
+        self._forget_stream()
+        return [Reply(stream.handle, Answer(self.lane, stream.number, self.serial), is_cut=True)]
+
+    def _forget_stream(self) -> None:
+        if self._stream is not None and self._stream.is_over and not self._ledger.held_bytes:
+            self._stream = None
+
+    def _envelope_bytes(self, stream: ServedStream) -> int:
+        limit = min(self._pace.envelope_bytes, stream.left_bytes - 2 * self._fixed_bytes)
+        return min(limit, self._limits.answer_bytes_max - self._fixed_bytes)
 
     # confirmation
 
-    def _settle(self, serial_received: int) -> None:
+    def _settle(self, serial_received: int, now: int) -> None:
         """Free the packets that the endpoint has; put the rest back to the front of the outbox (7.3)."""
-        confirmed = self._first_serial <= serial_received
-        if self._unconfirmed and not confirmed:
-            self._outbox.put_back(self._unconfirmed)
-        self._unconfirmed = []
+        self.confirm(serial_received, now)
+        if self._ledger.held_bytes:
+            self._outbox.put_back(self._ledger.take_back())
         # An unconfirmed piece stays with its lane; the next answer carries it again.
-        if confirmed and self._outgoing is not None:
+        if self._first_serial <= serial_received and self._outgoing is not None:
             self._outgoing_offset += self._piece_bytes
             if self._outgoing_offset == self._outgoing.size:
+                self._outbox.confirmed([self._outgoing])
                 self._outgoing = None
         self._piece_bytes = 0
 
@@ -229,8 +386,13 @@ class ServedLane:
         A repeat gets the unconfirmed packets. New ones would be lost if the request is a proxy's late copy.
         """
         if exchange.number < self.highest:
-            return [self._reply(handle, exchange.number, self.serial)]
-        replies = self._release()
+            reply = self._reply(handle, exchange.number, self.serial)
+            if self.stream is not None:
+                # It may be a proxy's late copy, which must not cut the stream.
+                reply.previous, self._answer_handle = 0, reply.previous
+            return [reply]
+        replies = self._end_stream() + self._release()
+        self._stream = None
         self._fit(self._limit(exchange))
         replies.append(self._unconfirmed_reply(handle, exchange.number))
         return replies
@@ -244,15 +406,9 @@ class ServedLane:
             self._outbox.put_back([self._outgoing])
             self._outgoing = None
             self._piece_bytes = 0
-        count, size = 0, 0
-        for frame in self._unconfirmed:
-            size += frame.size
-            if size > limit_bytes:
-                break
-            count += 1
-        if count < len(self._unconfirmed):
-            self._outbox.put_back(self._unconfirmed[count:])
-            self._unconfirmed = self._unconfirmed[:count]
+        rest = self._ledger.fit(limit_bytes)
+        if rest:
+            self._outbox.put_back(rest)
 
     # answers
 
@@ -261,8 +417,17 @@ class ServedLane:
 
         The share of the evidence is fixed, so that a repeated answer holds the same packets as the first one.
         """
-        limit = min(exchange.answer_bytes_max, self._limits.answer_bytes_max)
-        return limit - ANSWER_BYTES - EVIDENCE_BYTES * self._limits.lanes
+        return min(exchange.answer_bytes_max, self._limits.answer_bytes_max) - self._fixed_bytes
+
+    @property
+    def _fixed_bytes(self) -> int:
+        """The size of an answer without packets."""
+        return ANSWER_BYTES + EVIDENCE_BYTES * self._limits.lanes
+
+    @property
+    def _has_piece(self) -> bool:
+        """Whether a packet leaves or comes in pieces."""
+        return self._outgoing is not None or self._incoming.held_bytes > 0
 
     def _has_more(self) -> bool:
         return self._outgoing is not None or self._outbox.waits()
@@ -274,27 +439,27 @@ class ServedLane:
             return []
         return [self._reply(request.handle, request.number, self._next_serial())]
 
-    def _fill(self, request: _Open) -> Reply:
+    def _fill(self, request: _Open, now: int) -> Reply:
         """Return the first answer to this request, with the packets that wait."""
+        self._first_serial = self.serial + 1
         if request.limit_bytes >= HEADER_SIZE:
             if self._outgoing is None:
-                self._take(request.limit_bytes)
+                self._take(request.limit_bytes, now)
             if self._outgoing is not None:
                 self._piece_bytes = min(request.limit_bytes, self._outgoing.size - self._outgoing_offset)
-        self._first_serial = self.serial + 1
         return self._unconfirmed_reply(request.handle, request.number)
 
-    def _take(self, limit_bytes: int) -> None:
+    def _take(self, limit_bytes: int, now: int) -> None:
         frames = self._outbox.take(limit_bytes)
         if len(frames) == 1 and frames[0].size > limit_bytes:
             self._outgoing = frames[0]
             self._outgoing_offset = 0
         else:
-            self._unconfirmed = frames
+            self._ledger.add(self._first_serial, frames, now)
 
     def _unconfirmed_reply(self, handle: int, number: int) -> Reply:
         """Return an answer with everything that is unconfirmed, under a new serial."""
-        offset, payload = 0, [frame.data for frame in self._unconfirmed]
+        offset, payload = 0, [frame.data for frame in self._ledger.frames]
         if self._piece_bytes and self._outgoing is not None:
             offset = self._outgoing_offset
             payload = [memoryview(self._outgoing.data)[offset : offset + self._piece_bytes]]
@@ -309,13 +474,20 @@ class ServedLane:
         offset: int = 0,
         *,
         piece: bool = False,
+        goes_on: bool = False,
     ) -> Reply:
+        previous, self._answer_handle = self._answer_handle, handle
+        answer = self._answer(number, serial, payload, offset, piece=piece)
+        answer.goes_on = goes_on
+        return Reply(handle, answer, previous)
+
+    def _answer(
+        self, number: int, serial: int, payload: list[Buffer] | None = None, offset: int = 0, *, piece: bool = False
+    ) -> Answer:
         self.answered = max(self.answered, number)
         unsent = self._outgoing is not None and self._outgoing_offset + self._piece_bytes < self._outgoing.size
         more = unsent or self._outbox.waits()
-        previous, self._answer_handle = self._answer_handle, handle
-        answer = Answer(self.lane, number, serial, offset, piece, more, self._evidence(), payload or [])
-        return Reply(handle, answer, previous)
+        return Answer(self.lane, number, serial, offset, piece, more, self._evidence(), payload or [])
 
     def _next_serial(self) -> int:
         self.serial = min(self.serial + 1, _SERIAL_MAX)

@@ -55,6 +55,7 @@ from tunnel.wire.encoding import (
 from tunnel.wire.envelope import (
     ANSWER_BYTES,
     ATTACHMENT_ID_SIZE,
+    CONFIRMATION_BYTES,
     ENVELOPE_BYTES,
     EVIDENCE_BYTES,
     EXCHANGE_BYTES,
@@ -130,6 +131,7 @@ from tunnel.wire.sequence import (
 __all__ = [
     "ANSWER_BYTES",
     "ATTACHMENT_ID_SIZE",
+    "CONFIRMATION_BYTES",
     "DIGEST_SIZE",
     "ENDPOINT_ID_SIZE",
     "ENVELOPE_BYTES",

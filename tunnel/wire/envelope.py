@@ -16,6 +16,7 @@ from tunnel.wire.fields import BYTE, SHORT, exact, pack, pack_text, unpack_text
 __all__ = [
     "ANSWER_BYTES",
     "ATTACHMENT_ID_SIZE",
+    "CONFIRMATION_BYTES",
     "ENVELOPE_BYTES",
     "EVIDENCE_BYTES",
     "EXCHANGE_BYTES",
@@ -45,15 +46,19 @@ ENVELOPE_VERSION = 1
 _HEADER = struct.Struct("!4sBBBBII")  # magic, version, kind, flags, mask, length, checksum
 _FLAGS_OFFSET, _MASK_OFFSET = 6, 7
 _MASKED, _PIECE, _PULL, _MORE = 1, 2, 4, 8  # flags of 7.1
-_FRESH = 1  # flag of ATTACHED
+_STREAM, _GOES_ON = 16, 16  # flags of 7.1: in EXCHANGE, in ANSWER
+_CONFIRMS = 32  # flag of 7.1, in EXCHANGE
+_FRESH, _STREAMS = 1, 2  # flags of ATTACHED
 _ATTACH = struct.Struct("!32sIIIHH")
 _ATTACHED = struct.Struct("!16sQIBxHIIIIIHH")
 _EXCHANGE = struct.Struct("!16sQIHxxIIIII")
+_CONFIRMATION = struct.Struct("!HxxI")
 _ANSWER = struct.Struct("!HHIII")
 _EVIDENCE = struct.Struct("!HI")
 _STATUS = struct.Struct("!HxxI")
 
 EXCHANGE_BYTES = ENVELOPE_BYTES + _EXCHANGE.size  # size of a request body without its packets
+CONFIRMATION_BYTES = _CONFIRMATION.size  # what a confirmation of a stream adds to a request body (7.20)
 ANSWER_BYTES = ENVELOPE_BYTES + _ANSWER.size  # size of a response body without its packets and evidence
 EVIDENCE_BYTES = _EVIDENCE.size  # size of the evidence for one lane
 
@@ -84,6 +89,7 @@ class Attached(msgspec.Struct, frozen=True):
     lanes: int
     version: int = 1
     packets_max: int = 0  # of one body or batch; 0: the relay does not say
+    streams: bool = False  # the relay can answer a pull with a stream (7.20)
 
 
 class Exchange(msgspec.Struct):
@@ -104,6 +110,8 @@ class Exchange(msgspec.Struct):
     pull: bool = False
     piece: bool = False
     payload: Buffer | list[Buffer] = b""
+    stream: bool = False  # the answer to this pull may be a stream (7.20)
+    confirms: tuple[int, int] | None = None  # a lane, and the serial up to which its stream has arrived (7.20)
 
     @property
     def data(self) -> Buffer:
@@ -122,6 +130,7 @@ class Answer(msgspec.Struct):
     more: bool = False
     evidence: list[tuple[int, int]] = []  # lane, the highest number answered on it (7.7)
     payload: Buffer | list[Buffer] = b""
+    goes_on: bool = False  # another envelope follows in this stream (7.20)
 
     @property
     def data(self) -> Buffer:
@@ -262,20 +271,22 @@ def _decode_attach(body: memoryview, flags: int) -> Attach | None:
 
 def _encode_attached(message: Attached) -> tuple[int, bytes]:
     exact("an attachment id", message.attachment_id, ATTACHMENT_ID_SIZE)
-    *fields, packets_max = msgspec.structs.astuple(message)  # the others are in wire order; fresh is bit 0
-    return 0, pack(_ATTACHED, *fields[:4], packets_max, *fields[4:])
+    *fields, packets_max, streams = msgspec.structs.astuple(message)  # the others are in wire order
+    flags = _FRESH * message.fresh | _STREAMS * streams
+    return 0, pack(_ATTACHED, *fields[:3], flags, packets_max, *fields[4:])
 
 
 def _decode_attached(body: memoryview, flags: int) -> Attached | None:
     if len(body) != _ATTACHED.size:
         return None
-    identity, epoch, generation, fresh, packets_max, *others = _ATTACHED.unpack(body)
-    return Attached(identity, epoch, generation, bool(fresh & _FRESH), *others, packets_max)  # type: ignore[call-arg]
+    identity, epoch, generation, own, packets_max, *others = _ATTACHED.unpack(body)
+    last = (packets_max, bool(own & _STREAMS))
+    return Attached(identity, epoch, generation, bool(own & _FRESH), *others, *last)  # type: ignore[call-arg]
 
 
 def _encode_exchange(message: Exchange) -> tuple[int, bytes]:
-    flags = _PULL * message.pull | _PIECE * message.piece
-    return flags, pack(
+    flags = _PULL * message.pull | _PIECE * message.piece | _STREAM * message.stream
+    fixed = pack(
         _EXCHANGE,
         exact("an attachment id", message.attachment_id, ATTACHMENT_ID_SIZE),
         message.epoch,
@@ -287,18 +298,31 @@ def _encode_exchange(message: Exchange) -> tuple[int, bytes]:
         message.answer_bytes_max,
         message.piece_offset,
     )
+    if message.confirms is None:
+        return flags, fixed
+    return flags | _CONFIRMS, fixed + pack(_CONFIRMATION, *message.confirms)
 
 
 def _decode_exchange(body: memoryview, flags: int) -> Exchange | None:
     if len(body) < _EXCHANGE.size:
         return None
     identity, epoch, generation, lane, number, serial, hold_ms, limit, offset = _EXCHANGE.unpack_from(body)
-    pull, piece, payload = bool(flags & _PULL), bool(flags & _PIECE), body[_EXCHANGE.size :]
-    return Exchange(identity, epoch, generation, lane, number, serial, hold_ms, limit, offset, pull, piece, payload)
+    start, confirms = _EXCHANGE.size, None
+    if flags & _CONFIRMS:
+        start += _CONFIRMATION.size
+        if len(body) < start:
+            return None
+        confirmed_lane, confirmed_serial = _CONFIRMATION.unpack_from(body, _EXCHANGE.size)
+        confirms = (confirmed_lane, confirmed_serial)
+    pull, piece, stream = bool(flags & _PULL), bool(flags & _PIECE), bool(flags & _STREAM)
+    return Exchange(
+        identity, epoch, generation, lane, number, serial, hold_ms, limit, offset, pull, piece, body[start:], stream,
+        confirms,
+    )  # fmt: skip
 
 
 def _encode_answer(message: Answer) -> tuple[int, bytes]:
-    flags = _MORE * message.more | _PIECE * message.piece
+    flags = _MORE * message.more | _PIECE * message.piece | _GOES_ON * message.goes_on
     evidence = message.evidence
     fixed = pack(_ANSWER, message.lane, len(evidence), message.number, message.serial, message.piece_offset)
     return flags, fixed + b"".join([pack(_EVIDENCE, lane, number) for lane, number in evidence])
@@ -312,8 +336,8 @@ def _decode_answer(body: memoryview, flags: int) -> Answer | None:
     if len(body) < start:
         return None
     evidence: list[tuple[int, int]] = list(_EVIDENCE.iter_unpack(body[_ANSWER.size : start]))
-    piece, more = bool(flags & _PIECE), bool(flags & _MORE)
-    return Answer(lane, number, serial, piece_offset, piece, more, evidence, body[start:])
+    piece, more, goes_on = bool(flags & _PIECE), bool(flags & _MORE), bool(flags & _GOES_ON)
+    return Answer(lane, number, serial, piece_offset, piece, more, evidence, body[start:], goes_on)
 
 
 def _encode_status(message: Status) -> tuple[int, bytes]:

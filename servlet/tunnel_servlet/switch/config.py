@@ -30,6 +30,8 @@ class SwitchConfig:
     """Packets in one body or batch. The relay refuses larger bodies, and handles a larger batch of a link in parts."""
     lanes_max: int = 8
     """Lanes per attachment."""
+    streams: bool = True
+    """Answer pulls with streams, if the endpoint asks for it (7.20)."""
     hold_us_max: int = 30 * SECOND
     """The longest time for which the relay holds a pull, whatever the pull asks for (7.4)."""
     pull_interval_us_min: int = 0
@@ -98,6 +100,7 @@ class SwitchConfig:
     def __post_init__(self) -> None:
         zero_allowed = (
             "node",
+            "streams",
             "hold_us_max",
             "settle_us",
             "pull_interval_us_min",

@@ -48,7 +48,12 @@ def _expand(counts: dict[int, int]) -> list[int]:
 
 def _check_attachment(attachment: ServedAttachment, config: SwitchConfig) -> None:
     mailbox = attachment.mailbox
-    _ensure(not (attachment.parked and mailbox.waiting), "a pull is held while something waits")
+    carrier = attachment.streams.carrier
+    _ensure(not (attachment.parked and mailbox.waiting and carrier is None), "a pull is held while something waits")
+    _ensure(carrier is None or carrier.carries, "a stream that is over carries packets")
+    open_streams = [lane for lane, _ in attachment.lanes.values() if lane.stream_due_us is not None]
+    _ensure(set(open_streams) == set(attachment.streams.lanes), "a stream was lost, or outlived its lane")
+    _ensure(not open_streams or attachment.streams.deadline.due_us is not None, "a stream has no timer")
     _ensure(len(attachment.parked) <= config.lanes_max, "more pulls are held than there are lanes")
     _ensure(len(attachment.links) <= config.links_per_attachment_max, "too many links")
     _ensure(not attachment.parked or attachment.hold.due_us is not None, "a held pull has no timer")

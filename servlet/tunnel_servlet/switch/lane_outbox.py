@@ -2,28 +2,32 @@
 
 from tunnel.wire import Frame
 from tunnel_servlet.switch.mailbox import Mailbox
+from tunnel_servlet.switch.open_streams import OpenStreams
 
 __all__ = ["LaneOutbox"]
 
 
 class LaneOutbox:
-    """Takes packets from the mailbox for one lane, and tracks which were confirmed: the lane does not report that."""
+    """Takes packets from the mailbox for one lane, and accounts for them until they are confirmed or put back.
 
-    __slots__ = ("_cut", "_mailbox", "incoming_bytes", "taken")
+    While a stream carries the packets, nothing waits for any lane but that of the stream.
+    """
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    __slots__ = ("_lane", "_mailbox", "_streams", "incoming_bytes", "taken")
+
+    def __init__(self, lane: int, mailbox: Mailbox, streams: OpenStreams) -> None:
+        self._lane = lane
         self._mailbox = mailbox
+        self._streams = streams
         self.taken: list[Frame] = []
-        self._cut = False  # the packet that was taken last leaves in pieces
         self.incoming_bytes = 0  # of a packet that arrives in pieces
 
     def take(self, limit_bytes: int) -> list[Frame]:
-        """Take the packets that leave next. The lane must call this only after all packets that it took before were
-        confirmed or put back."""
-        self._confirmed()
+        """Take the packets that leave next."""
+        if not self.waits():
+            return []
         frames = self._mailbox.take(limit_bytes)
-        self.taken = list(frames)
-        self._cut = len(frames) == 1 and frames[0].size > limit_bytes
+        self.taken += frames
         return frames
 
     def put_back(self, frames: list[Frame]) -> None:
@@ -31,32 +35,20 @@ class LaneOutbox:
         del self.taken[len(self.taken) - len(frames) :]
         self._mailbox.put_back(frames)
 
+    def confirmed(self, frames: list[Frame]) -> None:
+        """Release packets that have arrived. They must be the first of those taken."""
+        del self.taken[: len(frames)]
+        self._mailbox.confirmed(frames)
+
     def waits(self) -> bool:
-        """Whether any packet waits."""
-        return self._mailbox.waiting
+        """Whether any packet waits for this lane."""
+        if not self._mailbox.waiting:
+            return False
+        carrier = self._streams.carrier
+        return carrier is None or carrier.lane == self._lane
 
-    def applied(self, held_bytes: int) -> None:
-        """Note that the lane has applied a request and has not yet answered it.
-
-        Everything that it had taken and not put back is confirmed, unless that is one packet that leaves in pieces.
-        `held_bytes` is what the lane still keeps: that packet, and the part of a packet that arrives in pieces.
-        """
-        if not self._cut:
-            self._confirmed()
-        self._count_incoming(max(0, held_bytes - sum(frame.size for frame in self.taken)))
-
-    def close(self) -> None:
-        """Confirm everything that was taken and not put back, because the lane is closed."""
-        self._confirmed()
-        self._count_incoming(0)
-
-    def _confirmed(self) -> None:
-        if self.taken:
-            self._mailbox.confirmed(self.taken)
-            self.taken = []
-        self._cut = False
-
-    def _count_incoming(self, size: int) -> None:
+    def count_incoming(self, size: int) -> None:
+        """Count the bytes that the lane holds of a packet that arrives in pieces."""
         if size != self.incoming_bytes:
             self._mailbox.budget.hold(size - self.incoming_bytes)
             self.incoming_bytes = size

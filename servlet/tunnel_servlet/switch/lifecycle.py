@@ -13,6 +13,7 @@ from tunnel_servlet.switch.openings import Openings
 from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
+from tunnel_servlet.switch.streaming import Streaming
 
 __all__ = ["BEYOND_MAX", "UNKNOWN", "Lifecycle", "LifecycleHost"]
 
@@ -32,7 +33,7 @@ class LifecycleHost(Protocol):
         """Close the attachment's links, and put their packets without a receipt back at the head of the mailbox."""
 
     def refuse_held(self, attachment: ServedAttachment) -> None:
-        """Answer the attachment's held pulls with STATUS(unknown)."""
+        """Answer the attachment's held pulls, and end its streams, with STATUS(unknown)."""
 
     def end_holds(self, attachment: ServedAttachment, now: int) -> None:
         """Answer the pulls whose hold is over."""
@@ -49,6 +50,7 @@ class Lifecycle:
         routes: RouteTable,
         openings: Openings,
         services: Services,
+        streaming: Streaming,
         host: LifecycleHost,
     ) -> None:
         self._epoch = epoch
@@ -57,6 +59,7 @@ class Lifecycle:
         self._routes = routes
         self._openings = openings
         self._services = services
+        self._streaming = streaming
         self._host = host
 
     def attach(
@@ -128,6 +131,7 @@ class Lifecycle:
         attachment.last_seen_us = now
         attachment.expiry = Deadline(partial(self._expire, attachment))
         attachment.hold = Deadline(partial(self._host.end_holds, attachment))
+        self._streaming.attach(attachment)
         self._context.deadlines.set(attachment.expiry, now + self._context.config.attachment_timeout_us)
         self._context.counters.attaches_fresh += 1
         self._renew(attachment, message, now, fresh=True)
@@ -155,7 +159,9 @@ class Lifecycle:
             lanes=config.lanes_max,
             version=_VERSION,
             packets_max=config.packets_per_body_max,
+            streams=config.streams,
         )
+        self._streaming.detach(attachment)
         for reply in attachment.renew(attached, message.body_bytes_max):
             self._host.send(reply)
         self._context.trace(TraceEvent.ATTACHED, now, text=user)

@@ -18,6 +18,7 @@ from tunnel_servlet.switch.deadlines import Deadline
 from tunnel_servlet.switch.lane_outbox import LaneOutbox
 from tunnel_servlet.switch.links import ServedLink
 from tunnel_servlet.switch.mailbox import Mailbox
+from tunnel_servlet.switch.open_streams import OpenStreams
 from tunnel_servlet.switch.queues import RouteQueue
 
 __all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "ServedAttachment"]
@@ -162,6 +163,7 @@ class ServedAttachment:
         self.awaited: dict[int, int] = {}  # by initiator's id: how many CONNECTs handed to it are unanswered
         self.lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
         self._are_doubted = False  # more links may be stalled
+        self.streams = OpenStreams()
         self._limits = ServedLimits(1)
         self._config = config
 
@@ -206,6 +208,7 @@ class ServedAttachment:
             packet_bytes_max=config.packet_bytes_max,
             answer_bytes_max=min(config.body_bytes_max, body_bytes_max),
             hold_us_max=config.hold_us_max,
+            streams=config.streams,
         )
         return replies
 
@@ -217,7 +220,7 @@ class ServedAttachment:
         replies: list[Reply] = []
         for lane, outbox in reversed(self.lanes.values()):
             replies += lane.close()
-            outbox.close()
+            outbox.count_incoming(0)
         self.lanes.clear()
         return replies
 
@@ -225,8 +228,9 @@ class ServedAttachment:
         """Return the lane of this number, which must be below the announced limit; create it if necessary."""
         found = self.lanes.get(number)
         if found is None:
-            outbox = LaneOutbox(self.mailbox)
-            found = ServedLane(number, outbox, self.evidence, self._limits), outbox
+            outbox = LaneOutbox(number, self.mailbox, self.streams)
+            lane = ServedLane(number, outbox, self.evidence, self._limits, self.streams.pace)
+            found = lane, outbox
             self.lanes[number] = found
         return found
 

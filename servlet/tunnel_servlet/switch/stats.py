@@ -16,6 +16,7 @@ class Counters(msgspec.Struct):
     attachments_expired: int = 0
     attachments_replaced: int = 0
     links_opened: int = 0
+    streams_opened: int = 0  # streamed answers
 
     packets_received: int = 0
     bytes_received: int = 0  # of packets
@@ -52,6 +53,7 @@ class SwitchStats(msgspec.Struct, frozen=True):
     exits: int
     links: int
     parked_pulls: int
+    streams: int
     routes: int  # the sum of the four below
     routes_waiting: int  # for a listener with room
     routes_pending: int

@@ -1,8 +1,8 @@
 """The relay's switch, without I/O: request bodies and link packets in, responses and link packets out (section 7, 9).
 
-The shell passes in each request and batch. It then drains `poll_response`, `poll_link_ready` and `poll_link_end` until
-each returns None, and calls `handle_timeout` by the time that `next_timeout` returns. The shell authenticates: the
-switch trusts the user that the shell names.
+The shell passes in each request and batch. It then drains `poll_response`, `poll_stream_ready`, `poll_link_ready` and
+`poll_link_end` until each returns None, and calls `handle_timeout` by the time that `next_timeout` returns. The shell
+authenticates: the switch trusts the user that the shell names.
 """
 
 from collections import deque
@@ -45,6 +45,7 @@ from tunnel_servlet.switch.review import Ended, Review
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 from tunnel_servlet.switch.stats import RateWait, SwitchStats
+from tunnel_servlet.switch.streaming import Streaming
 
 __all__ = ["Response", "Switch"]
 
@@ -72,12 +73,13 @@ def _allow_any_name(user: str, name: str) -> bool:
 
 
 class Response(msgspec.Struct):
-    """The answer to one HTTP request."""
+    """The answer to one HTTP request, or the next envelope of a streamed answer. An empty body ends a stream."""
 
     handle: int
     status: int  # of HTTP
     body: list[Buffer]
     previous: int = 0  # the handle of the previous answer of the same lane, which need not arrive any more; 0: none
+    goes_on: bool = False  # more of the same body follows
 
 
 class Switch:
@@ -106,9 +108,9 @@ class Switch:
         self._services = Services(config, may_listen, self._routes.waiting.look_at, may_share, publisher)
         self._openings = Openings(self.epoch, self._context, self._registry, self._routes, self._services, authorise)
         self._forwarder = Forwarder(self._context, self._routes, self._openings, self._services, packet_filter)
-        self._lifecycle = Lifecycle(
-            self.epoch, self._context, self._registry, self._routes, self._openings, self._services, self
-        )
+        self._streaming = Streaming(self._context.deadlines, self.send)
+        shared = (self._context, self._registry, self._routes, self._openings, self._services, self._streaming)
+        self._lifecycle = Lifecycle(self.epoch, *shared, self)
         self._review = Review(self._context, self._registry, self._routes, self._services, self._lifecycle)
         self._responses: deque[Response] = deque()
         self._masks: dict[int, int] = {}  # the masks of requests that wait for their answers, by handle
@@ -128,6 +130,7 @@ class Switch:
             exits=len(self._registry.exits),
             links=len(self._links),
             parked_pulls=len(self._held),
+            streams=len(self._streaming),
             routes=len(self._routes),
             routes_waiting=counts[RouteState.WAITING],
             routes_pending=counts[RouteState.HANDED],
@@ -209,10 +212,32 @@ class Switch:
         attachment = self._held.pop(handle, None)
         if attachment is not None:
             attachment.parked.pop(handle).gone(handle)
+            return
+        attachment = self._streaming.gone(handle)
+        if attachment is not None:
+            self._attention.wake(attachment)
+            self._serve_awake(now)
 
     def poll_response(self) -> Response | None:
         """Return the next response to send, or None."""
         return self._responses.popleft() if self._responses else None
+
+    def poll_stream_ready(self) -> int | None:
+        """Return the handle of a streamed answer for which something waits, or None.
+
+        The caller must call `poll_stream` until it returns None or the connection can take no more, and again when it
+        can take more.
+        """
+        return self._streaming.poll_ready()
+
+    def poll_stream(self, handle: int, now: int) -> Response | None:
+        """Return the next envelope of a streamed answer; None if nothing is to be sent now. The switch keeps its
+        packets until they are confirmed."""
+        reply = self._streaming.poll(handle, now)
+        if reply is None:
+            return None
+        self._serve_awake(now)
+        return self._response(handle, reply.answer, goes_on=self._goes_on(reply))
 
     def drain(self) -> None:
         """Refuse each new CONNECT as *shutting down* from now on, and ignore resumes of unknown routes."""
@@ -316,7 +341,12 @@ class Switch:
         attachment = self._held.pop(reply.handle, None)
         if attachment is not None:
             del attachment.parked[reply.handle]
-        self._respond(reply.handle, reply.answer, reply.previous)
+        goes_on = self._goes_on(reply)
+        if reply.is_cut:
+            self._masks.pop(reply.handle, None)
+            self._responses.append(Response(reply.handle, 200, []))
+        else:
+            self._responses.append(self._response(reply.handle, reply.answer, reply.previous, goes_on=goes_on))
         return True
 
     def end_links(self, attachment: ServedAttachment) -> None:
@@ -328,7 +358,9 @@ class Switch:
         attachment.links.clear()
 
     def refuse_held(self, attachment: ServedAttachment) -> None:
-        """Answer the attachment's held pulls with STATUS(unknown)."""
+        """Answer the attachment's held pulls, and end its streams, with STATUS(unknown)."""
+        for handle in self._streaming.detach(attachment):
+            self._respond(handle, UNKNOWN)
         for handle, lane in attachment.parked.items():
             lane.gone(handle)
             del self._held[handle]
@@ -365,22 +397,39 @@ class Switch:
             self._context.counters.bodies_too_full += 1
             text = f"the body holds more than {self.config.packets_per_body_max} packets"
             return Status(StatusCode.TOO_LARGE, text=text)
+        confirmed = self._confirmed_lane(attachment, exchange)
+        if isinstance(confirmed, Status):
+            return confirmed
         attachment.last_seen_us = now
         if not attachment.is_heard and not self._lifecycle.heard(attachment, now):
             return UNKNOWN
+        if confirmed is not None and exchange.confirms is not None:
+            self._streaming.confirmed(attachment, confirmed, exchange.confirms[1], now)
         if exchange.pull and attachment.links:
             attachment.distrust_links(now)
-        arrival = lane.receive(exchange, handle)
+        arrival = lane.receive(exchange, handle, now)
+        attachment.streams.refresh()
         for reply in arrival.replies:
             self.send(reply)
         if arrival.discarded is not None:
             found = arrival.discarded
             self._context.counters.packets_damaged += found.bad_checksum + found.bad_size + found.truncated
         if arrival.applies:
-            outbox.applied(lane.held_bytes)
+            outbox.count_incoming(lane.incoming_bytes)
             self._forwarder.receive(attachment, arrival.frames, now)
             self._answer(attachment, lane, handle, now)
         return None
+
+    def _confirmed_lane(self, attachment: ServedAttachment, exchange: Exchange) -> ServedLane | Status | None:
+        """Return the lane whose stream the request confirms; None if it confirms none, or one that is long over."""
+        if exchange.confirms is None:
+            return None
+        number, serial = exchange.confirms
+        found = attachment.lanes.get(number)
+        if found is None or not found[0].has_sent(serial):
+            # As for a serial received: it would confirm packets that never arrived.
+            return Status(StatusCode.UNKNOWN, text=f"no answer of lane {number} had serial {serial}")
+        return found[0]
 
     def _is_too_full(self, packets: Buffer) -> bool:
         """Whether there are more packets than one body may hold. Parsing them all would cost other users time."""
@@ -389,7 +438,11 @@ class Switch:
 
     def _answer(self, attachment: ServedAttachment, lane: ServedLane, handle: int, now: int) -> None:
         """Answer the request with the packets that wait; hold a pull for which nothing waits."""
-        if self.send(lane.answer(now)):
+        reply = lane.answer(now)
+        if reply is not None and reply.answer.goes_on:
+            self._context.counters.streams_opened += 1
+            self._streaming.opened(handle, attachment, lane)
+        if self.send(reply):
             return
         attachment.parked[handle] = lane
         self._held[handle] = attachment
@@ -417,19 +470,30 @@ class Switch:
             mailbox, parked = attachment.mailbox, attachment.parked
             if attachment.is_gone or not mailbox.waiting:
                 continue
+            if self._streaming.signal(attachment):
+                continue
             while parked and mailbox.waiting:
-                self.send(next(iter(parked.values())).wake())
+                self.send(next(iter(parked.values())).wake(now))
             link = attachment.usable_link() if attachment.links and mailbox.waiting else None
             if link is not None and not link.is_signalled:
                 link.is_signalled = True
                 self._links_ready.append(link.link)
 
     def _respond(self, handle: int, message: Message, previous: int = 0) -> None:
+        self._responses.append(self._response(handle, message, previous))
+
+    def _response(self, handle: int, message: Message, previous: int = 0, *, goes_on: bool = False) -> Response:
         status = HTTP_STATUS[message.code] if isinstance(message, Status) else 200
         if status == 200:
             self._context.counters.answers += 1
         else:
             self._context.counters.refusals += 1
         # A filter that rejected the first, unmasked attempt may have found something in the answer (7.1).
-        mask = self._masks.pop(handle, None)
-        self._responses.append(Response(handle, status, encode_envelope(message, mask=mask), previous))
+        mask = self._masks.get(handle) if goes_on else self._masks.pop(handle, None)
+        return Response(handle, status, encode_envelope(message, mask=mask), previous, goes_on)
+
+    def _goes_on(self, reply: Reply) -> bool:
+        """Whether more of the same body follows. If not, forget its stream."""
+        if not reply.answer.goes_on:
+            self._streaming.ended(reply.handle)
+        return reply.answer.goes_on

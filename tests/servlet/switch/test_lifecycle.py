@@ -41,6 +41,7 @@ def test_6_3_attached_contains_epoch_limits_and_whether_the_attachment_is_fresh(
         lanes=8,
         version=1,
         packets_max=1024,
+        streams=True,
     )
 
 

@@ -1,0 +1,137 @@
+"""The streamed answers of all attachments: which of them have something to send, and their timers (7.20)."""
+
+from collections.abc import Callable
+from functools import partial
+
+from tunnel.exchange.served import Reply, ServedLane
+from tunnel_servlet.switch.deadlines import Deadline, Deadlines
+from tunnel_servlet.switch.model import ServedAttachment
+
+__all__ = ["Streaming"]
+
+_BLOCKED_US = 1_000_000  # an envelope was due, but its connection took none: look again
+
+
+class Streaming:
+    """Knows the open streams by the handle of their HTTP exchange.
+
+    The shell asks `poll_ready` which streams have something to send, and `poll` for their next envelopes. `send` sends
+    what the timers cause: the end of a stream.
+    """
+
+    def __init__(self, deadlines: Deadlines, send: Callable[[Reply | None], bool]) -> None:
+        self._deadlines = deadlines
+        self._send = send
+        self._by_handle: dict[int, tuple[ServedAttachment, ServedLane]] = {}
+        self._ready: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_handle)
+
+    def attach(self, attachment: ServedAttachment) -> None:
+        """Give a new attachment the timer of its streams."""
+        attachment.streams.deadline = Deadline(partial(self._look, attachment))
+
+    def detach(self, attachment: ServedAttachment) -> list[int]:
+        """Forget the streams of an attachment that ends or starts again. Return the handles of those that are open."""
+        handles = [handle for handle, (owner, _) in self._by_handle.items() if owner is attachment]
+        for handle in handles:
+            self.ended(handle)
+        attachment.streams.lanes = []
+        attachment.streams.refresh()
+        self._deadlines.clear(attachment.streams.deadline)
+        return handles
+
+    # --- one stream
+
+    def opened(self, handle: int, attachment: ServedAttachment, lane: ServedLane) -> None:
+        """Note that the answer to this request is a stream."""
+        self._by_handle[handle] = attachment, lane
+        attachment.streams.opened(lane)
+        self._arm(attachment)
+
+    def ended(self, handle: int) -> None:
+        """Forget a stream whose last envelope has left, or which ends without one. Has no effect on others."""
+        self._by_handle.pop(handle, None)
+        self._ready.pop(handle, None)
+
+    def gone(self, handle: int) -> ServedAttachment | None:
+        """End a stream whose HTTP connection was lost. Return its attachment, whose packets leave by another way now;
+        None if there is no such stream."""
+        found = self._by_handle.get(handle)
+        if found is None:
+            return None
+        attachment, lane = found
+        self.ended(handle)
+        lane.gone(handle)
+        attachment.streams.refresh()
+        return attachment
+
+    def confirmed(self, attachment: ServedAttachment, lane: ServedLane, serial: int, now: int) -> None:
+        """Handle a confirmation that came in a request of any lane. A stream that it proves takes over: older ones end,
+        and held pulls are answered, since no packet will leave on them."""
+        streams = attachment.streams
+        before = streams.carrier
+        lane.confirm(serial, now)
+        streams.refresh()
+        carrier = streams.carrier
+        if carrier is None or carrier is before:
+            return
+        for older in [found for found in streams.lanes if found is not carrier and found.carries]:
+            self._send(older.finish_stream(now))
+        for held in list(attachment.parked.values()):
+            for reply in held.release():
+                self._send(reply)
+        streams.refresh()
+
+    # --- what is to be sent
+
+    def signal(self, attachment: ServedAttachment) -> bool:
+        """Ask for the next envelope of the stream that carries the packets. Return False if there is no such stream."""
+        carrier = attachment.streams.carrier
+        if carrier is None or carrier.stream is None:
+            return False
+        self._ready[carrier.stream] = None
+        return True
+
+    def poll_ready(self) -> int | None:
+        """Return the handle of a stream that may have something to send, or None."""
+        if not self._ready:
+            return None
+        handle = next(iter(self._ready))
+        del self._ready[handle]
+        return handle
+
+    def poll(self, handle: int, now: int) -> Reply | None:
+        """Return the next envelope of a stream, or None if nothing is to be sent now."""
+        found = self._by_handle.get(handle)
+        if found is None:
+            return None
+        attachment, lane = found
+        reply = lane.poll_stream(now)
+        if reply is not None:
+            attachment.streams.refresh()
+            self._arm(attachment)
+        return reply
+
+    # --- timers
+
+    def _arm(self, attachment: ServedAttachment) -> None:
+        """Let the timer fire by the time at which a stream must be looked at. It is not moved to a later time: it looks
+        when it fires."""
+        due_us, deadline = attachment.streams.due_us(), attachment.streams.deadline
+        if due_us is not None and (deadline.due_us is None or due_us < deadline.due_us):
+            self._deadlines.set(deadline, due_us)
+
+    def _look(self, attachment: ServedAttachment, now: int) -> None:
+        streams = attachment.streams
+        for lane in list(streams.lanes):
+            for reply in lane.check_stream(now):
+                self._send(reply)
+            due_us, handle = lane.stream_due_us, lane.stream
+            if handle is not None and due_us is not None and due_us <= now:
+                self._ready[handle] = None
+        streams.refresh()
+        due_us = streams.due_us()
+        if due_us is not None:
+            self._deadlines.set(streams.deadline, due_us if due_us > now else now + _BLOCKED_US)

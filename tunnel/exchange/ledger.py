@@ -1,0 +1,83 @@
+"""The packets of a lane's answers that are not confirmed, each under the serial that first carried it (7.3, 7.20)."""
+
+from collections import deque
+
+import msgspec
+
+from tunnel.wire import Frame
+
+__all__ = ["Confirmed", "Ledger"]
+
+
+class _Entry(msgspec.Struct):
+    serial: int
+    frames: list[Frame]
+    size: int
+    sent_us: int
+
+
+class Confirmed(msgspec.Struct):
+    """The packets that a serial confirmed, and when the newest of them were sent."""
+
+    frames: list[Frame]
+    sent_us: int
+
+
+class Ledger:
+    """The unconfirmed packets, oldest first."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self._entries: deque[_Entry] = deque()
+
+    @property
+    def frames(self) -> list[Frame]:
+        """All unconfirmed packets, in order."""
+        return [frame for entry in self._entries for frame in entry.frames]
+
+    @property
+    def oldest_us(self) -> int | None:
+        """When the oldest unconfirmed packet was sent, or None if there is none."""
+        return self._entries[0].sent_us if self._entries else None
+
+    def add(self, serial: int, frames: list[Frame], now: int) -> None:
+        """Record packets that leave for the first time, under this serial."""
+        if frames:
+            size = sum(frame.size for frame in frames)
+            self._entries.append(_Entry(serial, frames, size, now))
+            self.held_bytes += size
+
+    def confirm(self, serial: int) -> Confirmed:
+        """Remove the packets of all serials up to this one, and return them."""
+        confirmed = Confirmed([], 0)
+        while self._entries and self._entries[0].serial <= serial:
+            entry = self._entries.popleft()
+            self.held_bytes -= entry.size
+            confirmed.frames += entry.frames
+            confirmed.sent_us = entry.sent_us
+        return confirmed
+
+    def take_back(self) -> list[Frame]:
+        """Remove all packets, and return them in order."""
+        frames = self.frames
+        self._entries.clear()
+        self.held_bytes = 0
+        return frames
+
+    def fit(self, limit_bytes: int) -> list[Frame]:
+        """Keep the first packets, at most `limit_bytes` in total; remove the others, and return them in order."""
+        kept: deque[_Entry] = deque()
+        rest: list[Frame] = []
+        size = 0
+        for entry in self._entries:
+            count = 0
+            while not rest and count < len(entry.frames) and size + entry.frames[count].size <= limit_bytes:
+                size += entry.frames[count].size
+                count += 1
+            rest += entry.frames[count:]
+            if count:
+                frames = entry.frames[:count]
+                kept.append(_Entry(entry.serial, frames, sum(frame.size for frame in frames), entry.sent_us))
+        self._entries = kept
+        self.held_bytes = size
+        return rest
