@@ -19,7 +19,9 @@ from tunnel.exchange import (
     Request,
     ServedLane,
     ServedLimits,
+    StreamingLanes,
 )
+from tunnel.exchange.stream_pace import StreamPace
 from tunnel.wire import (
     HTTP_STATUS,
     Attach,
@@ -57,11 +59,12 @@ class MemoryOutbox:
     def __init__(self, frames: list[Frame] | None = None) -> None:
         self.frames = deque(frames or [])
         self.freed = 0
+        self.is_withheld = False  # a stream carries the frames, and it is not asking
 
     def take(self, limit_bytes: int) -> list[Frame]:
         taken: list[Frame] = []
         size = 0
-        while self.frames and (not taken or size + self.frames[0].size <= limit_bytes):
+        while self.waits() and (not taken or size + self.frames[0].size <= limit_bytes):
             size += self.frames[0].size
             taken.append(self.frames.popleft())
             if size > limit_bytes:
@@ -75,14 +78,20 @@ class MemoryOutbox:
         self.freed += len(frames)
 
     def waits(self) -> bool:
-        return bool(self.frames)
+        return bool(self.frames) and not self.is_withheld
 
 
 class Relay:
     """A relay with one attachment. It routes nothing: packets that arrive are kept; tests give it packets to send."""
 
-    def __init__(self, random: Random, lanes: int = 8, answer_bytes_max: int = 2**20, **limits: int) -> None:
-        self.limits = ServedLimits(lanes=lanes, answer_bytes_max=answer_bytes_max)
+    def __init__(
+        self, random: Random, lanes: int = 8, answer_bytes_max: int = 2**20, *, streams: bool = False, **limits: int
+    ) -> None:
+        self.limits = ServedLimits(lanes=lanes, answer_bytes_max=answer_bytes_max, streams=streams)
+        self.limits.hold_us_max = limits.get("hold_ms_max", 15_000) * 1000
+        self.pace = StreamPace()
+        self.streams: dict[int, ServedLane] = {}  # by handle
+        self.pieces: list[tuple[int, bytes, bool]] = []  # of streamed answers: handle, bytes, whether it is the last
         self.attached_limits: dict[str, Any] = {
             "body_bytes_max": 2**20,
             "hold_ms_max": 15_000,
@@ -99,7 +108,8 @@ class Relay:
     def restart(self) -> None:
         """Forget everything, except the frames that the test put into the outbox."""
         for lane in self.lanes.values():
-            lane.close()
+            for reply in lane.close():
+                self._send(reply)
         self.lanes = {}
         self.attachments = {}
         self.epoch = self._random.getrandbits(64)
@@ -116,15 +126,45 @@ class Relay:
     def give(self, frames: list[Frame], now: int = 0) -> None:
         """Let these frames wait for the endpoint."""
         self.outbox.frames.extend(frames)
+        self.pump_streams(now)
         for lane in sorted((lane for lane in self.lanes.values() if lane.parked is not None), key=parked_at):
             self._send(lane.wake(now))
 
     def handle_timeout(self, now: int) -> None:
         for lane in self.lanes.values():
             self._send(lane.expire(now))
+            for reply in lane.check_stream(now):
+                self._send(reply)
+        self.pump_streams(now)
 
     def next_timeout(self) -> int | None:
-        return min((lane.parked_until_us for lane in self.lanes.values() if lane.parked is not None), default=None)
+        times = [lane.parked_until_us for lane in self.lanes.values() if lane.parked is not None]
+        times += [due_us for lane in self.lanes.values() if (due_us := lane.stream_due_us) is not None]
+        return min(times, default=None)
+
+    def carrier(self) -> ServedLane | None:
+        return next((lane for lane in reversed(self.streams.values()) if lane.carries), None)
+
+    def pump_streams(self, now: int) -> None:
+        """Send what waits on the stream that carries it, and what is due on others."""
+        for lane in list(self.streams.values()):
+            self.outbox.is_withheld = self.carrier() not in (None, lane)
+            while (reply := lane.poll_stream(now)) is not None:
+                self._send(reply)
+        self.outbox.is_withheld = self.carrier() is not None
+
+    def _confirm(self, number: int, serial: int, now: int) -> None:
+        before = self.carrier()
+        self.lanes[number].confirm(serial, now)
+        carrier = self.carrier()
+        if carrier is not None and carrier is not before:
+            for older in list(self.streams.values()):
+                if older is not carrier and older.carries:
+                    self._send(older.finish_stream(now))
+            for lane in self.lanes.values():
+                for reply in lane.release():
+                    self._send(reply)
+        self.pump_streams(now)
 
     def _attach(self, handle: int, attach: Attach) -> None:
         identity = attachment_id(attach.secret)
@@ -145,6 +185,7 @@ class Relay:
             packet_bytes_max=2**20,
             initial_edge_bytes=65536,
             lanes=self.limits.lanes,
+            streams=self.limits.streams,
             **self.attached_limits,
         )
         self.replies.append((handle, 200, encode_envelope(message)))
@@ -154,22 +195,35 @@ class Relay:
         if exchange.epoch != self.epoch or self.attachments.get(exchange.attachment_id) != exchange.generation:
             return self._refuse(handle, StatusCode.UNKNOWN)
         if exchange.lane not in self.lanes:
-            self.lanes[exchange.lane] = ServedLane(exchange.lane, self.outbox, self._evidence, self.limits)
+            self.lanes[exchange.lane] = ServedLane(exchange.lane, self.outbox, self._evidence, self.limits, self.pace)
         lane = self.lanes[exchange.lane]
+        if exchange.confirms is not None:
+            self._confirm(*exchange.confirms, now)
         arrival = lane.receive(exchange, handle, now)
         for reply in arrival.replies:
             self._send(reply)
         if arrival.applies:
             self.received += [(exchange.lane, frame.sequence) for frame in arrival.frames]
-            self._send(lane.answer(now))
+            self.outbox.is_withheld = self.carrier() is not None
+            answered = lane.answer(now)
+            if answered is not None and answered.answer.goes_on:
+                self.streams[handle] = lane
+            self._send(answered)
+        self.pump_streams(now)
         return None
 
     def _evidence(self) -> list[tuple[int, int]]:
         return [(lane.lane, lane.answered) for lane in self.lanes.values()]
 
     def _send(self, reply: Reply | None) -> None:
-        if reply is not None:
-            body: list[Buffer] = [] if reply.is_cut else encode_envelope(reply.answer)
+        if reply is None:
+            return
+        body: list[Buffer] = [] if reply.is_cut else encode_envelope(reply.answer)
+        if reply.handle in self.streams:
+            if not reply.answer.goes_on:
+                del self.streams[reply.handle]
+            self.pieces.append((reply.handle, b"".join(body), not reply.answer.goes_on))
+        else:
             self.replies.append((reply.handle, 200, body))
 
     def _refuse(self, handle: int, code: StatusCode) -> None:
@@ -209,6 +263,10 @@ class Fate:
     too_large: "Fate | None" = None
     """The fate of an answer that is larger than `answer_bytes_max`: a status, or lost."""
     answer_bytes_max: int = 0
+    buffered: bool = False
+    """A streamed answer is held back to its end."""
+    stream_bytes: int = -1
+    """How many bytes of a streamed answer pass; -1: all. Then it is cut if `reported`, else silent."""
 
 
 @dataclass
@@ -224,10 +282,13 @@ class Loop:
     now: int = 0
     resends: bool = False
     """Send the packets of a batch that was given up again, as the core would."""
+    streams: bool = False
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.lanes = Lanes(self.config, SECRET, self.random)
+        self.lanes = (StreamingLanes if self.streams else Lanes)(self.config, SECRET, self.random)
+        self.passed: dict[int, int] = {}  # by handle: bytes of a streamed answer so far
+        self.kept: dict[int, bytes] = {}  # by handle: a streamed answer that is held back
         self.queue: deque[Packet] = deque()
         self.requests: list[tuple[int, Request]] = []
         self.events: list[tuple[int, LaneEvent]] = []
@@ -364,7 +425,45 @@ class Loop:
                 self.at(at_us, self._answering(request_id, status, body))
             elif fate.reported:
                 self.at(at_us, self._failing(request_id))
-        return bool(replies)
+        pieces, self.relay.pieces = self.relay.pieces, []
+        for handle, piece, is_last in pieces:
+            self._pass_on(handle, piece, is_last)
+        return bool(replies or pieces)
+
+    def _pass_on(self, handle: int, piece: bytes, is_last: bool) -> None:
+        """A piece of a streamed answer leaves the relay."""
+        if handle not in self.waiting:
+            return
+        request_id, fate = self.waiting[handle]
+        if is_last:
+            del self.waiting[handle]
+        if fate.response_lost:
+            return
+        if fate.buffered:
+            self.kept[handle] = self.kept.get(handle, b"") + piece
+            if not is_last:
+                return
+            piece = self.kept.pop(handle)
+        before = self.passed.get(handle, 0)
+        self.passed[handle] = before + len(piece)
+        self._down_free_us = max(self.now, self._down_free_us) + self._transfer_us(len(piece))
+        at_us = self._down_free_us + self.one_way_us
+        is_cut = 0 <= fate.stream_bytes < before + len(piece)
+        if is_cut and before > fate.stream_bytes:
+            return
+        if is_cut:
+            piece = piece[: fate.stream_bytes - before]
+        if piece:
+            self.at(at_us, lambda: self._streaming.received(request_id, piece, self.now))
+        if is_cut and fate.reported:
+            self.at(at_us, self._failing(request_id))
+        elif is_last and not is_cut:
+            self.at(at_us, lambda: self._streaming.ended(request_id, self.now))
+
+    @property
+    def _streaming(self) -> StreamingLanes:
+        assert isinstance(self.lanes, StreamingLanes)
+        return self.lanes
 
     def _answering(self, request_id: int, status: int, body: bytes) -> Callable[[], None]:
         return lambda: self._answer(request_id, status, body, 0)

@@ -22,6 +22,8 @@ from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.link_state import LinkInput, LinkState
 from tunnel.exchange.served import Outbox, Reply, ServedLane, ServedLimits, ServedRequest
+from tunnel.exchange.stream_road import RoadState
+from tunnel.exchange.streaming_lanes import StreamingLanes
 
 __all__ = [
     "Abandoned",
@@ -42,8 +44,10 @@ __all__ = [
     "Recovered",
     "Reply",
     "Request",
+    "RoadState",
     "ServedLane",
     "ServedLimits",
     "ServedRequest",
+    "StreamingLanes",
     "Troubled",
 ]

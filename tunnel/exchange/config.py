@@ -39,6 +39,11 @@ class LaneConfig:
     """Longest hold of a pull. Proxies were seen to cut an idle exchange after 20, 30, 60 and 100 s."""
     hold_us_min: int = 2 * SECOND_US
     """Holds never shrink below this, however early the path cuts them."""
+    stream_us: int = 55 * SECOND_US
+    """Longest streamed answer. Its own heartbeats keep it from being idle, so that proxies let it live for longer."""
+    stream_after_us: int = 2 * SECOND_US
+    """Age of an attachment at which streamed answers are tried. One that moves much tries at once; a short one never
+    pays for the try."""
     pull_interval_us: int = 0
     """Send a pull at this interval, without a hold. With 0, pulls are sent continuously."""
     await_login: bool | None = None
@@ -67,6 +72,11 @@ class LaneConfig:
             raise ValueError(
                 f"holds must satisfy 0 < hold_us_min <= hold_us <= {_MILLISECONDS_LIMIT_US}, but they are "
                 f"{self.hold_us_min} and {self.hold_us}"
+            )
+        if not self.hold_us_min <= self.stream_us <= _MILLISECONDS_LIMIT_US or self.stream_after_us < 0:
+            raise ValueError(
+                f"streams must satisfy hold_us_min <= stream_us <= {_MILLISECONDS_LIMIT_US} and 0 <= stream_after_us, "
+                f"but the times are {self.hold_us_min}, {self.stream_us} and {self.stream_after_us}"
             )
         if not 0 <= self.pull_interval_us <= _MILLISECONDS_LIMIT_US:
             raise ValueError(f"pull_interval_us must be 0 to {_MILLISECONDS_LIMIT_US}, not {self.pull_interval_us}")

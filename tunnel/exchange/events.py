@@ -38,6 +38,8 @@ class Request(msgspec.Struct, frozen=True):
     """Send the body as the file of a form (7.19) instead of as it is."""
     deadline_us: int
     """When the lanes will act if no answer has come. The carrier itself needs no timeout."""
+    stream: bool = False
+    """Pass the answer on piece by piece, if its status is 200 (7.20)."""
 
 
 class PacketsReceived(msgspec.Struct, frozen=True):

@@ -66,7 +66,10 @@ class Flight:
         self.lane = message.lane if isinstance(message, Exchange) else ATTACH_LANE
         self.number = message.number if isinstance(message, Exchange) else message.generation
         self.pull = isinstance(message, Exchange) and message.pull
-        self.hold_us = message.hold_ms * 1000 if isinstance(message, Exchange) else 0
+        self.stream = isinstance(message, Exchange) and message.stream
+        self.confirms = message.confirms if isinstance(message, Exchange) else None
+        # A pull whose answer may be a stream is answered at once.
+        self.hold_us = message.hold_ms * 1000 if isinstance(message, Exchange) and not message.stream else 0
         self.answer_bytes_max = message.answer_bytes_max if isinstance(message, Exchange) else message.body_bytes_max
         self.next_us = now
         """When the next attempt leaves unless an answer comes: now, then at the deadline, then at each repeat."""
@@ -110,7 +113,15 @@ class Flight:
         self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
         self._spread = random.getrandbits(16)
         request = Request(
-            request_id, self._body, self.lane, self.number, self.pull, self.sent, self.as_form, self.next_us
+            request_id,
+            self._body,
+            self.lane,
+            self.number,
+            self.pull,
+            self.sent,
+            self.as_form,
+            self.next_us,
+            self.stream,
         )
         self.sent += 1
         return request, evicted

@@ -27,6 +27,11 @@ class HeldPulls:
         self._again_us = 0  # when one more may be held again
         self._wait_us = _AGAIN_US_MIN
 
+    @property
+    def are_free(self) -> bool:
+        """Whether the path is not known to carry only a few requests at once."""
+        return self.most == _MOST
+
     def expired(self, now: int) -> None:
         """Record that a hold has ended without packets."""
         self._expired_us = now

@@ -17,6 +17,7 @@ class Lane:
         self.number = 0  # of the newest exchange
         self.serial_received = 0
         self.flight: Flight | None = None
+        self.streaming = False  # the relay answers with a stream, which is not over
         self.token: int | None = None  # of the batch that is being pushed
         self.owes = False  # the lane has received packets that it has not confirmed to the relay
         self.used_us = now  # when the lane last had an exchange
@@ -30,7 +31,7 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Whether the lane is free for an exchange. It is not while the rest of a packet must still leave on it."""
-        return self.flight is None and self._outgoing is None
+        return self.flight is None and self._outgoing is None and not self.streaming
 
     @property
     def expects(self) -> bool:
@@ -52,6 +53,16 @@ class Lane:
     def start_pull(self, attached: Attached, hold_us: int, answer_bytes_max: int) -> Exchange:
         """Return an exchange with the next number that asks for the packets that wait."""
         return self._exchange(attached, [], answer_bytes_max, hold_ms=hold_us // 1000, pull=True)
+
+    def start_stream(self, attached: Attached, hold_us: int, limit_bytes: int) -> Exchange:
+        """Return an exchange with the next number whose answer may be a stream (7.20)."""
+        exchange = self._exchange(attached, [], limit_bytes, hold_ms=hold_us // 1000, pull=True)
+        exchange.stream = True
+        return exchange
+
+    def start_empty(self, attached: Attached, answer_bytes_max: int) -> Exchange:
+        """Return an exchange with the next number that carries no packets, only confirmations."""
+        return self._exchange(attached, [], answer_bytes_max)
 
     def start_push(self, attached: Attached, token: int, payload: list[Buffer], answer_bytes_max: int) -> Exchange:
         """Return an exchange with the next number that carries this batch."""
@@ -109,6 +120,24 @@ class Lane:
         self.serial_received = answer.serial
         self.owes = len(answer.data) > 0
         return self._incoming.feed(answer, parse_packets)
+
+    def begin_stream(self, first: Answer) -> None:
+        """Go on with a stream, whose first envelope came."""
+        self.flight = None
+        self.streaming = True
+        self.serial_received = first.serial
+
+    def take(self, answer: Answer, now: int) -> None:
+        """Record the next envelope of the stream. Its packets are whole."""
+        self.used_us = now
+        self.serial_received = answer.serial
+        self.owes = self.owes or len(answer.data) > 0
+
+    def end_stream(self, now: int, *, owes: bool) -> None:
+        """End the stream. If the lane `owes`, the relay does not know yet how much of it has come."""
+        self.streaming = False
+        self.owes = owes
+        self.used_us = now
 
     def receipt(self) -> int | None:
         """Record that the relay has what the answered exchange carried.

@@ -176,7 +176,7 @@ class Lanes:
         self._nothing_due_until_us = 0
         outcome = judge(status, body, retry_after_us)
         message = outcome.message
-        if isinstance(message, Answer) and flight.answers(message):
+        if isinstance(message, Answer) and flight.answers(message) and not message.goes_on:
             self._accept(flight, self._close(flight, request_id), message, len(body), now)
         elif isinstance(message, Attached) and flight is self._attach:
             self._accept_attached(flight, request_id, message, now)
@@ -337,7 +337,7 @@ class Lanes:
             return
         self._close(flight, request_id)
         if verdict is Verdict.FATAL:
-            self._refuse(AttachRefused(status, outcome.code, outcome.text, outcome.is_page))
+            self._refuse_by(status, outcome)
         elif verdict in (Verdict.STALE, Verdict.UNKNOWN):
             self.attach_again(outbid=verdict is Verdict.STALE)
         else:
@@ -459,6 +459,9 @@ class Lanes:
         self._set = LaneSet(0, 0, 0)
         if self.attached:
             self._events.append(Detached())
+
+    def _refuse_by(self, status: int, outcome: Outcome) -> None:
+        self._refuse(AttachRefused(status, outcome.code, outcome.text, outcome.is_page))
 
     def _refuse(self, refused: AttachRefused) -> None:
         self._end()

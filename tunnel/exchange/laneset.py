@@ -25,8 +25,8 @@ class LaneSet:
                 yield lane.flight
 
     def pulls_in_flight(self) -> int:
-        """Return the number of pulls in flight."""
-        return sum(flight.pull for flight in self.flights())
+        """Return the number of pulls in flight, but for those whose answers may be streams."""
+        return sum(flight.pull and not flight.stream for flight in self.flights())
 
     def idle(self, count: int) -> Lane | None:
         """Return an idle lane among the first `count`, or None.

@@ -9,7 +9,7 @@ from tunnel.exchange.pacing import BodyLimit, HoldLimit, LaneCount
 from tunnel.exchange.pulls import Pulled, PullMode, PullPolicy
 from tunnel.exchange.request_pace import RequestPace
 from tunnel.exchange.roundtrip import RoundTrip
-from tunnel.wire import EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, Exchange
+from tunnel.wire import CONFIRMATION_BYTES, EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, Exchange
 
 __all__ = ["AnswerSeen", "PathModel"]
 
@@ -36,6 +36,7 @@ class PathModel:
     def __init__(self, config: LaneConfig) -> None:
         most = 1 if config.one_connection else config.lanes_max
         self._one_connection = config.one_connection
+        self._fixed_bytes = EXCHANGE_BYTES  # of a request body without packets
         self.round_trip = RoundTrip()
         self.pace = RequestPace()
         self.as_form = False  # bodies leave as the files of forms, which pass here (7.19)
@@ -50,12 +51,16 @@ class PathModel:
     @property
     def room_bytes(self) -> int:
         """The number of bytes of packets that fit a request body."""
-        return max(HEADER_SIZE, self.up.limit_bytes - EXCHANGE_BYTES - (_FORM_BYTES if self.as_form else 0))
+        return max(HEADER_SIZE, self.up.limit_bytes - self._fixed_bytes - (_FORM_BYTES if self.as_form else 0))
 
     @property
     def holding(self) -> bool:
         """Whether one lane is always kept for a pull."""
         return self.pulls.mode is PullMode.HOLDING and self.lanes.count > 1
+
+    def confirms_streams(self) -> None:
+        """Leave room in each request for the confirmation of a stream."""
+        self._fixed_bytes = EXCHANGE_BYTES + CONFIRMATION_BYTES
 
     def bound(self, attached: Attached) -> None:
         """Keep to the relay's limits."""
@@ -72,7 +77,7 @@ class PathModel:
 
     def flight(self, message: Attach | Exchange, now: int) -> Flight:
         """Create the flight of a message, with a deadline and repeats that suit the path (7.8)."""
-        hold_ms = message.hold_ms if isinstance(message, Exchange) else 0
+        hold_ms = message.hold_ms if isinstance(message, Exchange) and not message.stream else 0
         attempts_max = _ATTACH_ATTEMPTS_MAX if isinstance(message, Attach) else _ATTEMPTS_MAX
         if self._one_connection:
             attempts_max = 1
@@ -89,6 +94,13 @@ class PathModel:
     def passed(self, attempt: Attempt) -> None:
         """Use the format of an attempt that was answered for the next bodies (7.19)."""
         self.as_form = attempt.as_form
+
+    def streamed(self, attempt: Attempt, now: int) -> None:
+        """Learn from the first envelope of a stream, which the relay sends at once."""
+        self.pace.answered(attempt.sent_us, now)
+        self.round_trip.sample(now - attempt.sent_us, now)
+        if self.held.answered(attempt.sent_us, self.round_trip.least_us, self.lanes.count, now):
+            self.settle_interval(self.pulls.interval_us)
 
     def answered(self, flight: Flight, arrived: AnswerSeen, now: int) -> bool:
         """Learn from the answer to a flight. Return whether a lane was added."""

@@ -72,6 +72,13 @@ class PullPolicy:
         self._next_us = 0
         self._backoff_us = _BACKOFF_US_MIN
 
+    def resume(self) -> None:
+        """Pull at once, and hold briefly, because a stream that brought packets has ended."""
+        self.more_waits = self._active = False
+        self._hold_us = self._hold_us_short
+        self._next_us = 0
+        self._backoff_us = _BACKOFF_US_MIN
+
     def due_us(self, outstanding: int, lanes: int) -> int:
         """Return when the next pull is due, with `outstanding` pulls in flight on `lanes` lanes.
 
