@@ -109,6 +109,10 @@ class IncomingStream:
         """By when it must leave even on the last free lane."""
         return self._overdue_us
 
+    def is_urgent(self, now: int) -> bool:
+        """Return whether so much came that a confirmation should leave before its time."""
+        return self._owed_us is not None and self._owed_us <= now < self._overdue_us
+
     @property
     def unheard(self) -> bool:
         """Whether the relay has not heard of all packets that came. Requests say so until one of them is answered."""

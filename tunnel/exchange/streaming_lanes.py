@@ -25,6 +25,7 @@ __all__ = ["StreamingLanes"]
 _STREAM_BYTES = 64 * MIB  # of one streamed answer; the next stream takes over without a pause
 _ENVELOPE_SLACK_BYTES = 64 * KIB  # for header and evidence
 _LANES_MIN = 3  # a stream is tried beside a pull, and a push must still find a lane
+_LANES_BUSY = 5  # the stream's own, and enough for confirmations to leave often on a long path
 _STREAMS_MAX = 2  # the older one until the newer one is proven
 _SPREAD_US = 2 * SECOND_US  # in which endpoints try again after their relay has returned
 
@@ -142,6 +143,9 @@ class StreamingLanes(Lanes):
         super()._start_what_is_due(attached, now)
         if self._stream_due_us() <= now:
             self._ask_for_stream(attached, now)
+        owed = self._first_owed()
+        if owed is not None and owed.is_urgent(now) and self._set.idle_count(self.lane_count) < 2:
+            self._add_lane(_LANES_BUSY, now)
         while self._confirmation_due_us() <= now:
             stream = self._first_owed()
             lane = self._confirming_lane(stream) if stream is not None else None
@@ -159,13 +163,16 @@ class StreamingLanes(Lanes):
 
     def _ask_for_stream(self, attached: Attached, now: int) -> None:
         if self._set.idle_count(self.lane_count) < 2:
-            self._path.lanes.add()
-            self._set.lanes[self.lane_count - 1].used_us = now
-            self._tell_lanes()
+            self._add_lane(self._path.lanes.most, now)
         lane = self._set.idle(self.lane_count)
         assert lane is not None  # else no stream is due
         self._road.happened(RoadEvent.TRIED, now)
         self._start(lane, lane.start_stream(attached, self._age.hold_us, _STREAM_BYTES), now)
+
+    def _add_lane(self, most: int, now: int) -> None:
+        if self.lane_count < most and self._path.lanes.add():
+            self._set.lanes[self.lane_count - 1].used_us = now
+            self._tell_lanes()
 
     def _stream_due_us(self) -> int:
         """Return when the next stream is to be asked for. It never takes the last lane on which a request can leave."""
