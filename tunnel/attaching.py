@@ -22,7 +22,7 @@ from tunnel.traces.record import TraceSink
 
 __all__ = ["CARRIERS", "attach", "memory_attach"]
 
-CARRIERS = ("auto", "poll", "link")
+CARRIERS = ("auto", "poll", "stream", "link")
 _SECOND_US = 1_000_000
 _EXIT_SEND_BUFFER_BYTES = 512 * 1024  # an exit has many users; more comes from the share of each in the budget
 
@@ -63,10 +63,12 @@ def attach(
     directory of them, with the authorities to trust instead of those that the operating system trusts. `cert`: a PEM
     file with certificate and key, or a pair of files.
 
-    `carrier`: "poll" uses exchanges only. "auto" and "link" also try a link; "link" waits for the first try and repeats
-    it more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it is lost, a
-    spare one takes over at once. `pull_interval`: the seconds between pulls while there is no link; the relay may
-    settle on another interval. With 0, it holds pulls until data comes. `Attachment.set_pull_interval` changes it.
+    `carrier`: "poll" uses exchanges only, each with a complete answer. "stream" also lets the relay stream its answers,
+    where the path lets them pass. "auto" and "link" do the same, and also try a link; "link" waits for the first try
+    and repeats it more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it
+    is lost, a spare one takes over at once. `pull_interval`: the seconds between pulls while there is no link; the
+    relay may settle on another interval. With 0, it holds pulls until data comes. `Attachment.set_pull_interval`
+    changes it.
 
     `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
     everybody on the way can read it. It allows the same for `headers`.
@@ -96,7 +98,7 @@ def attach(
     urls = [url] if isinstance(url, str) else list(url)
     _require_known(carrier, links, urls)
     settings = _encryption(encryption, urls[0], peer_key, known_peers, key)
-    lanes = _lane_config(lanes, pull_interval, await_login)
+    lanes = _lane_config(lanes, pull_interval, await_login, eager=carrier == "stream")
     how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
     how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
     rest: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
@@ -104,8 +106,12 @@ def attach(
     return _attachment(_maker(carrier, urls, how, name, lanes, links), user_timeout, exit_handler, settings, rest)
 
 
-def _lane_config(lanes: LaneConfig | None, pull_interval: float, await_login: bool | None) -> LaneConfig:
+def _lane_config(
+    lanes: LaneConfig | None, pull_interval: float, await_login: bool | None, *, eager: bool
+) -> LaneConfig:
     found = lanes or LaneConfig()
+    if eager:
+        found = replace(found, stream_after_us=0)
     if pull_interval:
         found = replace(found, pull_interval_us=pull_interval_us(pull_interval))
     return found if await_login is None else replace(found, await_login=await_login)
@@ -123,8 +129,8 @@ def _maker(
         from tunnel.carriers.link import LinkCarrier
         from tunnel.carriers.poll import PollCarrier
 
-        if carrier == "poll":
-            return PollCarrier(dialing, secret, random, name=name, config=lanes)
+        if carrier in ("poll", "stream"):
+            return PollCarrier(dialing, secret, random, name=name, config=lanes, streams=carrier == "stream")
         return LinkCarrier(
             dialing, secret, random, name=name, config=lanes, eager=carrier == "link", links=links, others=others
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.support.http_relay import HttpTestRelay, LinkTestRelay
+from tests.support.http_relay import HttpTestRelay, LinkTestRelay, StreamTestRelay
 from tests.support.loops import run
 from tests.support.relays import MemoryTestRelay, TestRelay
 from tunnel import Attachment, StreamReader, StreamWriter, Transport
@@ -30,6 +30,8 @@ CARRIERS: dict[str, tuple[Callable[[], TestRelay], Callable[[], asyncio.Abstract
     "memory": (MemoryTestRelay, asyncio.new_event_loop),
     "poll": (HttpTestRelay, asyncio.new_event_loop),
     "poll on uvloop": (HttpTestRelay, uvloop.new_event_loop),
+    "stream": (StreamTestRelay, asyncio.new_event_loop),
+    "stream on uvloop": (StreamTestRelay, uvloop.new_event_loop),
     "link": (LinkTestRelay, asyncio.new_event_loop),
     "link on uvloop": (LinkTestRelay, uvloop.new_event_loop),
 }

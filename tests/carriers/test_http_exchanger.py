@@ -28,6 +28,13 @@ class Recorded:
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         self.outcomes.put_nowait(text)
 
+    def received(self, request_id: int, piece: Buffer) -> bool:
+        self.outcomes.put_nowait(bytes(piece))
+        return True
+
+    def ended(self, request_id: int) -> None:
+        self.outcomes.put_nowait("ended")
+
     def sent(self, size_bytes: int) -> None:
         """Do nothing: these tests do not count bytes."""
 

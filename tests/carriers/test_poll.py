@@ -270,6 +270,12 @@ async def test_a_request_abandoned_before_it_starts_reports_nothing() -> None:
         def failed(self, *_: object, final: bool = False) -> None:
             raise AssertionError
 
+        def received(self, *_: object) -> bool:
+            raise AssertionError
+
+        def ended(self, *_: object) -> None:
+            raise AssertionError
+
         def sent(self, size_bytes: int) -> None:
             raise AssertionError
 

@@ -14,10 +14,12 @@ from tunnel.wire import FORM_TYPE, unwrap_form
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.switch.switch import Response
+from tunnel_servlet.web.answer_stream import AnswerStream
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.relay_link import serve_link
 
-__all__ = ["TOKENS", "HttpTestRelay", "LinkTestRelay", "token_of"]
+__all__ = ["TOKENS", "HttpTestRelay", "LinkTestRelay", "StreamTestRelay", "token_of"]
 
 TOKENS = {"tnl_00000001_ann": "ann", "tnl_00000002_bob": "bob", "tnl_00000003_exit": "exit"}
 
@@ -45,7 +47,9 @@ class HttpTestRelay(TestRelay):
         app = web.Application(client_max_size=1 << 24)
         app.router.add_post("/prefix/exchange", self._exchange)
         app.router.add_get("/prefix/link", self._link, allow_head=False)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=True
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self.tls)
         await site.start()
@@ -115,14 +119,21 @@ class HttpTestRelay(TestRelay):
 
         self._open[future] = request
         number = self.core.post(user, body, answered, is_exit=user == "exit")
+        core = self.core
         try:
             status, answer = await future
+            if fault is not None:
+                abort(request)
+            headers = {"Cache-Control": "no-store, no-transform"}
+            if number not in core.streams:
+                return web.Response(status=status, body=answer, headers=headers)
+            stream = AnswerStream(core, Identity(user), Response(number, status, [answer], goes_on=True))
+            core.stream_begins(number, stream)
+            return await stream.serve(request, headers)
         finally:
             del self._open[future]
-            self.core.gone(number)
-        if fault is not None:
-            abort(request)
-        return web.Response(status=status, body=answer, headers={"Cache-Control": "no-store, no-transform"})
+            core.stream_gone(number)
+            core.gone(number)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
         user = self.user(request)
@@ -151,3 +162,9 @@ class LinkTestRelay(HttpTestRelay):
     """A relay whose attachments try to open a link."""
 
     kind = "link"
+
+
+class StreamTestRelay(HttpTestRelay):
+    """A relay whose attachments ask for streamed answers."""
+
+    kind = "stream"

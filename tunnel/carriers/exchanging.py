@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from tunnel.carriers.base import ExchangeTrace, Host
-from tunnel.exchange import Abandoned, LaneEvent, Lanes, Request, Troubled
+from tunnel.exchange import Abandoned, LaneEvent, Lanes, Request, StreamingLanes, Troubled
 from tunnel.wire import Buffer, Packet
 
 __all__ = ["Exchanger", "ExchangingCarrier", "Outcomes"]
@@ -18,6 +18,12 @@ class Outcomes(Protocol):
 
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
         """Handle a complete HTTP response. The caller must not change the body afterwards."""
+
+    def received(self, request_id: int, piece: Buffer) -> bool:
+        """Handle a piece of the answer to a pull with `stream`. Return whether more is expected of it."""
+
+    def ended(self, request_id: int) -> None:
+        """Handle the end of an answer of which pieces were `received`, or which was empty."""
 
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         """Handle a failure without a complete response; `text` says why, for people. `final` as in `Host.trouble`."""
@@ -53,6 +59,8 @@ class ExchangingCarrier:
 
     def __init__(self, lanes: Lanes, exchanger: Exchanger) -> None:
         self._lanes = lanes
+        self._streaming = lanes if isinstance(lanes, StreamingLanes) else None
+        self._streamed_bytes: dict[int, int] = {}  # by request id, of answers that come piece by piece
         self._exchanger = exchanger
         self._last_failure = ""
         self._closed = False
@@ -72,6 +80,8 @@ class ExchangingCarrier:
 
     @property
     def description(self) -> str:
+        if self._streaming is not None and self._streaming.is_streaming:
+            return f"stream {self._exchanger.description.partition(' ')[2]}"
         return self._exchanger.description
 
     @property
@@ -108,6 +118,7 @@ class ExchangingCarrier:
     def poll_event(self) -> LaneEvent | None:
         while isinstance(event := self._lanes.poll_event(), Abandoned):
             self._exchanger.abandon(event.request_id)
+            self._streamed_bytes.pop(event.request_id, None)
             if self.exchange_trace is not None:
                 self.exchange_trace.abandoned(event.request_id, self._host.now())
         if isinstance(event, Troubled) and self._last_failure:
@@ -138,8 +149,28 @@ class ExchangingCarrier:
             self._lanes.answered(request_id, status, body, retry_after_us, self._host.now())
             self._host.pump()
 
+    def received(self, request_id: int, piece: Buffer) -> bool:
+        streaming = self._streaming
+        if self._closed or streaming is None:
+            return False
+        self._last_failure = ""
+        self._streamed_bytes[request_id] = self._streamed_bytes.get(request_id, 0) + len(piece)
+        streaming.received(request_id, piece, self._host.now())
+        self._host.pump()
+        return streaming.awaits(request_id)
+
+    def ended(self, request_id: int) -> None:
+        if not self._closed and self._streaming is not None:
+            now = self._host.now()
+            size = self._streamed_bytes.pop(request_id, 0)
+            if self.exchange_trace is not None:
+                self.exchange_trace.answered(request_id, 200, size, now)
+            self._streaming.ended(request_id, now)
+            self._host.pump()
+
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         if not self._closed:
+            self._streamed_bytes.pop(request_id, None)
             self._last_failure = text
             if self.exchange_trace is not None:
                 self.exchange_trace.failed(request_id, self._host.now())

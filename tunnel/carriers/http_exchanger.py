@@ -20,6 +20,7 @@ __all__ = ["HttpExchanger"]
 
 _MOVES_MAX = 4  # of one request
 _REFUSED = (403, 429, 503)  # statuses with which intermediaries answer on a connection too many
+_TAIL_S = 2.0  # from the last envelope of a streamed answer to the end of its body
 _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the answer limit
 
 
@@ -115,7 +116,7 @@ class HttpExchanger:
         body: Buffer
         failure, final, by_relay = "", False, False
         try:
-            status, body, wait_us = await self._post(request, connection)
+            status, body, wait_us = await self._post(sent)
         except aiohttp.ClientHttpProxyError as error:
             # A proxy's answer to CONNECT counts as an answer like any other (7.9).
             status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
@@ -123,10 +124,15 @@ class HttpExchanger:
             status, body, wait_us = 0, b"", 0
             base = self._dialing.base
             failure, final = describe_failure(error, base, is_first=not self._has_answer), is_final(error, base)
-            if is_cut(error):
+            if is_cut(error) and not sent.is_streamed:
                 self._connections.died(connection, asyncio.get_running_loop().time())
         else:
             self._has_answer = True
+            if sent.is_streamed:
+                if self._sent.pop(request.id, None) is not None:
+                    self._release(sent)
+                    self._outcomes.ended(request.id)
+                return
             by_relay = body[:4] == MAGIC
             self._connections.answered(connection, asyncio.get_running_loop().time(), by_relay=by_relay)
         if self._sent.pop(request.id, None) is None:
@@ -151,7 +157,8 @@ class HttpExchanger:
         loop.call_later(PAUSE_S, self._start_waiting)
         return True
 
-    async def _post(self, request: Request, connection: Connection) -> tuple[int, Buffer, int]:
+    async def _post(self, sent: "_Sent") -> tuple[int, Buffer, int]:
+        request, connection = sent.request, sent.connection
         response = await connection.session.post(
             self._url,
             headers=self._dialing.headers,
@@ -163,11 +170,17 @@ class HttpExchanger:
         if response.status >= 400:
             connection.reset_on_close()
         complete = False
+        coding = response.headers.get("Content-Encoding", "identity")
+        is_coded = coding.lower() != "identity"
         try:
+            if request.stream and response.status == 200:
+                if is_coded:  # 7.20: it would come when the stream is over, if at all
+                    return response.status, f"a device on the path compresses answers ({coding:.20})".encode(), 0
+                complete = await self._pass_on(sent, response.content)
+                return response.status, b"", 0
             body = await self._read(response.content)
             complete = response.content.at_eof()
-            coding = response.headers.get("Content-Encoding", "identity")
-            if coding.lower() != "identity":
+            if is_coded:
                 body = f"a device on the path compresses answers ({coding:.20}) although they say no-transform".encode()
             elif 300 <= response.status < 400 and "Location" in response.headers:
                 body = f"it leads to {response.headers['Location']}".encode("utf-8", "replace")  # no relay does
@@ -177,6 +190,24 @@ class HttpExchanger:
                 response.release()
             else:
                 response.close()
+
+    async def _pass_on(self, sent: "_Sent", content: aiohttp.StreamReader) -> bool:
+        """Pass the body on piece by piece. Return whether it has ended, so that the connection can be used again."""
+        sent.is_streamed = True
+        is_first, is_expected = True, True
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as deadline:
+                while piece := await content.readany():
+                    if is_first:
+                        self._connections.answered(sent.connection, loop.time(), by_relay=piece[:4] == MAGIC)
+                        is_first = False
+                    if is_expected and not self._outcomes.received(sent.request.id, piece):
+                        is_expected = False
+                        deadline.reschedule(loop.time() + _TAIL_S)
+        except TimeoutError:
+            return False
+        return content.at_eof()
 
     async def _read(self, content: aiohttp.StreamReader) -> bytes:
         """Return the body, or the beginning of a body that is too long to be from a relay."""
@@ -196,6 +227,7 @@ class _Sent:
         self.connection = connection
         self.moves = moves  # how often it was refused because too many connections may have been open
         self.holds = True  # the connection
+        self.is_streamed = False  # the answer is passed on piece by piece
         self.task: asyncio.Task[None]
 
 

@@ -1,7 +1,8 @@
 """The carrier that uses lanes until it can open a link, which carries everything while it works (section 8).
 
-The lanes attach and carry the first packets. When the link is lost, the carrier gives up the batches that the link has
-not receipted; the core sends their packets again, and the lanes take over at once. Connections survive this migration.
+The lanes attach and carry the first packets. Where no link passes, they let the relay stream its answers (7.20). When
+the link is lost, the carrier gives up the batches that the link has not receipted; the core sends their packets again,
+and the lanes take over at once. Connections survive this migration.
 """
 
 import asyncio
@@ -25,11 +26,11 @@ from tunnel.exchange import (
     Detached,
     LaneConfig,
     LaneEvent,
-    Lanes,
     LanesChanged,
     LinkInput,
     LinkPace,
     PacketsReceived,
+    StreamingLanes,
 )
 from tunnel.exchange.pulls import NEVER_US
 from tunnel.tasks import KeptTasks
@@ -71,7 +72,7 @@ class LinkCarrier(ExchangingCarrier):
         others: Sequence[Dialing] = (),
     ) -> None:
         config = config or LaneConfig()
-        lanes = Lanes(config, secret, random, endpoint_name=name)
+        lanes = StreamingLanes(config, secret, random, endpoint_name=name)
         super().__init__(lanes, HttpExchanger(dialing, config.answer_bytes_max))
         self._dialing = dialing
         self._random = random

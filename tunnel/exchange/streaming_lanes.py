@@ -64,6 +64,10 @@ class StreamingLanes(Lanes):
         """Whether packets from the relay come on a stream."""
         return any(stream.is_proven for stream in self._streams.values())
 
+    def awaits(self, request_id: int) -> bool:
+        """Return whether anything more is expected of the answer to this request."""
+        return request_id in self._streams or request_id in self._open
+
     # commands
 
     def set_pulling(self, pulling: bool) -> None:
@@ -231,6 +235,7 @@ class StreamingLanes(Lanes):
                 serial = stream.serial  # its serial received
             if stream.known(serial, now):
                 self._road.happened(RoadEvent.CONFIRMED, now)
+                self._tell_lanes()
             if stream.is_over and not stream.unheard and stream.owed_us is None:
                 self._unheard.remove(stream)
 
@@ -311,6 +316,8 @@ class StreamingLanes(Lanes):
     def _finish(self, stream: IncomingStream, now: int, *, is_cut: bool) -> None:
         self._nothing_due_until_us = 0
         self._streams.pop(stream.request_id, None)
+        if not self.is_streaming:
+            self._tell_lanes()
         stream.finish(now, is_cut=is_cut)
         stream.lane.end_stream(now, owes=stream.owed_us is not None)
         if stream.owed_us is None and not stream.unheard:

@@ -20,6 +20,7 @@ from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
+from tunnel_servlet.web.answer_stream import AnswerStream
 from tunnel_servlet.web.inline_exit import InlineExit
 from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.relay_link import serve_link
@@ -139,7 +140,19 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
             await relay.host.turns.admitted(identity.user)
         path = request.protocol if isinstance(request.protocol, RelayHandler) else None
         response = await relay.host.exchange(identity.user, body, is_exit=is_exit, path=path)
+    if response.goes_on:
+        return await _stream(request, relay, AnswerStream(relay.host, identity, response), response.handle)
     return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
+
+
+async def _stream(request: web.Request, relay: Relay, stream: AnswerStream, number: int) -> web.StreamResponse:
+    """Write a streamed answer while the token is valid."""
+    relay.host.stream_begins(number, stream)
+    relay.watch(stream)
+    try:
+        return await stream.serve(request, _HEADERS)
+    finally:
+        relay.unwatch(stream)
 
 
 class _Request:

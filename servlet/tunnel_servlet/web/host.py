@@ -17,7 +17,7 @@ from tunnel_servlet.switch.review import Ended
 from tunnel_servlet.switch.switch import Response, Switch
 from tunnel_servlet.web.turns import Turns
 
-__all__ = ["AnswerPath", "Answered", "HostedLink", "SwitchHost"]
+__all__ = ["AnswerPath", "Answered", "HostedLink", "HostedStream", "SwitchHost"]
 
 Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
 _Request: TypeAlias = tuple[int, str, Buffer, bool, bytes | None]
@@ -43,6 +43,16 @@ class HostedLink(Protocol):
 
     def end(self, text: str) -> None:
         """Close the connection, because the switch has forgotten the link. `text` is the reason, for the log."""
+
+
+class HostedStream(Protocol):
+    """The methods of a streamed answer that the host calls."""
+
+    def wake(self) -> None:
+        """Ask the switch for the next envelope."""
+
+    def finish(self, data: bytes) -> None:
+        """End the response after these bytes."""
 
 
 class SwitchHost:
@@ -74,6 +84,8 @@ class SwitchHost:
         )
         self.turns = Turns(is_exempt)
         self.links: dict[int, HostedLink] = {}
+        self.streams: dict[int, HostedStream | None] = {}
+        """The streamed answers, by the numbers of their requests; None: its handler has not begun to write it."""
         self.is_closed = False
         self._waiting: dict[int, Answered] = {}
         self._posted: deque[_Request] = deque()
@@ -89,14 +101,15 @@ class SwitchHost:
     async def exchange(self, user: str, body: Buffer, *, is_exit: bool, path: AnswerPath | None = None) -> Response:
         """Pass a request to the switch, when it is the user's turn, and return the response, which leaves by `path`.
 
-        On cancellation the switch forgets the request.
+        If the response goes on, the caller must at once register what writes the rest with `stream_begins`, and call
+        `stream_gone` in the end. On cancellation the switch forgets the request.
         """
         await self.turns.admitted(user)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def answered(status: int, data: bytes) -> None:
             if not answer.done():
-                answer.set_result(Response(number, status, [data]))
+                answer.set_result(Response(number, status, [data], goes_on=number in self.streams))
                 if path is not None:
                     self._answer_paths.pop(path.answers(number), None)
                     self._answer_paths[number] = path
@@ -111,6 +124,9 @@ class SwitchHost:
             self.turns.spent_since(user, began)
         try:
             return await answer
+        except asyncio.CancelledError:
+            self.stream_gone(number)
+            raise
         finally:
             self.gone(number)
 
@@ -129,6 +145,20 @@ class SwitchHost:
         """Discard the answer to this request. Has no effect if it has been answered."""
         if self._waiting.pop(number, None) is not None:
             self.switch.gone(number, now_us())
+
+    def stream_begins(self, number: int, stream: HostedStream) -> None:
+        """Register what writes the rest of a response that goes on."""
+        if number in self.streams:
+            self.streams[number] = stream
+        else:
+            stream.finish(b"" if not self.is_closed else _CLOSING)
+
+    def stream_gone(self, number: int) -> None:
+        """Forget a streamed answer whose response or connection has ended. Has no effect if it is unknown."""
+        if number in self.streams:
+            del self.streams[number]
+            self.switch.gone(number, now_us())
+            self.pump()
 
     def _wait(self, answered: Answered) -> int:
         self._count += 1
@@ -180,8 +210,12 @@ class SwitchHost:
         if self._scheduled is not None:
             self._scheduled.cancel()
         waiting, self._waiting = self._waiting, {}
+        streams, self.streams = self.streams, {}
         for answered in waiting.values():
             answered(503, _CLOSING)
+        for stream in streams.values():
+            if stream is not None:
+                stream.finish(_CLOSING)
         links, self.links = self.links, {}
         for link in links.values():
             link.end("the relay is shutting down")
@@ -226,10 +260,21 @@ class SwitchHost:
             previous = self._answer_paths.pop(response.previous, None)
             if previous is not None:
                 previous.cut_answer(response.previous)
+            body = response.body
+            data = bytes(body[0]) if len(body) == 1 else b"".join(body)
             answered = self._waiting.pop(response.handle, None)
             if answered is not None:
-                body = response.body
-                answered(response.status, bytes(body[0]) if len(body) == 1 else b"".join(body))
+                if response.goes_on:
+                    self.streams[response.handle] = None
+                answered(response.status, data)
+            elif response.handle in self.streams:
+                stream = self.streams.pop(response.handle)
+                if stream is not None:
+                    stream.finish(data)
+        while (number := switch.poll_stream_ready()) is not None:
+            stream = self.streams.get(number)
+            if stream is not None:
+                stream.wake()
         while (number := switch.poll_link_ready()) is not None:
             moved = True
             if number in self.links:
