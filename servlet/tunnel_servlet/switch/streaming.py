@@ -5,7 +5,7 @@ from functools import partial
 
 from tunnel.exchange.served import Reply, ServedLane
 from tunnel_servlet.switch.deadlines import Deadline, Deadlines
-from tunnel_servlet.switch.model import ServedAttachment
+from tunnel_servlet.switch.model import Attention, ServedAttachment
 
 __all__ = ["Streaming"]
 
@@ -19,8 +19,9 @@ class Streaming:
     what the timers cause: the end of a stream.
     """
 
-    def __init__(self, deadlines: Deadlines, send: Callable[[Reply | None], bool]) -> None:
+    def __init__(self, deadlines: Deadlines, attention: Attention, send: Callable[[Reply | None], bool]) -> None:
         self._deadlines = deadlines
+        self._attention = attention
         self._send = send
         self._by_handle: dict[int, tuple[ServedAttachment, ServedLane]] = {}
         self._ready: dict[int, None] = {}
@@ -112,6 +113,8 @@ class Streaming:
         if reply is not None:
             attachment.streams.refresh()
             self._arm(attachment)
+            if not reply.answer.goes_on:
+                self._attention.wake(attachment)
         return reply
 
     # --- timers
@@ -132,6 +135,7 @@ class Streaming:
             if handle is not None and due_us is not None and due_us <= now:
                 self._ready[handle] = None
         streams.refresh()
+        self._attention.wake(attachment)
         due_us = streams.due_us()
         if due_us is not None:
             self._deadlines.set(streams.deadline, due_us if due_us > now else now + _BLOCKED_US)

@@ -108,7 +108,7 @@ class Switch:
         self._services = Services(config, may_listen, self._routes.waiting.look_at, may_share, publisher)
         self._openings = Openings(self.epoch, self._context, self._registry, self._routes, self._services, authorise)
         self._forwarder = Forwarder(self._context, self._routes, self._openings, self._services, packet_filter)
-        self._streaming = Streaming(self._context.deadlines, self.send)
+        self._streaming = Streaming(self._context.deadlines, self._attention, self.send)
         shared = (self._context, self._registry, self._routes, self._openings, self._services, self._streaming)
         self._lifecycle = Lifecycle(self.epoch, *shared, self)
         self._review = Review(self._context, self._registry, self._routes, self._services, self._lifecycle)
@@ -409,6 +409,8 @@ class Switch:
             attachment.distrust_links(now)
         arrival = lane.receive(exchange, handle, now)
         attachment.streams.refresh()
+        if attachment.mailbox.waiting:
+            self._attention.wake(attachment)  # the window of a stream may have opened, or a stream may be over
         for reply in arrival.replies:
             self.send(reply)
         if arrival.discarded is not None:
