@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _additions(options: argparse.Namespace) -> dict[str, bool]:
-    return {"hostile": options.hostile, "encrypted": options.encrypted}
+    return {"hostile": options.hostile, "encrypted": options.encrypted, "streamed": options.streamed}
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -60,6 +60,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, metavar="S", help="run this one seed, and print its scenario")
     parser.add_argument("--hostile", action="store_true", help="add hostile users to every seed, not only to some")
     parser.add_argument("--encrypted", action="store_true", help="encrypt all streams of every seed, not only some")
+    parser.add_argument(
+        "--streamed",
+        action="store_true",
+        help="let all endpoints of every seed ask for streamed answers",
+    )
     parser.add_argument("--trace", metavar="DIR", help="write the trace of each seed to DIR/seed-S.jsonl")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"

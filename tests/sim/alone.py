@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.sim.clock import MILLISECOND, MINUTE, SECOND
-from tests.sim.faults import PHASE_US_MAX, FaultKind, FaultPlan, Moment, Window, plan_of
+from tests.sim.faults import PHASE_US_MAX, STREAM_KINDS, FaultKind, FaultPlan, Moment, Window, plan_of
 from tests.sim.node import NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.randomness import stream
 from tests.sim.scenario import Scenario
 from tests.sim.streams import Ending, Flow, StreamSpec
 from tunnel.core import EndpointConfig
+from tunnel.exchange import LaneConfig
 
 __all__ = ["one_death", "one_kind", "one_silence", "one_slow_path", "unheard_abort"]
 
@@ -28,7 +29,10 @@ def one_kind(kind: FaultKind, seed: int) -> Scenario:
         StreamSpec(2, 0, 2, Flow(60_000, read_bytes=2000, read_pause_us=SECOND), Flow(), Ending.CLOSE, label="one way"),
         StreamSpec(3, 0, 1, Flow(60_000, stop_at=100, stop_us=20 * SECOND), Flow(9), Ending.FINISH, label="stopped"),
     )
-    return Scenario(seed, _nodes(link=True), streams, plan)
+    nodes = _nodes(link=True)
+    if kind in STREAM_KINDS:
+        nodes = tuple(replace(node, streams=True, link=False, lanes=LaneConfig(stream_after_us=0)) for node in nodes)
+    return Scenario(seed, nodes, streams, plan)
 
 
 def one_death(node: int, seed: int, absence_us: int) -> Scenario:

@@ -15,6 +15,7 @@ __all__ = [
     "EXCHANGE_KINDS",
     "LINK_KINDS",
     "MOMENT_KINDS",
+    "STREAM_KINDS",
     "TRACE_FAULTS",
     "WINDOW_KINDS",
     "FaultKind",
@@ -44,6 +45,12 @@ class FaultKind(enum.Enum):
     HTML_ANSWER = "HTML answer"
     ERROR_ANSWER = "error answer"
     TOO_LARGE = "413"
+
+    STREAM_CUT = "stream cut"
+    STREAM_STALLED = "stream stalled"
+    STREAM_FLIPPED = "stream bits flipped"
+    STREAM_HELD = "stream held back"
+    STREAM_LIED = "stream falsified"
 
     BLACKHOLE = "blackhole"
     BLACKHOLE_UP = "blackhole up"
@@ -81,6 +88,11 @@ TRACE_FAULTS: dict[FaultKind, TraceFault] = {
     K.HTML_ANSWER: TraceFault.ANSWER_REPLACED,
     K.ERROR_ANSWER: TraceFault.ANSWER_REPLACED,
     K.TOO_LARGE: TraceFault.ANSWER_REPLACED,
+    K.STREAM_CUT: TraceFault.RESPONSE_TRUNCATED,
+    K.STREAM_STALLED: TraceFault.BLACKHOLE,
+    K.STREAM_FLIPPED: TraceFault.RESPONSE_CORRUPTED,
+    K.STREAM_HELD: TraceFault.REQUEST_DELAYED,
+    K.STREAM_LIED: TraceFault.RESPONSE_CORRUPTED,
     K.BLACKHOLE: TraceFault.BLACKHOLE,
     K.BLACKHOLE_UP: TraceFault.BLACKHOLE,
     K.BLACKHOLE_DOWN: TraceFault.BLACKHOLE,
@@ -112,6 +124,14 @@ EXCHANGE_KINDS: dict[FaultKind, float] = {
     K.RESPONSE_FLIPPED: 0.3,
     K.HTML_ANSWER: 0.3,
     K.ERROR_ANSWER: 0.3,
+}
+# the same, per streamed answer
+STREAM_KINDS: dict[FaultKind, float] = {
+    K.STREAM_CUT: 1.0,
+    K.STREAM_STALLED: 0.8,
+    K.STREAM_FLIPPED: 1.0,
+    K.STREAM_HELD: 1.0,
+    K.STREAM_LIED: 1.0,
 }
 _PACKET_LOSS_MAX = 0.2  # per packet that reaches the relay
 WINDOW_KINDS = (K.BLACKHOLE, K.BLACKHOLE_UP, K.BLACKHOLE_DOWN, K.FLAPPING)
@@ -225,13 +245,14 @@ def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> 
 
 def draw_rate(random: Random, kind: FaultKind) -> float:
     """The probability of this kind, per exchange or per packet."""
-    most = _PACKET_LOSS_MAX if kind is K.PACKET_LOST else EXCHANGE_KINDS[kind]
+    most = _PACKET_LOSS_MAX if kind is K.PACKET_LOST else {**EXCHANGE_KINDS, **STREAM_KINDS}[kind]
     return round(random.uniform(0.01, most), 3)
 
 
 def plan_of(random: Random, kinds: list[FaultKind], end_us: int, nodes: int, mortal: list[int]) -> FaultPlan:
     """A plan with exactly these kinds, their strengths drawn."""
-    rates = {kind: draw_rate(random, kind) for kind in kinds if kind in EXCHANGE_KINDS or kind is K.PACKET_LOST}
+    rated = {*EXCHANGE_KINDS, *STREAM_KINDS, K.PACKET_LOST}
+    rates = {kind: draw_rate(random, kind) for kind in kinds if kind in rated}
     restarts = K.RELAY_RESTART in kinds
     link_kinds = tuple(kind for kind in kinds if kind in LINK_KINDS)
     return FaultPlan(

@@ -134,6 +134,15 @@ class HostileUser:
                 guest.serials[message.lane] = message.serial
             self.take(guest, parse_packets(message.data)[0])
 
+    def stream(self, exchange_id: int, piece: bytes, faults: list[FaultKind], *, is_last: bool) -> None:
+        """Take an envelope of a streamed answer."""
+        guest = self._asking.pop(exchange_id, None) if is_last else self._asking.get(exchange_id)
+        message = decode_envelope(piece)
+        if guest is not None and isinstance(message, Answer):
+            if chance(self.random, 0.7):
+                guest.serials[message.lane] = message.serial
+            self.take(guest, parse_packets(message.data)[0])
+
     def reset(self, exchange_id: int) -> None:
         """The connection was lost."""
         self._asking.pop(exchange_id, None)

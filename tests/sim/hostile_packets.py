@@ -97,6 +97,22 @@ def pulls(user: HostileUser) -> None:
             user.relay.gone(user, exchange)
 
 
+def streams(user: HostileUser) -> None:
+    """Ask for streamed answers on all lanes, read some of them, and confirm what never came, or confirm it late."""
+    random, guest = user.random, user.guest()
+    for lane in range(9):
+        limit = log_between(random, 1, 1 << 30)
+        body = user.body(guest, b"", lane=lane, pull=True, stream=True, answer_bytes_max=limit)
+        exchange = user.send(guest, body, reads=chance(random, 0.5))
+        if chance(random, 0.2):
+            user.relay.gone(user, exchange)
+        if chance(random, 0.3):
+            user.send(guest, body)
+    for lane in range(4):
+        serial = guest.serials.get(lane, 0) if chance(random, 0.7) else log_between(random, 1, WIDE)
+        user.send(guest, user.body(guest, b"", lane=pick(random, (5, 6, 7)), confirms=(lane, serial)))
+
+
 def wild_exchanges(user: HostileUser) -> None:
     """Send exchanges with any number, serial, generation and answer limit, and pieces of packets."""
     random, guest = user.random, user.guest()
@@ -213,7 +229,7 @@ def stolen_ids(user: HostileUser) -> None:
 ACTS: dict[str, Callable[[HostileUser], None]] = {
     act.__name__: act
     for act in (
-        tiny_packets, empty_batch, links, half_batch, unfinished_bodies, unread_answers, repeats, pulls, wild_exchanges,
-        garbage, attaches, refused_connects, connects, windows, resumes, listens, stolen_ids,
+        tiny_packets, empty_batch, links, half_batch, unfinished_bodies, unread_answers, repeats, pulls, streams,
+        wild_exchanges, garbage, attaches, refused_connects, connects, windows, resumes, listens, stolen_ids,
     )
 }  # fmt: skip

@@ -25,6 +25,7 @@ from tunnel.exchange import (
     Lanes,
     LanesChanged,
     PacketsReceived,
+    StreamingLanes,
 )
 from tunnel.traces import TraceSink
 from tunnel.traces.exchanges import ExchangeTracer
@@ -50,6 +51,7 @@ class NodeSpec:
     services: tuple[str, ...] = ()
     near_wrap: bool = False
     link: bool = False
+    streams: bool = False
 
 
 class Application(Protocol):
@@ -132,7 +134,8 @@ class Node:
         self.endpoint = Endpoint(
             self.spec.endpoint, random, endpoint_id=attachment_id(secret), name=self.spec.name, trace=self._trace
         )
-        self.lanes = Lanes(self.spec.lanes, secret, random, endpoint_name=self.spec.name)
+        kind = StreamingLanes if self.spec.streams else Lanes
+        self.lanes = kind(self.spec.lanes, secret, random, endpoint_name=self.spec.name)
         if self._trace is not None:
             self._exchange_trace = ExchangeTracer(self._trace, self.spec.name)
             self._traced_carrier(False)
@@ -196,6 +199,22 @@ class Node:
         if self._exchange_trace is not None:
             self._exchange_trace.failed(request_id, self.now_us)
         self.lanes.failed(request_id, self.now_us)
+
+    def received(self, request_id: int, piece: bytes) -> None:
+        self._in_life(self.lives, lambda: self._received(request_id, piece))
+
+    def answer_ended(self, request_id: int) -> None:
+        self._in_life(self.lives, lambda: self._answer_ended(request_id))
+
+    def _received(self, request_id: int, piece: bytes) -> None:
+        assert isinstance(self.lanes, StreamingLanes)
+        self.lanes.received(request_id, piece, self.now_us)
+
+    def _answer_ended(self, request_id: int) -> None:
+        assert isinstance(self.lanes, StreamingLanes)
+        if self._exchange_trace is not None:
+            self._exchange_trace.answered(request_id, 200, 0, self.now_us)
+        self.lanes.ended(request_id, self.now_us)
 
     # the link's side
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from tests.sim.answer_flow import AnswerFlow, FlowShape, FlowSink
 from tests.sim.clock import MILLISECOND, SECOND, Clock
-from tests.sim.faults import DELAY_US_MAX, EXCHANGE_KINDS, REPLAY_US_MAX, FaultKind, FaultPlan
+from tests.sim.faults import DELAY_US_MAX, EXCHANGE_KINDS, REPLAY_US_MAX, STREAM_KINDS, FaultKind, FaultPlan
 from tests.sim.randomness import between, chance, pick
 
 __all__ = ["HttpPath", "PathShape", "Peer", "Relayed", "Strike"]
@@ -30,6 +31,10 @@ class Peer(Protocol):
 
     def failed(self, request_id: int) -> None: ...
 
+    def received(self, request_id: int, piece: bytes) -> None: ...
+
+    def answer_ended(self, request_id: int) -> None: ...
+
 
 class Relayed(Protocol):
     """The relay's side of the path."""
@@ -48,6 +53,7 @@ class PathShape:
     down_us: int = 10 * MILLISECOND
     jitter_us: int = 0
     bytes_per_second: int = 10_000_000
+    flow: FlowShape = FlowShape()
 
     def transfer_us(self, size: int) -> int:
         return size * SECOND // self.bytes_per_second
@@ -75,12 +81,14 @@ class HttpPath:
         self._strike = strike
         self._relay = relay
         self._waiting: dict[int, int] = {}  # exchange id -> request id, until answered; -1: given up
+        self._flows: dict[int, AnswerFlow] = {}  # by exchange id: streamed answers
         self._next_id = 0
         self._kept = 0
         self._up_free_us = 0
         self._down_free_us = 0
         concerned = not plan.nodes or node in plan.nodes
         self._rates = [(kind, plan.rates[kind]) for kind in EXCHANGE_KINDS if concerned and kind in plan.rates]
+        self._stream_rates = [(kind, plan.rates[kind]) for kind in STREAM_KINDS if concerned and kind in plan.rates]
 
     # the endpoint's side
 
@@ -107,12 +115,14 @@ class HttpPath:
 
     def abandon(self, exchange_id: int) -> None:
         """The endpoint closed this exchange's connection; the relay learns of it in half of the cases."""
+        self._flows.pop(exchange_id, None)
         if self._waiting.pop(exchange_id, -1) >= 0 and chance(self._random, 0.5):
             self._clock.after(self.shape.up_us, lambda: self._relay.gone(self, exchange_id))
 
     def forget_all(self) -> None:
         """The endpoint died with all its connections."""
         self._waiting.clear()
+        self._flows.clear()
         self._kept = 0
 
     # the relay's side
@@ -137,6 +147,38 @@ class HttpPath:
                 return
             body = self._damage(body, faults, K.RESPONSE_CUT, K.RESPONSE_FLIPPED)
         self._clock.at(arrive_us, lambda: self._answer(exchange_id, status, body, 0))
+
+    def stream(self, exchange_id: int, piece: bytes, faults: list[FaultKind], *, is_last: bool) -> None:
+        """A piece of a streamed answer leaves the relay."""
+        if exchange_id not in self._waiting:
+            return
+        flow = self._flows.get(exchange_id)
+        in_phase = self._clock.now_us < self._plan.end_us
+        if flow is None:
+            if in_phase and K.RESPONSE_LOST in faults:
+                self._note(K.RESPONSE_LOST, piece)
+                return
+            flow = self._flows[exchange_id] = self._flow(exchange_id, faults if in_phase else [])
+        self._down_free_us = max(self._clock.now_us, self._down_free_us) + self.shape.transfer_us(len(piece) + 8)
+        if in_phase and self._lost_in_window(K.BLACKHOLE_DOWN, len(piece)):
+            self._flows.pop(exchange_id, None)
+            self._waiting.pop(exchange_id, None)  # without this piece, TCP passes nothing more on
+            return
+        flow.send(piece, self._down_free_us + self.shape.down_us + self._jitter(), is_last=is_last)
+
+    def _flow(self, exchange_id: int, faults: list[FaultKind]) -> AnswerFlow:
+        """Draw what happens to a streamed answer. Faults of whole answers strike it, too."""
+        kinds: list[FaultKind] = []
+        if self._clock.now_us < self._plan.end_us:
+            kinds = [kind for kind, rate in self._stream_rates if chance(self._random, rate)]
+        kinds += [K.STREAM_CUT] if K.RESPONSE_CUT in faults or K.RESPONSE_RESET in faults else []
+        kinds += [K.STREAM_FLIPPED] if K.RESPONSE_FLIPPED in faults else []
+        sink = FlowSink(
+            lambda piece: self._pass_piece(exchange_id, piece),
+            lambda: self._end(exchange_id),
+            lambda: self._fail(exchange_id),
+        )
+        return AnswerFlow(self._clock, self._random, self.shape.flow, kinds, self._note, sink)
 
     def reset(self, exchange_id: int) -> None:
         """The relay died while this exchange was open, and its host says so."""
@@ -240,7 +282,20 @@ class HttpPath:
             self._kept = min(self._kept + 1, KEPT_CONNECTIONS)
             self.peer.answered(request_id, status, body, retry_after_us)
 
+    def _pass_piece(self, exchange_id: int, piece: bytes) -> None:
+        request_id = self._waiting.get(exchange_id, -1)
+        if request_id >= 0 and self.peer is not None:
+            self.peer.received(request_id, piece)
+
+    def _end(self, exchange_id: int) -> None:
+        self._flows.pop(exchange_id, None)
+        request_id = self._waiting.pop(exchange_id, -1)
+        if request_id >= 0 and self.peer is not None:
+            self._kept = min(self._kept + 1, KEPT_CONNECTIONS)
+            self.peer.answer_ended(request_id)
+
     def _fail(self, exchange_id: int) -> None:
+        self._flows.pop(exchange_id, None)
         request_id = self._waiting.pop(exchange_id, -1)
         if request_id >= 0 and self.peer is not None:
             self.peer.failed(request_id)

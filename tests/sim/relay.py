@@ -27,6 +27,8 @@ class Requester(Protocol):
 
     def respond(self, exchange_id: int, status: int, body: bytes, faults: list[FaultKind]) -> None: ...
 
+    def stream(self, exchange_id: int, piece: bytes, faults: list[FaultKind], *, is_last: bool) -> None: ...
+
     def reset(self, exchange_id: int) -> None: ...
 
 
@@ -68,6 +70,7 @@ class RelayHost:
         self._check = check  # called after every step
         # handle -> the exchange to answer, and its connection
         self._open: dict[int, tuple[Requester, int, list[FaultKind], Place]] = {}
+        self._streams: dict[int, None] = {}  # handles of streamed answers
         self._handles: dict[tuple[int, int], int] = {}  # (node, exchange id) -> handle
         self._next_handle = 0
         self._next_link = 0
@@ -117,10 +120,14 @@ class RelayHost:
         handle = self._handles.pop((path.node, exchange_id), None)
         if handle is not None:
             self.front.leave(self._open.pop(handle)[3])
+            self._streams.pop(handle, None)
             self.switch.gone(handle, self.now_us)
             self.pump()
 
-    def _answer(self, handle: int, status: int, body: bytes) -> None:
+    def _answer(self, handle: int, status: int, body: bytes, *, goes_on: bool = False) -> None:
+        if goes_on or handle in self._streams:
+            self._stream(handle, body, goes_on=goes_on)
+            return
         found = self._open.pop(handle, None)
         if found is None:
             return
@@ -132,6 +139,36 @@ class RelayHost:
             front.leave(place)
         else:
             self.clock.after(self.limits.answer_us, lambda: front.leave(place))
+
+    def _stream(self, handle: int, piece: bytes, *, goes_on: bool) -> None:
+        """Send a piece of a streamed answer. A client that does not read is cut off in time; it holds one piece."""
+        found = self._open.get(handle)
+        if found is None:
+            self.switch.gone(handle, self.now_us)
+            return
+        path, exchange_id, faults, place = found
+        self._streams[handle] = None
+        if not path.reads_answers:
+            if not place.held_bytes and place.hold(len(piece)):
+                self.clock.after(self.limits.answer_us, lambda: self.gone(path, exchange_id))
+            return
+        path.stream(exchange_id, piece, faults, is_last=not goes_on)
+        if not goes_on:
+            del self._open[handle]
+            self._streams.pop(handle)
+            self._handles.pop((path.node, exchange_id), None)
+            self.front.leave(place)
+
+    def _pump_streams(self) -> bool:
+        moved = False
+        while (handle := self.switch.poll_stream_ready()) is not None:
+            while handle in self._streams and self._open[handle][0].reads_answers:
+                response = self.switch.poll_stream(handle, self.now_us)
+                if response is None:
+                    break
+                moved = True
+                self._answer(handle, 200, b"".join(response.body), goes_on=response.goes_on)
+        return moved
 
     # links
 
@@ -156,8 +193,11 @@ class RelayHost:
 
     def pump(self) -> None:
         """Deliver the switch's output to paths and links; then set its timer."""
-        while (response := self.switch.poll_response()) is not None:
-            self._answer(response.handle, response.status, b"".join(response.body))
+        while True:
+            while (response := self.switch.poll_response()) is not None:
+                self._answer(response.handle, response.status, b"".join(response.body), goes_on=response.goes_on)
+            if not self._pump_streams():
+                break
         while self.switch.poll_link_ready() is not None:
             pass  # every link is asked below
         for link in list(self.links.values()):
@@ -192,6 +232,7 @@ class RelayHost:
         self._strike(FaultKind.RELAY_RESTART, -1, 0, f"{absence_us} us")
         open_exchanges, self._open = self._open, {}
         self._handles.clear()
+        self._streams.clear()
         reported = self._random.random() < 0.5
         for path, exchange_id, _, _ in open_exchanges.values():
             if reported:

@@ -39,6 +39,8 @@ class Outcome:
     hostile_acts: int = 0
     encrypted: int = 0
     """The number of encrypted streams."""
+    streamed: bool = False
+    """All endpoints ask for streamed answers."""
 
     def report(self) -> str:
         """All that a reader needs to reproduce the failure."""
@@ -46,14 +48,17 @@ class Outcome:
         lines += [f"    {line}" for line in self.options]
         option = " --hostile" if self.hostile else ""
         option += " --encrypted" if self.encrypted == self.connections else ""
+        option += " --streamed" if self.streamed else ""
         lines.append(f"    repeat: python -m tests.sim --seed {self.seed}{option} --trace DIR")
         return "\n".join(lines)
 
 
-def run_seed(seed: int, trace_directory: str = "", *, hostile: bool = False, encrypted: bool = False) -> Outcome:
+def run_seed(
+    seed: int, trace_directory: str = "", *, hostile: bool = False, encrypted: bool = False, streamed: bool = False
+) -> Outcome:
     """Run the scenario of the seed; with a directory, write its trace there. `hostile`: add hostile users. `encrypted`:
-    encrypt all streams."""
-    return run_scenario(draw_scenario(seed, hostile=hostile, encrypted=encrypted), trace_directory)
+    encrypt all streams. `streamed`: let all endpoints ask for streamed answers."""
+    return run_scenario(draw_scenario(seed, hostile=hostile, encrypted=encrypted, streamed=streamed), trace_directory)
 
 
 def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
@@ -82,16 +87,24 @@ def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
     outcome.connections = len(world.streams)
     outcome.delivered_bytes = world.delivered_bytes
     outcome.cells = world.cells.plain()
+    outcome.streamed = all(node.streams for node in scenario.nodes)
     outcome.hostile_acts = world.guests.acts
     outcome.encrypted = sum(each.encrypted for each in scenario.streams)
     return outcome
 
 
 def run_seeds(
-    first: int, count: int, jobs: int, trace_directory: str = "", *, hostile: bool = False, encrypted: bool = False
+    first: int,
+    count: int,
+    jobs: int,
+    trace_directory: str = "",
+    *,
+    hostile: bool = False,
+    encrypted: bool = False,
+    streamed: bool = False,
 ) -> Iterator[Outcome]:
     """The outcomes of `count` seeds, in order, from `jobs` processes."""
-    work = [(seed, trace_directory, hostile, encrypted) for seed in range(first, first + count)]
+    work = [(seed, trace_directory, hostile, encrypted, streamed) for seed in range(first, first + count)]
     if jobs <= 1 or count <= 1:
         yield from map(_run, work)
         return
@@ -100,6 +113,6 @@ def run_seeds(
         yield from pool.imap(_run, work, chunksize=4)
 
 
-def _run(item: tuple[int, str, bool, bool]) -> Outcome:
-    seed, trace_directory, hostile, encrypted = item
-    return run_seed(seed, trace_directory, hostile=hostile, encrypted=encrypted)
+def _run(item: tuple[int, str, bool, bool, bool]) -> Outcome:
+    seed, trace_directory, hostile, encrypted, streamed = item
+    return run_seed(seed, trace_directory, hostile=hostile, encrypted=encrypted, streamed=streamed)

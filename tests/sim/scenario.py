@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.sim.answer_flow import FlowShape
 from tests.sim.clock import MILLISECOND, SECOND
-from tests.sim.faults import FaultKind, FaultPlan, draw_plan, draw_rate
+from tests.sim.faults import STREAM_KINDS, FaultKind, FaultPlan, draw_plan, draw_rate
 from tests.sim.front import FrontLimits
 from tests.sim.hostile import HostileSpec, draw_hostiles
 from tests.sim.hostile_packets import ACTS
@@ -21,13 +22,15 @@ from tunnel_servlet.switch.config import SwitchConfig
 
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
-DRAW_VERSION = 6
+DRAW_VERSION = 7
 """2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one; 4:
 an exit that sends much while it dials, where bodies are limited (draw_busy_exit); 5: hostile users beside them
-(draw_hostiles); 6: streams that are encrypted from end to end."""
+(draw_hostiles); 6: streams that are encrypted from end to end; 7: streamed answers
+(_with_streamed_answers)."""
 
 KIB = 1024
 HOSTILE_SHARE = 0.125  # of all seeds
+STREAMED_SHARE = 0.4  # of all seeds
 ENCRYPTED_SHARE = 0.125  # of all seeds; each encrypts half of its streams
 
 
@@ -68,10 +71,16 @@ class Scenario:
 
 
 def draw_scenario(
-    seed: int, version: int = DRAW_VERSION, *, hostile: bool = False, encrypted: bool = False
+    seed: int,
+    version: int = DRAW_VERSION,
+    *,
+    hostile: bool = False,
+    encrypted: bool = False,
+    streamed: bool = False,
 ) -> Scenario:
     """The scenario of a seed. An older version draws the scenario that the seed had when it was recorded. `hostile`: it
-    has hostile users in any case; `encrypted`: all its streams are encrypted."""
+    has hostile users in any case; `encrypted`: all its streams are encrypted;
+    `streamed`: all its endpoints ask for streamed answers."""
     random = stream(seed, "scenario")
     initiators = between(random, 1, 2)
     acceptors = 2 if chance(random, 0.3) else 1
@@ -94,10 +103,32 @@ def draw_scenario(
         streams = _with_encryption(streams, stream(seed, "encryption"))
     nodes = tuple(_asking(node, index, streams) for index, node in enumerate(nodes))
     scenario = Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
+    if version >= 7:
+        scenario = _with_streamed_answers(scenario, stream(seed, "streamed answers"), always=streamed)
     random = stream(seed, "hostile users")
     if version < 5 or not (chance(random, HOSTILE_SHARE) or hostile):
         return scenario
     return _with_hostiles(scenario, random)
+
+
+def _with_streamed_answers(scenario: Scenario, random: Random, *, always: bool) -> Scenario:
+    """Let endpoints ask for streamed answers, on paths that pass them, hold them back, cut and falsify them."""
+    if not (chance(random, STREAMED_SHARE) or always):
+        return scenario
+    nodes = []
+    for node in scenario.nodes:
+        asks = always or chance(random, 0.8)
+        joins_us = log_between(random, 100, 300 * MILLISECOND) if chance(random, 0.2) else 0
+        flow = FlowShape(buffers=chance(random, 0.15), joins_us=joins_us)
+        after_us = pick(random, (0, 0, 500 * MILLISECOND, 2 * SECOND))
+        stream_us = max(node.lanes.hold_us_min, log_between(random, 2 * SECOND, 55 * SECOND))
+        lanes = replace(node.lanes, stream_after_us=after_us, stream_us=stream_us)
+        shape = replace(node.shape, flow=flow)
+        nodes.append(replace(node, streams=asks, lanes=lanes, shape=shape) if asks else node)
+    rates = {kind: draw_rate(random, kind) for kind in STREAM_KINDS if chance(random, 0.2)}
+    plan = replace(scenario.plan, rates={**scenario.plan.rates, **rates})
+    switch = replace(scenario.switch, streams=not chance(random, 0.1))
+    return replace(scenario, nodes=tuple(nodes), plan=plan, switch=switch)
 
 
 def _with_hostiles(scenario: Scenario, random: Random) -> Scenario:
@@ -220,6 +251,9 @@ def _words(node: NodeSpec) -> str:
         words.append(f"pulls each {lanes.pull_interval_us / 1000:.0f} ms")
     if node.link:
         words.append("link")
+    if node.streams:
+        how = " held back" if shape.flow.buffers else f" joined for {shape.flow.joins_us / 1000:.1f} ms"
+        words.append(f"streamed answers{how if shape.flow != FlowShape() else ''}")
     if node.near_wrap:
         words.append("near wrap")
     return ", ".join(words)
