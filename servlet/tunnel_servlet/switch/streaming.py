@@ -9,7 +9,7 @@ from tunnel_servlet.switch.model import Attention, ServedAttachment
 
 __all__ = ["Streaming"]
 
-_BLOCKED_US = 1_000_000  # an envelope was due, but its connection took none: look again
+_BLOCKED_US = 1_000_000  # an envelope is due, but its connection takes none: look again
 
 
 class Streaming:
@@ -45,11 +45,11 @@ class Streaming:
 
     # --- one stream
 
-    def opened(self, handle: int, attachment: ServedAttachment, lane: ServedLane) -> None:
+    def opened(self, handle: int, attachment: ServedAttachment, lane: ServedLane, now: int) -> None:
         """Note that the answer to this request is a stream."""
         self._by_handle[handle] = attachment, lane
         attachment.streams.opened(lane)
-        self._arm(attachment)
+        self._arm(attachment, now)
 
     def ended(self, handle: int) -> None:
         """Forget a stream whose last envelope has left, or which ends without one. Has no effect on others."""
@@ -112,18 +112,22 @@ class Streaming:
         reply = lane.poll_stream(now)
         if reply is not None:
             attachment.streams.refresh()
-            self._arm(attachment)
+            self._arm(attachment, now)
             if not reply.answer.goes_on:
                 self._attention.wake(attachment)
         return reply
 
     # --- timers
 
-    def _arm(self, attachment: ServedAttachment) -> None:
+    def _arm(self, attachment: ServedAttachment, now: int) -> None:
         """Let the timer fire by the time at which a stream must be looked at. It is not moved to a later time: it looks
         when it fires."""
         due_us, deadline = attachment.streams.due_us(), attachment.streams.deadline
-        if due_us is not None and (deadline.due_us is None or due_us < deadline.due_us):
+        if due_us is None:
+            return
+        if due_us <= now:
+            due_us = now + _BLOCKED_US
+        if deadline.due_us is None or due_us < deadline.due_us:
             self._deadlines.set(deadline, due_us)
 
     def _look(self, attachment: ServedAttachment, now: int) -> None:
@@ -136,6 +140,4 @@ class Streaming:
                 self._ready[handle] = None
         streams.refresh()
         self._attention.wake(attachment)
-        due_us = streams.due_us()
-        if due_us is not None:
-            self._deadlines.set(streams.deadline, due_us if due_us > now else now + _BLOCKED_US)
+        self._arm(attachment, now)

@@ -443,7 +443,7 @@ class Switch:
         reply = lane.answer(now)
         if reply is not None and reply.answer.goes_on:
             self._context.counters.streams_opened += 1
-            self._streaming.opened(handle, attachment, lane)
+            self._streaming.opened(handle, attachment, lane, now)
         if self.send(reply):
             return
         attachment.parked[handle] = lane
