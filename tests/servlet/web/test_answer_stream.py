@@ -1,0 +1,220 @@
+"""Streamed answers of a real relay (7.20): what is written when, who pays for what is not read, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+
+from tests.servlet.rig import KEYS, Client, attach_body, exchange_body, relay, settings, until
+from tests.servlet.web.test_server import HEAD, close, connect
+from tests.support.loops import in_loop
+from tunnel.exchange.envelope_stream import EnvelopeStream
+from tunnel.wire import Answer, Message, Packet, PacketType, Status, StatusCode, decode_envelope, frame_of
+from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.web.running import RunningRelay
+
+STREAM = {"pull": True, "stream": True, "hold_ms": 20_000, "answer_bytes_max": 1 << 26}
+
+
+class Streamed:
+    """The client's side of a streamed answer."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+        self._body = EnvelopeStream(1 << 21)
+        self._found: list[Message] = []
+
+    async def next(self) -> Message | None:
+        """Return the next envelope, or None at the end of the body."""
+        while not self._found:
+            piece = await self.response.content.readany()
+            if not piece:
+                return None
+            for whole in self._body.feed(piece):
+                message = decode_envelope(whole)
+                assert isinstance(message, Answer | Status)
+                self._found.append(message)
+        return self._found.pop(0)
+
+    async def answer(self) -> Answer:
+        message = await self.next()
+        assert isinstance(message, Answer)
+        return message
+
+
+@asynccontextmanager
+async def streamed(client: Client, number: int = 1, **changes: Any) -> AsyncIterator[Streamed]:
+    """Ask for a stream on lane 0, and read its first envelope."""
+    headers = {"Authorization": f"Bearer {client.token}", "Content-Type": "application/octet-stream"}
+    body = exchange_body(client.epoch, number, **{**STREAM, **changes})
+    async with client.session.post(client.url + "/exchange", data=body, headers=headers) as response:
+        assert response.status == 200
+        assert response.headers["X-Accel-Buffering"] == "no"
+        found = Streamed(response)
+        first = await found.answer()
+        assert (first.number, first.goes_on, len(first.data)) == (number, True, 0)
+        yield found
+
+
+async def confirm(client: Client, number: int, serial: int, seed: int = 1) -> Answer:
+    """Confirm what came on lane 0 by a push on lane 1."""
+    body = exchange_body(client.epoch, number, lane=1, confirms=(0, serial), hold_ms=0, seed=seed)
+    answer = (await client.post(body)).message
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def fill(running: RunningRelay, user: str, count: int, size: int = 1 << 16) -> None:
+    """Let packets wait for the user's attachment."""
+    for attachment in running.relay.host.switch._registry.by_id.values():
+        if attachment.account.user == user:
+            for number in range(count):
+                frame = frame_of(Packet(PacketType.REJECTED, number, 0, 0, bytes(size)))
+                assert attachment.mailbox.post(("rejected", number), frame)
+    running.relay.host.switch._serve_awake(0)
+    running.relay.host.pump()
+
+
+@in_loop
+async def test_packets_come_on_the_stream_once_it_is_proven_and_pushes_are_answered_empty() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        async with streamed(client) as stream:
+            assert (await confirm(client, 1, 1)).more is False
+            fill(running, "ann", 3, 100)
+            answer = await stream.answer()
+            assert (answer.serial, len(answer.data) > 300) == (2, True)
+            assert len((await confirm(client, 2, 2)).data) == 0
+            assert running.relay.host.switch.stats().bytes_held == 0
+
+
+@in_loop
+async def test_a_stream_ends_with_the_hold_and_the_connection_is_used_again() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        async with streamed(client, hold_ms=1) as stream:
+            await confirm(client, 1, 1)
+            # The next heartbeat would be due in 1 s; the end comes as soon as the relay looks.
+            last = await stream.answer()
+            assert last.goes_on is False
+            assert await stream.next() is None
+        assert running.relay.host.streams == {}
+
+
+@in_loop
+async def test_a_revoked_token_ends_its_stream_with_a_word() -> None:
+    config = settings()
+    async with relay(config) as running, Client(running) as client:
+        await client.attach()
+        async with streamed(client) as stream:
+            running.relay.reload(replace(config, tokens=TokenTable({"bob": KEYS["bob"]})))
+            message = await stream.next()
+            assert isinstance(message, Status)
+            assert message.code in (StatusCode.NOT_AUTHORISED, StatusCode.UNKNOWN)
+            assert await stream.next() is None
+
+
+@in_loop
+async def test_a_relay_that_stops_ends_its_streams() -> None:
+    running = relay()
+    async with running, Client(running) as client:
+        await client.attach()
+        async with streamed(client) as stream:
+            running.relay.host.close()
+            message = await stream.next()
+            assert isinstance(message, Status)
+            assert message.code == StatusCode.BUSY
+            assert await stream.next() is None
+
+
+@in_loop
+async def test_a_lost_connection_is_forgotten_and_its_packets_leave_by_another_way() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        switch = running.relay.host.switch
+        async with streamed(client) as stream:
+            await confirm(client, 1, 1)
+            fill(running, "ann", 1, 100)
+            await stream.answer()
+            stream.response.close()
+            await until(lambda: switch.stats().streams == 0)
+        assert running.relay.host.streams == {}
+        reply = await client.post(exchange_body(client.epoch, 2, serial_received=1, hold_ms=0))
+        assert len(reply.message.data) > 100
+        switch.check_invariants()
+
+
+@in_loop
+async def test_the_next_number_ends_the_stream() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        async with streamed(client) as stream:
+            reply = await client.post(exchange_body(client.epoch, 2, serial_received=1, hold_ms=0))
+            assert reply.message.number == 2
+            assert await stream.next() is None
+
+
+@in_loop
+async def test_a_confirmation_of_what_was_never_sent_is_refused() -> None:
+    async with relay() as running, Client(running) as client:
+        await client.attach()
+        async with streamed(client):
+            for confirms in ((0, 99), (5, 1)):
+                body = exchange_body(client.epoch, 1, lane=1, confirms=confirms, hold_ms=0)
+                assert (await client.post(body)).message.code == StatusCode.UNKNOWN
+
+
+@in_loop
+async def test_two_users_an_unread_stream_is_charged_to_its_user_and_cut() -> None:
+    """A client that reads nothing holds one envelope on its connection, and the window in its own mailbox."""
+    config = settings(limits={"answer_seconds": 0.3})
+    async with relay(config) as running, Client(running) as client, Client(running, "bob") as victim:
+        await client.attach()
+        host = running.relay.host
+        _, writer = await connect(running)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        body = exchange_body(client.epoch, 1, **STREAM)
+        writer.write(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await until(lambda: host.streams)
+        await confirm(client, 1, 1)
+        (attachment,) = host.switch._registry.by_id.values()
+        attachment.streams.pace.window_bytes = 8 << 20  # more than the buffers of a socket hold
+        fill(running, "ann", 600)
+        await until(lambda: running.connections.held_bytes > 0)
+        window = attachment.streams.pace.window_bytes + attachment.streams.pace.envelope_bytes + (1 << 17)
+        while host.streams:
+            assert attachment.mailbox.budget.outstanding <= window
+            assert running.connections.held_bytes <= 2 << 20
+            # The other user is served meanwhile, and pays for nothing.
+            assert (await victim.post(attach_body(3))).status == 200
+            await asyncio.sleep(0)
+        await until(lambda: running.connections.held_bytes == 0)
+        assert [
+            account.budget.held for account in host.switch._registry.accounts.values() if account.user == "bob"
+        ] == [0]
+        await close(writer)
+
+
+@in_loop
+async def test_two_users_streams_of_one_do_not_hold_the_turn_of_the_other() -> None:
+    async with relay() as running, Client(running) as client, Client(running, "bob") as victim:
+        await client.attach()
+        async with streamed(client) as stream:
+            await confirm(client, 1, 1)
+            fill(running, "ann", 400)
+            taken, number = 0, 1
+            while taken < 400 * (1 << 16):
+                answer = await stream.answer()
+                taken += len(answer.data)
+                number += 1
+                await confirm(client, number, answer.serial)
+                if number % 8 == 0:
+                    assert (await victim.post(attach_body(3))).status == 200
+        assert running.relay.host.turns.peak_us < 200_000
