@@ -31,6 +31,7 @@ __all__ = [
     "as_nobody",
     "open_directory",
     "render",
+    "start_apache",
     "start_haproxy",
     "start_nginx",
     "start_server",
@@ -193,6 +194,22 @@ def start_haproxy(directory: Path, template: str, **values: object) -> Iterator[
     with start_server(make_command) as server:
         STARTED.append(template)
         yield server
+
+
+@contextlib.contextmanager
+def start_apache(directory: Path, template: str, **values: object) -> Iterator[Server]:
+    """Start Apache httpd in one process, with its files in a directory of its own."""
+    user = "User nobody\nGroup nogroup" if os.geteuid() == 0 else ""
+    with open_directory() as own:
+        file = own / "httpd.conf"
+
+        def make_command(port: int) -> list[str]:
+            _hand_over(file, render(template, port=port, directory=own, user=user, **values))
+            return ["apache2", "-X", "-d", str(own), "-f", str(file)]
+
+        with start_server(make_command, directory=directory) as server:
+            STARTED.append(template)
+            yield server
 
 
 @contextlib.contextmanager
