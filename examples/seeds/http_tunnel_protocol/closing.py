@@ -1,0 +1,33 @@
+"""Section 2, "Connection close": close() sends what was written, then CLOSE; the other end reads up to there.
+
+The end that closes discards what arrives later. The other end may read what came before CLOSE; when it has read all of
+it, it stops acknowledging. In the document, an acknowledgement of CLOSE ends the connection; here SHUTDOWN does, which
+is repeated until it is answered: see docs/seed-notes.md.
+
+Prints:
+    the client sent CONNECT, DATA, CLOSE, SHUTDOWN
+    the server read b'the last words', then the end: True
+    both ends are gone: True
+"""
+
+from two_endpoints import CLIENT, SERVER, Two
+
+
+def main() -> None:
+    two = Two()
+    client, server = two.open()
+    client.write(b"the last words", two.now)
+    client.close(two.now)
+    two.exchange()
+    words = bytes(server.read(100, two.now))
+    at_eof = server.at_eof
+    server.close(two.now)
+    two.wait(5)
+    print("the client sent", ", ".join(dict.fromkeys(two.types(CLIENT))))
+    print(f"the server read {words!r}, then the end:", at_eof)
+    two.wait(600)
+    print("both ends are gone:", not any(two.endpoints[name].connections for name in (CLIENT, SERVER)))
+
+
+if __name__ == "__main__":
+    main()
