@@ -18,6 +18,7 @@ SOURCES = {
     "carriers": Path("tunnel/carriers"),
     "traces": Path("tunnel/traces"),
     "analysis": Path("tunnel/analysis"),
+    "messages": Path("tunnel/messages"),
     "face": Path("tunnel"),
 }
 NOT_CHANGED = ("__init__", "invariants")
@@ -54,6 +55,17 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
     "analysis": {
         "known": ("tests/analysis/test_known.py",),
         "clocks": ("tests/analysis/test_clocks.py",),
+    },
+    "messages": {
+        "backlog": ("tests/messages/test_backlog.py",),
+        "codec": ("tests/messages/test_codec.py",),
+        "frames": ("tests/messages/test_frames.py",),
+        "message": ("tests/messages/test_message.py",),
+        "pacing": ("tests/messages/test_pacing.py",),
+        "parts": ("tests/messages/test_parts.py",),
+        "requests": ("tests/messages/test_requests.py",),
+        "segments": ("tests/messages/test_segments.py", "tests/messages/test_durability.py"),
+        "sets": ("tests/messages/test_sets.py",),
     },
     "face": {
         "errors": ("tests/test_errors.py",),

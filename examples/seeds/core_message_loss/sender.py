@@ -1,9 +1,9 @@
 """Section "Sender": a queue, a byte buffer of 64 KiB, a socket, two phases, and the counts of the statistics collector.
 
 A message moves from the queue to the byte buffer (`incrementOutBytes`), and the buffer to the socket (`registerWrite`).
-The fourth write fails. What was buffered and not written is lost with the connection: the five messages that fit into
-the buffer. What is still in the queue leaves in phase 2. The whole experiment, with real sockets, brokers and a tunnel
-that loses none of this, is `python -m loadtests.experiments.message_loss`.
+The fourth write fails. Messages that were buffered and not written are lost with the connection: the five that fit into
+the buffer. Messages that are still in the queue leave in phase 2. The whole experiment, with real sockets, brokers and
+a tunnel that loses none of this, is `python -m loadtests.experiments.message_loss`.
 
 Prints:
     phase 1 ended by: status is not CONNECTED, disconnected, readClosed

@@ -17,7 +17,7 @@ from tunnel.messages import AsyncProducer, AsyncProducerConfig, StringEncoder, S
 
 
 class Nowhere:
-    """A stream that takes nothing until it is told to."""
+    """A stream that takes nothing until it is opened."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()

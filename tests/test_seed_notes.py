@@ -1,0 +1,123 @@
+"""docs/seed-notes.md: each path, name and clause in its tables exists, and each reference document has its section."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "seed-notes.md").read_text()
+PROTOCOL = (ROOT / "docs" / "PROTOCOL.md").read_text()
+DOCUMENTS = [
+    "http-tunnel-protocol.txt",
+    "message-sets-and-senders.md",
+    "packet-assembler.txt",
+    "remoting-and-backlog.md",
+    "core-message-loss.md",
+]
+BASES = {"http-tunnel-protocol.txt": "", "core-message-loss.md": "loadtests/experiments/message_loss"}
+"""Where the paths of a section begin; those of the others are below tunnel/messages."""
+TOPS = ("tunnel/", "servlet/", "client/", "loadtests/", "tests/", "docs/", "examples/")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The second column of a row."""
+
+    document: str
+    text: str
+
+    @property
+    def base(self) -> Path:
+        return ROOT / BASES.get(self.document, "tunnel/messages")
+
+    @property
+    def quoted(self) -> list[str]:
+        return re.findall(r"`([^`]+)`", self.text)
+
+    def path(self, name: str) -> Path:
+        return ROOT / name if name.startswith(TOPS) else self.base / name
+
+
+def cells() -> list[Cell]:
+    found = []
+    for section in TEXT.split("\n## ")[1:]:
+        for line in section.splitlines():
+            columns = [column.strip() for column in line.strip("|").split(" | ")]
+            if line.startswith("| ") and len(columns) > 1 and columns[0] != "statement":
+                found.append(Cell(section.partition("\n")[0], columns[1]))
+    return found
+
+
+CELLS = [cell for cell in cells() if cell.text]
+
+
+def is_path(word: str) -> bool:
+    return word.endswith((".py", ".md")) or word.startswith(TOPS)
+
+
+def sources(cell: Cell) -> list[Path]:
+    """The files in which the names of a cell must be: those that it names, or all below the section's base."""
+    named = [cell.path(word) for word in cell.quoted if is_path(word)]
+    if not named:
+        named = [cell.base] if cell.base != ROOT else [ROOT / "tunnel" / "wire"]
+    return [file for path in named for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+
+
+def is_defined(name: str, texts: list[str]) -> bool:
+    """Whether each part of a dotted name is a class, a function, a field or a parameter of one of the files."""
+    *above, last = name.split(".")
+    names = [
+        *(rf"class {part}\b" for part in above),
+        rf"(?:def|class) {last}\b|\b{last}\b\s*(?::[^=\n]|=)|^    {last}\b",
+    ]
+    return any(all(re.search(each, text, re.MULTILINE) for each in names) for text in texts)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.text[:40])
+def test_everything_that_a_row_cites_exists(cell: Cell) -> None:
+    texts = [file.read_text() for file in sources(cell)]
+    missing = []
+    for word in cell.quoted:
+        if word.startswith("python -m "):
+            module = ROOT / word.removeprefix("python -m ").split()[0].replace(".", "/")
+            if not module.is_dir() and not module.with_suffix(".py").is_file():
+                missing.append(word)
+        elif is_path(word):
+            if not cell.path(word).exists():
+                missing.append(word)
+        elif re.fullmatch(r"[A-Za-z_][\w.]*", word) and not is_defined(word, texts):
+            missing.append(word)
+    assert missing == []
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.document == DOCUMENTS[0]], ids=lambda cell: cell.text)
+def test_each_clause_that_a_row_cites_exists(cell: Cell) -> None:
+    clauses = re.findall(r"\b(\d+\.\d+)\b", re.sub(r"`[^`]*`", "", cell.text))
+    assert clauses
+    assert [clause for clause in clauses if f"**{clause}**" not in PROTOCOL] == []
+
+
+def test_each_reference_document_has_a_section_with_rows() -> None:
+    sections = [section.partition("\n")[0] for section in TEXT.split("\n## ")[1:]]
+    assert sections == DOCUMENTS
+    for document in DOCUMENTS:
+        assert f"`{document}`" in TEXT
+        assert f"| {document} |" in (ROOT / "examples/seeds/README.md").read_text()
+        assert sum(cell.document == document for cell in CELLS) > 10
+
+
+def test_a_row_that_is_wrong_is_found() -> None:
+    for text in ("`gone.py`", "`log.py` `Gone`", "`log.py` `Log.gone`", "`python -m loadtests.gone`", "`Gone`"):
+        with pytest.raises(AssertionError):
+            test_everything_that_a_row_cites_exists(Cell("remoting-and-backlog.md", text))
+    test_everything_that_a_row_cites_exists(Cell("remoting-and-backlog.md", "`log.py` `Log.read`, `LogConfig`"))
+
+
+def test_the_deviations_are_named() -> None:
+    assert re.findall(r"\*\*Deviation: ([^*]+)\.\*\*", TEXT) == [
+        "the type byte",
+        "the envelope",
+        "who stops acknowledging when",
+    ]
