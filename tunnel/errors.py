@@ -22,6 +22,7 @@ import errno
 from tunnel.core import Lost, LostReason, Refused
 from tunnel.core.errors import LocalProtocolError, PeerClosedError, TunnelError
 from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, UNREACHABLE
+from tunnel.special_targets import SRV_SHOWN
 from tunnel.wire import RejectReason
 
 __all__ = [
@@ -144,10 +145,15 @@ _LOSSES = {
 }
 
 
+def _is_special(target: str) -> bool:
+    """Whether the text of a target stands for something else than a service."""
+    return ":" in target or target.startswith(SRV_SHOWN)
+
+
 def refused_error(event: Refused, target: str) -> RefusedError | DeniedError:
     """Return the error for a CONNECT that was refused."""
     text = f"{target}: {event.text + '; ' if event.text else ''}{_REFUSALS[event.reason]}"
-    if event.reason in (RejectReason.DENIED, RejectReason.NO_SUCH_SERVICE) and ":" not in target:
+    if event.reason in (RejectReason.DENIED, RejectReason.NO_SUCH_SERVICE) and not _is_special(target):
         text = f"{text}; without a port, {target} is the name of a service: did you mean {target}:PORT?"
     if event.reason is RejectReason.DENIED:
         return DeniedError(text)

@@ -86,6 +86,7 @@ class PublicPorts(Publisher):
     def publish(self, user: str, name: str, place: PublicPlace) -> str:
         why = self.why_denied(user, place)
         if why:
+            _log.info("public", user=user, service=name, place=str(place), open=False, text=why)
             return why
         wanted = Published(user, name, place)
         if self._published.get(name) == wanted:

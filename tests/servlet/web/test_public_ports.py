@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,11 +16,15 @@ import pytest
 
 from loadtests.harness.ports import hold_port
 from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings, until
+from tests.servlet.web.test_server import certificates, files
 from tests.support.loops import in_loop
 from tunnel import Attachment, DeniedError, PublicPlace, Server, StreamReader, StreamWriter, attach
 from tunnel_servlet.access.grants import Grant, GrantTable, parse_public_address
 from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.config import ListenAddress, TlsFiles
 from tunnel_servlet.web.running import RunningRelay
+
+__all__ = ["certificates"]
 
 HERE = "127.0.0.1"
 
@@ -43,6 +49,10 @@ class Rig:
         return GrantTable({**usual(self.ports), **changes})
 
 
+def replace_tls(address: ListenAddress) -> ListenAddress:
+    return msgspec.structs.replace(address, tls=False)
+
+
 def usual(ports: dict[str, int]) -> dict[str, Grant]:
     def grant(user: str) -> Grant:
         public = (parse_public_address(f"{HERE}:{ports[user]}"),)
@@ -52,12 +62,14 @@ def usual(ports: dict[str, int]) -> dict[str, Grant]:
 
 
 @asynccontextmanager
-async def rig(**limits: Any) -> AsyncIterator[Rig]:
+async def rig(*, tls: TlsFiles | None = None, **limits: Any) -> AsyncIterator[Rig]:
     with hold_port() as one, hold_port() as other:
         ports = {"ann": one, "bob": other}
         config = settings(
-            grants=GrantTable(usual(ports)), public_http=(LOOPBACK,), limits=limits, switch={"settle_us": 1}
+            grants=GrantTable(usual(ports)), public_http=(LOOPBACK,), limits=limits, switch={"settle_us": 1}, tls=tls
         )
+        if tls is not None:  # only strangers use TLS here
+            config = replace(config, listen=(replace_tls(LOOPBACK),))
         async with relay(config) as running:
             url = f"http://{running.addresses[0]}"
             async with (
@@ -411,6 +423,28 @@ async def test_the_address_of_a_client_in_a_proxy_header() -> None:
     assert said[16:24] == bytes([127, 0, 0, 1] * 2)
     assert int.from_bytes(said[26:28], "big") == port
     assert said[28:] == b"payload"
+
+
+@pytest.mark.real("openssl")
+def test_public_http_over_tls(certificates: Path) -> None:
+    """TLS has no half-close: the relay ends the connection after the answer."""
+    context = ssl.create_default_context(cafile=certificates / "ca.pem")
+
+    @in_loop
+    async def scenario() -> None:
+        async with rig(tls=files(certificates)) as world:
+            await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
+            for host, status in (("ann.example", b"200"), ("other.example", b"404")):
+                reader, writer = await asyncio.open_connection(HERE, world.http, ssl=context)
+                writer.write(f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 4\r\n\r\nbody".encode())
+                said = await reader.read()
+                assert said.startswith(b"HTTP/1.1 " + status)
+                assert (b"X-Forwarded-Proto: https" in said) == (status == b"200")
+                await shut(writer)
+            assert await talk(world.http, b"GET / HTTP/1.1\r\nHost: ann.example\r\n\r\n") in (b"", b"reset")
+            await until(lambda: world.public.open_connections == 0)
+
+    scenario()
 
 
 @in_loop
