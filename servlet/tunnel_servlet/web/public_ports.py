@@ -34,6 +34,8 @@ __all__ = ["PublicPorts", "Published"]
 _log = structlog.get_logger("public")
 _OPEN_S = 30.0  # for a service to accept
 _LINGER_S = 2.0
+_KEEP_S = 10.0  # an owner without public services keeps the endpoint for them, which costs more than a port
+_OPENINGS_MAX = 100  # of one owner within this time; more would cost the other users time
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -52,11 +54,24 @@ class _Owner:
         self.attachment = attachment
         self.names: set[str] = set()
         self.connections = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.openings = 0  # since the time at which they were last forgotten
+        self.forgotten_s = 0.0
         self.started = asyncio.get_running_loop().create_task(attachment.start())
         self.started.add_done_callback(lambda task: None if task.cancelled() else task.exception())
 
+    def may_open(self) -> bool:
+        """Count a place that is to be opened. Return False if there were too many in a short time."""
+        now = asyncio.get_running_loop().time()
+        if now - self.forgotten_s > _KEEP_S:
+            self.openings, self.forgotten_s = 0, now
+        self.openings += 1
+        return self.openings <= _OPENINGS_MAX
+
     async def close(self) -> None:
         self.started.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         await asyncio.gather(self.started, return_exceptions=True)
         await self.attachment.close()
 
@@ -96,6 +111,10 @@ class PublicPorts(Publisher):
             return (
                 f"{place} leads to the service {taken.name} already: expose that one elsewhere, or choose another place"
             )
+        owner = self._owner(user)
+        self._forget_unused(owner)
+        if not owner.may_open():
+            return f"{_OPENINGS_MAX} public places were opened within {_KEEP_S:g} s: wait as long, then try again"
         self.withdraw(name)
         if place.host:
             self._hosts[place.host] = wanted
@@ -110,7 +129,7 @@ class PublicPorts(Publisher):
             serve = partial(self._serve_http if place.http else self._serve_raw, wanted)
             self._ports[place.port] = wanted, PublicListener(sock, serve, self._connections)
         self._published[name] = wanted
-        self._owner(user).names.add(name)
+        owner.names.add(name)
         _log.info("public", user=user, service=name, place=str(place), open=True)
         return ""
 
@@ -236,6 +255,12 @@ class PublicPorts(Publisher):
         return owner
 
     def _forget_unused(self, owner: _Owner) -> None:
+        """Close the endpoint of an owner who will not have needed it for some time."""
+        if owner.timer is not None:
+            owner.timer.cancel()
+        owner.timer = asyncio.get_running_loop().call_later(_KEEP_S, self._forget, owner)
+
+    def _forget(self, owner: _Owner) -> None:
         if not owner.names and not owner.connections and self._owners.get(owner.user) is owner:
             del self._owners[owner.user]
             self._tasks.keep(asyncio.get_running_loop().create_task(owner.close()))

@@ -10,6 +10,7 @@ import h11
 __all__ = ["BadRequest", "PublicRequest"]
 
 _HEAD_BYTES_MAX = 16 * 1024  # nginx has 8 KiB for each line and 32 KiB for all
+_TEXT_LETTERS_MAX = 200
 _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"})
 _TRUSTED = frozenset({b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"})
@@ -64,7 +65,7 @@ class PublicRequest:
                 else:
                     return bytes(out)
         except h11.RemoteProtocolError as error:
-            raise BadRequest(error.error_status_hint, str(error)) from None
+            raise BadRequest(error.error_status_hint, str(error)[:_TEXT_LETTERS_MAX]) from None  # it quotes the input
 
     def _head(self, request: h11.Request) -> bytes:
         if request.method == _CONNECT:

@@ -44,7 +44,8 @@ class PublicSide(SocketSide):
         self._gone = gone
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.client = transport.get_extra_info("peername")[:2]
+        host, port = transport.get_extra_info("peername")[:2]
+        self.client = host.partition("%")[0], port
         self.server = transport.get_extra_info("sockname")[:2]
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         super().connection_made(transport)

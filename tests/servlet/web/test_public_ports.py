@@ -495,6 +495,22 @@ async def test_the_strangers_of_one_user_leave_room_for_those_of_another() -> No
 
 
 @in_loop
+async def test_a_user_cannot_open_and_close_places_without_end() -> None:
+    """Each opening takes time from all users; another user is not concerned."""
+    async with rig() as world:
+        place, ports = PublicPlace(host="ann.example", http=True), world.public
+        refused = 0
+        for _ in range(300):
+            refused += bool(ports.publish("ann", "site", place))
+            ports.withdraw("site")
+        assert refused == 200
+        assert "were opened within 10 s" in ports.publish("ann", "site", place)
+        assert ports.publish("bob", "other", PublicPlace(host="bob.example", http=True)) == ""
+        assert world.running.relay.host.switch.stats().attachments <= 4
+        ports.withdraw("other")
+
+
+@in_loop
 async def test_all_places_are_free_again_when_the_strangers_have_gone() -> None:
     async with rig() as world:
         await world.serve("ann", "raw", PublicPlace(world.ports["ann"]), echo)
