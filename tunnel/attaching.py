@@ -55,7 +55,8 @@ def attach(
     key: str | Path | None = None,
     rate: str = "",
 ) -> Attachment:
-    """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`.
+    """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`. Raise ValueError when an
+    argument is wrong.
 
     `url`: one URL, or several that lead to the same relay, for example through different ports. Links use them in turn,
     exchanges use the first. `proxy`: "env" for the usual environment variables, None or "none" for no proxy, or a URL,
@@ -79,7 +80,8 @@ def attach(
     opens connections for us, or to another origin.
 
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
-    seconds without an answer after which a connection is lost.
+    seconds without an answer after which a connection is lost. `rate`: the bytes per second, such as "20 MiB/s", that
+    all connections together may move in each direction; they share it fairly, and more bytes wait.
 
     `await_login`: if a login page of the network answers before a relay ever has, keep trying for `attach_timeout`
     seconds (True) or raise UnreachableError at once (False). By default, only a redirect raises it at once.
@@ -89,11 +91,6 @@ def attach(
     implies "require". `known_peers`: the file of the keys that were seen before, to which the first key of a new peer
     is added; without it, and without a peer key, any key is accepted. `key`: the file of this endpoint's own key, for
     streams that it accepts (as a service or an exit); it is made if it does not exist.
-
-    `rate`: the bytes per second that all connections together may move, in each direction, such as "20 MiB/s". They
-    share it fairly; bytes that exceed it wait.
-
-    Raise ValueError when an argument is wrong.
     """
     urls = [url] if isinstance(url, str) else list(url)
     _require_known(carrier, links, urls)
@@ -101,9 +98,14 @@ def attach(
     lanes = _lane_config(lanes, pull_interval, await_login, eager=carrier == "stream")
     how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
     how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
-    rest: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
-    rest["rate_limit"] = RateLimit.parsed(rate)
-    return _attachment(_maker(carrier, urls, how, name, lanes, links), user_timeout, exit_handler, settings, rest)
+    maker = _maker(carrier, urls, how, name, lanes, links)
+    return _attachment(maker, user_timeout, exit_handler, settings, _rest(name, attach_timeout, linger, trace, rate))
+
+
+def _rest(name: str, attach_timeout: float | None, linger: float, trace: TraceSink | None, rate: str) -> dict[str, Any]:
+    """Return the arguments that an Attachment takes as they are, with the rate as a limit."""
+    kept: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
+    return {**kept, "rate_limit": RateLimit.parsed(rate)}
 
 
 def _lane_config(
@@ -185,8 +187,7 @@ def memory_attach(
         )
 
     settings = _encryption(encryption, "memory", (), None, key)
-    rest: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
-    rest["rate_limit"] = RateLimit.parsed(rate)
+    rest = _rest(name, attach_timeout, linger, trace, rate)
     return _attachment(make, user_timeout, exit_handler, settings, rest)
 
 

@@ -13,15 +13,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from tunnel.command_line import LOG_LEVELS, may_escape, shows_people
 from tunnel.logs.setup import queued
 from tunnel_client.cli.status_table import entry_lines
 from tunnel_client.status import ClientReport
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 __all__ = ["Display", "HasReport", "can_draw", "drawn"]
 
@@ -122,7 +119,7 @@ class Display:
                     return
 
 
-def _drawing(report: ClientReport, width: int) -> Text:
+def _drawing(report: ClientReport, width: int) -> Any:
     """Return a line for the relay and one for each entry, each cut to the width."""
     from rich.text import Text
 
