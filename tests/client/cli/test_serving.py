@@ -273,3 +273,19 @@ def test_the_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) 
         main([name, "--help"])
     assert left.value.code == 0
     assert f"example: tunnel {name}" in capsys.readouterr().out
+
+
+@in_loop
+async def test_a_forward_with_a_rate_carries_all_bytes(relay: RelayProcess) -> None:
+    async with target(echo) as port, command(relay, "forward", "--rate", "8 MiB/s", f"0:{HERE}:{port}") as forward:
+        local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
+        data = bytes(range(256)) * 8192
+        assert await say(local, data) == data
+
+
+@pytest.mark.parametrize("name", [["forward", "0:a:1"], ["expose", "a", "b:1"], ["proxy", "0"], ["up"]])
+def test_a_rate_that_is_none_is_a_usage_error(name: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*name, "--rate", "fast"])
+    assert caught.value.code == 2
+    assert "argument --rate: 'fast' is not a rate: write it as in 20 MiB/s or 100 Mbit/s" in capsys.readouterr().err

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -183,9 +183,12 @@ def _check(problems: list[str], where: str, parse: Callable[[], object]) -> bool
 
 def _clashes(entries: Iterable[Entry]) -> Iterator[str]:
     """Find pairs of entries that need the same local port, or the same name at the relay."""
-    claims: list[tuple[Entry, Claim]] = [
-        (entry, claim) for entry in entries for claim in KINDS[entry.kind].claims(entry.part)
-    ]
-    for (one, claim), (other, wanted) in combinations(claims, 2):
-        if claim.excludes(wanted):
-            yield f"{one.id} and {other.id} both need {claim}: change it in one of them"
+    alike: defaultdict[tuple[str, object], list[tuple[Entry, Claim]]] = defaultdict(list)
+    for entry in entries:
+        for claim in KINDS[entry.kind].claims(entry.part):
+            before = alike[claim.key]
+            found = next((other for other, wanted in before if claim.excludes(wanted)), None)
+            if found is not None:
+                yield f"{found.id} and {entry.id} both need {claim}: change it in one of them"
+            elif claim.key[1]:
+                before.append((entry, claim))

@@ -33,12 +33,16 @@ class Claim:
     place: str  # the host of a port; a name
     port: int = 0
 
+    @property
+    def key(self) -> tuple[str, object]:
+        """Only claims with the same key can exclude each other."""
+        return self.what, self.place if self.what == "name" else self.port
+
     def excludes(self, other: Claim) -> bool:
-        """Whether another entry cannot have this beside us."""
-        if (self.what, self.port) != (other.what, other.port) or (self.what != "name" and not self.port):
-            return False
+        """Whether another entry cannot have this beside us. Port 0 is any free port."""
         places = {self.place, other.place}
-        return len(places) == 1 or (self.what != "name" and not places.isdisjoint(EVERYWHERE))
+        is_shared = len(places) == 1 or (self.what != "name" and not places.isdisjoint(EVERYWHERE))
+        return is_shared and self.key == other.key and self.key[1] != 0
 
     def __str__(self) -> str:
         return f"the name {self.place}" if self.what == "name" else f"the local {self.what} port {self.port}"

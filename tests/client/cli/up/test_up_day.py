@@ -146,3 +146,17 @@ async def test_the_day_of_a_laptop(tmp_path: Path) -> None:
                     await _answers(more)
                     stays[1].transport.abort()
                     assert await asyncio.to_thread(laptop.process.stop) == 0
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@in_loop
+async def test_a_signal_ends_it_also_while_it_waits(stop: signal.Signals, tmp_path: Path) -> None:
+    with hold_port() as proxy_port, RelayProcess() as relay:
+        laptop = Laptop(tmp_path, relay, proxy_port)
+        laptop.password("me:secret")
+        laptop.entries('one = "0:reports"\n')
+        async with laptop.process, UpstreamProxy(user="me:other", port=proxy_port):
+            await laptop.event("waiting", "407")
+            laptop.process.signal(stop)
+            code = await asyncio.to_thread(laptop.process.wait, _WAIT_S)
+            assert code == (0 if stop is signal.SIGTERM else 130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tunnel import attach
 from tunnel.encryption.keys import KeyFile, make_key_file
 from tunnel_client.cli.up import keeper as keeper_module
 from tunnel_client.cli.up.keeper import State
+from tunnel_client.cli.up.kinds import KINDS
 from tunnel_client.login_file import known_peers_path
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
@@ -244,3 +246,66 @@ async def test_services_are_encrypted_with_the_default_key_once_it_exists(tmp_pa
                 _, writer = await client.open_connection("reports")
                 assert writer.get_extra_info("peer_key_verified")
                 writer.transport.abort()
+
+
+@in_loop
+async def test_a_slow_entry_does_not_slow_the_others_and_shares_its_rate(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        slow, fast = free_port(), free_port()
+        entries = f"""
+            [forward]
+            fast = "{fast}:{HERE}:{port}"
+            [forward.slow]
+            spec = "{slow}:{HERE}:{port}"
+            rate = "16 KiB/s"
+        """
+        async with open_up(tmp_path, entries, 'rate = "50 MiB/s"\n') as up:
+            await up.serves("forward slow", "forward fast")
+            bulk = await _open(slow)
+            bulk[1].write(bytes(8 << 20))  # nine minutes at this rate
+            small = await _open(slow)  # of the same entry: it takes its turns
+            await _goes_on(small)
+            assert await ask(fast, bytes(2 << 20)) == bytes(2 << 20)
+            moved = {entry.name: entry for entry in up.supervisor.report().entries}
+            assert moved["forward fast"].bytes_down == 2 << 20
+            assert moved["forward slow"].bytes_up < 1 << 20
+            for streams in (bulk, small):
+                streams[1].transport.abort()
+
+
+@in_loop
+async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        local = free_port()
+        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        async with open_up(tmp_path, entries) as up:
+            await up.serves("forward there")
+            stays = await _open(local)
+            up.path.unlink()
+            up.supervisor._watch.look()
+            assert "there is no such file" in await up.event("not_reloaded")
+            await _goes_on(stays)
+            await up.reload(f"{entries}\n[proxy]\nmore = '0'")
+            up.supervisor._watch.look()  # a file that was not there may still be being written
+            assert await up.event("reloaded") == f"{up.path}: added: proxy more"
+            await _goes_on(stays)
+            stays[1].transport.abort()
+
+
+def _broken(*arguments: object) -> None:
+    raise RuntimeError("a defect")
+
+
+@in_loop
+async def test_a_defect_in_one_entry_does_not_end_the_others(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        local = free_port()
+        whole = dict(KINDS)
+        KINDS["proxy"] = dataclasses.replace(whole["proxy"], open=_broken)  # type: ignore[arg-type]
+        try:
+            async with open_up(tmp_path, f"[forward]\nthere = '{local}:{HERE}:{port}'\n[proxy]\nbroken = '0'") as up:
+                assert "proxy broken: internal error: RuntimeError: a defect" in await up.event("not_served")
+                await up.serves("forward there")
+                assert await ask(local, b"fine") == b"fine"
+        finally:
+            KINDS.update(whole)
