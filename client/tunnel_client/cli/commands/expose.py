@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address, is_datagram_service, parse_address, parse_service
 from tunnel_client.status import serve_status
 
-__all__ = ["Exposing", "add"]
+__all__ = ["Exposing", "add", "public_place", "require_fitting"]
 
 _log = structlog.get_logger("tunnel")
 _DIAL_S = 10.0
@@ -106,29 +106,30 @@ def _public_port(text: str) -> int:
     return int(text)
 
 
-def _public_place(arguments: argparse.Namespace, services: dict[str, Address]) -> PublicPlace | None:
-    """Return where people without the tunnel reach the service, or None. Raises UsageError for a mistake."""
-    host, port, chosen = (
-        arguments.public_host.lower().removesuffix("."),
-        arguments.public or 0,
-        arguments.client_address,
-    )
-    if not host and not port:
-        if chosen:
+def public_place(port: int, host: str, client_address: str, services: Sequence[str]) -> PublicPlace | None:
+    """Return where people without the tunnel reach the services, or None. Raises UsageError for a mistake."""
+    name = host.lower().removesuffix(".")
+    if not name and not port:
+        if client_address:
             raise UsageError("--client-address needs --public PORT or --public-host HOST")
         return None
     if len(services) > 1:
         raise UsageError("--public and --public-host concern one service: start a command for each")
     if any(map(is_datagram_service, services)):
         raise UsageError("people without the tunnel reach no service of datagrams: leave the public port out")
-    if arguments.encryption == "require":
-        raise UsageError("people without the tunnel cannot encrypt to your key: leave out --encryption require")
-    place = PublicPlace(port, host, bool(host) or chosen == "forwarded-for", chosen == "proxy-protocol")
+    is_forwarded = bool(name) or client_address == "forwarded-for"
+    place = PublicPlace(port, name, is_forwarded, client_address == "proxy-protocol")
     try:
         place.check()
     except ValueError as error:
-        raise UsageError(f"--public-host {arguments.public_host}: {error}") from None
+        raise UsageError(f"--public-host {host}: {error}") from None
     return place
+
+
+def require_fitting(name: str, address: Address) -> None:
+    """Raise UsageError if the service cannot stand at this address."""
+    if address.path and is_datagram_service(name):
+        raise UsageError(f"{name} {address}: a Unix socket carries no datagrams: name a HOST:PORT, or leave out udp/")
 
 
 def _backlog(text: str) -> int:
@@ -155,9 +156,10 @@ def run(arguments: argparse.Namespace) -> int:
                 f"only: give one of them another name, such as {name}-2"
             )
         services[name] = parse_address(text)
-        if services[name].path and is_datagram_service(name):
-            raise UsageError(f"{name} {text}: a Unix socket carries no datagrams: name a HOST:PORT, or leave out udp/")
-    public = _public_place(arguments, services)
+        require_fitting(name, services[name])
+    public = public_place(arguments.public or 0, arguments.public_host, arguments.client_address or "", list(services))
+    if public is not None and arguments.encryption == "require":
+        raise UsageError("people without the tunnel cannot encrypt to your key: leave out --encryption require")
     serving = partial(
         _serving, services=services, backlog=arguments.backlog, stats_seconds=arguments.stats, public=public
     )

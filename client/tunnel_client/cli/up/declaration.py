@@ -36,7 +36,7 @@ class RelayPart(_Part, frozen=True, kw_only=True):
     ca: Annotated[FileName, Meta(description="PEM file with the authorities to trust")] = ""
     cert: Annotated[FileName, Meta(description="PEM file with your certificate and its key")] = ""
     insecure_http: Annotated[bool, Meta(description="allow the token to cross a network without encryption")] = False
-    carrier: Literal["", "auto", "poll", "link"] = ""
+    carrier: Literal["", "auto", "poll", "stream", "link"] = ""
     links: Annotated[int, Meta(ge=1, le=4, description="number of links to keep open")] | None = None
     pull_interval: Annotated[float, Meta(ge=0, description="seconds between pulls without a link")] | None = None
     user_timeout: (
@@ -56,7 +56,7 @@ class EntryPart(_Part, frozen=True, kw_only=True):
 
 
 class ForwardPart(EntryPart, frozen=True, kw_only=True):
-    """A local port that leads to a target or a service beyond the relay."""
+    """A local port, a range of ports or a Unix socket that leads to a target or a service beyond the relay."""
 
     spec: Annotated[
         str, Meta(description="as for `tunnel forward`", examples=["5432:db.internal:5432", "8080:reports"])
@@ -66,8 +66,11 @@ class ForwardPart(EntryPart, frozen=True, kw_only=True):
 class ExposePart(EntryPart, frozen=True, kw_only=True):
     """A local service that others reach through the relay."""
 
-    address: Annotated[str, Meta(description="HOST:PORT of the service", examples=["127.0.0.1:8080"])]
+    address: Annotated[str, Meta(description="HOST:PORT or unix:PATH of the service", examples=["127.0.0.1:8080"])]
     service: Annotated[str, Meta(description="its name at the relay; by default the name of the entry")] = ""
+    public: Annotated[int, Meta(ge=0, le=65535, description="port of the relay for people without the tunnel")] = 0
+    public_host: Annotated[str, Meta(description="host name for people without the tunnel, over HTTP")] = ""
+    client_address: Literal["", "none", "forwarded-for", "proxy-protocol"] = ""
     backlog: Annotated[int, Meta(ge=1, le=65535, description="connections that may wait to be accepted here")] = 1024
 
 
@@ -84,7 +87,7 @@ class UpFile(_Part, frozen=True, kw_only=True):
 
     relay: RelayPart = RelayPart()
     forward: dict[str, Annotated[str, Meta(description="as for `tunnel forward`")] | ForwardPart] = {}
-    expose: dict[str, Annotated[str, Meta(description="HOST:PORT of the service")] | ExposePart] = {}
+    expose: dict[str, Annotated[str, Meta(description="HOST:PORT or unix:PATH of the service")] | ExposePart] = {}
     proxy: dict[str, Annotated[str, Meta(description="[BIND:]PORT")] | ProxyPart] = {}
 
 

@@ -8,44 +8,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
-from tunnel import Attachment, DeniedError
-from tunnel_client.cli.commands.expose import Exposing
+from tunnel import Attachment, DeniedError, PublicPlace
+from tunnel_client.cli.commands.expose import Exposing, public_place, require_fitting
 from tunnel_client.cli.commands.forward import bind_forward, forwarding
 from tunnel_client.cli.commands.proxy import Proxying
 from tunnel_client.cli.serving import Listening
 from tunnel_client.cli.up.declaration import ExposePart, ForwardPart, ProxyPart
 from tunnel_client.forward.listening import address_of, bind
 from tunnel_client.forward.traffic import Traffic
-from tunnel_client.places import EVERYWHERE, parse_address, parse_bind, parse_forward, parse_service
+from tunnel_client.places import EVERYWHERE, PROTOCOLS, parse_address, parse_bind, parse_forwards, parse_service
 
 __all__ = ["KINDS", "Claim", "Kind", "Opened"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something of which only one entry can have the same: a local port, or a name at the relay."""
+    """Something that only one entry can have: a local port or Unix socket, a name or a public place at the relay."""
 
-    what: str  # tcp, udp, name
-    place: str  # the host of a port; a name
+    what: str  # tcp or udp, and other kinds, whose claims have no port
+    place: str  # the host of a port; a name, a path
     port: int = 0
 
     @property
     def key(self) -> tuple[str, object]:
         """Only claims with the same key can exclude each other."""
-        return self.what, self.place if self.what == "name" else self.port
+        return self.what, self.port if self.what in PROTOCOLS else self.place
 
     def excludes(self, other: Claim) -> bool:
         """Whether another entry cannot have this beside us. Port 0 is any free port."""
         places = {self.place, other.place}
-        is_shared = len(places) == 1 or (self.what != "name" and not places.isdisjoint(EVERYWHERE))
+        is_shared = len(places) == 1 or (self.what in PROTOCOLS and not places.isdisjoint(EVERYWHERE))
         return is_shared and self.key == other.key and self.key[1] != 0
 
     def __str__(self) -> str:
-        return f"the name {self.place}" if self.what == "name" else f"the local {self.what} port {self.port}"
+        return f"the local {self.what} port {self.port}" if self.what in PROTOCOLS else f"the {self.what} {self.place}"
 
 
 class Opened:
@@ -75,30 +75,64 @@ class Kind:
     open: Callable[[Any, Attachment, Traffic], AbstractAsyncContextManager[Opened]]
 
 
+class _Together:
+    """The ports of a range, which stop listening together."""
+
+    def __init__(self) -> None:
+        self.members: list[Listening] = []
+
+    async def stop_listening(self) -> None:
+        for member in self.members:
+            await member.stop_listening()
+
+
 def _forward_claims(part: ForwardPart) -> list[Claim]:
-    spec = parse_forward(part.spec)
-    return [Claim(spec.protocol, spec.bind.host, spec.bind.tcp_port)]
+    return [
+        Claim("socket", spec.bind.path) if spec.bind.path else Claim(spec.protocol, spec.bind.host, spec.bind.tcp_port)
+        for spec in parse_forwards(part.spec)
+    ]
+
+
+def _forward_leads(part: ForwardPart) -> str:
+    first, *others = map(str, parse_forwards(part.spec))
+    return _with_more(first, len(others))
+
+
+def _with_more(text: str, others: int) -> str:
+    return f"{text}, and {others} more" if others else text
 
 
 @asynccontextmanager
 async def _forward(part: ForwardPart, attachment: Attachment, traffic: Traffic) -> AsyncIterator[Opened]:
-    spec = parse_forward(part.spec)
-    with closing(bind_forward(spec)) as sock:
-        where = f"{'udp/' if spec.protocol == 'udp' else ''}{address_of(sock)}"
-        async with forwarding(attachment, spec, sock, traffic) as listening:
-            yield Opened(f"{where} -> {spec.target}", listening)
+    together, leads = _Together(), []
+    async with AsyncExitStack() as stack:
+        bound = [(spec, stack.enter_context(closing(bind_forward(spec)))) for spec in parse_forwards(part.spec)]
+        for spec, sock in bound:
+            leads.append(f"{'udp/' if spec.protocol == 'udp' else ''}{address_of(sock)} -> {spec.target}")
+            together.members.append(await stack.enter_async_context(forwarding(attachment, spec, sock, traffic)))
+        yield Opened(_with_more(leads[0], len(leads) - 1), together)
 
 
 def _expose_claims(part: ExposePart) -> list[Claim]:
-    parse_address(part.address)
-    return [Claim("name", parse_service(part.service))]
+    require_fitting(parse_service(part.service), parse_address(part.address))
+    place = _public(part)
+    return [Claim("name", part.service), *([Claim("place", str(place))] if place is not None else [])]
+
+
+def _public(part: ExposePart) -> PublicPlace | None:
+    return public_place(part.public, part.public_host, part.client_address, [part.service])
+
+
+def _expose_leads(part: ExposePart) -> str:
+    place = _public(part)
+    return f"{part.service} -> {part.address}" + ("" if place is None else f" (people without the tunnel: {place})")
 
 
 @asynccontextmanager
 async def _expose(part: ExposePart, attachment: Attachment, traffic: Traffic) -> AsyncIterator[Opened]:
-    exposing = Exposing(attachment, part.service, parse_address(part.address), traffic, part.backlog)
-    async with exposing:
-        opened = Opened(f"{part.service} -> {part.address}", exposing)
+    address = parse_address(part.address)
+    async with Exposing(attachment, part.service, address, traffic, part.backlog, _public(part)) as exposing:
+        opened = Opened(_expose_leads(part), exposing)
         exposing.when_refused(opened.refuse)
         yield opened
 
@@ -118,7 +152,7 @@ async def _proxy(part: ProxyPart, attachment: Attachment, traffic: Traffic) -> A
 
 
 KINDS: dict[str, Kind] = {
-    "forward": Kind(_forward_claims, lambda part: str(parse_forward(part.spec)), _forward),
-    "expose": Kind(_expose_claims, lambda part: f"{part.service} -> {part.address}", _expose),
+    "forward": Kind(_forward_claims, _forward_leads, _forward),
+    "expose": Kind(_expose_claims, _expose_leads, _expose),
     "proxy": Kind(_proxy_claims, lambda part: f"proxy on {parse_bind(part.listen)}", _proxy),
 }

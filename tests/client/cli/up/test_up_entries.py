@@ -309,3 +309,26 @@ async def test_a_defect_in_one_entry_does_not_end_the_others(tmp_path: Path) -> 
                 assert await ask(local, b"fine") == b"fine"
         finally:
             KINDS.update(whole)
+
+
+@in_loop
+async def test_ranges_of_ports_and_unix_sockets_are_entries_too(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        path, near = tmp_path / "s", free_port()
+        entries = f"""
+            [forward]
+            sock = "unix:{path}:{HERE}:{port}"
+            range = "{near}-{near}:{HERE}:{port}-{port}"
+        """
+        async with open_up(tmp_path, entries) as up:
+            await up.serves("forward sock", "forward range")
+            assert await ask(near, b"range") == b"range"
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(b"socket")
+            writer.write_eof()
+            assert await reader.read(-1) == b"socket"
+            writer.close()
+            assert up.keeper("forward sock").leads == f"unix:{path} -> {HERE}:{port}"
+            await up.reload("[proxy]\nother = '0'")
+            await up.event("reloaded")
+            assert not path.exists()

@@ -21,6 +21,7 @@ from tunnel_client.cli.up.example import EXAMPLE
 from tunnel_client.cli.up.file import BrokenFileError, default_path, read_up_file
 from tunnel_client.cli.up.unit import unit_text
 from tunnel_client.errors import UsageError
+from tunnel_client.settings import CARRIERS, ENCRYPTION
 
 UP_MD = Path(__file__).parents[4] / "docs" / "UP.md"
 RELAY = '[relay]\nurl = "https://relay.example"\nproxy = "none"\n'
@@ -56,6 +57,10 @@ def problems(directory: Path, text: str) -> list[str]:
         ("[expose]\na = 'x'", "expose a: 'x' is not an address: write HOST:PORT"),
         ("[expose.a]\naddress = 'a:1'\nservice = 'a b'", "expose a: 'a b' is not the name of a service"),
         ("[expose.a]\naddress = 'a:1'\nbacklog = 0", "expose a: Expected `int` >= 1 - at `backlog`"),
+        ("[expose.'udp/a']\naddress = 'unix:/x'", "expose udp/a: udp/a unix:/x: a Unix socket carries no datagrams"),
+        ("[expose.a]\naddress = 'h:1'\nclient-address = 'none'", "expose a: --client-address needs --public PORT or"),
+        ("[forward]\na = '5-7:h:5-7'\nb = '6:x'", "forward a and forward b both need the local tcp port 6"),
+        ("[forward]\na = 'unix:/s:x'\nb = 'unix:/s:y'", "forward a and forward b both need the socket /s: change it"),
         ("[proxy]\na = 'x:y'", "proxy a: 'x:y' is not an address to listen on"),
         ("[relay]\nlinks = 9\n" + ENTRY, "relay: Expected `int` <= 4 - at `links`"),
         ("[relay]\nrate = '9'\n" + ENTRY, "relay: '9' is not a rate"),
@@ -194,6 +199,12 @@ def test_the_file_of_the_document_can_be_copied(tmp_path: Path) -> None:
     for text in found:
         assert read_up_file(written(tmp_path, text)).entries
         jsonschema.validate(tomllib.loads(text), json_schema())
+
+
+def test_the_choices_are_those_of_the_options() -> None:
+    settings = json_schema()["$defs"]["RelayPart"]["properties"]
+    assert set(settings["carrier"]["enum"]) == {"", *CARRIERS}
+    assert set(settings["encryption"]["enum"]) == {"", *ENCRYPTION}
 
 
 # the unit
