@@ -13,4 +13,6 @@ def test_every_case_is_measured_and_printed(capsys: pytest.CaptureFixture[str]) 
     rows = {row["name"]: row["value"] for row in json.loads(capsys.readouterr().out)}
     assert rows["link: async, batches of 200, zstd"] > 0
     assert rows["calls, 4 callers on one connection"] > 0
+    assert rows["link: broker, fetch"] > 0
+    assert rows["link: broker, push from a memory topic, p99"] > 0
     assert rows["2 MiB in one packet, from a file to the disk"] > 0

@@ -22,7 +22,7 @@ from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.storing import Storing
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.channels import ChannelTable
-from tunnel.messages.errors import MalformedFrameError, RemoteCallError
+from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.resets import reset_stream
 
 __all__ = ["Broker"]
@@ -214,13 +214,6 @@ class Broker:
             each.discarded for each in partitions if isinstance(each, MemoryPartition)
         )
         return found
-
-    async def create_topic(self, name: str, spec: TopicSpec) -> None:
-        """Create a topic. ValueError if it cannot be created."""
-        try:
-            await self.topics.create(name, spec)
-        except RemoteCallError as error:
-            raise ValueError(str(error)) from None
 
 
 def _source(writer: asyncio.StreamWriter) -> str:
