@@ -60,7 +60,11 @@ class Positions:
     async def load(self) -> None:
         """Read the positions. LogError if another process has them, or they cannot be understood."""
         await self._store.open()
-        await asyncio.to_thread(self._load)
+        try:
+            await asyncio.to_thread(self._load)
+        except BaseException:
+            await self._store.close()
+            raise
 
     def _load(self) -> None:
         log = self._store.log

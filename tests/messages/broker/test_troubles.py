@@ -1,0 +1,197 @@
+"""Damaged directories, removed messages, and a broker that refuses for a while: errors that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.messages.broker.rig import QUICK, brokered, drain_fetches, position, until, until_position
+from tests.support.loops import in_loop
+from tunnel.messages import (
+    Broker,
+    BrokerSettings,
+    DeliveredMessage,
+    GroupConsumer,
+    ListenerConfig,
+    LogError,
+    RemoteCallError,
+    RetryLater,
+    TopicSpec,
+)
+from tunnel.messages.broker.partition import Partition, StoredPartition
+from tunnel.messages.broker.protocol import STORAGE
+
+FAST = ListenerConfig(retry_s=0.0, commit_s=0.0)
+
+
+def stored(broker: Broker, number: int = 0) -> StoredPartition:
+    found = broker.topics.get("t").partition(number)
+    assert isinstance(found, StoredPartition)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "text"),
+    [
+        ("topics/t/topic.json", b"{", "is not a topic: .*restore"),
+        ("topics/t/topic.json", b'{"partitions": 0}', "must be positive"),
+        ("topics/t/topic.json", b'{"storage": "tape"}', "choose log or memory"),
+        ("topics/t/topic.json", b'{"retain_s": -1}', "must not be negative"),
+        ("topics/t/other", b"", "is not a topic"),
+        ("positions/positions.json", b"[]", "does not hold positions"),
+        ("positions/positions.json", b'{"offset": 9, "positions": []}', "restore both from one backup"),
+    ],
+)
+def test_a_damaged_directory_is_an_error_that_names_it(file: str, content: bytes, text: str, tmp_path: Path) -> None:
+    @in_loop
+    async def check() -> None:
+        path = tmp_path / file
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        with pytest.raises(LogError, match=text):
+            await Broker(tmp_path).start()
+        path.unlink()
+        path.parent.rmdir() if "topics" in file else None
+        async with brokered(tmp_path) as (_, client):  # the failed start has left no lock behind
+            await client.producer().send("t", b"a")
+
+    check()
+
+
+@in_loop
+async def test_a_topic_whose_creation_a_crash_interrupted_is_created_again(tmp_path: Path) -> None:
+    (tmp_path / "topics" / ".t").mkdir(parents=True)
+    (tmp_path / "topics" / ".t" / "topic.json").write_bytes(b"{}")
+    spec = TopicSpec(retain_bytes=1 << 20, retain_s=3600.0)
+    async with brokered(tmp_path, topics={"t": spec}) as (broker, client):
+        await client.producer().send("t", b"a")
+        assert stored(broker)._config.retain_bytes == 1 << 20
+        assert stored(broker)._config.retain_s == 3600.0
+    assert [path.name for path in (tmp_path / "topics").iterdir()] == ["t"]
+
+
+@in_loop
+async def test_one_damaged_partition_does_not_stop_the_others(tmp_path: Path) -> None:
+    async with brokered(tmp_path, topics={"t": TopicSpec(partitions=2)}) as (_, client):
+        await client.producer().send("t", b"a", partition=0)
+        await client.producer().send("t", b"b", partition=1)
+    place = tmp_path / "topics" / "t" / "1"
+    (place / f"{5:020d}.log").touch()  # the segment before it is missing
+    async with brokered(tmp_path) as (broker, client):
+        with pytest.raises(RemoteCallError, match="one is missing; restore it") as caught:
+            await client.producer().send("t", b"c", partition=1)
+        assert caught.value.code == STORAGE
+        with pytest.raises(RemoteCallError):
+            await client.consumer("t", 1).fetch()
+        places = [await client.producer().send("t", b"c") for _ in range(3)]
+        assert {place.partition for place in places} == {0}  # the broker chooses one that works
+        (report,) = await client.topics()
+        assert "one is missing" in report.partitions[1].problem
+        assert report.partitions[0].problem == ""
+        with pytest.raises(RemoteCallError, match="not open yet"):
+            _ = stored(broker, 1).log
+        assert await drain_fetches(client, "t", 4) == [b"a", b"c", b"c", b"c"]
+
+
+@in_loop
+async def test_a_topic_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
+    async with brokered(tmp_path) as (_, client):
+        (tmp_path / "topics" / "t").write_bytes(b"a file in its place")
+        with pytest.raises(RemoteCallError, match="cannot be created") as caught:
+            await client.producer().send("t", b"a")
+        assert caught.value.code == STORAGE
+        await client.producer().send("u", b"a")
+
+
+@in_loop
+async def test_a_listener_goes_on_after_messages_that_retention_removed(tmp_path: Path) -> None:
+    found: list[bytes] = []
+    settings = BrokerSettings(log=replace(QUICK, segment_bytes=10))
+    async with brokered(tmp_path, settings=settings) as (broker, client):
+        for number in range(5):
+            await client.producer().send("t", b"%d" % number)
+        stored(broker).log.trim(3)
+        consumer = GroupConsumer(client.table, client.address, "billing", "t", config=FAST)
+        async with consumer.register_message_listener(lambda each: found.append(each.payload)):
+            await until_position(client, 5)
+    assert found == [b"3", b"4"]
+
+
+@in_loop
+async def test_a_message_stays_when_the_dead_letter_topic_cannot_take_it(tmp_path: Path) -> None:
+    attempts: list[int] = []
+
+    def handle(message: DeliveredMessage) -> RetryLater:
+        attempts.append(message.attempt)
+        return RetryLater(0.0)
+
+    settings = BrokerSettings(creates_topics=False)
+    config = ListenerConfig(retry_s=0.0, commit_s=0.0, attempts_max=2, dead_letter_topic="dead")
+    async with brokered(tmp_path, settings=settings, topics={"t": TopicSpec()}) as (broker, client):
+        await client.producer().send("t", b"a")
+        consumer = GroupConsumer(client.table, client.address, "billing", "t", config=config)
+        async with consumer.register_message_listener(handle) as listener:
+            await until(lambda: len(attempts) > 4)
+            assert listener.dead_letters == 0
+            assert await position(client) == 0
+            await broker.topics.create("dead", TopicSpec())
+            await until_position(client, 1)
+            assert listener.dead_letters == 1
+    assert attempts[:5] == [1, 2, 3, 4, 5]
+
+
+@in_loop
+async def test_a_position_that_could_not_be_stored_is_stored_later(tmp_path: Path) -> None:
+    handled = asyncio.Event()
+    async with brokered(tmp_path) as (broker, client):
+        await client.producer().send("t", b"a")
+        broker.positions._positions_max = 0
+        consumer = GroupConsumer(client.table, client.address, "billing", "t", config=FAST)
+        async with consumer.register_message_listener(lambda _: handled.set()):
+            await handled.wait()
+            await until(lambda: broker.metrics()["refused_requests"] > 1)
+            assert await position(client) == 0
+            broker.positions._positions_max = 10
+            await until_position(client, 1)
+
+
+@in_loop
+async def test_a_checkpoint_that_fails_costs_only_time(tmp_path: Path) -> None:
+    async with brokered(tmp_path) as (broker, client):
+        await client.producer().send("t", b"a", b"b")
+        broker.positions._checkpoint_records = 0
+        (tmp_path / "positions" / "positions.json.new").mkdir()
+        assert await client.commit("g", "t", 0, 1) == 1
+    (tmp_path / "positions" / "positions.json.new").rmdir()
+    async with brokered(tmp_path) as (_, client):
+        assert await position(client, "g") == 1
+
+
+@in_loop
+async def test_a_replica_that_is_ahead_of_its_master_waits(tmp_path: Path) -> None:
+    async with brokered(tmp_path / "a") as (_, client), brokered(tmp_path / "b") as (_other, copy):
+        await client.producer().send("t", b"a")
+        await copy.producer().send("t", b"a", b"b")
+    async with brokered(tmp_path / "a") as (_, client):
+        settings = BrokerSettings(master=client.address)
+        async with brokered(tmp_path / "b", settings=settings) as (replica, copy):
+            asked = client.table  # the master answers the replica's fetch before that of this test
+            await until(lambda: stored(replica).is_ready)
+            assert await drain_fetches(copy, "t", 2) == [b"a", b"b"]
+            assert asked is client.table
+
+
+@in_loop
+async def test_what_every_partition_must_have() -> None:
+    partition = Partition()
+    await partition.ready()
+    await partition.readable()
+    await partition.room()
+    await partition.flushed(1)
+    partition.retain()
+    await partition.close()
+    assert partition.is_ready
+    assert not partition.is_failed
