@@ -46,7 +46,7 @@ async def measure(options: argparse.Namespace, relay: str, pids: dict[str, int])
                     for row in watch.row(options.count, "us/message"):
                         yield row
             if "broker" in cases:
-                for row in await broker_cases(attachment, options.count, options.batch, options.seconds):
+                async for row in broker_cases(attachment, options.count, options.batch, options.seconds, pids):
                     yield Row(f"{carrier}: {row.name}", row.value, row.unit)
             if carrier != "link":
                 continue
@@ -75,8 +75,10 @@ async def run(options: argparse.Namespace) -> list[Row]:
                 place = options.dir or stack.enter_context(TemporaryDirectory(prefix="tunnel-broker-"))
                 broker = python_command("tunnel_client.cli.broker", "serve", "--dir", place, "--relay", relay)
                 broker += ["--service", BROKER, "--carrier", "link"]
-                await stack.enter_async_context(Process(broker, ready=says_event("listening")))
+                receiver = await stack.enter_async_context(Process(broker, ready=says_event("listening")))
             pids = {"sender": os.getpid(), "relay": server.pid, "receiver": peer.pid}
+            if "broker" in options.cases.split(","):
+                pids["broker"] = receiver.pid
             async for row in measure(options, relay, pids):
                 rows.append(row)
                 if not options.json:

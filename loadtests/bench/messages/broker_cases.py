@@ -2,8 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 
-from loadtests.bench.messages.cases import Row, payloads
+from loadtests.bench.messages.cases import CpuWatch, Row, payloads
 from tunnel import Attachment
 from tunnel.messages import (
     AsyncProducer,
@@ -26,8 +27,10 @@ _PUSH_EVERY_S = 0.001
 _SETTLE = 5  # the first of this number of parts does not count: the listener joins, and files are made
 
 
-async def broker_cases(attachment: Attachment, count: int, batch: int, seconds: float) -> list[Row]:
-    """Measure a broker that is a service at the relay."""
+async def broker_cases(
+    attachment: Attachment, count: int, batch: int, seconds: float, pids: dict[str, int]
+) -> AsyncIterator[Row]:
+    """Measure a broker that is a service at the relay, and the processor time of these processes."""
 
     async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await attachment.open_connection(address, timeout=20)
@@ -35,13 +38,19 @@ async def broker_cases(attachment: Attachment, count: int, batch: int, seconds: 
     topic = f"bench-{time.time_ns()}"
     async with ChannelTable(dial, connect_timeout=20) as table:
         client = BrokerClient(table, BROKER)
-        rows = [await _plain(attachment, topic, count, batch)]
-        for durable in (False, True):
-            rows.append(await _answered(client, f"{topic}-{durable}", count, batch, durable=durable))
-        rows.append(await _fetch(client, topic, count))
+        for case in (
+            _plain(attachment, topic, count, batch),
+            _answered(client, f"{topic}-accepted", count, batch, durable=False),
+            _answered(client, f"{topic}-durable", count, batch, durable=True),
+            _fetch(client, topic, count),
+        ):
+            watch = CpuWatch(pids)
+            yield await case
+            for row in watch.row(count, "us/message"):
+                yield row
         for storage in ("log", "memory"):
-            rows += await _push(client, f"{topic}-{storage}", storage, seconds)
-    return rows
+            for row in await _push(attachment, client, f"{topic}-{storage}", storage, seconds):
+                yield row
 
 
 async def _plain(attachment: Attachment, topic: str, count: int, batch: int) -> Row:
@@ -88,7 +97,7 @@ async def _fetch(client: BrokerClient, topic: str, count: int) -> Row:
     return Row("broker, fetch", count / (time.perf_counter() - start), "messages/s")
 
 
-async def _push(client: BrokerClient, topic: str, storage: str, seconds: float) -> list[Row]:
+async def _push(attachment: Attachment, client: BrokerClient, topic: str, storage: str, seconds: float) -> list[Row]:
     """Send 10,000 messages a second, and measure the time until the listener's handler is called."""
     await client.create_topic(topic, TopicSpec(storage=storage))
     times: list[float] = []
@@ -96,24 +105,23 @@ async def _push(client: BrokerClient, topic: str, storage: str, seconds: float) 
     def handle(message: DeliveredMessage) -> None:
         times.append(time.perf_counter() - float(message.payload))
 
-    producer = client.producer(durable=False)
+    _, writer = await attachment.open_connection(BROKER, timeout=20)
+    producer = SyncProducer(writer)
     each = int(_PUSH_RATE * _PUSH_EVERY_S)
-    sending: set[asyncio.Task[object]] = set()
     consumer = GroupConsumer(client.table, client.address, "bench", topic, config=ListenerConfig(commit_s=0.5))
     async with consumer.register_message_listener(handle):
         start = due = time.perf_counter()
         sent = 0
         while due < start + seconds:
             stamp = b"%.9f" % time.perf_counter()
-            task: asyncio.Task[object] = asyncio.ensure_future(producer.send(topic, *[stamp.ljust(100)] * each))
-            sending.add(task)
-            task.add_done_callback(sending.discard)
+            await producer.send(topic, *[stamp.ljust(100)] * each)
             sent += each
             due += _PUSH_EVERY_S
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
         rate = sent / (time.perf_counter() - start)
         while len(times) < sent:  # noqa: ASYNC110 - the handler must do as little as it can
             await asyncio.sleep(0.01)
+    writer.close()
     counted = sorted(times[len(times) // _SETTLE :])
     name = f"broker, push from a {storage} topic"
     return [
