@@ -22,7 +22,7 @@ from tunnel.traces.record import TraceSink
 
 __all__ = ["CARRIERS", "attach", "memory_attach"]
 
-CARRIERS = ("auto", "poll", "stream", "link")
+CARRIERS = ("auto", "poll", "link", "stream")
 _SECOND_US = 1_000_000
 _EXIT_SEND_BUFFER_BYTES = 512 * 1024  # an exit has many users; more comes from the share of each in the budget
 
@@ -64,12 +64,11 @@ def attach(
     directory of them, with the authorities to trust instead of those that the operating system trusts. `cert`: a PEM
     file with certificate and key, or a pair of files.
 
-    `carrier`: "poll" uses exchanges only, each with a complete answer. "stream" also lets the relay stream its answers,
-    where the path lets them pass. "auto" and "link" do the same, and also try a link; "link" waits for the first try
-    and repeats it more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it
-    is lost, a spare one takes over at once. `pull_interval`: the seconds between pulls while there is no link; the
-    relay may settle on another interval. With 0, it holds pulls until data comes. `Attachment.set_pull_interval`
-    changes it.
+    `carrier`: "poll" uses exchanges with complete answers. "stream" also lets the relay stream its answers, where the
+    path lets them pass. "auto" and "link" do so, too, and try a link; "link" waits for the first try and repeats it
+    more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it is lost, a spare
+    one takes over at once. `pull_interval`: the seconds between pulls while there is no link; the relay may settle on
+    another interval. With 0, it holds pulls until data comes. `Attachment.set_pull_interval` changes it.
 
     `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
     everybody on the way can read it. It allows the same for `headers`.

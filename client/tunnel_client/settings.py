@@ -16,7 +16,7 @@ from tunnel_client.errors import UsageError
 
 __all__ = ["CARRIERS", "ENCRYPTION", "UNSET", "USER_TIMEOUT_S", "RelaySettings", "Unset", "find_settings", "read_token"]
 
-CARRIERS = ("auto", "poll", "stream", "link")  # as in tunnel.attaching, which takes long to import
+CARRIERS = ("auto", "poll", "link", "stream")  # as in tunnel.attaching, which takes long to import
 ENCRYPTION = ("off", "auto", "require")  # as in tunnel.encryption.decisions
 USER_TIMEOUT_S = 300.0
 

@@ -136,7 +136,7 @@ def test_token_files_without_a_token_are_explained(home: Path, monkeypatch: pyte
 @pytest.mark.usefixtures("home")
 def test_an_unknown_carrier_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNNEL_CARRIER", "pigeon")
-    with pytest.raises(UsageError, match=r"^TUNNEL_CARRIER is 'pigeon': choose one of auto, poll, stream, link$"):
+    with pytest.raises(UsageError, match=r"^TUNNEL_CARRIER is 'pigeon': choose one of auto, poll, link, stream$"):
         found("--relay", "https://x")
     with pytest.raises(UsageError, match=r"^the carrier is 'dove': choose one of auto, poll, link$"):
         find_settings(relay="https://x", carrier="dove")

@@ -18,7 +18,7 @@ CUT_BYTES_MAX = 200_000  # of a streamed answer, before a fault strikes it
 
 @dataclass(frozen=True, slots=True)
 class FlowShape:
-    """What a path does to every streamed answer, without being faulty."""
+    """The treatment that a path gives to every streamed answer, without being faulty."""
 
     buffers: bool = False  # holds answers back until they end
     joins_us: int = 0  # holds pieces back for so long, and passes them on together
@@ -26,7 +26,7 @@ class FlowShape:
 
 @dataclass(slots=True)
 class FlowSink:
-    """What happens at the endpoint."""
+    """The endpoint's side."""
 
     piece: Callable[[bytes], None]
     end: Callable[[], None]

@@ -1,5 +1,6 @@
 """A carrier that combines lanes with an exchanger, which sends single HTTP requests (section 7)."""
 
+import asyncio
 import socket
 from collections.abc import Iterable
 from typing import Protocol
@@ -62,6 +63,7 @@ class ExchangingCarrier:
         self._streaming = lanes if isinstance(lanes, StreamingLanes) else None
         self._streamed_bytes: dict[int, int] = {}  # by request id, of answers that come piece by piece
         self._exchanger = exchanger
+        self._when_settled: asyncio.Future[None] | None = None  # for the end of the first try of a stream
         self._last_failure = ""
         self._closed = False
         self._host: Host
@@ -114,6 +116,7 @@ class ExchangingCarrier:
 
     def handle_timeout(self, now: int) -> None:
         self._lanes.handle_timeout(now)
+        self._look_whether_settled()
 
     def poll_event(self) -> LaneEvent | None:
         while isinstance(event := self._lanes.poll_event(), Abandoned):
@@ -147,6 +150,7 @@ class ExchangingCarrier:
             if self.exchange_trace is not None:
                 self.exchange_trace.answered(request_id, status, len(body), self._host.now())
             self._lanes.answered(request_id, status, body, retry_after_us, self._host.now())
+            self._look_whether_settled()
             self._host.pump()
 
     def received(self, request_id: int, piece: Buffer) -> bool:
@@ -177,6 +181,11 @@ class ExchangingCarrier:
             self._lanes.failed(request_id, self._host.now())
             self._host.trouble(text, final=final)
             self._host.pump()
+
+    def _look_whether_settled(self) -> None:
+        waiting, streaming = self._when_settled, self._streaming
+        if waiting is not None and not waiting.done() and (streaming is None or streaming.is_settled):
+            waiting.set_result(None)
 
     def sent(self, size_bytes: int) -> None:
         if not self._closed:

@@ -1,5 +1,6 @@
 """The carriers that use only exchanges over HTTP/1.1, and thus work through anything that lets HTTP pass."""
 
+import asyncio
 from random import Random
 
 from tunnel.carriers.dialing import Dialing
@@ -8,6 +9,8 @@ from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.exchange import LaneConfig, Lanes, StreamingLanes
 
 __all__ = ["PollCarrier"]
+
+_TRY_S = 3.0  # the longest time that the first try of a stream may take
 
 
 class PollCarrier(ExchangingCarrier):
@@ -27,3 +30,18 @@ class PollCarrier(ExchangingCarrier):
         config = config or LaneConfig()
         lanes = (StreamingLanes if streams else Lanes)(config, secret, random, endpoint_name=name)
         super().__init__(lanes, HttpExchanger(dialing, config.answer_bytes_max))
+
+    async def prepared(self) -> None:
+        """Return when answers are streamed, or a first try has failed."""
+        if self._streaming is None:
+            return
+        tried = asyncio.get_running_loop().create_future()
+        self._when_settled = tried
+        self._look_whether_settled()
+        try:
+            async with asyncio.timeout(_TRY_S):
+                await tried
+        except TimeoutError:
+            pass
+        finally:
+            self._when_settled = None

@@ -8,7 +8,7 @@ from tunnel.wire import Answer, Buffer
 
 __all__ = ["IncomingStream"]
 
-# After so many bytes a confirmation leaves at once, unless several are on their way: the relay's window must not wait.
+# After this many bytes a confirmation leaves at once, unless several are on their way: the window must not wait.
 _URGENT_BYTES = 256 * KIB
 _SAID_MAX = 2
 _GRACE_US_MIN = SECOND_US  # 7.20

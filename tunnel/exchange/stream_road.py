@@ -33,7 +33,7 @@ class RoadState(enum.Enum):
 
 
 class RoadEvent(enum.Enum):
-    """What happened on the road."""
+    """An event on the road."""
 
     TRIED = enum.auto()
     PASSED = enum.auto()  # the first envelope of a stream came at once

@@ -56,13 +56,21 @@ class StreamingLanes(Lanes):
 
     @property
     def road(self) -> RoadState:
-        """What is known about streams on this path."""
+        """The state of the road: whether streams pass on this path."""
         return self._road.state
 
     @property
     def is_streaming(self) -> bool:
         """Whether packets from the relay come on a stream."""
         return any(stream.is_proven for stream in self._streams.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a first try of a stream is over, or none will be made."""
+        if self.is_streaming or self._road.state is RoadState.RESTING:
+            return True
+        attached = self._registration.attached
+        return attached is not None and (not attached.streams or self._path.lanes.most < _LANES_MIN)
 
     def awaits(self, request_id: int) -> bool:
         """Return whether anything more is expected of the answer to this request."""

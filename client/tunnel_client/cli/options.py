@@ -56,8 +56,9 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
         "--carrier",
         choices=CARRIERS,
         default="",
-        help="poll: separate HTTP requests only; auto: also an upgraded HTTP connection (link) where the path allows "
-        "it; link: like auto, but try the link first and more often (default: TUNNEL_CARRIER, or auto)",
+        help="poll: separate HTTP requests only; stream: also streamed answers, where the path lets them pass; auto: "
+        "also an upgraded HTTP connection (link) where the path allows it; link: like auto, but try the link first and "
+        "more often (default: TUNNEL_CARRIER, or auto)",
     )
     add_carrier_rates(group)
     if accepts:

@@ -137,8 +137,17 @@ async def examine_others(report: Report, settings: RelaySettings) -> None:
     others: tuple[str, ...] = CARRIERS[3:]
     for carrier in others:
         works = await _is_usable(replace(settings, carrier=carrier))
-        verdict, text = (Verdict.OK, "works") if works else (Verdict.NOTE, "does not work here")
+        verdict = Verdict.OK if works else Verdict.NOTE
+        text = _TEXTS.get(carrier, ("works", "does not work here"))[not works]
         report.add(carrier, verdict, text, carrier=carrier, works=works)
+
+
+_TEXTS = {
+    "stream": (
+        "answers can be streamed: data comes without a request for each batch",
+        "answers are held back or cut on the way, or the relay does not stream them: each batch needs a request",
+    )
+}
 
 
 async def _is_usable(settings: RelaySettings) -> bool:
