@@ -119,7 +119,7 @@ from tunnel.wire.packet import (
     PacketType,
     is_sequenced,
 )
-from tunnel.wire.public_place import PublicPlace
+from tunnel.wire.public_place import PublicPlace, decode_public_place, encode_public_place
 from tunnel.wire.sequence import (
     MODULUS,
     distance,
@@ -200,6 +200,7 @@ __all__ = [
     "decode_listen_state",
     "decode_option",
     "decode_options",
+    "decode_public_place",
     "decode_rejected",
     "distance",
     "encode_abort",
@@ -216,6 +217,7 @@ __all__ = [
     "encode_options",
     "encode_packet",
     "encode_packets",
+    "encode_public_place",
     "encode_rejected",
     "frame_of",
     "is_before",

@@ -62,10 +62,8 @@ _BAD_BODY = {
 
 
 def _unsent(lane: ServedLane, serial: int) -> str:
-    return (
-        f"no answer of lane {lane.lane} had serial {serial}, the newest had {lane.serial}:"
-        " a new generation starts its serials at 1"
-    )
+    text = f"no answer of lane {lane.lane} had serial {serial}, the newest had {lane.serial}"
+    return f"{text}: a new generation starts its serials at 1"
 
 
 def _allow_any_name(user: str, name: str) -> bool:

@@ -1,0 +1,94 @@
+"""People without the tunnel who mean harm, at the public ports and host names of two users; and who pays for them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import msgspec
+
+from tests.servlet.rig import until
+from tests.servlet.web.test_public_ports import HERE, echo, request, rig, shut, talk, usual
+from tests.support.loops import in_loop
+from tunnel import PublicPlace
+
+
+@in_loop
+async def test_slow_heads_end_and_take_no_place_of_the_owner() -> None:
+    async with rig(header_seconds=0.2) as world:
+        await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
+        slow = [asyncio.ensure_future(talk(world.http, b"GET / HTTP/1.1\r\nHost: ann.ex")) for _ in range(20)]
+        assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
+        for answer in await asyncio.gather(*slow):
+            assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+@in_loop
+async def test_one_address_cannot_take_all_places() -> None:
+    async with rig(public_connections_per_address_max=4) as world:
+        await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
+        silent = [await asyncio.open_connection(HERE, world.http, local_addr=("127.0.0.2", 0)) for _ in range(10)]
+        ended = [asyncio.ensure_future(reader.read()) for reader, _ in silent[4:]]
+        for outcome in await asyncio.gather(*ended, return_exceptions=True):
+            assert outcome == b"" or isinstance(outcome, ConnectionError)
+        assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
+        await shut(*(writer for _, writer in silent))
+
+
+@in_loop
+async def test_the_strangers_of_one_user_leave_room_for_those_of_another() -> None:
+    async with rig(public_connections_max=8) as world:
+        await world.serve("ann", "raw", PublicPlace(world.ports["ann"]), echo)
+        await world.serve("bob", "other", PublicPlace(world.ports["bob"]), echo)
+        held = [await asyncio.open_connection(HERE, world.ports["ann"]) for _ in range(4)]
+        for reader, writer in held:
+            writer.write(b"x")
+            assert await reader.readexactly(1) == b"x"
+        assert await talk(world.ports["ann"], b"x", ends=True, source="127.0.0.2") in (b"", b"reset")
+        assert await talk(world.ports["bob"], b"x", ends=True, source="127.0.0.3") == b"x"
+        await shut(*(writer for _, writer in held))
+
+
+@in_loop
+async def test_a_user_cannot_open_and_close_places_without_end() -> None:
+    """Each opening takes time from all users; another user is not concerned."""
+    async with rig() as world:
+        place, ports = PublicPlace(host="ann.example", http=True), world.public
+        refused = 0
+        for _ in range(300):
+            refused += bool(ports.publish("ann", "site", place))
+            ports.withdraw("site")
+        assert refused == 200
+        assert "were opened within 10 s" in ports.publish("ann", "site", place)
+        assert ports.publish("bob", "other", PublicPlace(host="bob.example", http=True)) == ""
+        assert world.running.relay.host.switch.stats().attachments <= 4
+        ports.withdraw("other")
+
+
+@in_loop
+async def test_all_places_are_free_again_when_the_strangers_have_gone() -> None:
+    async with rig() as world:
+        await world.serve("ann", "raw", PublicPlace(world.ports["ann"]), echo)
+        server = await world.serve("bob", "site", PublicPlace(host="bob.example", http=True))
+        for number in range(30):
+            _, writer = await asyncio.open_connection(HERE, world.ports["ann"] if number % 2 else world.http)
+            writer.write(b"GET / HTTP/1.1\r\nHost: bob.example\r\n\r\n")
+            writer.transport.abort()
+            await shut(writer)
+        await until(lambda: world.public.open_connections == 0)
+        server.close()
+        assert await talk(world.ports["ann"], b"x", ends=True) == b"x"
+        await until(lambda: world.public.open_connections == 0)
+
+
+@in_loop
+async def test_strangers_pay_with_the_rate_of_the_owner_once() -> None:
+    async with rig() as world:
+        port = world.ports["ann"]
+        slow = msgspec.structs.replace(usual(world.ports)["ann"], rate=256 << 10)
+        world.running.relay.reload(replace(world.running.config, grants=world.grants(ann=slow)))
+        await world.serve("ann", "raw", PublicPlace(port), echo)
+        payload = bytes(100_000)
+        assert await talk(port, payload, ends=True) == payload
+        waits = world.running.relay.host.switch.rate_waits(0)
+        assert {(each.user, each.rule, each.direction) for each in waits} == {("ann", "", "up"), ("ann", "", "down")}
