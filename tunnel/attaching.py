@@ -71,19 +71,16 @@ def attach(
     another interval. With 0, it holds pulls until data comes. `Attachment.set_pull_interval` changes it.
 
     `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
-    everybody on the way can read it. It allows the same for `headers`.
-
-    `headers`, `hostname`, `sni`: what a gateway before the relay asks for. The headers are added to every request;
-    `hostname` replaces the URL's host in the Host header. In TLS, the server is asked for the name `sni`, else
-    `hostname`, else the URL's host, and its certificate must be for this name. Nothing of it is sent to a proxy that
-    opens connections for us, or to another origin.
+    everybody on the way can read it. It allows the same for `headers`. `headers`, `hostname`, `sni`: what a gateway
+    before the relay asks for. The headers are added to every request; `hostname` replaces the URL's host in the Host
+    header. In TLS, the server is asked for the name `sni`, else `hostname`, else the URL's host, and its certificate
+    must be for this name. Nothing of it is sent to a proxy that opens connections for us, or to another origin.
 
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
     seconds without an answer after which a connection is lost. `rate`: the bytes per second, such as "20 MiB/s", that
-    all connections together may move in each direction; they share it fairly, and more bytes wait.
-
-    `await_login`: if a login page of the network answers before a relay ever has, keep trying for `attach_timeout`
-    seconds (True) or raise UnreachableError at once (False). By default, only a redirect raises it at once.
+    all connections together may move in each direction; they share it fairly, and more bytes wait. `await_login`: if a
+    login page of the network answers before a relay ever has, keep trying for `attach_timeout` seconds (True) or raise
+    UnreachableError at once (False). By default, only a redirect raises it at once.
 
     `encryption`: "auto" encrypts the streams to exits and services that can, "require" opens and accepts no others,
     "off" encrypts none. `peer_key`: the fingerprint of the key that the other end must have, or several of them; it
