@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from tunnel import Attachment, TunnelError
+from tunnel import Attachment, DeniedError, NotAuthenticatedError, TunnelError
 from tunnel.command_line import shows_people, tell
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import OK
@@ -130,10 +130,14 @@ def _announce(address: str) -> None:
 
 
 async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) -> None:
-    """Serve connections from the relay. If the relay has forgotten the attachment, attach again."""
+    """Serve connections from the relay. If the relay has forgotten the attachment, attach again.
+
+    The attachment has the name of the service. A broker that starts again after a crash thus takes the place of its old
+    attachment at once, and clients whose connections led there get an error instead of silence.
+    """
     is_first = True
     while True:
-        attachment: Attachment = settings.attach(attach_timeout=None)
+        attachment: Attachment = settings.attach(attach_timeout=None, name=service)
         try:
             async with attachment:
                 await attachment.start_server(broker.serve, service)
@@ -143,7 +147,7 @@ async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) ->
                     await asyncio.sleep(_LOOK_S)
                 raise attachment.refusal
         except TunnelError as error:
-            if is_first:
+            if is_first or isinstance(error, (DeniedError, NotAuthenticatedError)):
                 raise
             _log.warning("attaching_again", text=str(error))
         await asyncio.sleep(_ATTACH_AGAIN_S)

@@ -12,6 +12,7 @@ import pytest
 
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
+from tunnel import attach
 from tunnel.exit_codes import LOST, OK, UNREACHABLE, USAGE
 from tunnel.messages import BrokerClient, ChannelTable, TopicSpec
 from tunnel_client.cli.broker.main import main, make_parser
@@ -115,6 +116,32 @@ def test_a_broker_behind_a_relay(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ):
             assert main(["topics", "--relay", relay, "--broker", "broker", "--json"]) == OK
             assert json.loads(capsys.readouterr().out)[0]["topic"] == "orders"
+
+
+def test_clients_of_a_killed_broker_behind_a_relay_reach_its_successor_at_once(tmp_path: Path) -> None:
+    with hold_port() as port:
+        relay = f"http://127.0.0.1:{port}"
+        options = ("--relay", relay, "--service", "broker", "--topic", "orders")
+
+        async def send_twice(broker: Process) -> None:
+            async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                return await attachment.open_connection(address, timeout=20)
+
+            async with attach(relay, linger=0.0) as attachment, ChannelTable(dial, connect_timeout=20) as table:
+                producer = BrokerClient(table, "broker").producer()
+                await producer.send("orders", b"a")
+                waiting = asyncio.ensure_future(BrokerClient(table, "broker").consumer("orders", 0, 1).fetch(60_000))
+                await asyncio.to_thread(broker.kill)
+                with serving(tmp_path, *options):
+                    with pytest.raises(ConnectionError):  # and not silence until the user timeout
+                        await waiting
+                    assert (await producer.send("orders", b"b")).offset == 1
+
+        with (
+            Process(relay_command("serve", "--open", "--listen", f"127.0.0.1:{port}"), ready=says_event("listening")),
+            serving(tmp_path, *options) as broker,
+        ):
+            asyncio.run(send_twice(broker))
 
 
 def test_topics_on_the_command_line() -> None:
