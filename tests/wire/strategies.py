@@ -79,8 +79,8 @@ packets = st.builds(
     version=u16,
 )
 
-# Whole items of unknown kinds (above 8).
-_unknown = st.lists(st.tuples(st.integers(9, 255), st.binary(max_size=9)), max_size=3).map(
+# Whole items of unknown kinds (above 9).
+_unknown = st.lists(st.tuples(st.integers(10, 255), st.binary(max_size=9)), max_size=3).map(
     lambda items: b"".join(bytes([kind, 0, len(value)]) + value for kind, value in items)
 )
 options = st.builds(

@@ -80,9 +80,9 @@ def test_encryption() -> None:
 
 
 def test_unknown_kinds_are_skipped_and_kept() -> None:
-    raw = item(9, b"") + item(3, bytes(4)) + item(255, b"later") + item(9, b"again")
+    raw = item(10, b"") + item(3, bytes(4)) + item(255, b"later") + item(10, b"again")
     value = decode_options(raw)
-    assert value == Options(keepalive_ms=0, unknown=item(9, b"") + item(255, b"later") + item(9, b"again"))
+    assert value == Options(keepalive_ms=0, unknown=item(10, b"") + item(255, b"later") + item(10, b"again"))
     assert encode_options(value) == item(3, bytes(4)) + value.unknown
 
 
