@@ -1,15 +1,18 @@
 """Answers out of files: they keep their place among other answers, over sockets and over streams without one."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.messages.streams import stream_pair
-from tests.support.loops import in_loop
+from tests.support.loops import in_loop, run
 from tunnel.messages.calls import CallChannel, Request, Response
 from tunnel.messages.errors import ChannelClosedError
 from tunnel.messages.file_sets import FileMessageSet
+from tunnel.messages.frame_writer import FrameWriter
 
 SIZE = 3_000_000  # more than the buffers of a socket hold
 
@@ -70,3 +73,28 @@ def test_a_file_is_warmed_as_a_whole(tmp_path: Path) -> None:
     with FileMessageSet.open(path) as file:
         file.warm()
         assert file.size_bytes == SIZE
+
+
+def test_frames_for_a_connection_that_has_ended_are_dropped() -> None:
+    """uvloop raises for a write after the end. A channel that ends at that moment would count as open for ever."""
+
+    async def check() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            channel = CallChannel(reader, writer)
+            frames = FrameWriter(writer)
+            writer.transport.abort()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            frames.put([b"late"])
+            frames.flush()
+            calling = asyncio.ensure_future(channel.call(1))
+            await asyncio.sleep(0)
+            channel.start()  # it learns of the end while the call waits to be written
+            with pytest.raises(ChannelClosedError):
+                await calling
+            assert not channel.is_open
+            await channel.close()
+
+    run(check(), uvloop.new_event_loop)

@@ -111,7 +111,8 @@ class FrameWriter:
     def _write(self, buffers: list[Buffer]) -> None:
         data = b"".join(buffers)
         self._queued_bytes -= len(data)
-        self._writer.write(data)
+        if not self._writer.is_closing():  # uvloop raises for a write after the end, which the reader reports
+            self._writer.write(data)
 
     async def _send_file(self, body: FileMessageSet) -> None:
         sock = self._writer.get_extra_info("socket")
