@@ -25,6 +25,9 @@ class Sink:
         self.error: OSError | None = None
         self.draining = asyncio.Event()
 
+    def is_closing(self) -> bool:
+        return False
+
     def write(self, data: bytes) -> None:
         if self.error is not None:
             raise self.error

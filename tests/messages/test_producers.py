@@ -7,7 +7,7 @@ from tests.support.loops import in_loop
 from tests.support.relays import MemoryTestRelay
 from tunnel import StreamReader, StreamWriter
 from tunnel.messages.codec import Codec
-from tunnel.messages.errors import MessageTooLargeError
+from tunnel.messages.errors import ChannelClosedError, MessageTooLargeError
 from tunnel.messages.producers import JsonEncoder, ProducerData, StringEncoder, SyncProducer
 from tunnel.messages.requests import ProduceRequest, read_requests
 
@@ -67,3 +67,11 @@ async def test_a_producer_over_a_tunnel_can_wait_for_acknowledgements() -> None:
         writer.close()
         await writer.wait_closed()
     assert requests == [("topic", 0, [b"x"])]
+
+
+@in_loop
+async def test_a_send_on_a_connection_that_has_ended_is_an_error() -> None:
+    async with stream_pair() as (near, _):
+        near[1].transport.abort()
+        with pytest.raises(ChannelClosedError, match="open a new one"):
+            await SyncProducer(near[1]).send("t", b"a")

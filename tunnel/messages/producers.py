@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tunnel.messages.codec import Codec
+from tunnel.messages.errors import ChannelClosedError
 from tunnel.messages.message import MESSAGE_BYTES_MAX
 from tunnel.messages.requests import ProduceRequest, encode_multi_produce, encode_produce
 from tunnel.messages.sets import ByteBufferMessageSet
@@ -136,6 +137,8 @@ class SyncProducer(Producer):
 
     async def _send(self, encoded: bytes) -> None:
         if encoded:
+            if self._writer.is_closing():  # asyncio would drop the data, and uvloop would raise a RuntimeError
+                raise ChannelClosedError("the connection has ended: open a new one; what was sent may be lost")
             self._writer.write(encoded)
             await self._wait()
 
