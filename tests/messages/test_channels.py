@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.messages.streams import served
+from tests.messages.streams import served, stream_pair
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tests.support.relays import MemoryTestRelay
-from tunnel.messages.calls import Request, Response, serve_calls
+from tunnel.messages.calls import CallChannel, Request, Response, serve_calls
 from tunnel.messages.channels import ChannelTable, split_address
 from tunnel.messages.errors import ChannelClosedError
 
@@ -120,3 +120,22 @@ def test_addresses_are_parsed() -> None:
     for wrong in (":80", "host:", "host:http"):
         with pytest.raises(ValueError, match="is not an address"):
             split_address(wrong)
+
+
+@in_loop
+async def test_a_channel_whose_peer_is_silent_is_dialled_again() -> None:
+    dialled: list[asyncio.StreamWriter] = []
+    async with stream_pair() as (near, _), stream_pair() as (again, far):
+
+        async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            dialled.append((near if not dialled else again)[1])
+            return near if len(dialled) == 1 else again
+
+        async with (
+            CallChannel(*far, {1: lambda request: Response(request.body)}),
+            ChannelTable(dial, silent=0.0) as table,
+        ):
+            with pytest.raises(TimeoutError):
+                await table.call("x:1", 1, b"a", timeout=0.01)
+            assert (await table.call("x:1", 1, b"b")).data == b"b"
+            assert len(dialled) == 2

@@ -80,6 +80,7 @@ class CallChannel(Startable):
         unread_bytes_max: int | None = None,
     ) -> None:
         """`unread_bytes_max`: the connection ends when answers of more bytes wait for a peer that sends requests."""
+        self.reads = 0  # grows with whatever the peer sends
         self.late_answers = 0  # answers to calls that have already ended
         self.error: Exception | None = None
         self._reader = reader
@@ -221,6 +222,7 @@ class CallChannel(Startable):
         decoder = self._decoder
         try:
             while data := await self._reader.read(_READ_BYTES):
+                self.reads += 1
                 for header, body in decoder.feed(data):
                     self._handle(header, body)
             whole = decoder.is_between_frames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -10,8 +11,9 @@ from typing import Self, TypeAlias
 from tunnel.messages.calls import CALL_TIMEOUT_S, CallChannel, CallHandler, Response
 from tunnel.messages.errors import ChannelClosedError
 
-__all__ = ["CONNECT_TIMEOUT_S", "ChannelTable", "ChannelWrapper", "Dial", "split_address"]
+__all__ = ["CONNECT_TIMEOUT_S", "SILENT_S", "ChannelTable", "ChannelWrapper", "Dial", "split_address"]
 
+SILENT_S = 5.0  # a shorter call that fails says little about the connection
 CONNECT_TIMEOUT_S = 3.0  # connectTimeoutMillis of the document
 
 Dial: TypeAlias = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -77,7 +79,9 @@ class ChannelTable:
         handlers: Mapping[int, CallHandler] | None = None,
         *,
         connect_timeout: float = CONNECT_TIMEOUT_S,
+        silent: float = SILENT_S,
     ) -> None:
+        self._silent = silent
         self._dial = dial or _dial_tcp
         self._handlers = handlers
         self._connect_timeout = connect_timeout
@@ -115,10 +119,18 @@ class ChannelTable:
     ) -> Response:
         """Send a request to an address and return its response, as CallChannel.call does.
 
-        The time to connect does not count towards `timeout`.
+        The time to connect does not count towards `timeout`. When it has passed, and the peer has sent nothing at all
+        for SILENT_S or longer, the channel is closed, so that the next call dials again: a tunnel keeps a connection
+        open whose other end has gone, until its user timeout.
         """
         channel = await self.channel(address)
-        return await channel.call(code, body, fields, timeout=timeout)
+        reads, start = channel.reads, time.monotonic()
+        try:
+            return await channel.call(code, body, fields, timeout=timeout)
+        except TimeoutError:
+            if channel.reads == reads and time.monotonic() - start >= self._silent:
+                await channel.close()
+            raise
 
     async def close(self) -> None:
         """Close every channel."""
