@@ -245,13 +245,14 @@ class RecordedDisk:
 
     def _moved(self, src: _Name, dst: _Name, act: Callable[[], None], where: dict[str, Any]) -> None:
         old, new = (None, None) if where else (self._name(src), self._name(dst))
-        if old is None or new is None or os.path.dirname(old) != os.path.dirname(new) or (self.root / old).is_dir():
+        if old is None or new is None or os.path.dirname(old) != os.path.dirname(new):
             act()  # beyond what the record can tell: if it concerns the disk, the check at the end says so
             return
 
         def move() -> None:
             act()
-            self._numbers[new] = self._numbers.pop(old)
+            for name in [each for each in self._numbers if each == old or each.startswith(f"{old}/")]:
+                self._numbers[new + name.removeprefix(old)] = self._numbers.pop(name)
 
         self._do(self._named(Act.RENAME, old, self._numbers[old], new), move)
 

@@ -102,6 +102,17 @@ def test_a_replaced_name_has_its_old_or_its_new_content(tmp_path: Path) -> None:
     assert left(last(disk), spared=["in"]) == {"in": None, "in/a": b"new", "in/gone": None}
 
 
+def test_a_directory_keeps_what_is_in_it_under_its_new_name(tmp_path: Path) -> None:
+    with RecordedDisk(tmp_path / "disk") as disk:
+        (disk.root / "new").mkdir()
+        put(disk.root / "new" / "a", b"x", sync=True)
+        sync(disk.root / "new")
+        os.replace(disk.root / "new", disk.root / "b")
+        put(disk.root / "b" / "a", b"y", sync=True)
+        sync(disk.root)
+    assert left(last(disk)) == {"b": None, "b/a": b"xy"}
+
+
 def test_a_removed_file_may_come_back_and_open_files_go_on(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "a").write_bytes(b"old")

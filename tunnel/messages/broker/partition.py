@@ -20,7 +20,7 @@ from tunnel.messages.calls import Request, Response
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import LENGTH_BYTES
-from tunnel.messages.segments import segment_path, sync_directory
+from tunnel.messages.segments import make_directory, segment_path, sync_directory
 
 __all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
 
@@ -194,7 +194,7 @@ class StoredPartition(Partition):
         if self._log is not None:
             self._log.close()
             self._log = None
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         for path in [*self.directory.glob("*.log"), *self.directory.glob("*.index")]:
             path.unlink()
         segment_path(self.directory, offset).touch(0o600)

@@ -24,6 +24,7 @@ from tunnel.messages.broker.topics import Topics
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.resets import reset_stream
+from tunnel.messages.segments import make_directory
 
 __all__ = ["Broker"]
 
@@ -87,7 +88,7 @@ class Broker:
 
     async def start(self) -> None:
         """Open the directory, and create it if necessary. LogError if another process has it, or it is damaged."""
-        await asyncio.to_thread(self.directory.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(make_directory, self.directory)
         await self.positions.load()  # its lock keeps a second process away from all of the directory
         try:
             await asyncio.to_thread(self.topics.load)

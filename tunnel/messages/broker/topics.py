@@ -17,7 +17,7 @@ from tunnel.messages.broker.protocol import LIMIT, STORAGE, UNKNOWN, TopicReport
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.errors import LogError, RemoteCallError
-from tunnel.messages.segments import sync_directory, write_atomically
+from tunnel.messages.segments import make_directory, sync_directory, write_atomically
 
 __all__ = ["Topic", "Topics"]
 
@@ -68,7 +68,7 @@ class Topics:
 
     def load(self) -> None:
         """Find the topics on disk. Blocks. LogError if one cannot be understood."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         for place in sorted(self._directory.iterdir()):
             file = place / _FILE
             if place.name.startswith("."):

@@ -1,0 +1,77 @@
+"""The power of a broker's machine fails at any step: confirmed messages and positions are still there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.messages.broker.rig import brokered, position, until_position
+from tests.support.disk import RecordedDisk
+from tests.support.loops import in_loop
+from tests.support.power import Crash
+from tunnel.messages import (
+    BrokerClient,
+    BrokerSettings,
+    DeliveredMessage,
+    GroupConsumer,
+    ListenerConfig,
+    LogConfig,
+    TopicSpec,
+)
+
+TOPICS = {"orders": TopicSpec(partitions=2)}
+SMALL = BrokerSettings(log=LogConfig(segment_bytes=200))
+
+
+@pytest.fixture(autouse=True)
+def no_real_power_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the real disk: the recorded disk knows the content that it would have after a power failure."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+
+
+async def produce_and_consume(disk: RecordedDisk, client: BrokerClient) -> None:
+    def handle(message: DeliveredMessage) -> None: ...
+
+    producer = client.producer()
+    for number in range(8):
+        payload = b"%d:" % number + bytes(30)
+        place = await producer.send("orders", payload, partition=number % 2)
+        disk.mark("stored", (place.partition, place.offset, payload))
+    config = ListenerConfig(commit_s=0.0)
+    consumer = GroupConsumer(client.table, client.address, "billing", "orders", config=config)
+    async with consumer.register_message_listener(handle):
+        for partition in (0, 1):
+            await until_position(client, 4, partition=partition)
+    # A report may name a position that is not on disk yet. A listener that has closed has had all of its own confirmed.
+    disk.mark("read", True)
+
+
+async def everything(client: BrokerClient, partition: int) -> list[bytes]:
+    """Return all messages that a partition has."""
+    consumer = client.consumer("orders", partition)
+    found: list[bytes] = []
+    while messages := await consumer.fetch(wait_ms=0):
+        found += [message.payload for message in messages]
+    return found
+
+
+async def check(place: Path, crash: Crash) -> None:
+    async with brokered(place, settings=SMALL, topics=TOPICS) as (_, client):
+        for partition in (0, 1):
+            stored = [payload for number, _, payload in crash.marked("stored") if number == partition]
+            assert (await everything(client, partition))[: len(stored)] == stored
+            if crash.last("read", False):
+                assert await position(client, "billing", partition) == 4
+
+
+@in_loop
+async def test_at_no_step_a_power_failure_loses_what_a_broker_has_confirmed(tmp_path: Path) -> None:
+    with RecordedDisk(tmp_path / "disk") as disk:
+        async with brokered(disk.root / "deep" / "broker", settings=SMALL, topics=TOPICS) as (_, client):
+            await produce_and_consume(disk, client)
+    for crash in disk.crashes():
+        for _ in crash.images(tmp_path / "image", range(1)):
+            await check(tmp_path / "image" / "deep" / "broker", crash)
