@@ -4,10 +4,10 @@
     _, far = await attachment.create_connection(TunnelSide, ...)  # the protocol of a tunnel connection
     splice(near, far)
 
-Reading starts with `splice`; data that comes earlier (uvloop reads once) is kept and passed on then. Data from one side
-is written to the other as it arrives. A full buffer pauses reading on the other side. An end of file is passed on and
-leaves the other direction open. Anything else that ends one side also ends the other: cleanly after a clean end,
-otherwise with a reset, so that a cut never looks like an end.
+Reading starts with `splice`. Data that comes earlier is kept and passed on then (uvloop may deliver one read although
+reading is paused). Data from one side is written to the other as it arrives. A full buffer pauses reading on the other
+side. An end of file is passed on and leaves the other direction open. Anything else that ends one side also ends the
+other: cleanly after a clean end, otherwise with a reset, so that a cut never looks like an end.
 """
 
 import asyncio
@@ -98,8 +98,8 @@ class Side(asyncio.Protocol):
             self._transport.close()
 
     def other_ended(self, other: "Side", *, clean: bool) -> None:
-        """End this side, because the other one has ended. After a clean end, close it: a peer that has closed does not
-        read either."""
+        """End this side, because the other side has ended. After a clean end, close this side too: the peer of the
+        other side has closed, so it reads nothing more."""
         if clean:
             self.close()
         else:

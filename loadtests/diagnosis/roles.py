@@ -1,4 +1,4 @@
-"""The processes of a case: relay, path, service and client. Each ends on SIGTERM, and closes its trace."""
+"""The processes of a case: relay, path and service, which run until SIGTERM, and client, which ends by itself."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def _path(case: Case, directory: str, port: int, upstream: int, ready: Eve
 
 @contextlib.asynccontextmanager
 async def _narrow(port: int, upstream: int, bytes_per_s: int) -> AsyncIterator[None]:
-    """A path that passes `bytes_per_s` in each direction."""
+    """Run a path that passes `bytes_per_s` in each direction."""
     free_at = {"up": 0.0, "down": 0.0}
 
     async def pass_on(way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,9 +94,9 @@ async def _narrow(port: int, upstream: int, bytes_per_s: int) -> AsyncIterator[N
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there, on = await asyncio.open_connection(HOST, upstream, limit=4096)
-            await asyncio.gather(pass_on("up", reader, on), pass_on("down", there, writer))
-            on.close()
+            upstream_reader, upstream_writer = await asyncio.open_connection(HOST, upstream, limit=4096)
+            await asyncio.gather(pass_on("up", reader, upstream_writer), pass_on("down", upstream_reader, writer))
+            upstream_writer.close()
         finally:
             writer.close()
 
@@ -195,13 +195,13 @@ async def _terminated() -> None:
 
 
 def _set_clock_ahead(by_us: int) -> None:
-    """Let this process be one of a machine that started earlier."""
+    """Set this process's monotonic clock ahead, as on a machine that booted earlier."""
     right = time.monotonic_ns
     time.monotonic_ns = lambda: right() + by_us * 1000
 
 
 def _prepare(directory: str, name: str) -> None:
-    """Die with the parent, and write what is printed to a file."""
+    """Let this process die with its parent, and write its output to a file."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log = os.open(Path(directory).parent / f"{Path(directory).name}.{name}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -147,7 +147,7 @@ def test_a_413_at_the_floor_changes_nothing() -> None:
 
 def test_a_relay_may_set_a_lower_floor() -> None:
     limit = body()
-    limit.bound(3 * KIB)
+    limit.limit_to(3 * KIB)
     assert not limit.refused(3 * KIB, 1)
     assert limit.limit_bytes == 3 * KIB
 
@@ -174,9 +174,9 @@ def test_below_a_refused_size_a_body_grows_as_usual() -> None:
 
 def test_the_relay_bounds_a_body_and_may_allow_more_the_next_time() -> None:
     limit = body()
-    limit.bound(8 * KIB)
+    limit.limit_to(8 * KIB)
     assert limit.limit_bytes == 8 * KIB
-    limit.bound(1 << 30)
+    limit.limit_to(1 << 30)
     for now in range(1, 10):
         limit.answered(now - 1, 0, now)
     assert limit.limit_bytes == 1024 * KIB
@@ -223,9 +223,9 @@ def test_two_lanes_stay_once_there_are_two() -> None:
 
 def test_the_relay_bounds_lanes_and_may_allow_more_the_next_time() -> None:
     lanes = LaneCount(4, 8, adapt=True)
-    lanes.bound(0)
+    lanes.limit_to(0)
     assert (lanes.count, lanes.most) == (1, 1)
-    lanes.bound(100)
+    lanes.limit_to(100)
     assert (lanes.count, lanes.most) == (4, 8)
 
 
@@ -295,9 +295,9 @@ def test_a_hold_grows_back_more_slowly_after_every_shrink() -> None:
 
 def test_the_relay_bounds_the_hold_and_may_allow_more_the_next_time() -> None:
     limit = hold()
-    limit.bound(0)
+    limit.limit_to(0)
     assert limit.hold_us == 0
-    limit.bound(60 * SECOND)
+    limit.limit_to(60 * SECOND)
     assert limit.hold_us == 2 * SECOND
     for _ in range(100):
         limit.endured(limit.hold_us)
@@ -311,7 +311,7 @@ def test_a_body_halves_exactly_and_has_at_least_a_byte() -> None:
     limit = body()
     limit.answered(0, 501 * MS, 1)
     assert limit.limit_bytes == 32 * KIB
-    limit.bound(0)
+    limit.limit_to(0)
     assert limit.limit_bytes == 1
 
 
@@ -331,8 +331,8 @@ def test_half_a_round_trip_is_rounded_down() -> None:
 
 def test_four_endured_holds_double_the_hold_and_then_eight() -> None:
     limit = hold()
-    limit.bound(4 * SECOND)
-    limit.bound(15 * SECOND)
+    limit.limit_to(4 * SECOND)
+    limit.limit_to(15 * SECOND)
     counts = []
     while limit.hold_us < 15 * SECOND:
         before, count = limit.hold_us, 0
@@ -371,8 +371,8 @@ def test_holds_endured_at_the_maximum_do_not_slow_growing_back() -> None:
 @pytest.mark.parametrize(("age_us", "counts"), [(3_000_000, True), (2_999_999, False)])
 def test_three_quarters_of_a_hold_count_as_endured(age_us: int, counts: bool) -> None:
     limit = hold()
-    limit.bound(4 * SECOND)
-    limit.bound(15 * SECOND)
+    limit.limit_to(4 * SECOND)
+    limit.limit_to(15 * SECOND)
     for _ in range(4):
         limit.endured(age_us)
     assert (limit.hold_us > 4 * SECOND) is counts

@@ -26,7 +26,7 @@ def attached(**fields: Any) -> Attached:
 
 def path(config: LaneConfig | None = None, **limits: int) -> PathModel:
     it = PathModel(config or LaneConfig())
-    it.bound(attached(**limits))
+    it.limit_to(attached(**limits))
     return it
 
 

@@ -51,7 +51,7 @@ def test_every_act_is_done_in_some_seed_and_the_relay_refuses() -> None:
     assert codes >= {StatusCode.UNKNOWN, StatusCode.CORRUPT, StatusCode.STALE, StatusCode.TOO_LARGE}
 
 
-def test_only_some_seeds_have_hostile_users_and_older_drawings_none() -> None:
+def test_only_some_seeds_have_hostile_users_and_older_draw_versions_have_none() -> None:
     drawn = [bool(draw_scenario(seed).hostiles) for seed in range(80)]
     assert 2 <= sum(drawn) <= 30
     assert not any(draw_scenario(seed, 4).hostiles for seed in range(80))

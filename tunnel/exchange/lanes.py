@@ -442,7 +442,7 @@ class Lanes:
         self._heard()
         self._path.passed(attempt)
         self._path.round_trip.sample(now - attempt.sent_us, now)
-        self._path.bound(message)
+        self._path.limit_to(message)
         self._set = LaneSet(self._path.lanes.most, self._config.packet_bytes_max, now)
         limits = (message.packet_bytes_max, message.initial_edge_bytes, self.pull_interval_us, message.packets_max)
         self._events.append(AttachedEvent(message.epoch, self._registration.is_fresh, *limits))

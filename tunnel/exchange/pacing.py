@@ -87,7 +87,7 @@ class BodyLimit:
         """The part of the extra time of exchanges that does not depend on their size."""
         return self._cost.queue_us
 
-    def bound(self, bytes_max: int) -> None:
+    def limit_to(self, bytes_max: int) -> None:
         """Keep the limit within the relay's largest body."""
         self._bytes_max = min(self._own_bytes_max, max(1, bytes_max))
         self._bytes_min = min(self._own_bytes_min, self._bytes_max)
@@ -178,7 +178,7 @@ class LaneCount:
         self._changed_us = -1
         self._failed_us = -1
 
-    def bound(self, most: int) -> None:
+    def limit_to(self, most: int) -> None:
         """Keep the number within the lanes that the relay allows."""
         self.most = min(self._own_most, max(1, most))
         self.count = min(max(self.count, self._start), self.most)
@@ -234,7 +234,7 @@ class HoldLimit:
         self._successes = 0
         self._successes_needed = _HOLD_SUCCESSES
 
-    def bound(self, hold_us_max: int) -> None:
+    def limit_to(self, hold_us_max: int) -> None:
         """Keep the hold within the relay's longest hold."""
         self._hold_us_max = min(self._own_hold_us_max, hold_us_max)
         self._hold_us_min = min(self._own_hold_us_min, self._hold_us_max)

@@ -13,7 +13,8 @@ from tunnel.wire import CONFIRMATION_BYTES, EXCHANGE_BYTES, HEADER_SIZE, Attach,
 
 __all__ = ["AnswerSeen", "PathModel"]
 
-_HOLD_US_SHORT = SECOND_US  # first hold after packets: a stream whose pull is lost silently stalls for about that long
+# The first hold after packets. If a pull is lost without an error, data waits for about this long.
+_HOLD_US_SHORT = SECOND_US
 
 _FORM_BYTES = 256  # of a form around a body
 _ATTEMPTS_MAX = 3  # attempts that may be open at once per lane: the newest two, and the oldest for slow paths
@@ -62,11 +63,11 @@ class PathModel:
         """Leave room in each request for the confirmation of a stream."""
         self._fixed_bytes = EXCHANGE_BYTES + CONFIRMATION_BYTES
 
-    def bound(self, attached: Attached) -> None:
-        """Keep to the relay's limits."""
-        self.lanes.bound(attached.lanes)
-        self.up.bound(attached.body_bytes_max)
-        self.hold.bound(attached.hold_ms_max * 1000)
+    def limit_to(self, attached: Attached) -> None:
+        """Keep to the limits of the relay."""
+        self.lanes.limit_to(attached.lanes)
+        self.up.limit_to(attached.body_bytes_max)
+        self.hold.limit_to(attached.hold_ms_max * 1000)
         self.settle_interval(attached.pull_interval_ms * 1000)
 
     def settle_interval(self, interval_us: int) -> None:
@@ -92,7 +93,7 @@ class PathModel:
         )
 
     def passed(self, attempt: Attempt) -> None:
-        """Use the format of an attempt that was answered for the next bodies (7.19)."""
+        """An attempt was answered: use its format for the next bodies (7.19)."""
         self.as_form = attempt.as_form
 
     def streamed(self, attempt: Attempt, now: int) -> None:

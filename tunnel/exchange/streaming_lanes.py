@@ -346,5 +346,5 @@ class StreamingLanes(Lanes):
     def _accept_attached(self, flight: Flight, request_id: int, message: Attached, now: int) -> None:
         super()._accept_attached(flight, request_id, message, now)
         if self.attached:
-            self._age.bound(message.hold_ms_max * 1000)
+            self._age.limit_to(message.hold_ms_max * 1000)
             self._road.attached(now, self._random.getrandbits(16) * _SPREAD_US >> 16)

@@ -27,9 +27,9 @@ def add_wait_option(parser: argparse.ArgumentParser, default_s: float) -> None:
         nargs="?",
         const=math.inf,
         metavar="S|forever",
-        help="at the start, keep trying to reach the relay for S seconds or for ever, also while a login page answers "
-        f"in place of the relay (default: {default_s:g} s, and such a page is an error at once). --wait alone, as the "
-        "last word of the line, means forever",
+        help="at the start, keep trying to reach the relay for S seconds, or forever, even while a login page answers "
+        f"in its place. Without this option: {default_s:g} s, and a login page is an error at once. --wait without a "
+        "value means forever; it must be the last word of the line",
     )
     parser.set_defaults(wait_default=default_s)
 

@@ -56,9 +56,9 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
         "--carrier",
         choices=CARRIERS,
         default="",
-        help="poll: separate HTTP requests only; stream: also streamed answers, where the path lets them pass; auto: "
-        "also an upgraded HTTP connection (link) where the path allows it; link: like auto, but try the link first and "
-        "more often (default: TUNNEL_CARRIER, or auto)",
+        help="poll: separate HTTP requests, each with a complete answer. stream: like poll, and let the relay stream "
+        "its answers where the path allows it. auto: like stream, and use an upgraded HTTP connection (link) where the "
+        "path allows it. link: like auto, but try the link first and more often (default: TUNNEL_CARRIER, or auto)",
     )
     add_carrier_rates(group)
     if accepts:
@@ -90,8 +90,8 @@ def _add_acceptor_encryption(group: argparse._ArgumentGroup) -> None:
         "--encryption",
         choices=ENCRYPTION,
         default="",
-        help="auto: encrypt for clients that offer it; require: refuse the others; off: never encrypt (default: "
-        "TUNNEL_ENCRYPTION, or auto); without a key, auto encrypts nothing, and require makes one",
+        help="auto: encrypt for clients that offer it, if there is a key. require: refuse clients that do not offer "
+        "it, and create a key if there is none. off: never encrypt (default: TUNNEL_ENCRYPTION, or auto)",
     )
     group.set_defaults(peer_key=[])
 
@@ -101,9 +101,9 @@ def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
         "--encryption",
         choices=ENCRYPTION,
         default="",
-        help="auto: encrypt from end to end if the exit or service can; if it cannot, refuse the connection if a key "
-        "of the exit or service is known; require: always refuse then; off: never encrypt (default: TUNNEL_ENCRYPTION, "
-        "or auto)",
+        help="auto: encrypt from end to end if the exit or service can; otherwise connect in clear, unless a key of "
+        "the exit or service is known: then refuse the connection. require: refuse every connection that cannot be "
+        "encrypted. off: never encrypt (default: TUNNEL_ENCRYPTION, or auto)",
     )
     group.add_argument(
         "--peer-key",

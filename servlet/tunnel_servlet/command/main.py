@@ -177,8 +177,8 @@ def _add_exit(commands: CommandAdder) -> None:
         "--encryption",
         choices=("off", "auto", "require"),
         default="auto",
-        help="auto: encrypt for clients that offer it; require: refuse the others; off: never encrypt (default: auto); "
-        "without a key, auto encrypts nothing, and require makes one",
+        help="auto: encrypt for clients that offer it, if there is a key. require: refuse clients that do not offer "
+        "it, and create a key if there is none. off: never encrypt (default: auto)",
     )
     parser.add_argument(
         "--name",
@@ -288,7 +288,11 @@ def _add_drain(commands: CommandAdder) -> None:
         example,
     )
     parser.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="cut the connections that are still open after S seconds"
+        "--timeout",
+        type=_seconds,
+        metavar="S",
+        help="cut the connections that are still open after S seconds (default: drain_seconds of the relay's "
+        "configuration, which is 60 unless set)",
     )
     parser.add_argument(
         "--admin", default="", metavar="HOST:PORT", help="admin listener of the relay (default: from the configuration)"

@@ -13,9 +13,9 @@ from tunnel_servlet.switch.own_packets import denied_frame, rejected_frame
 
 __all__ = ["DENIED_TEXT", "RouteTable"]
 
-DENIED_TEXT = "the user of this connection may no longer have it"  # for acceptors, which must not learn the rules
+DENIED_TEXT = "the relay's rules no longer allow this connection"  # for acceptors, which must not learn the rules
 
-_SHARE = 8  # a user may have at most this many times the number of routes for which an acceptor still has room
+_SHARE = 8  # a user may have 8 routes to an acceptor for each further route for which the acceptor has room (9.2)
 
 
 class RouteTable:
@@ -48,6 +48,7 @@ class RouteTable:
         if queue is None:
             return None
         route = Route(connect, frame, account.user)
+        # The acceptor's leg is a placeholder until `hand`.
         route.initiator = route.acceptor = Leg(attachment, frame.source, queue, route)
         route.deadline = Deadline(partial(self._timed_out, route))
         attachment.legs[frame.source] = route.initiator
@@ -143,7 +144,7 @@ class RouteTable:
 
     def pace(self, route: Route, now: int) -> None:
         """Set the rates of a bound route: those of the user who opened it and, unless an exit accepted it, those of
-        the user who serves it (9.8). A stranger has none."""
+        the user who serves it (9.8). If a stranger opened the route (2.11), only the rates of the serving user hold."""
         acceptor = route.acceptor.attachment
         server = "" if acceptor.is_exit else acceptor.account.user
         queues = route.acceptor.queue, route.initiator.queue
@@ -227,10 +228,12 @@ class RouteTable:
             self.tell_resume_denied(acceptor.attachment, frame)
 
     def tell_resume_denied(self, acceptor: ServedAttachment, frame: Frame) -> None:
-        """Tell the acceptor that a resume, a CONNECT with both ids, was denied; otherwise it waits for it for minutes.
+        """Tell the acceptor that a resume, a CONNECT with both ids, was denied. Otherwise the acceptor would wait for
+        the resume for minutes.
 
-        Any user can name any ids. But the acceptor compares both with those of its connection, which no other user can
-        guess; and such packets take a part of its mailbox only.
+        This is safe although any user can name any ids: the acceptor ignores ids that are not those of one of its
+        connections, which no other user can guess. And such packets fill at most a quarter of the places for general
+        packets in its mailbox.
         """
         if frame.destination and len(acceptor.mailbox.general) < self._context.config.general_packets_max // 4:
             self.tell_denied(acceptor, frame.source, frame.destination, DENIED_TEXT)

@@ -16,6 +16,7 @@ _DESCRIPTION = (
     "Run a message broker, and look at a running one. Producers append messages to the partitions of topics, and "
     "groups of consumers read them, each at its own position."
 )
+_EPILOG = f"{EXIT_CODES}; lag --over ends with 6, too, if a group is too far behind"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> CommandParser:
     """Build the parser with all commands."""
-    parser = CommandParser(prog="tunnel-broker", description=_DESCRIPTION, epilog=EXIT_CODES)
+    parser = CommandParser(prog="tunnel-broker", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument(
         "--log", choices=LOG_LEVELS, default="info", help="log events of this level and above (default: info)"
@@ -126,7 +127,7 @@ def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
         "--replica",
         default="",
         metavar="ADDRESS",
-        help="redirect consumers that are far behind to the replica at this address, as they reach it",
+        help="redirect consumers that are far behind to this replica; give the address by which consumers reach it",
     )
     group.add_argument(
         "--behind",
@@ -139,7 +140,8 @@ def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
         "--replica-of",
         default="",
         metavar="HOST:PORT",
-        help="be a replica of the broker at this address: copy its topics, and send consumers back to it",
+        help="be a replica of the broker at this address: copy its topics, and redirect consumers to it when they have "
+        "caught up",
     )
     group = parser.add_argument_group("limits")
     for name, default, what in (
@@ -156,7 +158,8 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         "--broker",
         default="127.0.0.1:9100",
         metavar="ADDRESS",
-        help="HOST:PORT of the broker; or with --relay, the name of its service (default: 127.0.0.1:9100)",
+        help="HOST:PORT of the broker, reached directly or, with --relay, through the relay; or the name of its "
+        "service, reached through the relay (default: 127.0.0.1:9100)",
     )
     add_relay_options(parser)
 
@@ -188,7 +191,7 @@ def _add_lag(commands: CommandAdder) -> None:
 
 def _add_read(commands: CommandAdder) -> None:
     parser = commands.add("read", "print the messages of a partition", "tunnel-broker read orders --from -10")
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
     parser.add_argument("--partition", type=_count_or_zero, default=0, metavar="N", help="partition (default: 0)")
     parser.add_argument(
         "--from",
@@ -196,7 +199,8 @@ def _add_read(commands: CommandAdder) -> None:
         type=int,
         default=0,
         metavar="OFFSET",
-        help="offset of the first message; a negative number counts from the end (default: 0, or the oldest)",
+        help="offset of the first message; a negative number counts from the end (default: the oldest message that "
+        "the broker still has)",
     )
     parser.add_argument("--count", type=_count, metavar="N", help="print at most N messages (default: all)")
     parser.add_argument("--follow", action="store_true", help="go on with the messages that come later")

@@ -33,7 +33,8 @@ def add(commands: CommandAdder) -> None:
     trust.set_defaults(run=_trust)
     forget = actions.add(
         "forget",
-        "remove a key, or all keys of a peer; the next key of a peer without a known key is taken on trust",
+        "remove a key, or all keys of a peer; if no key of the peer is left, the next key that it shows is accepted "
+        "and stored",
         "tunnel peers forget exit",
     )
     _add_peer(forget)

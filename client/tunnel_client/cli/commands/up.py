@@ -50,7 +50,11 @@ def add(commands: CommandAdder) -> None:
         help="the file (default: tunnel/tunnel.toml in XDG_CONFIG_HOME or ~/.config)",
     )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--check", action="store_true", help="check the file, print each mistake or entry, and exit")
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="check the file and exit: print its mistakes or, if there are none, its entries",
+    )
     group.add_argument("--example", action="store_true", help="write a commented FILE, unless it exists, and exit")
     group.add_argument("--install-unit", action="store_true", help="print a systemd user unit for FILE, and exit")
     group.add_argument("--schema", action="store_true", help="print the JSON schema of the file, and exit")

@@ -68,7 +68,7 @@ def drawn(source: HasReport, level: str) -> Iterator[None]:
 
 
 class Display:
-    """Draws the latest `report`. It is also the stream of the log, whose `write` never waits."""
+    """Draws the latest `report`. Until `close`, it is also the stream of the log, and its `write` never blocks."""
 
     def __init__(self, terminal: TextIO) -> None:
         self.report: ClientReport | None = None
