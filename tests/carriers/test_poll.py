@@ -241,7 +241,7 @@ WRONG = [
     ({"ca": "/does/not/exist"}, "ca="),
     ({"cert": "/does/not/exist"}, "cert="),
     ({"cert": ("a", "b", "c", "d")}, "cert="),
-    ({"carrier": "pigeon"}, "one of auto, poll, link"),
+    ({"carrier": "pigeon"}, "one of auto, poll, link, stream"),
 ]
 
 

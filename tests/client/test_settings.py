@@ -138,7 +138,7 @@ def test_an_unknown_carrier_is_explained(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TUNNEL_CARRIER", "pigeon")
     with pytest.raises(UsageError, match=r"^TUNNEL_CARRIER is 'pigeon': choose one of auto, poll, link, stream$"):
         found("--relay", "https://x")
-    with pytest.raises(UsageError, match=r"^the carrier is 'dove': choose one of auto, poll, link$"):
+    with pytest.raises(UsageError, match=r"^the carrier is 'dove': choose one of auto, poll, link, stream$"):
         find_settings(relay="https://x", carrier="dove")
 
 
