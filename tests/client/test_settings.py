@@ -55,7 +55,7 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
     }
     options |= {"headers": {}, "hostname": None, "sni": None}
     options |= {"insecure_http": False, "encryption": "auto", "peer_key": (), "known_peers": None, "key": None}
-    options |= {"links": 1, "pull_interval": 0.0}
+    options |= {"links": 1, "pull_interval": 0.0, "rate": ""}
     encryption = {"encryption": "require", "peer_key": ("k",), "known_peers": Path("/p"), "key": "/key"}
     assert made == [
         ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 2}),
