@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from tests.messages.broker.rig import brokered, position, until_position
 from tests.support.disk import RecordedDisk
 from tests.support.loops import in_loop
-from tests.support.power import Crash
+from tests.support.power import Act, Crash, Step
 from tunnel.messages import (
     BrokerClient,
     BrokerSettings,
@@ -20,6 +22,8 @@ from tunnel.messages import (
     LogConfig,
     TopicSpec,
 )
+from tunnel.messages.broker.disk_room import DiskRoom
+from tunnel.messages.broker.positions import Positions
 
 TOPICS = {"orders": TopicSpec(partitions=2)}
 SMALL = BrokerSettings(log=LogConfig(segment_bytes=200))
@@ -65,6 +69,28 @@ async def check(place: Path, crash: Crash) -> None:
             assert (await everything(client, partition))[: len(stored)] == stored
             if crash.last("read", False):
                 assert await position(client, "billing", partition) == 4
+
+
+@in_loop
+async def test_a_position_is_confirmed_when_it_is_on_disk(tmp_path: Path) -> None:
+    free = threading.Event()
+
+    def before(step: Step) -> None:
+        if step.act is Act.SYNC:
+            assert free.wait(60)
+
+    with RecordedDisk(tmp_path / "disk") as disk:
+        positions = Positions(disk.root / "positions", 10, DiskRoom(disk.root, 0))
+        await positions.load()
+        disk.before = before
+        storing = asyncio.ensure_future(positions.set(("billing", "orders", 0), 4))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        early = storing.done()
+        free.set()
+        assert await storing == 4
+        await positions.close()
+    assert not early
 
 
 @in_loop
