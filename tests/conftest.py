@@ -29,10 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def hide_the_users_login(config: pytest.Config) -> None:
-    """Let no test read, or overwrite, what the person at this machine stored with `tunnel login`."""
-    directory = TemporaryDirectory(prefix="tunnel-config-")
-    config.add_cleanup(directory.cleanup)
-    os.environ["XDG_CONFIG_HOME"] = directory.name
+    """Let no test read, or overwrite, what the person at this machine stored with `tunnel login`, or what commands have
+    learned here."""
+    for name in ("CONFIG", "CACHE"):
+        directory = TemporaryDirectory(prefix=f"tunnel-{name.lower()}-")
+        config.add_cleanup(directory.cleanup)
+        os.environ[f"XDG_{name}_HOME"] = directory.name
 
 
 def check_the_build() -> None:

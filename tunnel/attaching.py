@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,11 +19,13 @@ from tunnel.encryption.trust import trust_settings
 from tunnel.exchange import LaneConfig
 from tunnel.listener import ExitHandler
 from tunnel.rate_limit import RateLimit
+from tunnel.road_memory import RoadMemory, local_network, path_name
 from tunnel.traces.record import TraceSink
 
 __all__ = ["CARRIERS", "attach", "memory_attach"]
 
-CARRIERS = ("auto", "poll", "link", "stream")
+CARRIERS = ("auto", "poll", "link", "stream", "websocket")
+ROADS = ("link", "websocket")  # the ladder of "auto", the best first
 _SECOND_US = 1_000_000
 _EXIT_SEND_BUFFER_BYTES = 512 * 1024  # an exit has many users; more comes from the share of each in the budget
 
@@ -54,6 +57,7 @@ def attach(
     known_peers: str | Path | None = None,
     key: str | Path | None = None,
     rate: str = "",
+    road_memory: str | Path | None = None,
 ) -> Attachment:
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`. Raise ValueError when an
     argument is wrong.
@@ -64,18 +68,18 @@ def attach(
     directory of them, with the authorities to trust instead of those that the operating system trusts. `cert`: a PEM
     file with certificate and key, or a pair of files.
 
-    `carrier`: "poll" uses exchanges with complete answers. "stream" also lets the relay stream its answers, where the
-    path lets them pass. "auto" and "link" do so, too, and try a link; "link" waits for the first try and repeats it
-    more often. `links`: the number of links to keep open, 1 to 4. One link carries everything; when it is lost, a spare
-    one takes over at once. `pull_interval`: the seconds between pulls while there is no link; the relay may settle on
-    another interval. With 0, it holds pulls until data comes. `Attachment.set_pull_interval` changes it.
+    `carrier`: "poll" uses exchanges only, each with a complete answer. "stream" also lets the relay stream its answers,
+    where the path lets them pass. "auto" does the same, and also tries a link, and else a WebSocket, which more proxies
+    pass. "link" and "websocket" try only this one, wait for the first try and repeat it more often. `links`: the number
+    of links to keep open, 1 to 4; one carries everything, the others are spares. `pull_interval`: the seconds between
+    pulls while there is no link, which the relay may change; 0: it holds pulls until data comes. `road_memory`: a file
+    that remembers for "auto" what worked on this path.
 
     `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
     everybody on the way can read it. It allows the same for `headers`. `headers`, `hostname`, `sni`: what a gateway
     before the relay asks for. The headers are added to every request; `hostname` replaces the URL's host in the Host
     header. In TLS, the server is asked for the name `sni`, else `hostname`, else the URL's host, and its certificate
     must be for this name. Nothing of it is sent to a proxy that opens connections for us, or to another origin.
-
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
     seconds without an answer after which a connection is lost. `rate`: the bytes per second, such as "20 MiB/s", that
     all connections together may move in each direction; they share it fairly, and more bytes wait. `await_login`: if a
@@ -88,13 +92,12 @@ def attach(
     is added; without it, and without a peer key, any key is accepted. `key`: the file of this endpoint's own key, for
     streams that it accepts (as a service or an exit); it is made if it does not exist.
     """
-    urls = [url] if isinstance(url, str) else list(url)
-    _require_known(carrier, links, urls)
+    urls = _require_known(carrier, links, url)
     settings = _encryption(encryption, urls[0], peer_key, known_peers, key)
     lanes = _lane_config(lanes, pull_interval, await_login, eager=carrier == "stream")
     how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
     how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
-    maker = _maker(carrier, urls, how, name, lanes, links)
+    maker = _maker(carrier, urls, how, name, lanes, links, road_memory)
     return _attachment(maker, user_timeout, exit_handler, settings, _rest(name, attach_timeout, linger, trace, rate))
 
 
@@ -116,7 +119,13 @@ def _lane_config(
 
 
 def _maker(
-    carrier: str, urls: list[str], how: dict[str, Any], name: str, lanes: LaneConfig, links: int
+    carrier: str,
+    urls: list[str],
+    how: dict[str, Any],
+    name: str,
+    lanes: LaneConfig,
+    links: int,
+    road_memory: str | Path | None,
 ) -> Callable[[bytes, Random], Carrier]:
     """Return a function that makes the carrier; `how` holds the settings of its connections."""
     from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
@@ -129,11 +138,22 @@ def _maker(
 
         if carrier in ("poll", "stream"):
             return PollCarrier(dialing, secret, random, name=name, config=lanes, streams=carrier == "stream")
-        return LinkCarrier(
-            dialing, secret, random, name=name, config=lanes, eager=carrier == "link", links=links, others=others
-        )
+        more: dict[str, Any] = {"name": name, "config": lanes, "links": links, "others": others}
+        if carrier != "auto":
+            return LinkCarrier(dialing, secret, random, eager=True, roads=(carrier,), **more)
+        if road_memory is not None:
+            proxy = str(dialing.proxy) if dialing.proxy is not None else None
+            more |= _remembering(RoadMemory(Path(road_memory)), str(dialing.base), proxy)
+        return LinkCarrier(dialing, secret, random, roads=ROADS, **more)
 
     return make
+
+
+def _remembering(memory: RoadMemory, relay: str, proxy: str | None) -> dict[str, Any]:
+    """Return the arguments with which a carrier remembers the road of this path."""
+    path = path_name(relay, proxy, local_network())
+    found = memory.recall(path)
+    return {"remembered": found.road if found is not None else "", "learned": partial(memory.keep, path)}
 
 
 def _encryption(
@@ -145,12 +165,15 @@ def _encryption(
     return Encryption(trust_settings(mode, relay, peer_keys, known), own)
 
 
-def _require_known(carrier: str, links: int, urls: Sequence[str]) -> None:
+def _require_known(carrier: str, links: int, url: str | Sequence[str]) -> list[str]:
+    """Return the URLs as a list. Raise ValueError if an argument is wrong."""
+    urls = [url] if isinstance(url, str) else list(url)
     if carrier not in CARRIERS:
         raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
     check_links(links)
     if not urls:
         raise ValueError("an attachment needs at least one URL")
+    return urls
 
 
 def memory_attach(

@@ -313,17 +313,17 @@ class Attachment:
         """Return a snapshot of the attachment and its connections."""
         driver = self._ready()
         connections = {number: connection.snapshot() for number, connection in driver.endpoint.connections.items()}
-        connections |= {transport.connection_id: transport.stats() for transport in self._transports}
         return AttachmentStats(
             attached=self.is_attached,
             carrier=driver.carrier.description,
             trouble=self._trouble or ("" if self._attached.done() else driver.carrier.failure),
             batches_unreceipted=driver.unreceipted,
             packets_discarded=driver.endpoint.packets_discarded,
-            connections=connections,
+            connections=connections | {transport.connection_id: transport.stats() for transport in self._transports},
             targets={transport.connection_id: transport.target for transport in self._transports},
             encryption={transport.connection_id: transport.encryption for transport in self._transports},
             pull_interval=driver.carrier.pull_interval_us / 1_000_000,
+            roads=driver.roads,
         )
 
     async def set_pull_interval(self, seconds: float) -> float:

@@ -23,6 +23,7 @@ from tunnel.exchange import (
     LanesChanged,
     PacketsReceived,
     Recovered,
+    RoadReport,
     Troubled,
 )
 from tunnel.traces.exchanges import ExchangeTracer
@@ -163,6 +164,11 @@ class Driver:
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
+
+    @property
+    def roads(self) -> list[RoadReport]:
+        """The state of each road, for people."""
+        return self.carrier.roads() if isinstance(self.carrier, ExchangingCarrier) else []
 
     # Host: called by the carrier
 

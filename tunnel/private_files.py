@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["config_directory", "read_private", "read_token"]
+__all__ = ["cache_directory", "config_directory", "read_private", "read_token"]
 
 _FILE_BYTES_MAX = 64 * 1024
 
@@ -17,13 +17,25 @@ def config_directory() -> Path:
 
     Raise ValueError, with advice, if the user has no home directory.
     """
-    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return _directory("XDG_CONFIG_HOME", ".config")
+
+
+def cache_directory() -> Path:
+    """Return the directory of what this user's commands have learned, and could learn again.
+
+    Raise ValueError, with advice, if the user has no home directory.
+    """
+    return _directory("XDG_CACHE_HOME", ".cache")
+
+
+def _directory(variable: str, name: str) -> Path:
+    base = os.environ.get(variable, "")
     if base.startswith("/"):
         return Path(base) / "tunnel"
     try:
-        return Path.home() / ".config" / "tunnel"
+        return Path.home() / name / "tunnel"
     except RuntimeError:
-        raise ValueError("this user has no home directory: set XDG_CONFIG_HOME to a directory of yours") from None
+        raise ValueError(f"this user has no home directory: set {variable} to a directory of yours") from None
 
 
 def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = _FILE_BYTES_MAX) -> bytes:

@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from tunnel.core import ConnectionStats
+from tunnel.exchange import RoadReport
 
 __all__ = ["AttachmentStats", "ConnectionListener", "ErrorListener", "Listeners", "StatisticsCollector"]
 
@@ -38,7 +39,8 @@ class StatisticsCollector(Protocol):
 class AttachmentStats(msgspec.Struct):
     """A snapshot of an attachment. `connections`, `targets` and `encryption` are by connection id; the last two have
     those in use. `encryption`: how the stream is encrypted, as `Transport.encryption` says it. `pull_interval`: the
-    seconds between pulls on which the relay has settled, while no link carries the traffic; 0: none."""
+    seconds between pulls on which the relay has settled, while no link carries the traffic; 0: none. `roads`: the
+    state of each road that this attachment may use besides poll."""
 
     attached: bool
     carrier: str
@@ -49,6 +51,7 @@ class AttachmentStats(msgspec.Struct):
     targets: dict[int, str] = {}
     encryption: dict[int, str] = {}
     pull_interval: float = 0.0
+    roads: list[RoadReport] = []
 
 
 class Listeners:

@@ -14,9 +14,19 @@ from tunnel.carrier_rates import check_links, pull_interval_us
 from tunnel.command_line import allows_insecure_http
 from tunnel_client.errors import UsageError
 
-__all__ = ["CARRIERS", "ENCRYPTION", "UNSET", "USER_TIMEOUT_S", "RelaySettings", "Unset", "find_settings", "read_token"]
+__all__ = [
+    "CARRIERS",
+    "ENCRYPTION",
+    "UNSET",
+    "USER_TIMEOUT_S",
+    "RelaySettings",
+    "Unset",
+    "find_settings",
+    "read_token",
+    "road_memory_path",
+]
 
-CARRIERS = ("auto", "poll", "link", "stream")  # as in tunnel.attaching, which takes long to import
+CARRIERS = ("auto", "poll", "link", "stream", "websocket")  # as in tunnel.attaching, which takes long to import
 ENCRYPTION = ("off", "auto", "require")  # as in tunnel.encryption.decisions
 USER_TIMEOUT_S = 300.0
 
@@ -54,6 +64,7 @@ class RelaySettings:
     links: int = 1
     pull_interval: float = 0.0  # seconds
     rate: str = ""  # of all connections together, such as 20 MiB/s
+    road_memory: Path | None = None  # the file that remembers which road carries; without it, nothing is remembered
 
     def attach(self, **more: object) -> tunnel.Attachment:
         """Create an attachment to the relay without starting it. Raises UsageError if a setting cannot be used."""
@@ -62,6 +73,7 @@ class RelaySettings:
             "links": self.links,
             "pull_interval": self.pull_interval,
             "rate": self.rate,
+            "road_memory": self.road_memory,
             **more,
         }
         try:
@@ -85,6 +97,14 @@ class RelaySettings:
             )
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+
+def road_memory_path() -> Path | None:
+    """Return the file in which this user's commands remember roads; None if the user has no home directory."""
+    try:
+        return private_files.cache_directory() / "roads.json"
+    except ValueError:
+        return None
 
 
 def find_settings(

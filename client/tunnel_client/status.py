@@ -26,6 +26,7 @@ __all__ = [
     "ClientReport",
     "ConnectionReport",
     "EntryReport",
+    "RoadLine",
     "report_of",
     "running_clients",
     "serve_reports",
@@ -71,6 +72,15 @@ class EntryReport(msgspec.Struct):
     bytes_down: int = 0
 
 
+class RoadLine(msgspec.Struct):
+    """The state of one road, as tunnel.exchange.RoadReport says it."""
+
+    name: str
+    state: str
+    tries: int = 0
+    why: str = ""  # the latest failure
+
+
 class ClientReport(msgspec.Struct):
     """The state of one running client."""
 
@@ -83,6 +93,7 @@ class ClientReport(msgspec.Struct):
     batches_unreceipted: int
     connections: list[ConnectionReport]
     entries: list[EntryReport] = []  # of `tunnel up`
+    roads: list[RoadLine] = []  # those that the client may use besides poll
 
 
 def status_directory() -> Path:
@@ -197,6 +208,7 @@ def report_of(attachment: Attachment, command: str, started_s: float) -> ClientR
         stats.trouble,
         stats.batches_unreceipted,
         connections,
+        roads=[RoadLine(road.name, road.state, road.tries, road.why) for road in stats.roads],
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.support.http_relay import HttpTestRelay, LinkTestRelay, StreamTestRelay
+from tests.support.http_relay import HttpTestRelay, LinkTestRelay, StreamTestRelay, WebSocketTestRelay
 from tests.support.loops import run
 from tests.support.relays import MemoryTestRelay, TestRelay
 from tunnel import Attachment, StreamReader, StreamWriter, Transport
@@ -34,6 +34,8 @@ CARRIERS: dict[str, tuple[Callable[[], TestRelay], Callable[[], asyncio.Abstract
     "stream on uvloop": (StreamTestRelay, uvloop.new_event_loop),
     "link": (LinkTestRelay, asyncio.new_event_loop),
     "link on uvloop": (LinkTestRelay, uvloop.new_event_loop),
+    "websocket": (WebSocketTestRelay, asyncio.new_event_loop),
+    "websocket on uvloop": (WebSocketTestRelay, uvloop.new_event_loop),
 }
 Scenario = Callable[[TestRelay], Coroutine[Any, Any, None]]
 MIB = 1 << 20

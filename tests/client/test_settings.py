@@ -55,7 +55,7 @@ def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -
     }
     options |= {"headers": {}, "hostname": None, "sni": None}
     options |= {"insecure_http": False, "encryption": "auto", "peer_key": (), "known_peers": None, "key": None}
-    options |= {"links": 1, "pull_interval": 0.0, "rate": ""}
+    options |= {"links": 1, "pull_interval": 0.0, "rate": "", "road_memory": None}
     encryption = {"encryption": "require", "peer_key": ("k",), "known_peers": Path("/p"), "key": "/key"}
     assert made == [
         ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 2}),
@@ -136,9 +136,11 @@ def test_token_files_without_a_token_are_explained(home: Path, monkeypatch: pyte
 @pytest.mark.usefixtures("home")
 def test_an_unknown_carrier_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNNEL_CARRIER", "pigeon")
-    with pytest.raises(UsageError, match=r"^TUNNEL_CARRIER is 'pigeon': choose one of auto, poll, link, stream$"):
+    with pytest.raises(
+        UsageError, match=r"^TUNNEL_CARRIER is 'pigeon': choose one of auto, poll, link, stream, websocket$"
+    ):
         found("--relay", "https://x")
-    with pytest.raises(UsageError, match=r"^the carrier is 'dove': choose one of auto, poll, link, stream$"):
+    with pytest.raises(UsageError, match=r"^the carrier is 'dove': choose one of auto, poll, link, stream, websocket$"):
         find_settings(relay="https://x", carrier="dove")
 
 

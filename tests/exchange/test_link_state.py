@@ -215,3 +215,73 @@ def test_a_damaged_header_is_named_as_the_cause() -> None:
     link = LinkState()
     link.receive(b"x" * LINK_HEADER_SIZE, 0)
     assert link.closed == "a header is damaged, or does not come from a tunnel link"
+
+
+# --- messages of a websocket (8.5)
+
+
+def test_8_5_a_message_is_one_batch_with_its_header() -> None:
+    ours, theirs = LinkState(), LinkState()
+    whole = joined(ours.send([b"ab", b"c"], 7))
+    (got,) = theirs.message(whole, 0).batches
+    assert isinstance(got, memoryview)
+    assert (bytes(got), got.obj) == (b"abc", whole)
+    assert ours.message(joined(theirs.handle_timeout(25 * MS)), 0).receipts == [7]
+    assert theirs.message(batch(2), 0).batches == [b""]
+    assert not theirs.closed
+
+
+@pytest.mark.parametrize(
+    ("message", "closed"),
+    [
+        (batch(1, b"abc")[:-1], "a message holds 26 bytes, but its header announces a batch of 3"),
+        (batch(1, b"abc") + b"d", "a message holds 28 bytes"),
+        (batch(1)[:-1], "a header is damaged"),
+        (b"", "a header is damaged"),
+        (batch(2, b"abc"), "batch 2 came, but the next one must be 1"),
+        (batch(1, bytes(1001)), "above the limit of 1000"),
+    ],
+)
+def test_8_5_a_wrong_message_closes_the_link(message: bytes, closed: str) -> None:
+    link = LinkState(1000)
+    found = link.message(message, 0)
+    assert (found.batches, found.receipts) == ([], [])
+    assert closed in link.closed
+    assert link.message(batch(1, b"late"), 0).batches == []
+
+
+# --- silence (8.4)
+
+
+def test_8_4_a_half_sends_a_receipt_before_it_has_been_silent_for_20_s() -> None:
+    link = LinkState()
+    assert link.next_timeout() is None
+    link.opened(5)
+    first = 5 + 10_000 * MS
+    assert link.next_timeout() == first
+    assert link.handle_timeout(first - 1) == []
+    assert joined(link.handle_timeout(first)) == batch(0)
+    assert link.next_timeout() == 2 * 10_000 * MS + 5
+    link.send([b"x"], 1)  # so the next look finds that it has spoken
+    assert link.handle_timeout(20_000 * MS + 5) == []
+    assert joined(link.handle_timeout(30_000 * MS + 5)) == batch(0)
+
+
+def test_8_4_a_receipt_that_is_due_anyway_breaks_the_silence() -> None:
+    link = LinkState()
+    link.opened(0)
+    link.receive(batch(1, b"x"), 9_990 * MS)
+    assert link.next_timeout() == 10_000 * MS
+    assert joined(link.handle_timeout(10_000 * MS)) == batch(0, received=1)
+    assert link.next_timeout() == 20_000 * MS
+    link.receive(batch(2, b"x"), 10_001 * MS)
+    assert link.next_timeout() == 10_026 * MS
+    assert joined(link.handle_timeout(10_026 * MS)) == batch(0, received=2)
+    assert link.handle_timeout(20_000 * MS) == []
+
+
+def test_8_4_a_closed_link_sends_nothing() -> None:
+    link = LinkState()
+    link.opened(0)
+    link.receive(bytes(LINK_HEADER_SIZE), 0)
+    assert link.handle_timeout(10_000 * MS) == []

@@ -32,6 +32,7 @@ __all__ = [
     "open_directory",
     "render",
     "start_apache",
+    "start_caddy",
     "start_haproxy",
     "start_nginx",
     "start_server",
@@ -192,6 +193,21 @@ def start_haproxy(directory: Path, template: str, **values: object) -> Iterator[
         return ["haproxy", "-db", "-f", str(file)]
 
     with start_server(make_command) as server:
+        STARTED.append(template)
+        yield server
+
+
+@contextlib.contextmanager
+def start_caddy(directory: Path, template: str, **values: object) -> Iterator[Server]:
+    """Start Caddy; it keeps its files in `directory`."""
+    file = directory / "Caddyfile"
+    home = {name: str(directory) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+
+    def make_command(port: int) -> list[str]:
+        file.write_text(render(template, port=port, **values))
+        return ["caddy", "run", "--config", str(file), "--adapter", "caddyfile"]
+
+    with start_server(make_command, environment=home, reuses_addresses=False) as server:
         STARTED.append(template)
         yield server
 

@@ -1,5 +1,6 @@
 """Transfers of some MiB both ways through real reverse proxies, each with a committed configuration (config/)."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from loadtests.faultproxy import Drop, FaultProxy, FaultProxyOptions
 from loadtests.harness.ports import hold_port
-from tests.real.servers import start_haproxy, start_nginx
+from tests.real.servers import start_apache, start_caddy, start_haproxy, start_nginx
 from tests.real.transfers import CA, MIB, a_relay, access_log, client, move, statuses, until
 from tests.support.loops import run
 from tunnel import DeniedError, UnreachableError
@@ -159,7 +160,7 @@ def test_nginx_that_cuts_held_requests(tmp_path: Path) -> None:
 
 
 @nginx
-@pytest.mark.parametrize("carrier", ["poll", "link"])
+@pytest.mark.parametrize("carrier", ["poll", "link", "websocket"])
 def test_nginx_that_passes_upgrades(tmp_path: Path, carrier: str) -> None:
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
@@ -168,7 +169,31 @@ def test_nginx_that_passes_upgrades(tmp_path: Path, carrier: str) -> None:
 
     with hold_port() as relay, start_nginx(tmp_path, "nginx-upgrade.conf", relay=relay) as server:
         run(main())
-    assert (101 in statuses(tmp_path)) == (carrier == "link")
+    assert (101 in statuses(tmp_path)) == (carrier != "poll")
+
+
+@pytest.mark.parametrize(
+    ("start", "template", "passes"),
+    [
+        pytest.param(start_haproxy, "haproxy-upgrade.cfg", ("link", "websocket"), marks=haproxy),
+        pytest.param(start_caddy, "Caddyfile-upgrade", ("link", "websocket"), marks=pytest.mark.real("caddy")),
+        pytest.param(start_apache, "apache-websocket.conf", ("websocket",), marks=pytest.mark.real("apache2")),
+    ],
+    ids=["haproxy", "caddy", "apache"],
+)
+@pytest.mark.parametrize("carrier", ["link", "websocket"])
+def test_proxies_that_pass_upgrades(
+    tmp_path: Path, start: Callable[..., Any], template: str, passes: tuple[str, ...], carrier: str
+) -> None:
+    """Apache passes only the upgrades that its configuration names."""
+
+    async def main() -> None:
+        async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
+            moved = await move(attachment, 4 * MIB)
+            assert moved.carrier.startswith((carrier,) if carrier in passes else ("poll", "stream"))
+
+    with hold_port() as relay, start(tmp_path, template, relay=relay) as server:
+        run(main())
 
 
 @nginx
@@ -198,13 +223,14 @@ def test_nginx_as_a_gateway_that_asks_for_a_key_and_a_name(tmp_path: Path, carri
 
 
 @nginx
-def test_nginx_that_blocks_upgrades(tmp_path: Path) -> None:
+@pytest.mark.parametrize("carrier", ["link", "websocket"])
+def test_nginx_that_blocks_upgrades(tmp_path: Path, carrier: str) -> None:
     """An endpoint that asked for a link goes on with exchanges."""
 
     async def main() -> None:
-        async with a_relay(relay), client(server.url, carrier="link") as attachment:
+        async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
             moved = await move(attachment, MIB)
-            assert moved.carrier.startswith("poll")
+            assert moved.carrier.startswith(("poll", "stream"))
 
     with hold_port() as relay, start_nginx(tmp_path, "nginx-defaults.conf", relay=relay) as server:
         run(main())

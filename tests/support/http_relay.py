@@ -18,8 +18,9 @@ from tunnel_servlet.switch.switch import Response
 from tunnel_servlet.web.answer_stream import AnswerStream
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.relay_link import serve_link
+from tunnel_servlet.web.websocket import serve_websocket
 
-__all__ = ["TOKENS", "HttpTestRelay", "LinkTestRelay", "StreamTestRelay", "token_of"]
+__all__ = ["TOKENS", "HttpTestRelay", "LinkTestRelay", "StreamTestRelay", "WebSocketTestRelay", "token_of"]
 
 TOKENS = {"tnl_00000001_ann": "ann", "tnl_00000002_bob": "bob", "tnl_00000003_exit": "exit"}
 
@@ -141,7 +142,9 @@ class HttpTestRelay(TestRelay):
         if user is None or self.refuse_links:
             return web.Response(status=401 if user is None else 404, text="no link here")
         if type(self).take_link is HttpTestRelay.take_link:
-            return await serve_link(request, cast(Any, self), Identity(user))
+            is_websocket = request.headers["Upgrade"] == "websocket"
+            serve = serve_websocket if is_websocket else serve_link
+            return await serve(request, cast(Any, self), Identity(user))
         response = web.StreamResponse(status=101, headers={"Connection": "Upgrade", "Upgrade": "tunnel-link/1"})
         response.force_close()
         await response.prepare(request)
@@ -168,3 +171,9 @@ class StreamTestRelay(HttpTestRelay):
     """A relay whose attachments ask for streamed answers."""
 
     kind = "stream"
+
+
+class WebSocketTestRelay(HttpTestRelay):
+    """A relay whose attachments try to open a websocket."""
+
+    kind = "websocket"

@@ -50,7 +50,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel_servlet.exit": ("tunnel_servlet.access", "face"),
     "tunnel_servlet.web": (
         *(f"tunnel_servlet.{name}" for name in ("access", "config", "exit", "switch")),
-        *("face", "tunnel.wire", "tunnel.exchange", "tunnel.traces", "tunnel.carriers.link_protocol"),
+        *("face", "tunnel.wire", "tunnel.exchange", "tunnel.traces"),
+        *("tunnel.carriers.link_protocol", "tunnel.carriers.websocket_transport"),
     ),
     "tunnel_servlet": ("tunnel_servlet", "face"),
     "tunnel_servlet.command": ("tunnel_servlet", "face", "tunnel.wire"),

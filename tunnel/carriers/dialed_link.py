@@ -81,6 +81,7 @@ class DialedLink(LinkProtocol):
     def opened_by(self, message: object) -> bool:
         if isinstance(message, Answer) and message.lane == LINK_LANE:
             self.is_open = True
+            self.state.opened(self._now())
             self.owner.link_open(self)
             return True
         self._refuse(message.text if isinstance(message, Status) else "not a relay's answer to a link")

@@ -90,17 +90,22 @@ class Dialing:
         """Return the URL of one of the relay's two resources, exchange and link."""
         return self.base / name
 
-    def session(self, *, reuse: bool = True, make_socket: SocketFactoryType | None = None) -> aiohttp.ClientSession:
+    def session(
+        self,
+        *,
+        reuse: bool = True,
+        make_socket: SocketFactoryType | None = None,
+        middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = (),
+    ) -> aiohttp.ClientSession:
         """Return a new session, without connections. It ignores netrc and the environment, and decompresses nothing.
 
         Without `reuse` each request gets a connection of its own. `make_socket` makes their sockets, except those for
-        CONNECT through a proxy that asks for credentials. The session has no headers of its own: aiohttp would send
-        them, and thus the token, to the proxy as well.
+        CONNECT through a proxy that asks for credentials. `middlewares` see each response before aiohttp follows it.
+        The session has no headers of its own: aiohttp would send them, and thus the token, to the proxy as well.
         """
         connector: aiohttp.BaseConnector
-        middlewares: tuple[aiohttp.ClientMiddlewareType, ...] = ()
         if self._tls_name is not None:
-            middlewares = (ask_for_name(self._tls_name),)
+            middlewares += (ask_for_name(self._tls_name),)
         if self._proxy is None or self._introduction is None or self.tls is None:
             tls = self.tls or self._proxy_tls
             connector = aiohttp.TCPConnector(

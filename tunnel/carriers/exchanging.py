@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from tunnel.carriers.base import ExchangeTrace, Host
-from tunnel.exchange import Abandoned, LaneEvent, Lanes, Request, StreamingLanes, Troubled
+from tunnel.exchange import Abandoned, LaneEvent, Lanes, Request, RoadReport, StreamingLanes, Troubled
 from tunnel.wire import Buffer, Packet
 
 __all__ = ["Exchanger", "ExchangingCarrier", "Outcomes"]
@@ -130,6 +130,10 @@ class ExchangingCarrier:
 
     def set_pull_interval(self, settled_us: int, *, wanted_us: int) -> None:
         self._lanes.set_pull_interval(settled_us, wanted_us=wanted_us)
+
+    def roads(self) -> list[RoadReport]:
+        """Return the state of each road, for people. Poll is none."""
+        return []
 
     def sockets(self) -> Iterable[socket.socket]:
         """Return the known sockets that move the batches. Callers may inspect them, but not read or write."""

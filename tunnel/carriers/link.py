@@ -1,15 +1,16 @@
-"""The carrier that uses lanes until it can open a link, which carries everything while it works (section 8).
+"""The carrier that uses lanes until a road works, which carries everything while it does (section 8).
 
-The lanes attach and carry the first packets. Where no link passes, they let the relay stream its answers (7.20). When
-the link is lost, the carrier gives up the batches that the link has not receipted; the core sends their packets again,
-and the lanes take over at once. Connections survive this migration.
+The lanes attach and carry the first packets. Where no link passes, they let the relay stream its answers (7.20). When a
+link is lost, the carrier gives up the batches that the link has not receipted; the core sends their packets again, and
+the lanes take over at once. Connections survive this migration. The ladder decides which roads are tried, and when;
+this carrier opens the links and moves the batches.
 """
 
 import asyncio
 import itertools
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from tunnel.carriers.base import Host
@@ -18,42 +19,48 @@ from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.exchanging import ExchangingCarrier
 from tunnel.carriers.failures import describe_failure
 from tunnel.carriers.http_exchanger import HttpExchanger
+from tunnel.carriers.open_link import OpenLink
 from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
+from tunnel.carriers.websocket_dial import OpenedWebSocket, open_websocket
 from tunnel.exchange import (
     AttachedEvent,
     AttachRefused,
-    BatchDone,
+    Decision,
     Detached,
+    Ladder,
     LaneConfig,
     LaneEvent,
     LanesChanged,
     LinkInput,
-    LinkPace,
     PacketsReceived,
+    Road,
+    RoadReport,
+    Step,
     StreamingLanes,
 )
 from tunnel.exchange.pulls import NEVER_US
 from tunnel.tasks import KeptTasks
-from tunnel.wire import Packet, encode_packets, parse_packets
+from tunnel.wire import Buffer, Packet, parse_packets
 
 __all__ = ["LinkCarrier"]
 
 MS = 1_000
 SECOND = 1_000 * MS
 
-_DOUBT_US = SECOND  # without a receipt for this long, a spare link or the lanes take over
-_DOUBT_US_MAX = 8 * SECOND  # it doubles up to this whenever the receipts come late: the link is only slow
-_DEAD_US = 10 * SECOND  # without a receipt for this long, the link is closed
-_OPEN_S = 10.0  # for the upgrade, and again for the greeting
-_RETRY_US_MIN = 100 * MS
-_RETRY_US_MAX = SECOND  # if a link has worked before
-_RETRY_US_RARE = 60 * SECOND  # if none ever has, or while another link works
+_OPEN_S = 10.0  # for the upgrade
+_SPARE_US_MIN = 100 * MS  # before the next try of a spare link; doubles up to the maximum
+_SPARE_US_MAX = 60 * SECOND
+_DRAIN_US = SECOND  # for a link that another one has replaced: batches and receipts may still be on their way
 
 
 class LinkCarrier(ExchangingCarrier):
-    """The carrier that uses lanes and links.
+    """The carrier that uses lanes and the roads "link" (TCP connections after an upgrade) and "websocket".
 
-    `eager`: `prepared` waits for the first try of a link, and tries follow every second even if none has ever worked.
+    `roads`: those that may be used, the best first. `remembered`: the road that carried here earlier, or "poll".
+    `learned` is called whenever that would be another one now, with the state of each road.
+
+    `eager`: `prepared` waits for the first try of the best road, and tries follow every second even if none has ever
+    worked.
 
     `links`: the number of links to keep open, in turn to `dialing` and `others`, which lead to the same relay. One link
     carries everything. The others are spares, and one takes over at once when that link is lost or silent.
@@ -70,41 +77,52 @@ class LinkCarrier(ExchangingCarrier):
         eager: bool = False,
         links: int = 1,
         others: Sequence[Dialing] = (),
+        roads: Sequence[str] = ("link",),
+        remembered: str = "",
+        learned: Callable[[str, list[RoadReport]], None] = lambda road, roads: None,
     ) -> None:
         config = config or LaneConfig()
         lanes = StreamingLanes(config, secret, random, endpoint_name=name)
         super().__init__(lanes, HttpExchanger(dialing, config.answer_bytes_max))
         self._dialing = dialing
         self._random = random
-        self._worked = self._eager = eager
+        self._eager = eager
+        self._ladder = Ladder([Road(road) for road in roads], random, remembered=remembered, eager=eager)
         self._events: deque[LaneEvent] = deque()
-        self._link: DialedLink | None = None  # the open link in use
-        self._spares: list[DialedLink] = []  # open, but not in use
+        self._open_links: dict[DialedLink, OpenLink] = {}
+        self._line: OpenLink | None = None  # the link in use
+        self._proven: OpenLink | None = None  # the link that the ladder has not chosen yet
+        self._spares: list[OpenLink] = []
+        self._draining: dict[OpenLink, int] = {}  # replaced links, and until when
         self._links_max = links
         self._dialings = itertools.cycle((dialing, *others))
         self._opening: asyncio.Task[None] | None = None
         self._greeting: DialedLink | None = None
         self._closing = KeptTasks()
         self._attached = False
-        self._retry_at_us = 0
-        self._retry_us = _RETRY_US_MIN
-        self._pace = LinkPace()
-        self._progress_us = 0  # time of the last receipt, or of the first batch that waits for one
-        self._doubted = False
-        self._doubt_us = _DOUBT_US
-        self._forgotten = 0  # number of batches that were given up; their receipts may still come
+        self._is_spare = False  # what is being opened; else it is for the ladder
+        self._is_stale = False  # it belongs to a generation that has ended
+        self._learned = learned
+        self._noted = ""
+        self._next_road = ""  # to be opened for the ladder after that
+        self._spare_at_us = 0
+        self._spare_us = _SPARE_US_MIN
 
     # Carrier
 
     @property
     def description(self) -> str:
-        if self._link is None:
+        if self._line is None:
             return super().description
         spare = f" and {len(self._spares)} spare" if self._spares else ""
-        return f"link {self._dialing.description}{spare}"
+        return f"{self._line.road} {self._dialing.description}{spare}"
+
+    def roads(self) -> list[RoadReport]:
+        """Return the state of each road, for people."""
+        return self._ladder.reports()
 
     def sockets(self) -> Iterable[socket.socket]:
-        return tuple(found for link in self._open_links() for found in link.sockets())
+        return tuple(found for link in self._open_links for found in link.sockets())
 
     def start(self, host: Host) -> None:
         super().start(host)
@@ -116,57 +134,58 @@ class LinkCarrier(ExchangingCarrier):
             await asyncio.shield(self._tried)
 
     def room(self, now: int) -> int:
-        link = self._link
-        if link is None or self._doubted:
+        line = self._line
+        if line is None or self._ladder.is_doubted:
             return super().room(now)
-        return self._pace.batch_bytes if link.is_writable else 0
+        return self._ladder.room(line.batch_bytes) if line.link.is_writable else 0
 
     def push(self, packets: list[Packet], token: int, now: int) -> None:
-        link = self._link
-        if link is None or self._doubted:
+        line = self._line
+        if line is None or self._ladder.is_doubted:
             super().push(packets, token, now)
             return
-        if not self._pace.waits:
-            self._progress_us = now
-        before = link.state.unreceipted_bytes
-        link.send(encode_packets(packets), token)
-        size = link.state.unreceipted_bytes - before
-        self._pace.sent(size, now)
+        size = line.send(packets, token, now)
+        self._ladder.sent(line.waiting_bytes, now)
         self._host.wrote(size)
-        if link.state.closed:
-            self.link_lost(link, link.state.closed)
+        if line.link.state.closed:
+            self.link_lost(line.link, line.link.state.closed)
 
     def advance(self, now: int) -> bool:
         moved = super().advance(now)
-        if self._may_open() and self._retry_at_us <= now:
-            self._opening = self._loop.create_task(self._open())
+        due_us = self._ladder.next_timeout()
+        if due_us is not None and due_us <= now:
+            self._ladder.handle_timeout(now)
+            self._act(now)
+            moved = True
+        if self._may_open_spare() and self._spare_at_us <= now and self._line is not None:
+            self._begin(self._line.road, is_spare=True)
             moved = True
         return moved
 
     def next_timeout(self) -> int | None:
-        due_us = super().next_timeout()
-        link_us = self._link_timeout()
-        if link_us < NEVER_US and (due_us is None or link_us < due_us):
-            due_us = link_us
-        if self._may_open() and (due_us is None or self._retry_at_us < due_us):
-            due_us = self._retry_at_us
-        return due_us
+        due_us = NEVER_US
+        for own_us in (super().next_timeout(), self._ladder.next_timeout()):
+            if own_us is not None and own_us < due_us:
+                due_us = own_us
+        for link in self._open_links:
+            receipt_us = link.state.next_timeout()
+            if receipt_us is not None and receipt_us < due_us:
+                due_us = receipt_us
+        for drained_us in self._draining.values():
+            due_us = min(due_us, drained_us)
+        if self._may_open_spare() and self._spare_at_us < due_us:
+            due_us = self._spare_at_us
+        return due_us if due_us < NEVER_US else None
 
     def handle_timeout(self, now: int) -> None:
         super().handle_timeout(now)
-        link = self._link
-        if link is None:
-            return
-        for open_link in self._open_links():
-            open_link.handle_timeout(now)
-        if self._doubted and now >= self._progress_us + _DEAD_US:
-            self.link_lost(link, f"the relay sent no receipt for {_DEAD_US // SECOND} s")
-        elif self._pace.waits and now >= self._progress_us + self._doubt_us and self._spares:
-            self.link_lost(link, "the relay sent no receipt in time: a spare link takes over")
-        elif self._pace.waits and now >= self._progress_us + self._doubt_us:
-            self._give_up(link)
-            self._doubted = True
-            self._use_lanes(True)
+        for link in list(self._open_links):
+            link.handle_timeout(now)
+        for line, drained_us in list(self._draining.items()):
+            if now >= drained_us:
+                self._shut(line)
+        self._ladder.handle_timeout(now)
+        self._act(now)
 
     def poll_event(self) -> LaneEvent | None:
         if self._events:
@@ -177,12 +196,16 @@ class LinkCarrier(ExchangingCarrier):
         match event:
             case AttachedEvent():
                 self._attached = True
-                self._retry_at_us = 0
+                self._spare_at_us = 0
+                self._ladder.round_trip_us = self.round_trip_us
+                self._ladder.attached(self._host.now())
             case Detached() | AttachRefused():
                 # The links belong to a generation that has ended.
                 self._attached = False
+                self._is_stale, self._next_road = True, ""
+                self._ladder.detached()
                 self._drop_all()
-            case LanesChanged() if self._link is not None and not self._doubted:
+            case LanesChanged() if self._line is not None and not self._ladder.is_doubted:
                 return LanesChanged(1, 0)
         return event
 
@@ -198,160 +221,225 @@ class LinkCarrier(ExchangingCarrier):
         await super().close()
         await self._closing.done()
 
+    # Outcomes: the ladder counts what the lanes move, too
+
+    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
+        self._ladder.moved(len(body))
+        super().answered(request_id, status, body, retry_after_us)
+
+    def received(self, request_id: int, piece: Buffer) -> bool:
+        self._ladder.moved(len(piece))
+        return super().received(request_id, piece)
+
+    def sent(self, size_bytes: int) -> None:
+        self._ladder.moved(size_bytes)
+        super().sent(size_bytes)
+
     # opening
 
-    def _may_open(self) -> bool:
-        if self._link is not None and len(self._spares) + 1 >= self._links_max:
+    def _act(self, now: int) -> None:
+        """Do what the ladder has decided."""
+        while (decision := self._ladder.poll_decision()) is not None:
+            self._do(decision, now)
+            self._note()
+
+    def _note(self) -> None:
+        road = self._ladder.learned
+        if road and road != self._noted:
+            self._noted = road
+            self._learned(road, self._ladder.reports())
+
+    def _do(self, decision: Decision, now: int) -> None:
+        line = self._line
+        match decision.step:
+            case Step.TRY | Step.RENEW:
+                self._begin(decision.road, is_spare=False)
+            case Step.USE:
+                line, self._proven = self._proven, None
+                if line is not None:
+                    self._replace(line, now)
+            case Step.RESUME:
+                self._use_lanes(False)
+            case Step.YIELD if line is not None and self._spares:
+                self.link_lost(line.link, f"{decision.reason}: a spare link takes over")
+            case Step.YIELD if line is not None:
+                self._events += line.give_up()
+                self._use_lanes(True)
+            case Step.CLOSE if line is not None:
+                self._host.trouble(f"the {line.road} was lost: {decision.reason}")
+                self._line = None
+                self._shut(line)
+                self._use_lanes(True)
+
+    def _may_open_spare(self) -> bool:
+        if self._line is None or len(self._spares) + 1 >= self._links_max:
             return False
         return self._attached and self._opening is None and not self._closed
 
-    def _open_links(self) -> Iterator[DialedLink]:
-        if self._link is not None:
-            yield self._link
-            yield from self._spares
+    def _begin(self, road: str, *, is_spare: bool) -> None:
+        if self._opening is not None:
+            self._next_road = road
+            return
+        self._is_spare, self._is_stale = is_spare, False
+        self._opening = self._loop.create_task(self._open(road))
 
-    async def _open(self) -> None:
+    async def _open(self, road: str) -> None:
         """Try once to open a link: request an upgrade, then greet. A failure is handled by `not_opened`."""
         dialing = next(self._dialings)
         try:
             async with asyncio.timeout(_OPEN_S):
-                upgraded = await upgrade(dialing)
+                opened = await (open_websocket(dialing) if road == "websocket" else upgrade(dialing))
         except UpgradeRefusedError as error:
-            self.not_opened(str(error))
+            self.not_opened(road, str(error))
         except Exception as error:
-            self.not_opened(describe_failure(error, dialing.base))
+            self.not_opened(road, describe_failure(error, dialing.base))
         else:
-            self._greet(upgraded)
+            self._greet(road, opened)
 
-    def _greet(self, upgraded: Upgraded) -> None:
+    def _greet(self, road: str, opened: Upgraded | OpenedWebSocket) -> None:
         lanes = self._lanes
-        timer = self._loop.call_later(_OPEN_S, upgraded.transport.abort)
+        owner = _Opening(self, road)
+        seconds = self._ladder.proof_us / SECOND
+        timer = self._loop.call_later(seconds, owner.give_up, seconds, opened.transport)
 
         def closed(error: Exception | None) -> None:
             timer.cancel()
-            upgraded.lost(error)
-            self._closing.keep(self._loop.create_task(upgraded.close()))
+            opened.lost(error)
+            self._closing.keep(self._loop.create_task(opened.close()))
 
-        link = self._greeting = DialedLink(_Opening(self, timer), self._host.now, closed)
-        link.begin(upgraded.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), upgraded.early)
+        owner.timer = timer
+        link = self._greeting = DialedLink(owner, self._host.now, closed)
+        link.begin(opened.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), opened.early)
 
-    def link_open(self, link: DialedLink) -> None:
-        """Use the link, which the relay has accepted, from now on; keep it as a spare if there is a link already."""
+    def link_opened(self, link: DialedLink, road: str) -> None:
+        """Offer the link, which the relay has accepted, to the ladder; or keep it as a spare."""
+        is_spare, is_stale = self._is_spare, self._is_stale
         self._tried_once()
-        if self._closed or not self._attached:
+        if self._closed or not self._attached or is_stale:
             link.abort()
             return
-        self._worked = True
-        self._retry_us = _RETRY_US_MIN
-        if self._link is None:
-            self._use(link)
+        now = self._host.now()
+        self._spare_us = _SPARE_US_MIN
+        line = self._open_links[link] = OpenLink(link, road)
+        if self._line is not None and self._line.road == road and is_spare:
+            self._spares.append(line)
+        elif self._line is not None and self._line.road == road:
+            self._replace(line, now)
+            self._ladder.renewed(now)
         else:
-            self._spares.append(link)
+            self._proven = line
+            self._ladder.proven(road, now)
+            self._act(now)
+            if self._proven is not None:  # the ladder has no use for it any more
+                self._proven = None
+                self._shut(line)
         self._host.pump()
 
-    def _use(self, link: DialedLink) -> None:
-        self._link = link
-        self._doubted = False
-        self._forgotten = 0
-        self._use_lanes(False)
-
-    def not_opened(self, reason: str) -> None:
+    def not_opened(self, road: str, reason: str) -> None:
         """Schedule the next try, because the request failed or the relay did not accept the link."""
+        is_spare, is_stale = self._is_spare, self._is_stale
         self._tried_once()
-        self._retry_later()
+        now = self._host.now()
+        if is_spare:
+            self._retry_spare(now)
+        elif not is_stale:
+            self._ladder.failed(road, reason, now)
+            self._ladder.not_renewed(now)
+            self._note()
         if not self._closed:
             self._host.pump()
 
     def _tried_once(self) -> None:
+        """Note that a try has ended; begin the one that waits for its end."""
         self._opening = self._greeting = None
+        road, self._next_road = self._next_road, ""
+        if road and not self._closed:
+            self._begin(road, is_spare=False)
         if not self._tried.done():
             self._tried.set_result(None)
 
-    def _retry_later(self) -> None:
-        most_us = _RETRY_US_MAX if self._worked and self._link is None else _RETRY_US_RARE
-        wait_us = min(self._retry_us, most_us)
-        self._retry_us = min(2 * wait_us, most_us)
-        self._retry_at_us = self._host.now() + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
+    def _retry_spare(self, now: int) -> None:
+        wait_us = self._spare_us
+        self._spare_us = min(2 * wait_us, _SPARE_US_MAX)
+        self._spare_at_us = now + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
 
     # while it is open
 
+    def link_open(self, link: DialedLink) -> None:
+        """Do nothing: `link_opened` is called instead."""
+
     def link_input(self, link: DialedLink, found: LinkInput) -> None:
-        if link is not self._link and link not in self._spares:
+        line = self._open_links.get(link)
+        if line is None:
             return
         now = self._host.now()
-        for token in found.receipts:
-            self._progress_us = now
-            if self._forgotten:
-                self._forgotten -= 1
-            else:
-                self._pace.receipted(now)
-                self._events.append(BatchDone(token, ok=True))
+        done, size = line.receipted(found.receipts, now)
+        self._events += done
         for batch in found.batches:
             packets, discarded = parse_packets(batch)
             self._events.append(PacketsReceived(packets, discarded))
-        if found.receipts and self._doubted:
-            self._doubted = False
-            self._doubt_us = min(2 * self._doubt_us, _DOUBT_US_MAX)
-            self._use_lanes(False)
+        if found.receipts and line is self._line:
+            self._ladder.receipted(size, line.waiting_bytes, now)
+            self._act(now)
         self._host.pump()
 
     def link_writable(self, link: DialedLink) -> None:
         self._host.pump()
 
     def link_lost(self, link: DialedLink, reason: str) -> None:
-        if link in self._spares:
-            self._spares.remove(link)
-            self._retry_later()
-        elif link is self._link:
-            self._drop()
-        else:
+        line = self._open_links.get(link)
+        if line is None:
+            return
+        now = self._host.now()
+        is_replaced = line in self._draining
+        self._shut(line)
+        if line in self._spares:
+            self._spares.remove(line)
+            self._retry_spare(now)
+        elif line is self._line:
+            self._line = None
+            self._take_over(line.road, reason, now)
+        if is_replaced:
             return
         if not self._closed:
-            self._host.trouble(f"the link was lost: {reason}")
+            self._host.trouble(f"the {line.road} was lost: {reason}")
             self._host.pump()
 
-    def _drop(self) -> None:
-        """Close the link in use; a spare link or the lanes take over (8.3)."""
-        link, self._link = self._link, None
-        if link is None:
-            return
-        link.abort()
-        self._give_up(link)
+    def _take_over(self, road: str, reason: str, now: int) -> None:
+        """Use a spare link, or the lanes, in place of the link in use, which is lost."""
         if self._spares:
-            self._use(self._spares.pop(0))
+            self._replace(self._spares.pop(0), now)
+            self._ladder.renewed(now)
+            self._retry_spare(now)
         else:
-            self._doubted = False
+            self._ladder.lost(road, reason, now)
             self._use_lanes(True)
-        self._retry_later()
+
+    def _replace(self, line: OpenLink, now: int) -> None:
+        """Use this link from now on. The one before it, and its spares if they are of another road, are closed soon."""
+        before, self._line = self._line, line
+        if before is not None:
+            drained_us = now + max(_DRAIN_US, 4 * self.round_trip_us)
+            self._draining[before] = drained_us
+            if before.road != line.road:
+                self._draining.update(dict.fromkeys(self._spares, drained_us))
+                self._spares = []
+        self._use_lanes(False)
+
+    def _shut(self, line: OpenLink) -> None:
+        """Close a link, and give up what it has not receipted."""
+        self._open_links.pop(line.link, None)
+        self._draining.pop(line, None)
+        line.link.abort()
+        self._events += line.give_up()
 
     def _drop_all(self) -> None:
-        spares, self._spares = self._spares, []
-        for link in spares:
-            link.abort()
-        self._drop()
-
-    def _give_up(self, link: DialedLink) -> None:
-        """Give up the batches that this link has not receipted, so that they are sent another way."""
-        unreceipted = link.state.unreceipted
-        for token in unreceipted[self._forgotten :]:
-            self._events.append(BatchDone(token, ok=False))
-        self._forgotten = len(unreceipted)
-        self._pace.forget()
-
-    def _link_timeout(self) -> int:
-        if self._link is None:
-            return NEVER_US
-        due_us = NEVER_US
-        if self._pace.waits or self._doubted:
-            due_us = self._progress_us + (_DEAD_US if self._doubted else self._doubt_us)
-        receipt_us = self._link.state.next_timeout()
-        if receipt_us is not None and receipt_us < due_us:
-            due_us = receipt_us
-        for spare in self._spares:
-            receipt_us = spare.state.next_timeout()
-            if receipt_us is not None and receipt_us < due_us:
-                due_us = receipt_us
-        return due_us
+        had_line, self._line, self._proven = self._line is not None, None, None
+        self._spares = []
+        for line in list(self._open_links.values()):
+            self._shut(line)
+        if had_line:
+            self._use_lanes(True)
 
     def _use_lanes(self, used: bool) -> None:
         """Switch to the lanes or away from them. A link needs no pulls, and keeps packets in order as one lane does."""
@@ -363,14 +451,21 @@ class LinkCarrier(ExchangingCarrier):
 class _Opening:
     """Owns a link until the relay has sent its greeting, then hands the link to the carrier."""
 
-    def __init__(self, carrier: LinkCarrier, timer: asyncio.TimerHandle) -> None:
+    def __init__(self, carrier: LinkCarrier, road: str) -> None:
+        self.timer: asyncio.TimerHandle
         self._carrier = carrier
-        self._timer = timer
+        self._road = road
+        self._late = ""
+
+    def give_up(self, seconds: float, transport: asyncio.Transport) -> None:
+        """Close the connection, on which nothing has come back in time."""
+        self._late = f"the connection was upgraded (HTTP 101), but nothing came over it within {seconds:g} s"
+        transport.abort()
 
     def link_open(self, link: DialedLink) -> None:
-        self._timer.cancel()
+        self.timer.cancel()
         link.owner = self._carrier
-        self._carrier.link_open(link)
+        self._carrier.link_opened(link, self._road)
 
     def link_input(self, link: DialedLink, found: LinkInput) -> None:
         """Do nothing: no input comes before the greeting."""
@@ -379,4 +474,4 @@ class _Opening:
         """Do nothing: no batch is written before the greeting."""
 
     def link_lost(self, link: DialedLink, reason: str) -> None:
-        self._carrier.not_opened(reason)
+        self._carrier.not_opened(self._road, self._late or reason)

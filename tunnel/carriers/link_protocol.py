@@ -2,6 +2,8 @@
 
 The halves differ only in the first message: the endpoint sends an EXCHANGE that names its attachment, and the relay
 answers. A subclass handles batches and receipts: `DialedLink` at the endpoint, `RelayLink` at the relay.
+
+The same halves use a websocket (8.5), through a `WebSocketTransport`: each write is one message.
 """
 
 import asyncio
@@ -100,6 +102,19 @@ class LinkProtocol(asyncio.BufferedProtocol):
             self.found(self.state.filled(nbytes, self._now()))
         elif not self.is_over:
             self.take(self._greeting[:nbytes])
+
+    def message_received(self, data: Buffer) -> None:
+        """Handle a message of a websocket: the whole first message, or one batch with its header."""
+        if self.is_open:
+            self.found(self.state.message(data, self._now()))
+        elif not self.is_over and self._is_envelope(data):
+            self.take(data)
+        elif not self.is_over:
+            self.refused()
+
+    def _is_envelope(self, data: Buffer) -> bool:
+        """Whether the data is as long as the envelope says that it is (7.1)."""
+        return len(data) >= ENVELOPE_BYTES and len(data) == ENVELOPE_BYTES + int.from_bytes(data[8:12], "big")
 
     def eof_received(self) -> None:
         """Return None, so that asyncio closes the transport: a link has no half-close."""

@@ -5,7 +5,7 @@ import aiohttp
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.link_protocol import LINK_PROTOCOL
 
-__all__ = ["UpgradeRefusedError", "Upgraded", "upgrade"]
+__all__ = ["UpgradeRefusedError", "Upgraded", "refusal_of", "upgrade"]
 
 _QUOTE_BYTES = 120  # bytes of a foreign answer to quote in the error
 
@@ -71,11 +71,17 @@ async def upgrade(dialing: Dialing) -> Upgraded:
             proxy_headers=dialing.proxy_headers or None,
         )
         if response.status != 101:
-            start = await response.content.read(_QUOTE_BYTES)
+            refusal = await refusal_of(response)
             response.close()
-            text = " ".join(start.decode("utf-8", "replace").split())
-            raise UpgradeRefusedError(f"HTTP {response.status} instead of an upgrade: {text}")
+            raise UpgradeRefusedError(refusal)
         return Upgraded(session, response)
     except BaseException:
         await session.close()
         raise
+
+
+async def refusal_of(response: aiohttp.ClientResponse) -> str:
+    """Return what came instead of an upgrade, for people."""
+    start = await response.content.read(_QUOTE_BYTES)
+    text = " ".join(start.decode("utf-8", "replace").split())
+    return f"HTTP {response.status} instead of an upgrade: {text}"

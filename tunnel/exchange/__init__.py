@@ -17,21 +17,26 @@ from tunnel.exchange.events import (
     Request,
     Troubled,
 )
+from tunnel.exchange.ladder import POLL, Decision, Ladder, Step
 from tunnel.exchange.lanes import Lanes
 from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.link_state import LinkInput, LinkState
+from tunnel.exchange.roads import Road, RoadReport
 from tunnel.exchange.served import Outbox, Reply, ServedLane, ServedLimits, ServedRequest
 from tunnel.exchange.stream_road import RoadState
 from tunnel.exchange.streaming_lanes import StreamingLanes
 
 __all__ = [
+    "POLL",
     "Abandoned",
     "AttachRefused",
     "AttachedEvent",
     "BatchDone",
     "BufferPool",
+    "Decision",
     "Detached",
+    "Ladder",
     "LaneConfig",
     "LaneEvent",
     "Lanes",
@@ -44,10 +49,13 @@ __all__ = [
     "Recovered",
     "Reply",
     "Request",
+    "Road",
+    "RoadReport",
     "RoadState",
     "ServedLane",
     "ServedLimits",
     "ServedRequest",
+    "Step",
     "StreamingLanes",
     "Troubled",
 ]

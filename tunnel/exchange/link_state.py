@@ -1,8 +1,8 @@
 """One half of a link (section 8). Both sides use the same code. It turns bytes into batches and receipts, without I/O.
 
 `send` and `handle_timeout` return the buffers to write. The caller reads incoming bytes into `space` and passes their
-number to `filled`, which returns batches and receipts. When `closed` is set, the caller must close the connection and
-give up the batches that `unreceipted` names (8.3).
+number to `filled`, which returns batches and receipts. On a websocket it passes whole messages to `message`. When
+`closed` is set, the caller must close the connection and give up the batches that `unreceipted` names (8.3).
 """
 
 from collections import deque
@@ -18,6 +18,7 @@ __all__ = ["LinkInput", "LinkState"]
 _RECEIPT_US = 25 * MILLISECOND_US  # 8.2
 _RECEIPT_BYTES = 256 * KIB  # after this many bytes a receipt leaves at once: a fast link must not wait for receipts
 _NUMBER_MAX = 2**32 - 1  # 8.1
+_SILENCE_US = 10_000 * MILLISECOND_US  # half of the longest silence of an open link (8.4): it is looked for this often
 
 
 class LinkInput(msgspec.Struct):
@@ -41,6 +42,8 @@ class LinkState:
         self._received = 0  # number of the newest batch received completely
         self._waiting: deque[tuple[int, int]] = deque()  # token and size of each unreceipted batch
         self._receipt_at_us: int | None = None
+        self._silence_at_us: int | None = None  # when to look whether this half was silent; None before `opened`
+        self._has_spoken = False  # since that was looked for last
         self._unreceipted_input_bytes = 0
         self._header: LinkHeader | None = None  # of the batch whose packets are coming
         self._intake = LinkReader(buffers or BufferPool())
@@ -69,21 +72,34 @@ class LinkState:
             self.closed = "the batch numbers of the link are used up: open another link"
         return [self._head(self._sent, length), *packets]
 
+    def opened(self, now: int) -> None:
+        """From now on, send a receipt whenever this half has been silent for long (8.4)."""
+        self._silence_at_us = now + _SILENCE_US
+
     def next_timeout(self) -> int | None:
-        """Return when a receipt without a batch is due (8.2), or None."""
-        return self._receipt_at_us
+        """Return when to call `handle_timeout`: a receipt without a batch may be due then (8.2, 8.4). None: never."""
+        receipt_us, silence_us = self._receipt_at_us, self._silence_at_us
+        if receipt_us is None or silence_us is None:
+            return silence_us if receipt_us is None else receipt_us
+        return min(receipt_us, silence_us)
 
     def handle_timeout(self, now: int) -> list[Buffer]:
         """Return the buffers to write: a receipt without a batch if one is due, else none.
 
-        Call it also after each `filled` or `receive`.
+        Call it also after each `filled`, `receive` or `message`.
         """
-        if self._receipt_at_us is None or now < self._receipt_at_us or self.closed:
+        if self.closed:
             return []
-        return [self._head(0, 0)]
+        is_due = self._receipt_at_us is not None and now >= self._receipt_at_us
+        if self._silence_at_us is not None and now >= self._silence_at_us:
+            is_due = is_due or not self._has_spoken
+            self._has_spoken = False
+            self._silence_at_us = now + _SILENCE_US
+        return [self._head(0, 0)] if is_due else []
 
     def _head(self, number: int, length: int) -> bytes:
         """Encode a header. Every header carries the receipt, so none is due afterwards."""
+        self._has_spoken = True
         self._receipt_at_us = None
         self._unreceipted_input_bytes = 0
         return encode_link_header(LinkHeader(number, self._received, length))
@@ -124,6 +140,22 @@ class LinkState:
             part = self.filled(size, now)
             found.batches += part.batches
             found.receipts += part.receipts
+        return found
+
+    def message(self, data: Buffer, now: int) -> LinkInput:
+        """Process a message of a websocket (8.5): one header with its whole batch. It is not copied."""
+        found = LinkInput([], [])
+        view = memoryview(data)
+        header = decode_link_header(view)
+        if self.closed:
+            return found
+        if header is not None and header.length != len(view) - LINK_HEADER_SIZE:
+            self.closed = f"a message holds {len(view)} bytes, but its header announces a batch of {header.length}"
+            return found
+        self._take_header(found, header, now)
+        if self._header is not None:
+            self._header = None
+            self._take_batch(found, view[LINK_HEADER_SIZE:], now)
         return found
 
     def _take_header(self, found: LinkInput, header: LinkHeader | None, now: int) -> None:

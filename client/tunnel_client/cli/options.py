@@ -11,7 +11,15 @@ import tunnel
 from tunnel.command_line import add_carrier_rates, tell
 from tunnel.gateway_options import add_gateway_options, parse_headers
 from tunnel_client.errors import UsageError
-from tunnel_client.settings import CARRIERS, ENCRYPTION, UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
+from tunnel_client.settings import (
+    CARRIERS,
+    ENCRYPTION,
+    UNSET,
+    USER_TIMEOUT_S,
+    RelaySettings,
+    find_settings,
+    road_memory_path,
+)
 
 __all__ = ["add_insecure_http", "add_relay_options", "headers_of", "positive_seconds", "relay_settings", "trace_of"]
 
@@ -57,8 +65,9 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
         choices=CARRIERS,
         default="",
         help="poll: separate HTTP requests, each with a complete answer. stream: like poll, and let the relay stream "
-        "its answers where the path allows it. auto: like stream, and use an upgraded HTTP connection (link) where the "
-        "path allows it. link: like auto, but try the link first and more often (default: TUNNEL_CARRIER, or auto)",
+        "its answers where the path allows it. auto: like stream, and use an upgraded HTTP connection (link) or else a "
+        "WebSocket where the path allows it. link, websocket: like auto, but with this one alone, which is tried first "
+        "and more often (default: TUNNEL_CARRIER, or auto)",
     )
     add_carrier_rates(group)
     if accepts:
@@ -145,7 +154,8 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         links=arguments.links,
         pull_interval=arguments.pull_interval,
     )
-    return replace(found, trace=trace_of(arguments))  # last: it creates a directory
+    # Last: this creates a directory.
+    return replace(found, road_memory=road_memory_path(), trace=trace_of(arguments))
 
 
 def headers_of(arguments: argparse.Namespace) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tunnel_client.status import ClientReport, ConnectionReport, EntryReport
+from tunnel_client.status import ClientReport, ConnectionReport, EntryReport, RoadLine
 
 __all__ = ["Rates", "entry_lines", "render"]
 
@@ -12,6 +12,7 @@ _TITLES = (
 )
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NAME_WIDTH_MAX = 40
+_WHY_WIDTH = 100
 
 
 class Rates:
@@ -47,6 +48,8 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
     state = "attached" if report.attached else "NOT ATTACHED"
     yield f"{_clean(report.command)}  (process {report.pid}, for {_age(now_s - report.started_s)})"
     yield f"  {state}: {_clean(report.carrier)}; batches on their way: {report.batches_unreceipted}"
+    if report.roads:
+        yield f"  roads: {', '.join(map(_road, report.roads))}"
     if report.trouble:
         yield f"  trouble: {_clean(report.trouble)}"
     yield from entry_lines(report.entries)
@@ -63,6 +66,13 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
         yield f"  {first.ljust(widths[0])}  {'  '.join(numbers)}"
     if len(ranked) > len(shown):
         yield f"  and {len(ranked) - len(shown)} more"
+
+
+def _road(road: RoadLine) -> str:
+    """Say what a road does, and why it does not carry."""
+    tries = f"{road.tries} {'try' if road.tries == 1 else 'tries'}"
+    why = f"; {_clean(' '.join(road.why.split())[:_WHY_WIDTH])}" if road.why else ""
+    return f"{_clean(road.name)} {road.state}" + (f" ({tries}{why})" if road.tries else "")
 
 
 def entry_lines(entries: Sequence[EntryReport], *, has_failures: bool = True) -> Iterator[str]:

@@ -17,6 +17,8 @@ from tunnel_client.settings import CARRIERS, RelaySettings
 
 __all__ = ["examine_link", "examine_others", "examine_poll"]
 
+_EXAMINED = ("auto", "poll", "link")  # carriers that are a choice among others, or have a step of their own
+
 ROUNDS = 20  # twice as many as it takes to meet a hop that answers one request in ten itself
 _ROUNDS_MIN = 3
 _ROUNDS_S = 5.0  # on a slow path, stop after this time
@@ -133,9 +135,8 @@ async def examine_link(report: Report, trials: Trials) -> None:
 
 
 async def examine_others(report: Report, settings: RelaySettings) -> None:
-    """Try every carrier that is neither poll nor link by attaching with it."""
-    others: tuple[str, ...] = CARRIERS[3:]
-    for carrier in others:
+    """Try every carrier that has no step of its own by attaching with it."""
+    for carrier in (each for each in CARRIERS if each not in _EXAMINED):
         works = await _is_usable(replace(settings, carrier=carrier))
         verdict = Verdict.OK if works else Verdict.NOTE
         text = _TEXTS.get(carrier, ("works", "does not work here"))[not works]
@@ -143,10 +144,11 @@ async def examine_others(report: Report, settings: RelaySettings) -> None:
 
 
 _TEXTS = {
+    "websocket": ("data passes both ways", "does not work here"),
     "stream": (
         "answers can be streamed: data comes without a request for each batch",
         "answers are held back or cut on the way, or the relay does not stream them: each batch needs a request",
-    )
+    ),
 }
 
 

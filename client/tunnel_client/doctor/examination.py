@@ -11,6 +11,7 @@ from tunnel_client.doctor.findings import Finding, Report, Verdict, counted
 from tunnel_client.doctor.hop_steps import examine_relays
 from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
 from tunnel_client.doctor.relay_steps import examine_relay
+from tunnel_client.doctor.road_steps import examine_roads
 from tunnel_client.doctor.size_steps import examine_sizes
 from tunnel_client.doctor.surroundings import examine_proxy
 from tunnel_client.doctor.target_step import examine_target
@@ -74,6 +75,7 @@ async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, 
     await examine_at_once(report, trials)
     await examine_link(report, trials)
     await examine_others(report, settings)
+    examine_roads(report, settings, trials.prober.dialing)
     size = await examine_sizes(report, trials)
     await examine_path(report, trials, size)
     await examine_throughput(report, trials, size)

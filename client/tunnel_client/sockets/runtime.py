@@ -168,7 +168,8 @@ def configure(
 ) -> RelaySettings:
     """Choose the relay that the sockets of this process use.
 
-    `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll or link. `token=None` means no token,
+    `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll, link or
+    websocket. `token=None` means no token,
     `proxy=None` a direct connection. Settings that are not given come from TUNNEL_RELAY, TUNNEL_TOKEN and
     TUNNEL_CARRIER, then from `tunnel login`; the proxy comes from the login, then from the usual variables.
     `insecure_http` lets the token go unencrypted to an http:// relay on another machine. `headers`, `hostname` and

@@ -26,6 +26,7 @@ from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.relay_link import serve_link
 from tunnel_servlet.web.server import RelayHandler
 from tunnel_servlet.web.turns import STRANGERS
+from tunnel_servlet.web.websocket import serve_websocket
 
 __all__ = ["RELAY", "create_app"]
 
@@ -312,6 +313,12 @@ async def _link(request: web.Request) -> web.StreamResponse:
     relay = request.app[RELAY]
     identity = _identify(relay, request)
     wanted = [part.strip().lower() for part in request.headers.get("Upgrade", "").split(",")]
+    if "websocket" in wanted:
+        if relay.config.is_open and "Origin" in request.headers:
+            # Any web page may open a websocket to this machine. A browser names the page; an endpoint names none.
+            raise _Refusal(403, StatusCode.DENIED, "an open relay takes no websocket from a web page")
+        return await serve_websocket(request, relay, identity)
     if LINK_PROTOCOL not in wanted or request.transport is None:
-        return web.Response(status=426, text=f"Upgrade to {LINK_PROTOCOL}", headers={"Upgrade": LINK_PROTOCOL})
+        text = f"Upgrade to {LINK_PROTOCOL} or websocket"
+        return web.Response(status=426, text=text, headers={"Upgrade": LINK_PROTOCOL})
     return await serve_link(request, relay, identity)

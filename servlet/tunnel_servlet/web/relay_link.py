@@ -2,6 +2,8 @@
 
 The first message is an EXCHANGE without payload (lane 0xFFFF, number 0) that names id, epoch and generation. The relay
 answers with an ANSWER (lane 0xFFFF, number 0, serial 0), or it sends a STATUS and closes the connection.
+
+`tunnel_servlet.web.websocket` serves the same on a websocket.
 """
 
 import asyncio
@@ -12,7 +14,8 @@ import structlog
 from aiohttp import web
 
 from tunnel.carriers.link_protocol import LINK_LANE, LINK_PROTOCOL, LinkProtocol
-from tunnel.clock import now_us
+from tunnel.carriers.websocket_transport import GOING_AWAY, STATUS_CLOSE, WebSocketTransport
+from tunnel.clock import LoopTimer, now_us
 from tunnel.exchange import LinkInput, LinkPace
 from tunnel.wire import (
     Answer,
@@ -25,11 +28,12 @@ from tunnel.wire import (
     encode_envelope,
     parse_frames,
 )
+from tunnel_servlet.access.connections import Place
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.server import RelayHandler
 
-__all__ = ["serve_link"]
+__all__ = ["RelayLink", "serve_link"]
 
 # Packets of a batch that are handled before the clock is read. A refused CONNECT costs 30 us, on a busy machine 150.
 _PART_PACKETS = 64
@@ -57,20 +61,27 @@ async def serve_link(request: web.Request, relay: Relay, identity: Identity) -> 
     # No await between 101 and here: otherwise aiohttp could read, and lose, bytes that the endpoint sends after 101.
     if isinstance(request.protocol, RelayHandler):
         request.protocol.hand_over()
-    link = RelayLink(relay, identity, request.protocol, transport)
+    place = request.protocol.place if isinstance(request.protocol, RelayHandler) else None
+    link = RelayLink(relay, identity, transport, place, request.protocol)
     link.start()
     await link.ended
     return response
 
 
 class RelayLink(LinkProtocol):
-    """Carries batches between one TCP connection and the switch.
+    """Carries batches between one TCP connection, or websocket, and the switch.
 
-    `before` is the connection's previous protocol; it is also notified when the connection is lost.
+    Data that waits in memory is charged to `place`. `before`, if given, is the connection's previous protocol; it is
+    also notified when the connection is lost.
     """
 
     def __init__(
-        self, relay: Relay, identity: Identity, before: asyncio.BaseProtocol, transport: asyncio.Transport
+        self,
+        relay: Relay,
+        identity: Identity,
+        transport: asyncio.Transport,
+        place: Place | None,
+        before: asyncio.BaseProtocol | None = None,
     ) -> None:
         super().__init__(now_us, relay.config.limits.link_batch_bytes_max, _OPENING_BYTES_MAX)
         self._loop = asyncio.get_running_loop()
@@ -86,11 +97,11 @@ class RelayLink(LinkProtocol):
         self._turns = relay.host.turns
         self._arrived: deque[Buffer] = deque()  # batches that are not handled yet
         self._handled = 0  # bytes of the first of them that are
-        self._place = before.place if isinstance(before, RelayHandler) else None
+        self._place = place
         self._held_bytes = 0  # charged to the user: the batch that is coming, and those that are not handled yet
         self._batch_timer: asyncio.TimerHandle | None = None
         self._is_read = True  # bytes are read from the connection
-        self._receipt_timer: asyncio.TimerHandle | None = None
+        self._receipt_timer = LoopTimer(self._send_receipt)
         self._opening_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -140,13 +151,26 @@ class RelayLink(LinkProtocol):
             self.is_over = True
             self.is_open = False
             _log.debug("link_ended", user=self.identity.user, text=text)
-            self._transport.abort()
+            if isinstance(self._transport, WebSocketTransport):
+                is_revoked = not self._relay.is_live(self.identity)
+                code = STATUS_CLOSE + StatusCode.NOT_AUTHORISED if is_revoked else GOING_AWAY
+                self._transport.close_with(code, text, at_once=True)
+            else:
+                self._transport.abort()
 
     # --- LinkProtocol
 
     def buffer_updated(self, nbytes: int) -> None:
         began = self._turns.clock()
         super().buffer_updated(nbytes)
+        self._turns.spent_since(self.identity.user, began)
+        if self._number:
+            self._handle_arrived()
+            self._account()
+
+    def message_received(self, data: Buffer) -> None:
+        began = self._turns.clock()
+        super().message_received(data)
         self._turns.spent_since(self.identity.user, began)
         if self._number:
             self._handle_arrived()
@@ -164,7 +188,9 @@ class RelayLink(LinkProtocol):
         if self._opening_timer is not None:
             self._opening_timer.cancel()
         self.is_open = True
+        self.state.opened(now_us())
         self._say(Answer(LINK_LANE, 0, 0))
+        self._send_receipt()
         self._host.pump()
         return True
 
@@ -198,7 +224,8 @@ class RelayLink(LinkProtocol):
         self._relay.unwatch(self)
         self._turns.leave(self.identity.user, self)
         self._arrived.clear()
-        for timer in (self._receipt_timer, self._opening_timer, self._batch_timer):
+        self._receipt_timer.cancel()
+        for timer in (self._opening_timer, self._batch_timer):
             if timer is not None:
                 timer.cancel()
         number, self._number = self._number, 0
@@ -206,12 +233,16 @@ class RelayLink(LinkProtocol):
             self._host.link_closed(number)
         if not self.ended.done():
             self.ended.set_result(None)
-        self._before.connection_lost(exc)
+        if self._before is not None:
+            self._before.connection_lost(exc)
 
     def _refuse(self, status: Status) -> None:
         self._say(status)
         self.is_over = True
-        self._transport.close()
+        if isinstance(self._transport, WebSocketTransport):
+            self._transport.close_with(STATUS_CLOSE + status.code, status.text)
+        else:
+            self._transport.close()
 
     def _say(self, message: Message) -> None:
         self._transport.write(b"".join(encode_envelope(message)))
@@ -265,18 +296,17 @@ class RelayLink(LinkProtocol):
             self._arrived.popleft()
             self._handled = 0
 
-    # --- receipts without a batch (8.2)
+    # --- receipts without a batch (8.2, 8.4)
 
     def _send_receipt(self) -> None:
-        self.write(self.state.handle_timeout(now_us()))
+        """Send a receipt if it is due, and set the timer for the next one."""
+        if self.is_over:
+            return
+        now = now_us()
+        self.write(self.state.handle_timeout(now))
         due_us = self.state.next_timeout()
-        if due_us is not None and self._receipt_timer is None:
-            self._receipt_timer = self._loop.call_later(max(0, due_us - now_us()) / 1e6, self._on_receipt_timer)
-
-    def _on_receipt_timer(self) -> None:
-        self._receipt_timer = None
-        if not self.is_over:
-            self._send_receipt()
+        if due_us is not None:
+            self._receipt_timer.due_by(due_us, now)
 
 
 _log: Any = structlog.get_logger("link")

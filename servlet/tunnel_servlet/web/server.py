@@ -14,6 +14,7 @@ from tunnel_servlet.access.connections import Connections, Place
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
 from tunnel_servlet.web.acceptor import Acceptor, bind
 from tunnel_servlet.web.turns import REQUEST_US, STRANGERS, Turns
+from tunnel_servlet.web.websocket_guard import FrameGuard
 
 __all__ = [
     "RelayHandler",
@@ -64,6 +65,7 @@ class RelayHandler(web.RequestHandler):
         self._spent_us = 0  # processor time that was charged for this connection
         self._is_chunked = False  # the body that comes has no length
         self._rest = b""  # data that came and waits for the payer's turn
+        self._guard: FrameGuard | None = None  # of the websocket that this connection has become
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         began = self._began()
@@ -81,7 +83,7 @@ class RelayHandler(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if self._is_idle and self._deadline is None:
             self._expect_headers()
-        may_be_costly = len(data) > _PIECE_BYTES and (self._is_idle or self._is_chunked)
+        may_be_costly = len(data) > _PIECE_BYTES and self._is_costly
         if data and self._turns is not None and (self._rest or may_be_costly):
             self._rest += data
             self._take_pieces()
@@ -97,14 +99,31 @@ class RelayHandler(web.RequestHandler):
         self._charge(began, (self._request_count - requests) * REQUEST_US)
 
     def _take_pieces(self) -> None:
-        """Parse the data that waits: piece by piece if the body is chunked, since each byte may be a chunk."""
+        """Parse the data that waits: piece by piece if each few bytes of it may be a chunk or a frame."""
         while self._rest and not self._is_held:
-            size = _PIECE_BYTES if self._is_idle or self._is_chunked else len(self._rest)
+            size = _PIECE_BYTES if self._is_costly else len(self._rest)
+            if self._guard is not None:
+                size = max(size, self._guard.coming_bytes)
             piece, self._rest = self._rest[:size], self._rest[size:]
             self._take(piece)
-            if not self._is_chunked and self._rest:
+            if not self._is_chunked and self._guard is None and self._rest:
                 rest, self._rest = self._rest, b""
                 self._take(rest)
+
+    @property
+    def _is_costly(self) -> bool:
+        """Whether much data may take long to parse."""
+        return self._is_idle or self._is_chunked or self._guard is not None
+
+    def watch_frames(self, guard: FrameGuard) -> None:
+        """Pass the websocket that the present request opens through this guard."""
+        self._guard = guard
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        if self._guard is not None:
+            self._guard.parser = parser
+            parser = self._guard
+        super().set_parser(parser, data_received_cb)
 
     def pause_writing(self) -> None:
         super().pause_writing()

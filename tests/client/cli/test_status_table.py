@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from tunnel_client.cli.status_table import Rates, render
-from tunnel_client.status import ClientReport, ConnectionReport, EntryReport
+from tunnel_client.status import ClientReport, ConnectionReport, EntryReport, RoadLine
 
 
 def connection(number: int = 1, **changes: Any) -> ConnectionReport:
@@ -96,3 +96,9 @@ def test_long_and_missing_names() -> None:
     assert "x" * 39 + "~" in text
     assert "connection 9 " in text
     assert " - " in text
+
+
+def test_roads_are_shown_with_the_reason_why_they_do_not_carry() -> None:
+    roads = [RoadLine("link", "resting", 2, "HTTP 404\x1b[2J: " + "x" * 200), RoadLine("websocket", "used", 1)]
+    line = render([client(roads=[*roads, RoadLine("third", "unknown")])], 1090.0).splitlines()[2]
+    assert line == (f"  roads: link resting (2 tries; HTTP 404?[2J: {'x' * 86}), websocket used (1 try), third unknown")

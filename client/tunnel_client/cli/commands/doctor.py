@@ -31,6 +31,9 @@ def add(commands: CommandAdder) -> None:
         help="number of seconds for which the doctor keeps one request unanswered and one connection idle, to see "
         "whether the path cuts them (default: 5)",
     )
+    parser.add_argument(
+        "--forget", action="store_true", help="first forget what earlier commands have learned of paths to relays"
+    )
     add_relay_options(parser)
     parser.set_defaults(run=run)
 
@@ -39,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Examine the path and return the exit code of the report. Prints each finding as soon as there is one."""
     from tunnel_client.cli import one_task
     from tunnel_client.doctor.examination import examine
-    from tunnel_client.doctor.findings import Finding, Report, render_finding, render_summary
+    from tunnel_client.doctor.findings import Finding, Report, counted, render_finding, render_summary
+    from tunnel_client.doctor.road_steps import forget_roads
 
     target = parse_target(arguments.target) if arguments.target else None
     settings = relay_settings(arguments)
@@ -52,6 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         await examine(report, settings, target, arguments.watch)
         return report.exit_code
 
+    if arguments.forget and settings.road_memory is not None:
+        count = forget_roads(settings.road_memory)
+        tell_forgotten = f"forgot what was learned of {counted(count, 'path')} ({settings.road_memory})"
+        print(tell_forgotten, file=sys.stderr if arguments.json else sys.stdout)
     if not arguments.json:
         print(f"relay {settings.url} (from {settings.source})", flush=True)
         report.told = tell

@@ -1,0 +1,60 @@
+"""Serves a link on a websocket (8.5): aiohttp's frames, and everything else as on a link."""
+
+import asyncio
+
+from aiohttp import web
+
+from tunnel.carriers.websocket_transport import CLOSE_S, WebSocketTransport
+from tunnel.wire import LINK_HEADER_SIZE
+from tunnel_servlet.access.tokens import Identity
+from tunnel_servlet.web.relay import Relay
+from tunnel_servlet.web.relay_link import RelayLink
+from tunnel_servlet.web.server import RelayHandler
+from tunnel_servlet.web.websocket_guard import FrameGuard
+
+__all__ = ["MESSAGE_US", "serve_websocket"]
+
+# Processor time for aiohttp's part of one message, which is not measured each time.
+MESSAGE_US = 30
+
+
+async def serve_websocket(request: web.Request, relay: Relay, identity: Identity) -> web.StreamResponse:
+    """Answer 101 and serve the link; return when it has ended. Answer 400 if the request asks for no websocket."""
+    limits = relay.config.limits
+    message_bytes_max = limits.link_batch_bytes_max + LINK_HEADER_SIZE
+    websocket: web.WebSocketResponse[bool] = web.WebSocketResponse(
+        compress=False,
+        autoping=False,
+        max_msg_size=message_bytes_max + 1,  # aiohttp refuses a message of just this size
+        timeout=CLOSE_S,
+    )
+    if not websocket.can_prepare(request):
+        return web.Response(status=400, text="not a valid request for a websocket of version 13")
+    place = request.protocol.place if isinstance(request.protocol, RelayHandler) else None
+    transport: WebSocketTransport | None = None
+    failures: list[tuple[int, str]] = []  # before there is a transport
+
+    def fail(code: int, text: str) -> None:
+        if transport is None:
+            failures.append((code, text))
+        else:
+            transport.close_with(code, text, at_once=True)
+
+    def taken(size: int) -> None:
+        guard.taken(size)
+        relay.host.turns.spend(identity.user, MESSAGE_US)
+
+    guard = FrameGuard(place, message_bytes_max, limits.body_seconds, fail)
+    if isinstance(request.protocol, RelayHandler):
+        request.protocol.watch_frames(guard)
+    await websocket.prepare(request)
+    transport = WebSocketTransport(websocket, taken)
+    RelayLink(relay, identity, transport, place).start()
+    for code, text in failures:
+        transport.close_with(code, text, at_once=True)
+    try:
+        await asyncio.shield(transport.ended)
+    finally:
+        transport.abort()
+        guard.close()
+    return websocket

@@ -1,0 +1,80 @@
+"""The carrier auto climbs its ladder: a better road takes over, and nothing waits for the one that it replaces."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
+from tests.carriers.test_link import moved_by, until
+from tests.support.http_relay import LinkTestRelay, token_of
+from tests.support.loops import in_loop
+from tests.test_road_memory import CountingRelay
+from tunnel import Attachment
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.link import LinkCarrier
+from tunnel.core import EndpointConfig
+
+
+def climbing(relay: LinkTestRelay, links: int = 1) -> Attachment:
+    """An attachment that tries both roads every second."""
+    dialing = Dialing(relay.url, token=token_of("bob"), proxy=None)
+    return Attachment(
+        lambda secret, random: LinkCarrier(
+            dialing, secret, random, eager=True, links=links, roads=("link", "websocket")
+        ),
+        EndpointConfig(),
+    )
+
+
+def states(attachment: Attachment) -> list[str]:
+    return [road.state for road in attachment.stats().roads]
+
+
+@in_loop
+async def test_a_better_road_takes_over_in_a_transfer() -> None:
+    async with (
+        CountingRelay("tunnel-link/1") as relay,
+        relay.attach("ann", carrier="poll") as service,
+        climbing(relay, links=2) as client,
+    ):
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        await until(lambda: client.stats().carrier.startswith("websocket") and "1 spare" in client.stats().carrier)
+        asking = asyncio.create_task(ask(reader, writer, noise(8 * MIB)))
+        relay.refused = ()
+        await until(lambda: moved_by(client) == "link")
+        await asking
+        assert states(client) == ["used", "unknown"]
+        await ask(reader, writer, noise(MIB))
+        await until(lambda: len(relay.host.links) == 2)  # the link and its spare: the websockets are closed
+        await end(writer)
+
+
+@in_loop
+async def test_bytes_on_a_silent_road_that_was_replaced_are_sent_again_soon() -> None:
+    async with (
+        CountingRelay("tunnel-link/1") as relay,
+        relay.attach("ann", carrier="poll") as service,
+        climbing(relay) as client,
+    ):
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        await until(lambda: moved_by(client) == "websocket")
+        (silent,) = relay.host.links.values()
+        silent._transport.pause_reading()  # type: ignore[attr-defined]
+        asking = asyncio.create_task(ask(reader, writer, b"are you there?"))
+        relay.refused = ()
+        await until(lambda: moved_by(client) == "link")
+        async with asyncio.timeout(5):  # a replaced road had 10 s
+            await asking
+        await end(writer)
+
+
+@in_loop
+async def test_the_next_road_is_tried_where_the_best_one_is_refused_and_reported() -> None:
+    async with CountingRelay("tunnel-link/1") as relay, relay.attach("bob", carrier="auto") as client:
+        await until(lambda: moved_by(client) == "websocket")
+        assert relay.asked[0] == "tunnel-link/1"
+        link, websocket = client.stats().roads
+        assert (link.name, link.state, websocket.state, websocket.tries) == ("link", "resting", "used", 1)
+        assert link.why == "HTTP 404 instead of an upgrade: no link here"

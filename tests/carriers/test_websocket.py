@@ -1,0 +1,333 @@
+"""The endpoint's websocket: opened, lost, silent, refused, and where its token must not go (8.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
+from tests.carriers.origin import Origin, answer
+from tests.carriers.test_link import moved_by, until
+from tests.support.http_relay import WebSocketTestRelay
+from tests.support.loops import in_loop, run
+from tests.support.proxies import UpstreamProxy
+from tunnel.carriers.dialed_link import DialedLink, hello
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.link_protocol import LINK_LANE, LinkProtocol
+from tunnel.carriers.upgrade import UpgradeRefusedError
+from tunnel.carriers.websocket_dial import open_websocket
+from tunnel.carriers.websocket_transport import WebSocketTransport
+from tunnel.exchange import LinkInput
+from tunnel.wire import Answer, encode_envelope
+
+TLS = Path(__file__).parent.parent / "support" / "tls"
+ACCEPTED = b"".join(encode_envelope(Answer(LINK_LANE, 0, 0)))
+
+
+class Talker(Origin):
+    """Answers 101 and sends these bytes after it; they are meant to be frames."""
+
+    def __init__(self, after: bytes) -> None:
+        super().__init__(b"")
+        self._after = after
+
+    async def respond(self, writer: asyncio.StreamWriter) -> None:
+        found = re.search(r"Sec-WebSocket-Key: (\S+)", self.heads[-1])
+        assert found is not None
+        accept = base64.b64encode(
+            hashlib.sha1(found[1].encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
+        ).decode()
+        head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        writer.write(f"{head}Sec-WebSocket-Accept: {accept}\r\n\r\n".encode() + self._after)
+        await writer.drain()
+
+
+class Owner:
+    """Records the events of one link."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def link_open(self, link: DialedLink) -> None:
+        self.log.append("open")
+
+    def link_input(self, link: DialedLink, found: LinkInput) -> None:
+        self.log.append("input")
+
+    def link_writable(self, link: DialedLink) -> None:
+        self.log.append("writable")
+
+    def link_lost(self, link: DialedLink, reason: str) -> None:
+        self.lost.set_result(reason)
+
+
+def binary(payload: bytes) -> bytes:
+    assert len(payload) < 126
+    return bytes([0x82, len(payload)]) + payload
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_websocket_over_tls_through_a_proxy(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(TLS / "server.pem")
+
+    async def main() -> None:
+        ca = str(TLS / "ca.pem")
+        async with (
+            WebSocketTestRelay(tls=context) as relay,
+            UpstreamProxy(user="ann:secret") as proxy,
+            relay.attach("ann", ca=ca) as service,
+            relay.attach("bob", ca=ca, proxy=f"http://ann:secret@127.0.0.1:{proxy.port}") as client,
+        ):
+            assert (moved_by(service), moved_by(client)) == ("websocket", "websocket")
+            await service.start_server(echo, "echo")
+            reader, writer = await say_and_hear(client)
+            before = relay.requests
+            await ask(reader, writer, noise(2 * MIB))
+            assert relay.requests <= before + 2  # pulls that the relay held when the websocket opened
+            await end(writer)
+            assert not any(b"tnl_" in head for head in proxy.heads)
+
+    run(main(), new_loop)
+
+
+@in_loop
+async def test_8_3_a_lost_websocket_loses_no_bytes_of_its_streams() -> None:
+    told: list[str] = []
+
+    class Listener:
+        def read_closed(self, text: str) -> None:
+            told.append(text)
+
+    async with WebSocketTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        client.add_error_listener(Listener())
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        for number in range(3):
+            asking = asyncio.create_task(ask(reader, writer, noise(3 * MIB, number)))
+            await asyncio.sleep(0)
+            for link in list(relay.host.links.values()):
+                link.end("cut by the test")
+            await asking
+            await until(lambda: moved_by(client) == moved_by(service) == "websocket")
+        assert "the websocket was lost: the websocket was closed (code 1001: cut by the test)" in told
+        await end(writer)
+
+
+@in_loop
+async def test_lanes_take_over_while_a_websocket_is_silent() -> None:
+    async with WebSocketTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        for link in list(relay.host.links.values()):
+            link._transport.pause_reading()  # type: ignore[attr-defined]
+        await ask(reader, writer, b"are you there?")
+        for link in list(relay.host.links.values()):
+            link._transport.resume_reading()  # type: ignore[attr-defined]
+        await ask(reader, writer, noise(MIB))
+        await end(writer)
+
+
+@in_loop
+async def test_lanes_carry_everything_where_no_websocket_can_open() -> None:
+    async with WebSocketTestRelay() as relay:
+        relay.refuse_links = True
+        async with relay.attach("ann") as service, relay.attach("bob") as client:
+            assert (moved_by(service), moved_by(client)) == ("poll", "poll")
+            await service.start_server(echo, "echo")
+            reader, writer = await say_and_hear(client)
+            relay.refuse_links = False
+            await until(lambda: moved_by(client) == "websocket")
+            await ask(reader, writer, noise(MIB))
+            await end(writer)
+
+
+@in_loop
+async def test_the_token_follows_no_redirect_of_a_websocket() -> None:
+    async with Origin(answer("200 OK")) as other, Origin(b"") as relay:
+        for status in ("301 Moved", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"):
+            relay.response = answer(status, Location=f"{other.url}/link")
+            with pytest.raises(UpgradeRefusedError, match=f"HTTP {status[:3]}"):
+                await open_websocket(Dialing(relay.url, token="tnl_x", proxy=None))
+        assert other.heads == []
+        assert "Authorization: Bearer tnl_x" in relay.heads[0]
+        assert "GET /link HTTP/1.1" in relay.heads[0]
+
+
+@in_loop
+async def test_a_refused_websocket_leaves_no_connection_open() -> None:
+    async with Origin(answer("404 Not Found", b"no link here")) as relay:
+        with pytest.raises(UpgradeRefusedError, match="HTTP 404 instead of an upgrade: no link here"):
+            await open_websocket(Dialing(relay.url, proxy=None))
+        async with asyncio.timeout(10):
+            assert await relay.ended.get() == relay.ports[0]
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (binary(b"<html>hello"), "not a relay's answer to a link"),
+        (binary(ACCEPTED + b"x"), "not a relay's answer to a link"),
+        (b"\x81\x05hello", "a text message"),
+        (b"\x88\x02\x03\xe9", r"the websocket was closed \(code 1001\)"),
+        (b"\x88\x06\x0f\xa1gone", r"the websocket was closed \(code 4001: gone\)"),
+        (b"\xff\xff\xff", "the websocket failed"),
+        (b"\x82\x7f" + (1 << 40).to_bytes(8, "big"), "the websocket failed"),
+        (binary(ACCEPTED) + binary(bytes(24)), "a header is damaged"),
+    ],
+)
+@in_loop
+async def test_whatever_comes_after_a_101_ends_the_websocket(after: bytes, reason: str) -> None:
+    async with Talker(after) as relay:
+        opened = await open_websocket(Dialing(relay.url, proxy=None))
+        owner, ends = Owner(), list[Any]()
+        link = DialedLink(owner, lambda: 0, ends.append)
+        link.begin(opened.transport, hello(bytes(16), 1, 1), opened.early)
+        assert re.search(reason, await owner.lost) or reason == "a text message"
+        assert ("open" in owner.log) == after.startswith(binary(ACCEPTED) + b"\x82")
+        await opened.close()
+        assert len(ends) == 1
+
+
+@in_loop
+async def test_a_ping_of_the_relay_is_answered_before_the_link_is_open() -> None:
+    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    class Pinging(Talker):
+        async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            await self.respond(writer)
+            while (head := await reader.readexactly(2))[0] != 0x8A:
+                await reader.readexactly(4 + (head[1] & 0x7F))
+            heard.set_result(head)
+            writer.close()
+
+    async with Pinging(b"\x89\x02hi") as relay:
+        opened = await open_websocket(Dialing(relay.url, proxy=None))
+        owner = Owner()
+        link = DialedLink(owner, lambda: 0, lambda error: None)
+        link.begin(opened.transport, hello(bytes(16), 1, 1), opened.early)
+        assert await heard == b"\x8a\x82"
+        assert await owner.lost == "the connection was closed"
+        await opened.close()
+
+
+@in_loop
+async def test_an_attachment_that_ends_while_its_websocket_opens_leaves_nothing_behind() -> None:
+    requested: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Slow(WebSocketTestRelay):
+        async def _link(self, request: web.Request) -> web.StreamResponse:
+            if not requested.done():
+                requested.set_result(None)
+            return await super()._link(request)
+
+    async with Slow() as relay:
+        attachment = relay.attach("ann")
+        starting = asyncio.create_task(attachment.start())
+        await requested
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await until(lambda: not relay.host.links)
+
+
+# --- the transport
+
+
+class Half(LinkProtocol):
+    """Records the calls."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0, 1 << 20, 1000)
+        self.log: list[Any] = []
+        self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def opened_by(self, message: object) -> bool:
+        self.is_open = True
+        return True
+
+    def found(self, found: LinkInput) -> None:
+        self.log += [bytes(batch) for batch in found.batches]
+
+    def writable(self) -> None:
+        self.log.append("writable")
+
+    def refused(self) -> None:
+        self.log.append("refused")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set_result(exc)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_writing_pauses_while_the_other_side_does_not_read(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def main() -> None:
+        app = web.Application()
+        sizes: list[int] = []
+        go_on = asyncio.Event()
+
+        async def serve(request: web.Request) -> web.StreamResponse:
+            websocket = web.WebSocketResponse(max_msg_size=1 << 24)
+            await websocket.prepare(request)
+            assert request.transport is not None
+            request.transport.pause_reading()
+            await go_on.wait()
+            request.transport.resume_reading()
+            async for message in websocket:
+                sizes.append(len(message.data))
+            return websocket
+
+        app.router.add_get("/link", serve)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        opened = await open_websocket(Dialing(f"http://127.0.0.1:{runner.addresses[0][1]}", proxy=None))
+        half = Half()
+        half.take_over(opened.transport, {})
+        sent = 0
+        while not half.is_paused:
+            half.write([noise(1 << 20), b"x"])
+            sent += 1
+            await asyncio.sleep(0)
+        assert sent < 64
+        go_on.set()
+        await until(lambda: not half.is_paused)
+        half.write([b"last"])
+        opened.transport.close()
+        assert await half.ended is None
+        await opened.close()
+        await until(lambda: len(sizes) == sent + 1)
+        assert sizes == [(1 << 20) + 1] * sent + [4]
+        half.write([b"too late"])
+        await runner.cleanup()
+
+    run(main(), new_loop)
+
+
+@in_loop
+async def test_a_transport_is_closed_once_and_writes_nothing_afterwards() -> None:
+    async with Talker(b"") as relay:
+        opened = await open_websocket(Dialing(relay.url, proxy=None))
+        transport, half = opened.transport, Half()
+        assert isinstance(transport, WebSocketTransport)
+        half.take_over(transport, {})
+        assert not transport.is_closing()
+        transport.abort()
+        transport.abort()
+        transport.write(b"too late")
+        assert transport.is_closing()
+        assert await half.ended is None
+        await opened.close()
+        assert transport.get_extra_info("socket", "none") == "none"

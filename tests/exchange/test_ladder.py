@@ -1,0 +1,333 @@
+"""The ladder: which road is tried, when it carries, when it is doubted, and how long it rests."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tunnel.exchange import POLL, Ladder, Road, Step
+from tunnel.exchange.roads import TRANSITIONS, RungEvent, RungState
+
+MS = 1_000
+SECOND = 1_000 * MS
+KIB = 1024
+
+
+class Low(Random):
+    """Draws zeros, so that rests are whole and returns are at once."""
+
+    def getrandbits(self, k: int, /) -> int:
+        return 0
+
+
+class High(Random):
+    """Draws the highest number."""
+
+    def getrandbits(self, k: int, /) -> int:
+        return (1 << k) - 1
+
+
+def make(*names: str, random: Random | None = None, **options: Any) -> Ladder:
+    return Ladder([Road(name) for name in names or ("link", "websocket")], random or Low(), **options)
+
+
+def steps(ladder: Ladder, now: int) -> list[tuple[Step, str]]:
+    """Handle a timeout, and return what was decided."""
+    ladder.handle_timeout(now)
+    found = []
+    while (decision := ladder.poll_decision()) is not None:
+        found.append((decision.step, decision.road))
+    return found
+
+
+def states(ladder: Ladder) -> list[str]:
+    return [report.state for report in ladder.reports()]
+
+
+def used(name: str = "link", **options: Any) -> Ladder:
+    """A ladder whose road carries since time 0, and is proven by data."""
+    ladder = make(**options)
+    ladder.attached(0)
+    steps(ladder, 0)
+    ladder.proven(name, 0)
+    assert steps(ladder, 0) == [(Step.USE, name)]
+    ladder.sent(64 * KIB, 0)
+    ladder.receipted(64 * KIB, 0, 0)
+    return ladder
+
+
+def test_the_best_road_is_tried_at_once_and_the_next_when_the_attachment_is_2_s_old() -> None:
+    ladder = make()
+    assert ladder.next_timeout() is None
+    ladder.attached(5)
+    assert ladder.next_timeout() == 5
+    assert steps(ladder, 5) == [(Step.TRY, "link")]
+    assert ladder.next_timeout() is None  # one at a time
+    ladder.failed("link", "HTTP 404", 6)
+    assert ladder.next_timeout() == 6 + SECOND
+    assert steps(ladder, 6 + SECOND) == [(Step.TRY, "link")]
+    ladder.failed("link", "HTTP 404", 7 + SECOND)
+    assert ladder.next_timeout() == 5 + 2 * SECOND
+    assert steps(ladder, 5 + 2 * SECOND) == [(Step.TRY, "websocket")]
+    ladder.proven("websocket", 6 + 2 * SECOND)
+    assert steps(ladder, 6 + 2 * SECOND) == [(Step.USE, "websocket")]
+    assert (ladder.used, states(ladder)) == ("websocket", ["resting", "used"])
+    assert [(report.tries, report.why) for report in ladder.reports()] == [(2, "HTTP 404"), (1, "")]
+
+
+def test_data_makes_an_attachment_old() -> None:
+    ladder = make(remembered=POLL)
+    ladder.attached(0)
+    ladder.moved(256 * KIB - 1)
+    assert steps(ladder, 1) == []
+    ladder.moved(1)
+    assert steps(ladder, 1) == [(Step.TRY, "link")]
+
+
+@pytest.mark.parametrize(
+    ("remembered", "eager", "first"),
+    [("websocket", False, "websocket"), ("link", False, "link"), ("pigeon", False, "link"), (POLL, True, "link")],
+)
+def test_a_remembered_road_is_tried_first(remembered: str, eager: bool, first: str) -> None:
+    ladder = make(remembered=remembered, eager=eager)
+    ladder.attached(0)
+    assert steps(ladder, 0) == [(Step.TRY, first)]
+
+
+def test_a_better_road_replaces_the_one_in_use() -> None:
+    ladder = used("websocket", remembered="websocket")
+    assert ladder.next_timeout() == 2 * SECOND
+    assert steps(ladder, 2 * SECOND) == [(Step.TRY, "link")]
+    assert ladder.used == "websocket"
+    ladder.proven("link", 3 * SECOND)
+    assert steps(ladder, 3 * SECOND) == [(Step.USE, "link")]
+    assert states(ladder) == ["used", "unknown"]
+    assert ladder.next_timeout() is None  # no worse road is tried
+
+
+def test_rests_double_up_to_10_minutes_and_have_jitter() -> None:
+    ladder, now, rests = make("link"), 0, []
+    ladder.attached(0)
+    for _ in range(12):
+        assert steps(ladder, now) == [(Step.TRY, "link")]
+        ladder.failed("link", "no", now)
+        due_us = ladder.next_timeout()
+        assert due_us is not None
+        rests.append((due_us - now) // SECOND)
+        now = due_us
+    assert rests == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]
+    assert ladder.learned == POLL
+    jittery = make("link", random=High())
+    jittery.attached(0)
+    steps(jittery, 0)
+    jittery.failed("link", "no", 0)
+    due_us = jittery.next_timeout()
+    assert due_us is not None
+    assert 0.75 * SECOND <= due_us < 0.76 * SECOND
+
+
+def test_an_eager_ladder_rests_for_at_most_a_second() -> None:
+    ladder, now, rests = make("link", eager=True), 0, []
+    ladder.attached(0)
+    for _ in range(6):
+        steps(ladder, now)
+        ladder.failed("link", "no", now)
+        rests.append((ladder.next_timeout() or 0) - now)
+        now += rests[-1]
+    assert rests == [100 * MS, 200 * MS, 400 * MS, 800 * MS, SECOND, SECOND]
+
+
+def test_a_road_that_has_carried_rests_briefly_and_anew_after_a_minute_in_use() -> None:
+    ladder = used()
+    for now, rest_us in ((SECOND, 100 * MS), (2 * SECOND, 200 * MS), (63 * SECOND, 100 * MS)):
+        ladder.lost("link", "cut", now)
+        assert (ladder.used, states(ladder)[0]) == ("", "resting")
+        assert ladder.next_timeout() == now + rest_us
+        assert steps(ladder, now + rest_us) == [(Step.TRY, "link")]
+        ladder.proven("link", now + rest_us)
+        steps(ladder, now + rest_us)
+
+
+def test_at_most_64_kib_are_unreceipted_until_64_kib_were_receipted() -> None:
+    ladder = make()
+    ladder.attached(0)
+    steps(ladder, 0)
+    ladder.proven("link", 0)
+    assert ladder.room(128 * KIB) == 64 * KIB
+    ladder.sent(60 * KIB, 0)
+    assert ladder.room(128 * KIB) == 4 * KIB
+    ladder.sent(70 * KIB, 0)  # a single packet may be larger
+    assert ladder.room(128 * KIB) == 0
+    ladder.receipted(60 * KIB, 10 * KIB, 1)
+    assert ladder.room(128 * KIB) == 54 * KIB
+    ladder.receipted(10 * KIB, 0, 1)
+    assert ladder.room(128 * KIB) == 128 * KIB
+
+
+def test_a_silent_road_yields_and_is_resumed_with_more_patience() -> None:
+    ladder = used()
+    ladder.sent(10, SECOND)
+    ladder.sent(20, SECOND + 5)
+    assert ladder.next_timeout() == 2 * SECOND
+    assert steps(ladder, 2 * SECOND - 1) == []
+    assert steps(ladder, 2 * SECOND) == [(Step.YIELD, "link")]
+    assert (ladder.used, ladder.is_doubted) == ("link", True)
+    ladder.receipted(20, 0, 3 * SECOND)
+    assert steps(ladder, 3 * SECOND) == [(Step.RESUME, "link")]
+    assert not ladder.is_doubted
+    now = 10 * SECOND
+    for doubt_us in (2 * SECOND, 4 * SECOND, 8 * SECOND, 8 * SECOND):
+        ladder.sent(10, now)
+        assert ladder.next_timeout() == now + doubt_us
+        assert steps(ladder, now + doubt_us) == [(Step.YIELD, "link")]
+        now += doubt_us + 1
+        ladder.receipted(10, 0, now)
+        assert steps(ladder, now) == [(Step.RESUME, "link")]
+
+
+def test_doubt_and_proof_leave_time_for_slow_paths() -> None:
+    ladder = used()
+    ladder.round_trip_us = SECOND
+    ladder.sent(10, 0)
+    assert ladder.next_timeout() == 4 * SECOND
+    assert ladder.proof_us == 4 * SECOND
+    ladder.round_trip_us = 0
+    assert ladder.proof_us == 3 * SECOND
+
+
+def test_a_doubted_road_is_closed_after_10_s() -> None:
+    ladder = used()
+    ladder.sent(10, 0)
+    assert steps(ladder, SECOND) == [(Step.YIELD, "link")]
+    assert ladder.next_timeout() == 10 * SECOND  # no worse road is tried: this one may only be slow
+    assert steps(ladder, 10 * SECOND) == [(Step.CLOSE, "link")]
+    assert ladder.used == ""
+    assert ladder.reports()[0].why == "the relay sent no receipt for 10 s"
+
+
+def test_a_better_road_replaces_a_doubted_one() -> None:
+    ladder = used("websocket", remembered="websocket")
+    ladder.sent(10, 0)
+    steps(ladder, SECOND)
+    assert steps(ladder, 2 * SECOND) == [(Step.TRY, "link")]
+    ladder.proven("link", 3 * SECOND)
+    assert steps(ladder, 3 * SECOND) == [(Step.CLOSE, "websocket"), (Step.USE, "link")]
+    assert states(ladder) == ["used", "resting"]
+
+
+def test_a_road_that_has_carried_is_tried_again_before_worse_ones() -> None:
+    ladder = used()
+    now = 5 * SECOND
+    ladder.lost("link", "cut", now)
+    for rest_us in (100 * MS, 200 * MS):
+        assert ladder.next_timeout() == now + rest_us
+        now += rest_us
+        assert steps(ladder, now) == [(Step.TRY, "link")]
+        ladder.failed("link", "no", now)
+    assert steps(ladder, now) == [(Step.TRY, "websocket")]
+
+
+def test_two_deaths_at_a_similar_age_renew_the_connection_before_the_third() -> None:
+    ladder = used()
+    ladder.lost("link", "cut", 60 * SECOND)
+    steps(ladder, 60 * SECOND + 100 * MS)
+    ladder.proven("link", 61 * SECOND)
+    steps(ladder, 61 * SECOND)
+    ladder.lost("link", "cut", 111 * SECOND)  # at 50 s; 60 s is within a quarter of it
+    now = 111 * SECOND + 200 * MS
+    steps(ladder, now)
+    ladder.proven("link", now)
+    steps(ladder, now)
+    assert ladder.next_timeout() == now + 40 * SECOND
+    assert steps(ladder, now + 40 * SECOND) == [(Step.RENEW, "link")]
+    assert ladder.next_timeout() is None
+    ladder.not_renewed(now + 41 * SECOND)
+    assert ladder.next_timeout() == now + 42 * SECOND
+    assert steps(ladder, now + 42 * SECOND) == [(Step.RENEW, "link")]
+    ladder.renewed(now + 43 * SECOND)
+    assert ladder.next_timeout() == now + 83 * SECOND
+    assert ladder.room(128 * KIB) == 64 * KIB  # the new connection must prove itself
+
+
+@pytest.mark.parametrize("second", [4 * SECOND, 100 * SECOND])
+def test_deaths_at_different_ages_or_of_young_connections_tell_nothing(second: int) -> None:
+    ladder = used()
+    ladder.lost("link", "cut", 4 * SECOND if second < 5 * SECOND else 60 * SECOND)
+    steps(ladder, 200 * SECOND)
+    ladder.proven("link", 200 * SECOND)
+    ladder.lost("link", "cut", 200 * SECOND + second)
+    steps(ladder, 400 * SECOND)
+    ladder.proven("link", 400 * SECOND)
+    steps(ladder, 400 * SECOND)
+    assert ladder.next_timeout() is None
+
+
+def test_a_road_that_dies_while_it_is_renewed_carries_on_with_the_new_connection() -> None:
+    ladder = used()
+    for _ in range(2):
+        now = 60 * SECOND
+        ladder.lost("link", "cut", ladder._rung("link").opened_us + now)
+        at_us = ladder.next_timeout()
+        assert at_us is not None
+        steps(ladder, at_us)
+        ladder.proven("link", at_us)
+        steps(ladder, at_us)
+    renew_us = ladder.next_timeout()
+    assert renew_us is not None
+    assert steps(ladder, renew_us) == [(Step.RENEW, "link")]
+    ladder.lost("link", "cut", renew_us + 1)
+    assert steps(ladder, renew_us + SECOND) == []  # one connection is being opened
+    ladder.proven("link", renew_us + SECOND)
+    assert steps(ladder, renew_us + SECOND) == [(Step.USE, "link")]
+
+
+def test_after_a_return_of_the_relay_the_last_road_comes_first_within_2_s() -> None:
+    ladder = used("websocket", remembered="websocket", random=High())
+    ladder.detached()
+    assert (ladder.used, states(ladder), ladder.next_timeout()) == ("", ["unknown", "unknown"], None)
+    assert ladder.learned == "websocket"
+    ladder.attached(10 * SECOND)
+    due_us = ladder.next_timeout()
+    assert due_us is not None
+    assert 11.9 * SECOND < due_us < 12 * SECOND
+    assert steps(ladder, due_us) == [(Step.TRY, "websocket")]
+
+
+def test_news_of_the_past_changes_nothing() -> None:
+    ladder = used()
+    before = states(ladder)
+    ladder.failed("link", "late", 1)
+    ladder.proven("websocket", 1)
+    ladder.lost("websocket", "late", 1)
+    ladder.not_renewed(1)
+    assert (states(ladder), steps(ladder, 1)) == (before, [])
+    ladder.detached()
+    ladder.receipted(1, 0, 2)
+    ladder.renewed(2)
+    ladder.sent(5, 2)
+    assert states(ladder) == ["unknown", "unknown"]
+
+
+def test_what_is_learned() -> None:
+    ladder = make("link")
+    assert ladder.learned == ""
+    ladder.attached(0)
+    steps(ladder, 0)
+    assert ladder.learned == ""
+    ladder.proven("link", 0)
+    assert ladder.learned == "link"
+    ladder.lost("link", "cut", 1)
+    assert ladder.learned == "link"  # it has carried, and is the best guess
+
+
+def test_a_ladder_needs_a_road() -> None:
+    with pytest.raises(ValueError, match="at least one road"):
+        Ladder([], Low())
+
+
+def test_every_state_is_left_and_reached() -> None:
+    assert {state for state, _ in TRANSITIONS} == set(RungState)
+    assert set(TRANSITIONS.values()) == set(RungState)
+    assert {event for _, event in TRANSITIONS} == set(RungEvent)

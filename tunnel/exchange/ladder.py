@@ -1,0 +1,379 @@
+"""Chooses the road of an attachment: which to try and when, which carries, and when to doubt it. Without I/O.
+
+The roads form a ladder: the first one is the best. Poll is below all of them, always works, and carries whatever no
+road carries. The caller tries roads, moves the batches, and reports what happens; `poll_decision` says what to do.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from tunnel.exchange.config import KIB, MILLISECOND_US
+from tunnel.exchange.roads import TRANSITIONS, Road, RoadReport, RungEvent, RungState
+
+__all__ = ["POLL", "Decision", "Ladder", "Step"]
+
+POLL = "poll"  # remembered in place of a road where none works
+
+_SECOND_US = 1_000 * MILLISECOND_US
+_AGE_US = 2 * _SECOND_US  # an attachment younger than this, with less data, tries one road only
+_MOVED_BYTES = 256 * KIB
+_PROOF_US = 3 * _SECOND_US  # time for the first message to come back, at least
+_DOUBT_US = _SECOND_US  # time without a receipt, at least; it doubles whenever a receipt comes after all
+_DOUBT_US_MAX = 8 * _SECOND_US
+_DEAD_US = 10 * _SECOND_US  # without a receipt for this long, a doubted road is closed
+_PROBATION_BYTES = 64 * KIB
+_REST_US = _SECOND_US
+_REST_US_WORKED = 100 * MILLISECOND_US  # for a road that has carried data: most often only a connection was lost
+_REST_US_MAX = 600 * _SECOND_US
+_REST_US_EAGER = _SECOND_US  # the longest rest of a road that the user has asked for
+_GOOD_US = 60 * _SECOND_US  # after this time in use, rests begin as at first
+_SPREAD_US = 2 * _SECOND_US  # after the relay's return, its endpoints come back within this time
+_AGED_US = 5 * _SECOND_US  # connections that die younger than this tell nothing about a limit of the path
+
+
+class Step(enum.Enum):
+    """A thing that the caller must do."""
+
+    TRY = "try"  # open a connection on the road, then call `proven` or `failed`
+    USE = "use"  # move batches on the road that was proven last
+    YIELD = "yield"  # give up the batches without a receipt; poll carries everything
+    RESUME = "resume"  # move batches on the road in use again
+    CLOSE = "close"  # close the road, which is dead
+    RENEW = "renew"  # open another connection on the road in use, then call `renewed` or `not_renewed`
+
+
+class Decision(msgspec.Struct):
+    """One thing to do. `reason` is for people."""
+
+    step: Step
+    road: str
+    reason: str = ""
+
+
+class _Rung:
+    """A road, and what was learned of it."""
+
+    def __init__(self, road: Road, rest_us: int) -> None:
+        self.road = road
+        self.state = RungState.UNKNOWN
+        self.tries = 0
+        self.why = ""
+        self.has_worked = False
+        self.rest_us = rest_us  # the next rest
+        self.rests_until_us = 0
+        self.opened_us = 0
+        self.used_since_us = 0
+        self.doubt_us = _DOUBT_US
+        self.age_us = 0  # at the latest death of a connection
+        self.renew_after_us = 0  # 0: no limit of the path is known
+
+
+class Ladder:
+    """The roads of one attachment.
+
+    `remembered`: the road that carried on this path earlier, POLL if none did, or empty. `eager`: try the best road at
+    once whatever is remembered, and let it never rest for more than a second.
+    """
+
+    def __init__(self, roads: Sequence[Road], random: Random, *, remembered: str = "", eager: bool = False) -> None:
+        if not roads:
+            raise ValueError("a ladder needs at least one road")
+        self.round_trip_us = 0  # smoothed, of exchanges; set by the caller
+        self._random = random
+        self._rest_us_max = _REST_US_EAGER if eager else _REST_US_MAX
+        self._rungs = [_Rung(road, _REST_US_WORKED if eager else _REST_US) for road in roads]
+        names = [road.name for road in roads]
+        best = names[0]
+        self._first = remembered if remembered in names and not eager else best  # the road that is tried at once
+        if remembered == POLL and not eager:
+            self._first = ""
+        self._first_us = 0
+        self._last = ""  # the road that carried last
+        self._was_attached = False
+        self._attached_us: int | None = None
+        self._moved_bytes = 0
+        self._used: _Rung | None = None
+        self._trying: _Rung | None = None
+        self._unreceipted_bytes = 0
+        self._receipted_bytes = 0  # on the road in use, up to the end of its probation
+        self._progress_us = 0
+        self._renew_us: int | None = None
+        self._renewing: _Rung | None = None
+        self._decisions: deque[Decision] = deque()
+
+    # getters
+
+    @property
+    def used(self) -> str:
+        """The road that carries, or would if it were not doubted; empty if poll does."""
+        return self._used.road.name if self._used is not None else ""
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the road in use is silent, so that poll carries for now."""
+        return self._used is not None and self._used.state is RungState.DOUBTED
+
+    @property
+    def proof_us(self) -> int:
+        """The time in which the first message must come back on a road."""
+        return max(_PROOF_US, 4 * self.round_trip_us)
+
+    @property
+    def learned(self) -> str:
+        """What to remember of this path: the road in use, POLL if every road has failed, or empty."""
+        if self._used is not None and not self.is_doubted:
+            return self._used.road.name
+        is_hopeless = all(rung.state is RungState.RESTING for rung in self._rungs)
+        return POLL if is_hopeless and not self._last else self._last
+
+    def room(self, batch_bytes: int) -> int:
+        """Return how many bytes the next batch on the road in use may have, at most `batch_bytes`.
+
+        Until 64 KiB of data were receipted, at most 64 KiB are without a receipt: a path that passes only a first
+        message delays no more than that.
+        """
+        if self._receipted_bytes >= _PROBATION_BYTES:
+            return batch_bytes
+        return max(0, min(batch_bytes, _PROBATION_BYTES - self._unreceipted_bytes))
+
+    def reports(self) -> list[RoadReport]:
+        """Return the state of each road, for people."""
+        return [RoadReport(rung.road.name, rung.state.value, rung.tries, rung.why) for rung in self._rungs]
+
+    # events
+
+    def attached(self, now: int) -> None:
+        """The relay knows the endpoint. After a return, the last road comes first, at a random time."""
+        self._attached_us = self._first_us = now
+        self._moved_bytes = 0
+        if self._was_attached:
+            self._first = self._last
+            self._first_us = now + self._random.getrandbits(16) * _SPREAD_US // (1 << 16)
+        self._was_attached = True
+
+    def detached(self) -> None:
+        """The relay has forgotten the endpoint: all connections belong to the past."""
+        self._attached_us = None
+        self._used = self._trying = self._renewing = None
+        self._decisions.clear()
+        self._forget_use()
+        for rung in self._rungs:
+            self._move(rung, RungEvent.DETACHED)
+
+    def moved(self, size: int) -> None:
+        """This many bytes were moved, by whatever carrier."""
+        self._moved_bytes += size
+
+    def proven(self, name: str, now: int) -> None:
+        """The first message came back on the road that is tried, or on a renewed one that was lost in the meantime."""
+        rung = self._rung(name)
+        if rung not in (self._trying, self._renewing):
+            return
+        self._trying = self._renewing = None
+        self._move(rung, RungEvent.PROVEN)
+        rung.opened_us = now
+        self._choose(rung, now)
+
+    def failed(self, name: str, why: str, now: int) -> None:
+        """The road that is tried does not work now."""
+        rung = self._rung(name)
+        if rung is not self._trying:
+            return
+        self._trying = None
+        rung.why = why
+        self._move(rung, RungEvent.FAILED)
+        self._rest(rung, now)
+
+    def sent(self, unreceipted_bytes: int, now: int) -> None:
+        """A batch left on the road in use; `unreceipted_bytes` are without a receipt now."""
+        if not self._unreceipted_bytes:
+            self._progress_us = now
+        self._unreceipted_bytes = unreceipted_bytes
+
+    def receipted(self, size: int, unreceipted_bytes: int, now: int) -> None:
+        """Receipts came on the road in use, for `size` bytes. `unreceipted_bytes` are still without one."""
+        rung = self._used
+        if rung is None:
+            return
+        self._progress_us = now
+        self._unreceipted_bytes = unreceipted_bytes
+        self._receipted_bytes = min(_PROBATION_BYTES, self._receipted_bytes + size)
+        if rung.state is RungState.DOUBTED:
+            self._move(rung, RungEvent.HEARD)
+            rung.doubt_us = min(2 * self._doubt_us(rung), _DOUBT_US_MAX)
+            self._decide(Step.RESUME, rung)
+
+    def lost(self, name: str, why: str, now: int) -> None:
+        """The connection of the road in use has ended."""
+        rung = self._rung(name)
+        if rung is self._used:
+            self._lose(rung, why, now)
+
+    def renewed(self, now: int) -> None:
+        """Another connection carries on the road in use."""
+        rung = self._used
+        self._renewing = None
+        if rung is None:
+            return
+        self._forget_use()
+        self._move(rung, RungEvent.HEARD)
+        rung.opened_us = now
+        self._plan_renewal(rung)
+
+    def not_renewed(self, now: int) -> None:
+        """No other connection could be opened on the road in use."""
+        if self._renewing is not None:
+            if self._renewing is self._used:
+                self._renew_us = now + _REST_US
+            self._renewing = None
+
+    # time
+
+    def next_timeout(self) -> int | None:
+        """Return when to call `handle_timeout`, or None."""
+        due_us: int | None = None
+        rung = self._used
+        if rung is not None:
+            if rung.state is RungState.DOUBTED:
+                due_us = self._progress_us + _DEAD_US
+            elif self._unreceipted_bytes:
+                due_us = self._progress_us + self._doubt_us(rung)
+            if self._may_renew and self._renew_us is not None and (due_us is None or self._renew_us < due_us):
+                due_us = self._renew_us
+        candidate = self._candidate()
+        if candidate is not None and (due_us is None or candidate[0] < due_us):
+            due_us = candidate[0]
+        return due_us
+
+    def handle_timeout(self, now: int) -> None:
+        """Decide what is due."""
+        rung = self._used
+        if rung is not None:
+            self._look_at(rung, now)
+        candidate = self._candidate()
+        if candidate is not None and candidate[0] <= now:
+            self._trying = candidate[1]
+            self._trying.tries += 1
+            self._move(self._trying, RungEvent.TRY)
+            self._decide(Step.TRY, self._trying)
+
+    def poll_decision(self) -> Decision | None:
+        """Return the next thing to do, or None."""
+        return self._decisions.popleft() if self._decisions else None
+
+    # internal
+
+    def _look_at(self, rung: _Rung, now: int) -> None:
+        """Doubt the road in use, close it, or renew its connection, if that is due."""
+        if rung.state is RungState.DOUBTED:
+            if now >= self._progress_us + _DEAD_US:
+                reason = f"the relay sent no receipt for {_DEAD_US // _SECOND_US} s"
+                self._lose(rung, reason, now)
+                self._decide(Step.CLOSE, rung, reason)
+        elif self._unreceipted_bytes and now >= self._progress_us + self._doubt_us(rung):
+            self._move(rung, RungEvent.SILENT)
+            self._unreceipted_bytes = 0
+            self._decide(Step.YIELD, rung, "the relay sent no receipt in time")
+        elif self._may_renew and self._renew_us is not None and now >= self._renew_us:
+            self._renewing = rung
+            self._decide(Step.RENEW, rung)
+
+    @property
+    def _may_open(self) -> bool:
+        """Whether no connection is being opened: one at a time."""
+        return self._trying is None and self._renewing is None
+
+    @property
+    def _may_renew(self) -> bool:
+        return self._may_open and not self.is_doubted
+
+    def _candidate(self) -> tuple[int, _Rung] | None:
+        """Return the road to try next, and when: one at a time, and only roads better than the one in use.
+
+        A road that has carried until just now is tried again before worse ones: most often only a connection was lost.
+        """
+        if self._attached_us is None or not self._may_open:
+            return None
+        best: tuple[int, _Rung] | None = None
+        for rung in self._rungs:
+            if rung is self._used:
+                break
+            if self._is_resting_briefly(rung):
+                return rung.rests_until_us, rung
+            if rung.state in (RungState.UNKNOWN, RungState.RESTING):
+                at_us = self._first_us if rung.road.name == self._first else self._attached_us
+                if rung.road.name != self._first and self._moved_bytes < _MOVED_BYTES:
+                    at_us += _AGE_US
+                if rung.state is RungState.RESTING:
+                    at_us = max(at_us, rung.rests_until_us)
+                if best is None or at_us < best[0]:
+                    best = (at_us, rung)
+        return best
+
+    def _is_resting_briefly(self, rung: _Rung) -> bool:
+        is_last = rung.road.name == self._last
+        return is_last and rung.state is RungState.RESTING and rung.rest_us <= 4 * _REST_US_WORKED
+
+    def _choose(self, rung: _Rung, now: int) -> None:
+        """Let this road carry, which was proven just now."""
+        before = self._used
+        if before is not None and before.state is RungState.DOUBTED:
+            self._lose(before, f"silent, while {rung.road.name} works", now)
+            self._decide(Step.CLOSE, before, before.why)
+        elif before is not None:
+            self._move(before, RungEvent.REPLACED)
+        if not rung.has_worked:
+            rung.has_worked = True
+            rung.rest_us = _REST_US_WORKED
+        self._used = rung
+        self._last = rung.road.name
+        self._move(rung, RungEvent.CHOSEN)
+        rung.used_since_us = now
+        rung.why = ""
+        self._forget_use()
+        self._plan_renewal(rung)
+        self._decide(Step.USE, rung)
+
+    def _lose(self, rung: _Rung, why: str, now: int) -> None:
+        age_us = now - rung.opened_us
+        younger_us, older_us = sorted((age_us, rung.age_us))
+        if younger_us >= _AGED_US and 4 * older_us <= 5 * younger_us:
+            rung.renew_after_us = younger_us * 4 // 5
+        rung.age_us = age_us
+        rung.why = why
+        if now - rung.used_since_us >= _GOOD_US:
+            rung.rest_us = _REST_US_WORKED
+        self._move(rung, RungEvent.LOST)
+        self._rest(rung, now)
+        self._used = None
+        self._forget_use()
+
+    def _forget_use(self) -> None:
+        """Begin with another connection: it must prove itself with data."""
+        self._unreceipted_bytes = self._receipted_bytes = 0
+        self._renew_us = None
+
+    def _plan_renewal(self, rung: _Rung) -> None:
+        if rung.renew_after_us:
+            self._renew_us = rung.opened_us + rung.renew_after_us
+
+    def _rest(self, rung: _Rung, now: int) -> None:
+        wait_us = min(rung.rest_us, self._rest_us_max)
+        rung.rest_us = min(2 * wait_us, self._rest_us_max)
+        rung.rests_until_us = now + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
+
+    def _doubt_us(self, rung: _Rung) -> int:
+        return min(max(rung.doubt_us, 4 * self.round_trip_us), _DOUBT_US_MAX)
+
+    def _rung(self, name: str) -> _Rung:
+        return next(rung for rung in self._rungs if rung.road.name == name)
+
+    def _move(self, rung: _Rung, event: RungEvent) -> None:
+        rung.state = TRANSITIONS.get((rung.state, event), rung.state)
+
+    def _decide(self, step: Step, rung: _Rung, reason: str = "") -> None:
+        self._decisions.append(Decision(step, rung.road.name, reason))

@@ -1,0 +1,70 @@
+"""The life of one road: its states, and what moves it from one to another. A road is a carrier that a path may pass."""
+
+import enum
+
+import msgspec
+
+__all__ = ["TRANSITIONS", "Road", "RoadReport", "RungEvent", "RungState"]
+
+
+class Road(msgspec.Struct):
+    """A carrier besides poll. A duplex road carries both directions, and needs no pulls beside it."""
+
+    name: str
+    is_duplex: bool = True
+
+
+class RungState(enum.Enum):
+    """The knowledge of a road on this path."""
+
+    UNKNOWN = "unknown"
+    TRYING = "trying"
+    READY = "ready"  # a message has come back on it
+    USED = "used"
+    DOUBTED = "doubted"  # in use, but silent: poll carries the data until it is heard again
+    RESTING = "resting"  # it failed or died, and is tried again later
+
+
+class RungEvent(enum.Enum):
+    """An event in the life of a road."""
+
+    TRY = "try"
+    PROVEN = "proven"
+    FAILED = "failed"
+    CHOSEN = "chosen"
+    REPLACED = "replaced"  # by a better road
+    SILENT = "silent"
+    HEARD = "heard"
+    LOST = "lost"
+    DETACHED = "detached"
+
+
+_S, _E = RungState, RungEvent
+TRANSITIONS: dict[tuple[RungState, RungEvent], RungState] = {
+    (_S.UNKNOWN, _E.TRY): _S.TRYING,
+    (_S.RESTING, _E.TRY): _S.TRYING,
+    (_S.RESTING, _E.PROVEN): _S.READY,  # another connection was being opened when the road died
+    (_S.TRYING, _E.PROVEN): _S.READY,
+    (_S.TRYING, _E.FAILED): _S.RESTING,
+    (_S.TRYING, _E.DETACHED): _S.UNKNOWN,
+    (_S.READY, _E.CHOSEN): _S.USED,
+    (_S.READY, _E.LOST): _S.RESTING,
+    (_S.READY, _E.DETACHED): _S.UNKNOWN,
+    (_S.USED, _E.REPLACED): _S.UNKNOWN,
+    (_S.USED, _E.SILENT): _S.DOUBTED,
+    (_S.USED, _E.LOST): _S.RESTING,
+    (_S.USED, _E.DETACHED): _S.UNKNOWN,
+    (_S.DOUBTED, _E.HEARD): _S.USED,
+    (_S.DOUBTED, _E.LOST): _S.RESTING,
+    (_S.DOUBTED, _E.DETACHED): _S.UNKNOWN,
+}
+"""Every other pair changes nothing: news of a try or a connection may come after its end."""
+
+
+class RoadReport(msgspec.Struct):
+    """The state of a road, for people."""
+
+    name: str
+    state: str
+    tries: int = 0
+    why: str = ""  # the latest failure
