@@ -118,7 +118,7 @@ class HttpWorld:
             assert b"<html" not in body.lower()
         final = [status for status, _, _ in answers if status != 100]
         if not self.handler.place.user and not self.is_admin:
-            assert len(final) <= 1, "a stranger's connection serves one request"
+            assert len(final) <= 1, "a connection without a valid token serves one request"
         about = [line for line in self.logs if "address" in line]
         assert len(about) <= len(final) + 1, about  # one more for a request that got no answer
         for line in self.logs:

@@ -7,7 +7,7 @@ from tunnel.logs.limits import LINES_PER_SECOND, LineLimits, Source, SourceKind,
 SECOND = 1_000_000
 EVE, ANN = (Source(SourceKind.USER, name) for name in ("eve", "ann"))
 X, Y = (Source(SourceKind.ADDRESS, name) for name in ("192.0.2.1", "192.0.2.2"))
-STRANGERS = Source(SourceKind.STRANGERS)
+UNAUTHENTICATED = Source(SourceKind.UNAUTHENTICATED)
 
 
 def passed(limits: LineLimits, kind: str, source: Source, count: int, now: int) -> int:
@@ -21,7 +21,7 @@ def said(limits: LineLimits, now: int) -> list[Suppressed]:
     return found
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SourceKind if kind is not SourceKind.STRANGERS])
+@pytest.mark.parametrize("kind", [kind for kind in SourceKind if kind is not SourceKind.UNAUTHENTICATED])
 def test_each_kind_of_source_has_its_limit(kind: SourceKind) -> None:
     assert passed(LineLimits(), "a", Source(kind, "x"), 300, 0) == LINES_PER_SECOND[kind]
 
@@ -65,16 +65,16 @@ def test_the_line_about_suppressed_lines_counts_as_one_of_them() -> None:
     assert said(limits, 10 * SECOND) == [Suppressed("bad_request", X, "info", 300)]
 
 
-def test_strangers_with_very_many_addresses_share_a_limit() -> None:
+def test_unauthenticated_clients_with_very_many_addresses_share_a_limit() -> None:
     limits = LineLimits()
     sources = [Source(SourceKind.ADDRESS, str(number)) for number in range(30_000)]
     assert sum(limits.passes("bad_request", source, "info", 0) for source in sources) == 20
     assert len(limits) == 21  # those that do not pass are not remembered
-    assert said(limits, SECOND) == [Suppressed("bad_request", STRANGERS, "info", 29_980)]
+    assert said(limits, SECOND) == [Suppressed("bad_request", UNAUTHENTICATED, "info", 29_980)]
     assert passed(limits, "connect", ANN, 100, 0) == 100
 
 
-def test_one_stranger_does_not_use_up_the_lines_of_all() -> None:
+def test_one_unauthenticated_client_does_not_use_up_the_lines_of_all() -> None:
     limits = LineLimits()
     assert passed(limits, "bad_request", X, 5000, 0) == 1
     assert passed(limits, "bad_request", Y, 1, 0) == 1

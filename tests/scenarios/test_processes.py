@@ -127,7 +127,7 @@ async def test_26_a_transfer_survives_a_stopped_process(tmp_path: Path, who: str
 @pytest.mark.real("prlimit")
 @in_loop
 async def test_29_a_relay_that_is_out_of_file_descriptors(tmp_path: Path) -> None:
-    """A crowd of strangers: open streams continue; accepting does not spin; users still get in."""
+    """A crowd of unauthenticated clients: open streams continue; accepting does not spin; users still get in."""
 
     with hold_port() as port, ExitStack() as crowd:
         async with (

@@ -90,5 +90,5 @@ class Front:
     def check_empty(self) -> None:
         """Raise Violation unless every account is exactly zero."""
         found = self.connections
-        if self._places or found.total or found.strangers or found.held_bytes or found.payers:
+        if self._places or found.total or found.unauthenticated or found.held_bytes or found.payers:
             raise Violation(f"front: {found.total} connections, {found.held_bytes} bytes and {found.payers} are left")

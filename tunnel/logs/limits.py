@@ -19,8 +19,8 @@ class SourceKind(enum.Enum):
 
     PROCESS = "process"  # the process itself, or its operator
     USER = "user"  # a user whose token was valid
-    ADDRESS = "address"  # a stranger, by the address
-    STRANGERS = "strangers"  # all strangers together: one of them can have very many addresses
+    ADDRESS = "address"  # an unauthenticated client, by its address
+    UNAUTHENTICATED = "unauthenticated"  # all such clients together: one of them can have very many addresses
     LIBRARY = "library"  # a library that uses Python's own logging
 
 
@@ -28,7 +28,7 @@ LINES_PER_SECOND = {
     SourceKind.PROCESS: 100,
     SourceKind.USER: 100,
     SourceKind.ADDRESS: 1,
-    SourceKind.STRANGERS: 20,
+    SourceKind.UNAUTHENTICATED: 20,
     SourceKind.LIBRARY: 1,
 }
 
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     name: str = ""
 
 
-_STRANGERS = Source(SourceKind.STRANGERS)
+_UNAUTHENTICATED = Source(SourceKind.UNAUTHENTICATED)
 
 
 class Suppressed(NamedTuple):
@@ -83,11 +83,11 @@ class LineLimits:
         """
         if source.kind is not SourceKind.ADDRESS:
             return self._take(kind, source, level, now)
-        # The address comes first: otherwise one stranger would use up the lines of all. If the limit of all strangers
-        # together stops a line, its address is not remembered. So strangers cannot fill the table, either.
+        # The address comes first: otherwise one unauthenticated client would use up the lines of all. If the limit of
+        # all of them together stops a line, its address is not remembered. So they cannot fill the table, either.
         if (kind, source) in self._intervals:
             return self._take(kind, source, level, now)
-        return self._take(kind, _STRANGERS, level, now) and self._take(kind, source, level, now)
+        return self._take(kind, _UNAUTHENTICATED, level, now) and self._take(kind, source, level, now)
 
     def next_timeout(self) -> int | None:
         """Return the time of the next call of `poll_suppressed`, or None if no lines are suppressed."""

@@ -20,7 +20,7 @@ __all__ = ["Limiting", "LogCounts", "configure", "log_counts", "queued", "tell",
 _LIBRARY = "library"  # the event of lines from Python's own logging
 _FIELD_LETTERS_MAX = 4000  # of one field, except for the traceback
 _TRACEBACK_LETTERS_MAX = 16_000
-_STRANGERS_PAY = "@strangers"  # who holds their lines; no user is called so
+_UNAUTHENTICATED_PAY = "@unauthenticated"  # who holds their lines; no user is called so
 _CLOSE_S = 2.0  # for the lines that wait when the process ends
 SourceOf = Callable[[str], str]
 
@@ -150,14 +150,14 @@ class _Log:
     # --- processors
 
     def _rendered(self, logger: Any, method: str, fields: EventDict) -> tuple[tuple[str, str], dict[str, Any]]:
-        payer = str(fields["user"]) if "user" in fields else _STRANGERS_PAY if "address" in fields else ""
+        payer = str(fields["user"]) if "user" in fields else _UNAUTHENTICATED_PAY if "address" in fields else ""
         return (str(self._finish[-1](logger, method, fields)), payer), {}
 
     # --- lines about the log itself
 
     def _say_suppressed(self, found: Suppressed) -> None:
         about = {found.source.kind.value: found.source.name} if found.source.name else {}
-        if found.source.kind is SourceKind.STRANGERS:
+        if found.source.kind is SourceKind.UNAUTHENTICATED:
             about = {"address": "many"}
         text = f"{found.lines} more lines suppressed"
         self.msg(

@@ -25,8 +25,9 @@ class Connections:
 
     The payer of a connection is its source address until a valid token has come, and then the user of the token.
 
-    Connections of strangers take at most half of all, and one source takes at most half of those. No payer may
-    hold more bytes than remain free. So one payer alone can hold half of `bytes_max`, and each of two a third.
+    Connections on which no valid token has come yet take at most half of all, and one source takes at most half of
+    those. No payer may hold more bytes than remain free. So one payer alone can hold half of `bytes_max`, and each of
+    two a third.
     """
 
     def __init__(self, total_max: int, per_source_max: int, per_user_max: int, bytes_max: int) -> None:
@@ -34,10 +35,10 @@ class Connections:
         self.held_bytes = 0
         self._bytes_max = bytes_max
         self._bytes_of: dict[str, int] = {}
-        self.strangers = 0  # of the total, those without a valid token so far
+        self.unauthenticated = 0  # of the total; no valid token has come on them yet
         self._total_max = total_max
-        self._strangers_max = max(1, total_max // 2)
-        self._per_source_max = min(per_source_max, max(1, self._strangers_max // 2))
+        self._unauthenticated_max = max(1, total_max // 2)
+        self._per_source_max = min(per_source_max, max(1, self._unauthenticated_max // 2))
         self._per_user_max = per_user_max
         self._of_source: dict[str, int] = {}
         self._of_user: dict[str, int] = {}
@@ -51,12 +52,12 @@ class Connections:
         """Return a place for a new connection from this source, or None if there is no room for it."""
         if (
             self.total >= self._total_max
-            or self.strangers >= self._strangers_max
+            or self.unauthenticated >= self._unauthenticated_max
             or self._of_source.get(source, 0) >= self._per_source_max
         ):
             return None
         self.total += 1
-        self.strangers += 1
+        self.unauthenticated += 1
         _add(self._of_source, source, 1)
         return Place(self, source)
 
@@ -98,7 +99,7 @@ class Connections:
         if place.user:
             _add(self._of_user, place.user, -1)
         else:
-            self.strangers -= 1
+            self.unauthenticated -= 1
             _add(self._of_source, place.source, -1)
 
 

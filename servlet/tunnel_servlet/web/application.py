@@ -25,7 +25,7 @@ from tunnel_servlet.web.inline_exit import InlineExit
 from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.relay_link import serve_link
 from tunnel_servlet.web.server import RelayHandler
-from tunnel_servlet.web.turns import STRANGERS
+from tunnel_servlet.web.turns import UNAUTHENTICATED
 from tunnel_servlet.web.websocket import serve_websocket
 
 __all__ = ["RELAY", "create_app"]
@@ -87,10 +87,10 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
     try:
         return await handler(request)
     except _Refusal as refusal:
-        await _strangers_turn(request)
+        await _turn_before_authentication(request)
         return _refused(refusal)
     except web.HTTPException as error:
-        await _strangers_turn(request)
+        await _turn_before_authentication(request)
         return web.Response(status=error.status, text=error.reason, headers=_allowed(error))
     except (ConnectionError, TimeoutError):
         raise
@@ -101,11 +101,12 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
         return web.Response(status=500, text="Internal Server Error")
 
 
-async def _strangers_turn(request: web.Request) -> None:
-    """Let a request without a valid token wait for the turn of all strangers, who share the time of one user."""
+async def _turn_before_authentication(request: web.Request) -> None:
+    """Let a request without a valid token wait for the turn of all unauthenticated clients. They share the time of one
+    user."""
     if isinstance(request.protocol, RelayHandler) and not request.protocol.place.user:
         turns = request.app[RELAY].host.turns
-        await turns.admitted(STRANGERS)
+        await turns.admitted(UNAUTHENTICATED)
 
 
 def _allowed(error: web.HTTPException) -> dict[str, str]:

@@ -91,7 +91,8 @@ class PublicPorts(Publisher):
         self._sides: dict[PublicSide, None] = {}
         self._tasks = KeptTasks()
         self._attached = 0  # endpoints so far
-        # No stranger ever shows a token. `Connections` gives strangers half of all places, and here they are all.
+        # No stranger ever shows a token. `Connections` gives connections without one half of all places, so it gets
+        # twice the number.
         self._connections = Connections(
             2 * limits.public_connections_max, limits.public_connections_per_address_max, 1, limits.waiting_bytes_max
         )

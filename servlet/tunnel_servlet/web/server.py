@@ -13,7 +13,7 @@ from aiohttp import web
 from tunnel_servlet.access.connections import Connections, Place
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
 from tunnel_servlet.web.acceptor import Acceptor, bind
-from tunnel_servlet.web.turns import REQUEST_US, STRANGERS, Turns
+from tunnel_servlet.web.turns import REQUEST_US, UNAUTHENTICATED, Turns
 from tunnel_servlet.web.websocket_guard import FrameGuard
 
 __all__ = [
@@ -193,7 +193,7 @@ class RelayHandler(web.RequestHandler):
 
     @property
     def _payer(self) -> str:
-        return self.place.user or STRANGERS
+        return self.place.user or UNAUTHENTICATED
 
     def belongs_to(self, user: str) -> bool:
         """Charge the connection to this user from now on. Return False if the user has too many connections."""
@@ -304,7 +304,7 @@ class _Server(web.Server):
             else:
                 response = await self._answer(request)
             if isinstance(protocol, RelayHandler) and not protocol.place.user and not self._is_admin:
-                response.force_close()  # a stranger's connection serves one request
+                response.force_close()  # a connection without a valid token serves one request
             return response
         finally:
             if isinstance(protocol, RelayHandler):

@@ -9,12 +9,12 @@ from typing import Protocol
 from tunnel.clock import now_us
 from tunnel_servlet.access.processor import ProcessorShares
 
-__all__ = ["REQUEST_US", "STRANGERS", "Turns", "UserInput"]
+__all__ = ["REQUEST_US", "UNAUTHENTICATED", "Turns", "UserInput"]
 
 # Processor time for the HTTP part of one request, a fixed value found in a benchmark of aiohttp. The time for its
 # packets is measured each time.
 REQUEST_US = 300
-STRANGERS = "@strangers"  # pays for connections on which no valid token came yet; no user is called so
+UNAUTHENTICATED = "@unauthenticated"  # pays for connections on which no valid token came yet; no user is called so
 _RESUMED = 8  # requests and inputs of one user that go on in one turn of the event loop
 
 

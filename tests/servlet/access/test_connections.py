@@ -35,7 +35,7 @@ def test_two_users_of_one_address_share_its_places_until_their_tokens_come() -> 
     assert connections.admit("x") is None
     assert connections.admit("y") is not None
     assert places[0].belongs_to("ann")
-    assert (connections.total, connections.strangers) == (3, 2)
+    assert (connections.total, connections.unauthenticated) == (3, 2)
     assert connections.admit("x") is not None
 
 
@@ -45,7 +45,7 @@ def test_two_users_have_their_own_places() -> None:
     assert first.belongs_to("ann")
     assert first.belongs_to("ann")
     assert not second.belongs_to("ann")
-    assert (second.user, connections.strangers) == ("", 2)
+    assert (second.user, connections.unauthenticated) == ("", 2)
     assert third.belongs_to("bob")
     assert not third.belongs_to("ann")
     first.leave()
@@ -53,7 +53,7 @@ def test_two_users_have_their_own_places() -> None:
     assert second.belongs_to("bob")
 
 
-def test_a_source_gets_a_quarter_and_strangers_get_half_of_all_places() -> None:
+def test_a_source_gets_a_quarter_and_unauthenticated_clients_get_half_of_all_places() -> None:
     connections = Connections(8, 100, 100, BYTES)
     admitted(connections, "x")
     admitted(connections, "x")
@@ -73,7 +73,7 @@ def test_all_places_are_a_limit_too() -> None:
     place.leave()
     place.leave()
     assert place.belongs_to("bob")  # too late to count
-    assert (connections.total, connections.strangers) == (0, 0)
+    assert (connections.total, connections.unauthenticated) == (0, 0)
     assert connections.admit("y") is not None
 
 

@@ -58,9 +58,9 @@ def test_two_users_have_shorter_turns_than_one() -> None:
 
 def test_two_users_a_charge_that_another_takes_over_is_given_back() -> None:
     shares = ProcessorShares()
-    shares.charge("strangers", 25 * MS, 0)
-    shares.refund("strangers", 25 * MS)
+    shares.charge("@unauthenticated", 25 * MS, 0)
+    shares.refund("@unauthenticated", 25 * MS)
     shares.refund("unknown", 25 * MS)
-    assert shares.charge("strangers", 20 * MS, 0) == 0
-    shares.refund("strangers", 90 * MS)
-    assert shares.charge("strangers", 21 * MS, 0) == 1 * MS
+    assert shares.charge("@unauthenticated", 20 * MS, 0) == 0
+    shares.refund("@unauthenticated", 90 * MS)
+    assert shares.charge("@unauthenticated", 21 * MS, 0) == 1 * MS

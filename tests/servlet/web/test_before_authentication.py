@@ -1,4 +1,4 @@
-"""What a stranger can make the relay spend before it has shown a valid token: almost nothing."""
+"""What an unauthenticated client can make the relay spend before it has shown a valid token: almost nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.logs import limited_logs
 from tests.support.loops import in_loop
 from tunnel.wire import Attached, StatusCode
 from tunnel_servlet.web.running import RunningRelay
-from tunnel_servlet.web.turns import STRANGERS
+from tunnel_servlet.web.turns import UNAUTHENTICATED
 
 __all__ = ["certificates"]
 
@@ -27,7 +27,9 @@ POST = b"POST /exchange HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n"
 BAD = b"\xff\xfe\xc3\x28"
 
 
-async def stranger(running: RunningRelay, source: str = ELSEWHERE) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def unauthenticated(
+    running: RunningRelay, source: str = ELSEWHERE
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection from the attacker's address."""
     address = running.addresses[0]
     return await asyncio.open_connection(address.host, address.port, local_addr=(source, 0))
@@ -54,11 +56,13 @@ async def stranger(running: RunningRelay, source: str = ELSEWHERE) -> tuple[asyn
 )
 @pytest.mark.parametrize("is_open", [False, True])
 @in_loop
-async def test_two_users_a_strangers_request_is_refused_in_a_line_at_most(request_: bytes, is_open: bool) -> None:
+async def test_two_users_an_unauthenticated_request_is_refused_in_a_line_at_most(
+    request_: bytes, is_open: bool
+) -> None:
     with limited_logs() as logs:
         async with relay(settings(is_open=is_open)) as running, Client(running) as victim:
             for _ in range(30):
-                reader, writer = await stranger(running)
+                reader, writer = await unauthenticated(running)
                 writer.write(request_)
                 status, _ = await answer(reader)
                 assert 400 <= status < 500
@@ -75,7 +79,7 @@ async def test_two_users_wrong_tokens_of_any_bytes_are_counted() -> None:
     async with relay(settings(limits={"auth_failures_per_minute": 2})) as running, Client(running) as victim:
         statuses = []
         for number in range(4):
-            reader, writer = await stranger(running)
+            reader, writer = await unauthenticated(running)
             writer.write(POST + b"Authorization: Bearer " + BAD + b"%d\r\n\r\n" % number)
             statuses.append((await answer(reader))[0])
             await close(writer)
@@ -85,9 +89,9 @@ async def test_two_users_wrong_tokens_of_any_bytes_are_counted() -> None:
 
 @pytest.mark.parametrize("path", [b"/", b"/exchange", b"/link"])
 @in_loop
-async def test_two_users_an_answer_to_a_stranger_ends_the_connection(path: bytes) -> None:
+async def test_two_users_an_answer_to_an_unauthenticated_client_ends_the_connection(path: bytes) -> None:
     async with relay() as running:
-        reader, writer = await stranger(running)
+        reader, writer = await unauthenticated(running)
         writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
         assert (await answer(reader))[0] in (401, 404, 405)
         assert await reader.read() == b""
@@ -97,36 +101,36 @@ async def test_two_users_an_answer_to_a_stranger_ends_the_connection(path: bytes
 @in_loop
 async def test_two_users_connections_of_one_address_are_limited_until_they_show_a_token() -> None:
     async with relay(settings(limits={"connections_per_address_max": 2})) as running:
-        held = [await stranger(running) for _ in range(2)]
-        await until(lambda: running.connections.strangers == 2)
-        reader, writer = await stranger(running)
+        held = [await unauthenticated(running) for _ in range(2)]
+        await until(lambda: running.connections.unauthenticated == 2)
+        reader, writer = await unauthenticated(running)
         assert await reader.read() == b""
         await close(writer)
         victims = [Client(running, user) for user in ("ann", "ann", "bob", "bob")]
         for number, victim in enumerate(victims):
             assert isinstance(await victim.attach(number + 1), Attached)
         await close(held[0][1])
-        await until(lambda: running.connections.strangers == 1)
-        reader, writer = await stranger(running)
+        await until(lambda: running.connections.unauthenticated == 1)
+        reader, writer = await unauthenticated(running)
         writer.write(POST + b"\r\n")
         assert (await answer(reader))[0] == 401
         for client in victims:
             await client.session.close()
         for _, open_ in (*held, (reader, writer)):
             await close(open_)
-    assert (running.connections.total, running.connections.strangers) == (0, 0)
+    assert (running.connections.total, running.connections.unauthenticated) == (0, 0)
 
 
 @in_loop
-async def test_two_users_strangers_leave_half_of_all_connections_to_users() -> None:
+async def test_two_users_unauthenticated_clients_leave_half_of_all_connections_to_users() -> None:
     limits = {"connections_max": 8, "connections_per_address_max": 100}
     async with relay(settings(limits=limits)) as running:
         victim = Client(running)
         assert isinstance(await victim.attach(), Attached)
-        held = [await stranger(running, f"127.0.0.{2 + number // 4}") for number in range(16)]
+        held = [await unauthenticated(running, f"127.0.0.{2 + number // 4}") for number in range(16)]
         ends = [asyncio.ensure_future(reader.read()) for reader, _ in held]
         await until(lambda: sum(end.done() for end in ends) == 12)
-        assert (running.connections.total, running.connections.strangers) == (5, 4)
+        assert (running.connections.total, running.connections.unauthenticated) == (5, 4)
         assert isinstance(await victim.attach(), Attached)
         for end in ends:
             end.cancel()
@@ -200,8 +204,8 @@ async def test_an_answer_over_tls_that_has_left_waits_for_nothing(certificates: 
 async def test_two_users_a_stalled_tls_handshake_ends(certificates: Path) -> None:
     config = settings(tls=files(certificates), limits={"tls_seconds": SHORT, "connections_per_address_max": 1})
     async with relay(config) as running:
-        reader, writer = await stranger(running)
-        await until(lambda: running.connections.strangers == 1)  # counted before its handshake has ended
+        reader, writer = await unauthenticated(running)
+        await until(lambda: running.connections.unauthenticated == 1)  # counted before its handshake has ended
         assert await reader.read() == b""
         await until(lambda: running.connections.total == 0)
         await close(writer)
@@ -215,7 +219,7 @@ async def test_garbage_for_tls_is_logged_once_a_second_at_most(certificates: Pat
     with limited_logs() as logs:
         async with relay(settings(tls=files(certificates))) as running:
             for _ in range(20):
-                reader, writer = await stranger(running)
+                reader, writer = await unauthenticated(running)
                 writer.write(b"GET / HTTP/1.0\r\n\r\n" + BAD)
                 await reader.read()
                 await close(writer)
@@ -226,15 +230,15 @@ async def test_garbage_for_tls_is_logged_once_a_second_at_most(certificates: Pat
 
 @pytest.mark.parametrize("path", [b"/", b"/exchange", b"/link"])
 @in_loop
-async def test_two_users_strangers_share_one_part_of_the_processor(path: bytes) -> None:
+async def test_two_users_unauthenticated_clients_share_one_part_of_the_processor(path: bytes) -> None:
     async with relay() as running, Client(running) as victim:
         await victim.attach()  # from here on the user of the token pays
         turns = running.relay.host.turns
-        turns.spend(STRANGERS, 50_000)  # other strangers have used their time up
-        timer = turns._queues[STRANGERS].timer
+        turns.spend(UNAUTHENTICATED, 50_000)  # others have used their time up
+        timer = turns._queues[UNAUTHENTICATED].timer
         assert timer is not None
         timer.cancel()  # until the test lets them go on
-        reader, writer = await stranger(running)
+        reader, writer = await unauthenticated(running)
         writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
         waiting = asyncio.ensure_future(answer(reader))
         assert isinstance(await victim.attach(), Attached)
@@ -248,13 +252,13 @@ async def test_two_users_strangers_share_one_part_of_the_processor(path: bytes) 
 async def test_a_token_that_is_shown_later_still_counts_the_connection_for_its_user() -> None:
     async with relay() as running, Client(running) as client:
         reader, writer = await connect(running)
-        await until(lambda: running.connections.strangers == 1)
+        await until(lambda: running.connections.unauthenticated == 1)
         body = attach_body()
         head = POST.replace(b"Content-Length: 0", b"Content-Length: %d" % len(body))
         writer.write(head + f"Authorization: Bearer {TOKENS['ann']}\r\n".encode())
         writer.write(b"Content-Type: application/octet-stream\r\n\r\n" + body)
         assert (await answer(reader))[0] == 200
-        assert (running.connections.total, running.connections.strangers) == (1, 0)
+        assert (running.connections.total, running.connections.unauthenticated) == (1, 0)
         await close(writer)
         await until(lambda: running.connections.total == 0)
         assert isinstance(await client.attach(), Attached)

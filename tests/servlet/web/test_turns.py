@@ -108,13 +108,13 @@ async def test_the_carriers_of_others_packets_are_exempt() -> None:
 
 @in_loop
 async def test_two_users_the_sources_of_one_payer_take_turns() -> None:
-    """A source with many inputs does not delay another source of strangers by more than one of them."""
+    """A source with many inputs does not delay another source of unauthenticated clients by more than one of them."""
     turns, log = Turns(clock=Clock()), list[str]()
-    turns.spend("strangers", 25_000)
-    flood = [Input(turns, "strangers", log) for _ in range(40)]
-    late = Input(turns, "strangers", log)
-    turns.leave("strangers", late)
-    turns.join("strangers", late, "elsewhere")
+    turns.spend("@unauthenticated", 25_000)
+    flood = [Input(turns, "@unauthenticated", log) for _ in range(40)]
+    late = Input(turns, "@unauthenticated", log)
+    turns.leave("@unauthenticated", late)
+    turns.join("@unauthenticated", late, "elsewhere")
     resumed: list[Input] = []
 
     def note(each: Input) -> None:
@@ -146,15 +146,15 @@ async def test_two_users_inputs_go_on_a_few_in_each_turn() -> None:
 
 
 @in_loop
-async def test_two_users_a_user_takes_over_what_a_stranger_was_charged() -> None:
+async def test_two_users_a_user_takes_over_what_an_unauthenticated_client_was_charged() -> None:
     turns = Turns(clock=Clock())
-    turns.spend("strangers", 19_000)
-    turns.move("strangers", "eve", 19_000)
+    turns.spend("@unauthenticated", 19_000)
+    turns.move("@unauthenticated", "eve", 19_000)
     turns.spend("eve", 2_000)
     assert turns.is_stopped("eve")
-    await until(lambda: not turns.is_stopped("strangers"))  # they spent it in one turn
-    turns.spend("strangers", 1_500)
-    assert not turns.is_stopped("strangers")
+    await until(lambda: not turns.is_stopped("@unauthenticated"))  # they spent it in one turn
+    turns.spend("@unauthenticated", 1_500)
+    assert not turns.is_stopped("@unauthenticated")
 
 
 @in_loop
