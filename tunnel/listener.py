@@ -67,7 +67,7 @@ class Server(asyncio.AbstractServer):
             self.close()
 
     async def refused(self) -> DeniedError:
-        """Return the error when the relay refuses the name; wait for ever if it does not."""
+        """Return the error when the relay refuses the name; wait forever if it does not."""
         return await asyncio.shield(self._refused)
 
     def refuse(self, error: DeniedError) -> None:

@@ -71,7 +71,7 @@ class ListenerConfig:
     retry_max_s: float = 60.0
     """up to this one."""
     attempts_max: int = 16
-    """After this number of attempts, a message goes to `dead_letter_topic`; without one, attempts go on for ever."""
+    """After this number of attempts, a message goes to `dead_letter_topic`; without one, attempts go on forever."""
     dead_letter_topic: str = ""
     commit_s: float = 0.2
     """The longest time for which progress is not stored at the broker."""

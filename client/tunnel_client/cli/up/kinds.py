@@ -62,7 +62,7 @@ class Opened:
             self._ended.set_result(error)
 
     async def ended(self) -> DeniedError:
-        """Return the error when the relay ends it; wait for ever if it does not."""
+        """Return the error when the relay ends it; wait forever if it does not."""
         return await self._ended
 
 
