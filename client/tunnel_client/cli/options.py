@@ -66,8 +66,8 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
         default="",
         help="poll: separate HTTP requests, each with a complete answer. stream: like poll, and let the relay stream "
         "its answers where the path allows it. auto: like stream, and use an upgraded HTTP connection (link) or else a "
-        "WebSocket where the path allows it. link, websocket: like auto, but with this one alone, which is tried first "
-        "and more often (default: TUNNEL_CARRIER, or auto)",
+        "WebSocket where the path allows it. link, websocket: like auto, but with only this one of the two, which is "
+        "tried first and more often (default: TUNNEL_CARRIER, or auto)",
     )
     add_carrier_rates(group)
     if accepts:
