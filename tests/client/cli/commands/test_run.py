@@ -359,7 +359,7 @@ def test_the_exit_code_is_that_of_the_command(relay: RelayThread, code: str, exp
 
 @pytest.mark.parametrize("command", [["sh", "-c", "exit 3"], [sys.executable, "-I", "-c", "raise SystemExit(3)"]])
 def test_a_warning_names_commands_that_bypassed_the_tunnel(relay: RelayThread, command: list[str]) -> None:
-    assert "its connections bypassed it" in run(relay, *command, expected=3).stderr
+    assert "its connections bypassed the tunnel" in run(relay, *command, expected=3).stderr
 
 
 def test_a_command_that_does_not_exist(relay: RelayThread) -> None:
