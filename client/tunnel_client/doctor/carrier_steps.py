@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tunnel import TunnelError
+from tunnel import TunnelError, UnreachableError
 from tunnel.carriers.probe import Reply
 from tunnel.exit_codes import UNREACHABLE
 from tunnel_client.doctor.answers import REFUSALS_OF_RATE, described, tallied
@@ -31,7 +31,7 @@ GENTLE_S = 0.5  # between the requests that must pass where only the rate is lim
 HAMMER_S = 1.5
 _HAMMER_PAUSE_S = 0.01
 _PAUSE_S_MAX = 2.0
-_ATTACH_S = 15.0
+_ATTACH_S = 5.0
 _HTML = re.compile(r"<[^>]*>?")
 
 
@@ -135,9 +135,16 @@ async def examine_link(report: Report, trials: Trials) -> None:
 
 
 async def examine_others(report: Report, settings: RelaySettings) -> None:
-    """Try every carrier that has no step of its own by attaching with it."""
+    """Try every carrier that has no step of its own by attaching with it, until one attach gets no answer."""
+    answers = True
     for carrier in (each for each in CARRIERS if each not in _EXAMINED):
-        works = await _is_usable(replace(settings, carrier=carrier))
+        if not answers:
+            report.add(carrier, Verdict.NOTE, "not tried, because the relay no longer answers", carrier=carrier)
+            continue
+        try:
+            works = await _is_usable(replace(settings, carrier=carrier))
+        except UnreachableError:
+            works = answers = False
         verdict = Verdict.OK if works else Verdict.NOTE
         text = _TEXTS.get(carrier, ("works", "does not work here"))[not works]
         report.add(carrier, verdict, text, carrier=carrier, works=works)
@@ -156,6 +163,8 @@ async def _is_usable(settings: RelaySettings) -> bool:
     try:
         async with settings.attach(attach_timeout=_ATTACH_S) as attachment:
             return attachment.stats().carrier.startswith(settings.carrier)
+    except UnreachableError:
+        raise
     except TunnelError:
         return False
 
