@@ -76,7 +76,7 @@ class Stage:
         self._config = directory / "etc"
         self.data.mkdir()
         self._config.mkdir()
-        for file in (ROOT / "deploy").iterdir():
+        for file in (file for file in (ROOT / "deploy").iterdir() if file.is_file()):
             (self._config / file.name).write_text(self.here(file.read_text()))
 
     def here(self, text: str) -> str:

@@ -378,3 +378,14 @@ def test_an_older_checkpoint_never_replaces_a_newer_one(tmp_path: Path) -> None:
         assert inbox.log.first_offset > older.offset
     with Inbox.open(tmp_path / "in") as inbox:
         assert [record.number for record in inbox.read(29)] == [29]
+
+
+@in_loop
+async def test_a_checkpoint_does_not_outlive_its_inbox(tmp_path: Path) -> None:
+    """A thread writes it. After `close`, another process may have written a newer one."""
+    inbox = Inbox.open(tmp_path / "in", SMALL)
+    inbox.log.append([b""])
+    progress = inbox._progress()
+    inbox.close()
+    inbox._note(progress)
+    assert not (tmp_path / "in" / "inbox.json").exists()

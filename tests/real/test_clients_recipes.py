@@ -130,4 +130,4 @@ def test_tls(run_page: Page, way: Way) -> None:
 
 def test_every_page_is_in_the_list() -> None:
     pages = {path.name for path in RECIPES.glob("*.md")} - {"README.md"}
-    assert set(re.findall(r"\]\((\w+\.md)\)", (RECIPES / "README.md").read_text())) == pages
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", (RECIPES / "README.md").read_text())) == pages

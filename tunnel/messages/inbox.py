@@ -59,6 +59,7 @@ class Inbox(Closeable):
         self._expected = {bytes.fromhex(key): value for key, value in progress.expected.items()}
         self._noted = progress.offset
         self._checkpoint = progress.offset  # of the checkpoint on disk
+        self._is_closed = False
         self.handlers: dict[int, CallHandler] = {**outbox_handlers(self._hello, self._accept)}
 
     @classmethod
@@ -98,6 +99,8 @@ class Inbox(Closeable):
 
     def close(self) -> None:
         """Flush the inbox, and release it for other processes."""
+        with self._noting:  # a checkpoint that is being written; a later one would replace those of the next owner
+            self._is_closed = True
         self.log.close()
 
     def expected(self, outbox: bytes) -> int:
@@ -187,6 +190,6 @@ class Inbox(Closeable):
         An older checkpoint than that on disk is not written: the records after it may have been removed.
         """
         with self._noting:
-            if progress.offset > self._checkpoint:
+            if progress.offset > self._checkpoint and not self._is_closed:
                 write_atomically(self._path, msgspec.json.encode(progress))
                 self._checkpoint = progress.offset

@@ -22,6 +22,9 @@ class Nowhere:
     def __init__(self) -> None:
         self.open = asyncio.Event()
 
+    def is_closing(self) -> bool:
+        return False
+
     def write(self, data: bytes) -> None: ...
 
     async def drain(self) -> None:

@@ -6,6 +6,7 @@ tests/client/cli/commands/test_proxy.py has real clients and targets.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ CONNECT = b"CONNECT db.internal:5432 HTTP/1.1\r\n\r\n"
 
 class Wire(asyncio.Transport):
     """A transport that records what it is asked to do."""
+
+    family = socket.AF_INET
 
     def __init__(self) -> None:
         super().__init__({"socket": self})
