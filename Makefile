@@ -8,6 +8,11 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BIN := .venv/bin
 SUMMARY := build/test-summary.txt
+LONG_SUMMARY := build/test-long-summary.txt
+
+# Tests of whole programs under load, which together take as long as all others: "make test" leaves them to test-long.
+LONG := tests/analysis tests/test_compose.py tests/test_pyz.py tests/field tests/loadtests/experiments \
+  tests/loadtests/stress tests/loadtests/broker tests/loadtests/bench/test_peers.py
 
 # With REQUIRE_REAL=1, a test fails instead of being skipped if a program that it needs is missing.
 export REQUIRE_REAL
@@ -19,7 +24,7 @@ SEED ?= 0
 STRESS ?=
 FIELD ?=
 
-.PHONY: help setup test units lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
+.PHONY: help setup test units test-long lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,16 +49,21 @@ setup: .venv/.stamp ## Create .venv with everything for development; does nothin
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
-test: setup ## Run all checks: lint, unit tests, 500 simulated runs; list the skipped tests at the end
+test: setup ## Run lint, unit tests and 500 simulated runs; list what was skipped at the end (test-long has the rest)
 	@$(MAKE) lint
 	@$(MAKE) units
 	@$(MAKE) sim SEEDS=500
 	@cat $(SUMMARY)
-	@grep -q '^skipped: ' $(SUMMARY) || echo 'skipped: nothing'
+	@echo 'skipped: $(LONG): they take longer (make test-long)'
 
-units: setup ## Run only the unit tests
+units: setup ## Run only the unit tests, without those of test-long
 	@rm -f $(SUMMARY)
-	$(BIN)/python -m pytest -n 3 --summary-file $(SUMMARY)
+	$(BIN)/python -m pytest -n 3 $(addprefix --ignore=,$(LONG)) --summary-file=$(SUMMARY)
+
+test-long: setup ## Run the unit tests that take long: experiments, stress, Spark clusters, containers' commands (10 minutes)
+	@rm -f $(LONG_SUMMARY)
+	$(BIN)/python -m pytest -n 3 $(LONG) --summary-file=$(LONG_SUMMARY)
+	@cat $(LONG_SUMMARY)
 
 lint: setup ## Run ruff (rules and format), mypy, and the check of our English
 	$(BIN)/ruff check
