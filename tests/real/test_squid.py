@@ -22,7 +22,7 @@ PASSWORDS = {
 }
 
 
-# What carries where squid forwards no upgrade. Streamed answers must be proven first.
+# The carriers that remain where squid forwards no upgrade. Streamed answers must be proven first.
 WITHOUT_UPGRADE = {"poll": ("poll",), "link": ("poll", "stream")}
 
 
