@@ -21,6 +21,7 @@ from tunnel.exchange import (
     ServedLimits,
     StreamingLanes,
 )
+from tunnel.exchange.outbox import PACKETS_ANY
 from tunnel.exchange.stream_pace import StreamPace
 from tunnel.wire import (
     HTTP_STATUS,
@@ -61,10 +62,10 @@ class MemoryOutbox:
         self.freed = 0
         self.is_withheld = False  # a stream carries the frames, and it is not asking
 
-    def take(self, limit_bytes: int) -> list[Frame]:
+    def take(self, limit_bytes: int, packets_max: int = PACKETS_ANY) -> list[Frame]:
         taken: list[Frame] = []
         size = 0
-        while self.waits() and (not taken or size + self.frames[0].size <= limit_bytes):
+        while self.waits() and (not taken or (size + self.frames[0].size <= limit_bytes and len(taken) < packets_max)):
             size += self.frames[0].size
             taken.append(self.frames.popleft())
             if size > limit_bytes:

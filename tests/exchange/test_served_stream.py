@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.exchange.loop import MemoryOutbox, data_frame
 from tunnel.exchange.config import KIB
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits, ServedRequest
@@ -225,6 +227,20 @@ def test_a_lane_with_a_piece_is_not_streamed() -> None:
     answer = lane.answer(0)
     assert answer is not None
     assert (answer.answer.piece, answer.answer.goes_on) == (True, False)
+
+
+def test_few_packets_are_unconfirmed_at_once_however_small_they_are() -> None:
+    bench = Bench(limits=replace(LIMITS, stream_packets_max=4)).proven()
+    bench.give(*range(1, 8))
+    assert bench.sent(20 * MS) == [[1, 2, 3, 4]]
+    window_bytes = bench.pace.window_bytes
+    bench.lane.confirm(2, 40 * MS)
+    assert bench.sent(40 * MS) == [[5, 6, 7]]
+    bench.give(8, 9)
+    assert bench.sent(40 * MS) == [[8]]
+    bench.lane.confirm(4, 60 * MS)
+    assert bench.sent(60 * MS) == [[9]]
+    assert bench.pace.window_bytes == window_bytes  # it was not the limit
 
 
 def test_a_relay_without_streams_answers_completely() -> None:

@@ -22,8 +22,9 @@ from tunnel.exchange.lanes import Lanes
 from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.link_state import LinkInput, LinkState
+from tunnel.exchange.outbox import Outbox
 from tunnel.exchange.roads import Road, RoadReport
-from tunnel.exchange.served import Outbox, Reply, ServedLane, ServedLimits, ServedRequest
+from tunnel.exchange.served import Reply, ServedLane, ServedLimits, ServedRequest
 from tunnel.exchange.stream_road import RoadState
 from tunnel.exchange.streaming_lanes import StreamingLanes
 

@@ -28,6 +28,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.held_bytes = 0
+        self.held_packets = 0
         self._entries: deque[_Entry] = deque()
 
     @property
@@ -46,6 +47,7 @@ class Ledger:
             size = sum(frame.size for frame in frames)
             self._entries.append(_Entry(serial, frames, size, now))
             self.held_bytes += size
+            self.held_packets += len(frames)
 
     def confirm(self, serial: int) -> Confirmed:
         """Remove the packets of all serials up to this one, and return them."""
@@ -53,6 +55,7 @@ class Ledger:
         while self._entries and self._entries[0].serial <= serial:
             entry = self._entries.popleft()
             self.held_bytes -= entry.size
+            self.held_packets -= len(entry.frames)
             confirmed.frames += entry.frames
             confirmed.sent_us = entry.sent_us
         return confirmed
@@ -61,7 +64,7 @@ class Ledger:
         """Remove all packets, and return them in order."""
         frames = self.frames
         self._entries.clear()
-        self.held_bytes = 0
+        self.held_bytes = self.held_packets = 0
         return frames
 
     def fit(self, limit_bytes: int) -> list[Frame]:
@@ -80,4 +83,5 @@ class Ledger:
                 kept.append(_Entry(entry.serial, frames, sum(frame.size for frame in frames), entry.sent_us))
         self._entries = kept
         self.held_bytes = size
+        self.held_packets -= len(rest)
         return rest

@@ -15,11 +15,11 @@ other lanes carry, and `check_stream(now)` at `stream_due_us`.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
 from tunnel.exchange.ledger import Ledger
+from tunnel.exchange.outbox import PACKETS_ANY, Outbox
 from tunnel.exchange.pieces import PieceAssembler
 from tunnel.exchange.served_stream import ServedStream
 from tunnel.exchange.stream_pace import StreamPace
@@ -36,33 +36,10 @@ from tunnel.wire import (
     parse_frames,
 )
 
-__all__ = ["Outbox", "Reply", "ServedLane", "ServedLimits", "ServedRequest"]
+__all__ = ["Reply", "ServedLane", "ServedLimits", "ServedRequest"]
 
 _STREAM_BYTES_MIN = 4096  # a stream that may hold less is not worth its envelopes
 _SERIAL_MAX = 2**32 - 1  # 7.2: endpoints attach again long before this is reached
-
-
-class Outbox(Protocol):
-    """The frames that wait for an attachment. All lanes of the attachment take from the same outbox."""
-
-    def take(self, limit_bytes: int) -> list[Frame]:
-        """Remove and return the frames that leave next, at most `limit_bytes` in total.
-
-        If the first frame alone is larger than that, return only this frame: the lane cuts it into pieces.
-        """
-        ...
-
-    def put_back(self, frames: list[Frame]) -> None:
-        """Put the frames that were taken last back to the front, in this order. They must not be refused."""
-        ...
-
-    def confirmed(self, frames: list[Frame]) -> None:
-        """Forget the frames that were taken first: they have arrived."""
-        ...
-
-    def waits(self) -> bool:
-        """Return whether `take` would return anything."""
-        ...
 
 
 class ServedLimits(msgspec.Struct):
@@ -73,6 +50,7 @@ class ServedLimits(msgspec.Struct):
     answer_bytes_max: int = 2**20  # of a response body, including the envelope; requests may ask for less
     hold_us_max: int = 15_000_000
     streams: bool = False  # pulls may be answered with streams
+    stream_packets_max: int = PACKETS_ANY  # of a stream that are unconfirmed
 
 
 class Reply(msgspec.Struct):
@@ -292,8 +270,10 @@ class ServedLane:
         if now >= stream.ends_us or stream.left_bytes < 2 * fixed_bytes + HEADER_SIZE:
             return self.finish_stream(now)
         frames: list[Frame] = []
-        if stream.is_proven and self._outbox.waits() and self._pace.allows(self._ledger.held_bytes):
-            frames = self._outbox.take(self._envelope_bytes(stream))
+        # Before the pace, whose window must not grow because many packets are small.
+        room = self._limits.stream_packets_max - self._ledger.held_packets
+        if stream.is_proven and room > 0 and self._outbox.waits() and self._pace.allows(self._ledger.held_bytes):
+            frames = self._outbox.take(self._envelope_bytes(stream), room)
             if frames and stream.left_bytes < sum(frame.size for frame in frames) + 2 * fixed_bytes:
                 self._outbox.put_back(frames)  # one large packet, for which this stream has no room left
                 return self.finish_stream(now)

@@ -91,7 +91,8 @@ class SwitchConfig:
     unreceipted_bytes_max: int = 8 * MIB
     """Bytes sent on one link that were neither receipted nor taken back (8.2)."""
     unreceipted_packets_max: int = 4096
-    """The same in packets. All of them are taken back at once, at 4 us each, while other users wait."""
+    """The same in packets, and for a streamed answer (7.20). All of them are taken back at once, at 4 us each, while
+    other users wait."""
     link_stalled_us: int = 1 * SECOND
     """A link on which a batch has had no receipt for this time gets no more packets while the endpoint pulls."""
     quantum_bytes: int = 64 * KIB

@@ -1,5 +1,6 @@
 """A lane's access to the mailbox of its attachment."""
 
+from tunnel.exchange.outbox import PACKETS_ANY
 from tunnel.wire import Frame
 from tunnel_servlet.switch.mailbox import Mailbox
 from tunnel_servlet.switch.open_streams import OpenStreams
@@ -22,11 +23,11 @@ class LaneOutbox:
         self.taken: list[Frame] = []
         self.incoming_bytes = 0  # of a packet that arrives in pieces
 
-    def take(self, limit_bytes: int) -> list[Frame]:
-        """Take the packets that leave next."""
+    def take(self, limit_bytes: int, packets_max: int = PACKETS_ANY) -> list[Frame]:
+        """Take the packets that leave next, at most `packets_max`."""
         if not self.waits():
             return []
-        frames = self._mailbox.take(limit_bytes)
+        frames = self._mailbox.take(limit_bytes, packets_max)
         self.taken += frames
         return frames
 

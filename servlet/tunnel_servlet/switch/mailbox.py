@@ -3,6 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 
+from tunnel.exchange.outbox import PACKETS_ANY
 from tunnel.wire import ROUTE_KEY_SIZE, Dropped, DropReason, Frame, PacketType, decode_dropped
 from tunnel_servlet.switch.budgets import Budget, charge, keep
 from tunnel_servlet.switch.config import SwitchConfig
@@ -140,7 +141,7 @@ class Mailbox:
 
     # --- leaving packets
 
-    def take(self, limit_bytes: int, packets_max: int = 1 << 31) -> list[Frame]:
+    def take(self, limit_bytes: int, packets_max: int = PACKETS_ANY) -> list[Frame]:
         """Return the packets that leave next: at most `limit_bytes`, but at least one packet if any waits. They are at
         most `packets_max`, and at most as many as one answer may hold."""
         packets_max = min(packets_max, self._config.packets_per_answer_max)

@@ -209,6 +209,7 @@ class ServedAttachment:
             answer_bytes_max=min(config.body_bytes_max, body_bytes_max),
             hold_us_max=config.hold_us_max,
             streams=config.streams,
+            stream_packets_max=config.unreceipted_packets_max,
         )
         return replies
 

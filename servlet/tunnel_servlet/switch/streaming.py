@@ -25,6 +25,7 @@ class Streaming:
         self._send = send
         self._by_handle: dict[int, tuple[ServedAttachment, ServedLane]] = {}
         self._ready: dict[int, None] = {}
+        self._taken_back_us = -1  # when a timer last took packets back
 
     def __len__(self) -> int:
         return len(self._by_handle)
@@ -131,10 +132,18 @@ class Streaming:
             self._deadlines.set(deadline, due_us)
 
     def _look(self, attachment: ServedAttachment, now: int) -> None:
+        """Look at the streams whose time has come. Of all attachments, one stream at a time has its packets taken back:
+        they are up to 4,096, and other users wait meanwhile."""
         streams = attachment.streams
         for lane in list(streams.lanes):
+            if self._taken_back_us == now:
+                self._deadlines.set(streams.deadline, now + 1)
+                break
+            held_bytes = lane.held_bytes
             for reply in lane.check_stream(now):
                 self._send(reply)
+            if lane.held_bytes < held_bytes:
+                self._taken_back_us = now
             due_us, handle = lane.stream_due_us, lane.stream
             if handle is not None and due_us is not None and due_us <= now:
                 self._ready[handle] = None
