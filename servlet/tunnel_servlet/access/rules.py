@@ -50,7 +50,8 @@ class Verdict(msgspec.Struct, frozen=True):
 class Rule(msgspec.Struct, frozen=True):
     """One rule. Either `network`, `host`, `path` or `record` is set.
 
-    The host * stands for every name and every public address, and the record * for every SRV record.
+    The host * stands for every name and every public address, but not for the loopback addresses of localhost. The
+    record * stands for every SRV record.
     """
 
     text: str
@@ -266,7 +267,7 @@ class Ruleset:
             if rule.covers_port(port) and rule.network is not None and _lists(rule.network, face, found):
                 return Verdict(True, f"allowed by {rule.text}")
         if name:
-            is_local = found is not None and found.kind is Kind.LOOPBACK and _is_localhost(name)
+            is_local = found is not None and found.kind is Kind.LOOPBACK and self._names_localhost(name, port)
             if found is None or is_local or any(_lists(network, face, found) for network in self._resolvable):
                 return Verdict(True, f"{name} may be reached at {face}")
         elif found is None:
@@ -278,6 +279,13 @@ class Ruleset:
         )
         return Verdict(False, where if found is None else f"{where} ({found.kind.value}: a rule must name its range)")
 
+    def _names_localhost(self, host: str, port: int) -> bool:
+        """Whether this host always means the machine itself (RFC 6761), and a rule names it. The host * does not."""
+        name = read_host(host)
+        if not isinstance(name, str) or not f".{name}".endswith(".localhost"):
+            return False
+        return any(rule.covers_port(port) and rule.host == name for rule in self.rules)
+
 
 def _lists(network: IPNetwork, face: IPAddress, found: Special | None) -> bool:
     """Whether the network covers the address. It covers a special address only if it lies within the special range."""
@@ -287,9 +295,3 @@ def _lists(network: IPNetwork, face: IPAddress, found: Special | None) -> bool:
         return True
     lowest, highest = int(found.network.network_address), int(found.network.broadcast_address)
     return lowest <= int(network.network_address) and int(network.broadcast_address) <= highest
-
-
-def _is_localhost(name: str) -> bool:
-    """Whether the name always means the machine itself (RFC 6761)."""
-    name = name.lower().removesuffix(".")
-    return name == "localhost" or name.endswith(".localhost")

@@ -153,6 +153,16 @@ def test_internal_addresses_are_allowed_only_if_listed(rules: str, address: str,
         ("localhost:80", "", "localhost", "10.0.0.1", False),
         ("x.localhost:80", "", "x.localhost", "127.0.0.1", True),
         ("*:80", "", "localhost", "1.1.1.1", True),
+        ("*:80", "", "localhost", "127.0.0.1", False),
+        ("*:*", "", "localhost", "::1", False),
+        ("*:80", "", "x.localhost", "127.0.0.1", False),
+        ("localhost:80 *:80", "", "x.localhost", "127.0.0.1", False),
+        ("*:80 localhost:81", "", "localhost", "127.0.0.1", False),
+        ("*:80 localhost:80", "", "LocalHost.", "127.0.0.1", True),
+        ("*:80", "", "notlocalhost", "127.0.0.1", False),
+        ("*:80 127.0.0.1:80", "", "localhost", "127.0.0.1", True),
+        ("*:80 127.0.0.1:80", "", "localhost", "::1", False),
+        ("*:80", "127.0.0.0/8", "localhost", "127.0.0.1", True),
         ("db.internal:80", "0.0.0.0/0", "db.internal", "10.0.0.1", False),
     ],
 )
@@ -186,8 +196,14 @@ def test_the_setting_that_lets_a_name_lead_to_a_private_address_is_named(address
         assert ruleset("db.internal:80", network).check_address(found, 80, "db.internal").allowed
 
 
-def test_a_wildcard_does_not_allow_localhost() -> None:
-    assert not ruleset("*:80").check_address(ip_address("127.0.0.1"), 80, "evil.example").allowed
+def test_a_wildcard_does_not_lead_to_the_exits_own_machine() -> None:
+    here = ip_address("127.0.0.1")
+    for name in ("evil.example", "localhost", "localhost.", "LOCALHOST", "a.localhost"):
+        assert not ruleset("*:80").check_address(here, 80, name).allowed
+        assert not ruleset("srv/* *:80").check_found(name, here, 80).allowed  # the owner of the record chose the name
+    assert ruleset("*:80 localhost:80").check_found("localhost.", here, 80).allowed
+    datagrams = ruleset("udp/*:80 localhost:80").datagrams
+    assert not datagrams.check_address(here, 80, "localhost").allowed
 
 
 def test_a_verdict_gives_its_reason() -> None:
