@@ -166,8 +166,8 @@ async def test_positions_are_read_again_after_a_failure_and_from_a_checkpoint(tm
     await positions.close()
     again = Positions(tmp_path, 2, DiskRoom(tmp_path, 0))
     await again.load()
-    assert again.of_group("g") == [(("g", "t", 0), 19), (("g", "t", 1), 7)]
-    assert again.of_group("h") == []
+    assert [part async for part in again.of_group("g")] == [[(("g", "t", 0), 19), (("g", "t", 1), 7)]]
+    assert [part async for part in again.of_group("h")] == []
     with pytest.raises(RemoteCallError, match="keeps 2 positions"):
         await again.set(("g", "t", 2), 1)
     await again.close()

@@ -195,3 +195,21 @@ async def test_what_every_partition_must_have() -> None:
     await partition.close()
     assert partition.is_ready
     assert not partition.is_failed
+
+
+@in_loop
+async def test_the_sweep_goes_on_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel.messages.broker.server._SWEEP_S", 0.0)
+    turns = 0
+
+    def partitions() -> list[Partition]:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            raise RuntimeError("dictionary changed size during iteration")
+        return []
+
+    async with brokered(tmp_path) as (broker, _):
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.topics, "partitions", partitions)
+            await until(lambda: turns >= 2)

@@ -11,9 +11,9 @@ import pytest
 
 from tests.messages.broker.rig import brokered, drain_fetches, until
 from tests.support.loops import in_loop
-from tunnel.messages import BrokerClient, BrokerSettings, ChannelTable, RemoteCallError, split_address
+from tunnel.messages import BrokerClient, BrokerSettings, ChannelTable, RemoteCallError, TopicSpec, split_address
 from tunnel.messages.broker.intake import FREE_BYTES, MeteredReader, is_call
-from tunnel.messages.broker.protocol import FETCH, PRODUCE
+from tunnel.messages.broker.protocol import FETCH, POSITIONS, PRODUCE
 from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.frames import CallHeader, encode_frame
 from tunnel.messages.message import encode_payloads
@@ -208,3 +208,40 @@ def test_calls_and_produce_requests_are_distinct() -> None:
             many = produce(*[encode_payloads([b""])] * 2, topic=topic, partition=partition)
             assert not is_call(one[:9])
             assert topic == "abcd{" or not is_call(many[:9])
+
+
+@in_loop
+async def test_two_clients_a_list_of_many_positions_is_made_in_parts(tmp_path: Path) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with brokered(tmp_path, topics={"t": TopicSpec()}) as (broker, client):
+        broker.positions._positions = {(f"g{-number % 3500:04}", "t", 0): number for number in range(3500)}
+        counting = asyncio.ensure_future(count())
+        before = turns
+        parts = [part async for part in broker.positions.of_group()]
+        assert [len(part) for part in parts] == [1000, 1000, 1000, 500]
+        assert turns - before >= 7  # four parts are sorted, and the last of them is merged after three others
+        counting.cancel()
+        listed = await asyncio.gather(*(client.positions() for _ in range(5)), client.positions("g0007"))
+        *whole, one = [[(each.group, each.offset) for each in found] for found in listed]
+        assert whole == [[(key[0], offset) for part in parts for key, offset in part]] * 5
+        assert whole[0] == sorted(whole[0])
+        assert one == [("g0007", 3493)]
+        assert await client.positions("nobody") == []
+
+
+@in_loop
+async def test_two_clients_a_client_that_reads_no_list_does_not_hold_up_others(tmp_path: Path) -> None:
+    async with brokered(tmp_path, topics={"t": TopicSpec()}) as (broker, client):
+        broker.positions._positions = {(f"g{number}", "t", 0): 0 for number in range(20_000)}
+        _, writer = await connect(client)
+        writer.write(b"".join(frame(POSITIONS, opaque, group="") for opaque in range(200)))
+        for _ in range(3):
+            assert len(await client.positions()) == 20_000
+        writer.transport.abort()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -13,7 +13,7 @@ import structlog
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import MeteredReader
 from tunnel.messages.broker.partition import Partition, ProduceOptions
-from tunnel.messages.broker.positions import Positions
+from tunnel.messages.broker.positions import PositionKey, Positions
 from tunnel.messages.broker.protocol import (
     COMMIT,
     CREATE,
@@ -82,6 +82,8 @@ class Shared:
     storing: Storing
     counters: Counters
     metrics: Callable[[], dict[str, float]]
+    listing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of positions, one list at a time is made: each takes memory and time."""
 
     def allowance(self) -> Allowance:
         """Return what a new connection may create."""
@@ -129,6 +131,7 @@ class CallConnection:
         self._joined: set[tuple[str, str, str]] = set()
         self._storing = asyncio.Lock()  # requests of one connection are stored in their order
         self._far_reads = asyncio.Semaphore(_FAR_READS_MAX)
+        self._listing = asyncio.Lock()  # one connection waits once for the lists of all positions
         self._channel = CallChannel(
             reader,
             writer,
@@ -250,20 +253,24 @@ class CallConnection:
         return Response(b"", {"offset": str(holds)})
 
     async def _positions(self, request: Request) -> Response:
-        await self._channel.room(_UNREAD_BYTES_MAX)
         group = (request.fields or {}).get("group", "")
         if group:
             check_name("group", group)
+        async with self._listing:
+            await self._channel.room(_UNREAD_BYTES_MAX)
+            await self._readable()
+            async with self._shared.listing:
+                parts = [self._encode(part) async for part in self._shared.positions.of_group(group)]
+        return Response(b"[" + b",".join(part for part in parts if part) + b"]")
+
+    def _encode(self, positions: list[tuple[PositionKey, int]]) -> bytes:
+        """Return the reports on these positions as JSON, without the brackets of the list."""
         found: list[PositionReport] = []
-        for (name, topic_name, number), offset in self._shared.positions.of_group(group):
+        for (name, topic_name, number), offset in positions:
             topic = self._shared.topics.found.get(topic_name)
-            if topic is None or number >= len(topic.partitions):
-                continue
-            partition = topic.partitions[number]
-            with suppress(RemoteCallError):
-                await partition.readable()
-            found.append(PositionReport(name, topic_name, number, offset, partition.end_offset))
-        return Response(msgspec.json.encode(found))
+            if topic is not None and number < len(topic.partitions):
+                found.append(PositionReport(name, topic_name, number, offset, topic.partitions[number].end_offset))
+        return msgspec.json.encode(found)[1:-1]
 
     async def _join(self, request: Request) -> Response:
         shared = self._shared
@@ -300,10 +307,13 @@ class CallConnection:
 
     async def _topics(self, request: Request) -> Response:
         await self._channel.room(_UNREAD_BYTES_MAX)
+        await self._readable()
+        return Response(msgspec.json.encode(await asyncio.to_thread(self._shared.topics.reports)))
+
+    async def _readable(self) -> None:
         for partition in self._shared.topics.partitions():
             with suppress(RemoteCallError):  # its report says so
                 await partition.readable()
-        return Response(msgspec.json.encode(await asyncio.to_thread(self._shared.topics.reports)))
 
     async def _create(self, request: Request) -> Response:
         name = text_field(request, "topic")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ import msgspec
 import structlog
 
 from tunnel.messages.broker.disk_room import DiskRoom
+from tunnel.messages.broker.in_parts import in_parts
 from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
 from tunnel.messages.broker.protocol import LIMIT
 from tunnel.messages.broker.unbroken import unbroken
@@ -96,9 +98,10 @@ class Positions:
         """Whether a group has a position in a partition."""
         return key in self._positions
 
-    def of_group(self, group: str = "") -> list[tuple[PositionKey, int]]:
-        """Return the positions of a group, or of all groups."""
-        return sorted(each for each in self._positions.items() if not group or each[0][0] == group)
+    async def of_group(self, group: str = "") -> AsyncIterator[list[tuple[PositionKey, int]]]:
+        """Yield the present positions of a group, or of all groups, in order and in parts."""
+        async for part in in_parts([each for each in self._positions.items() if not group or each[0][0] == group]):
+            yield part
 
     def __len__(self) -> int:
         return len(self._positions)

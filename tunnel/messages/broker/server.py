@@ -15,7 +15,7 @@ from tunnel.messages.broker.connection import CallConnection, Counters, Shared, 
 from tunnel.messages.broker.disk_room import DiskRoom, free_bytes
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import FIRST_BYTES, MeteredReader, is_call
-from tunnel.messages.broker.partition import MemoryPartition
+from tunnel.messages.broker.partition import MemoryPartition, Partition
 from tunnel.messages.broker.positions import Positions
 from tunnel.messages.broker.replication import Replication
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
@@ -128,13 +128,11 @@ class Broker:
         """Remove old messages and silent members now and then."""
         while True:
             await asyncio.sleep(_SWEEP_S)
-            self.groups.expire()
-            await asyncio.to_thread(self._retain)
-
-    def _retain(self) -> None:
-        for partition in self.topics.partitions():
-            with suppress(OSError):  # the next turn tries again
-                partition.retain()
+            try:
+                self.groups.expire()
+                await asyncio.to_thread(_retain, self.topics.partitions())
+            except Exception:  # the next turn tries again: without turns, the disk would fill up
+                _logger.exception("sweep_failed")
 
     # connections
 
@@ -215,6 +213,12 @@ class Broker:
             each.discarded for each in partitions if isinstance(each, MemoryPartition)
         )
         return found
+
+
+def _retain(partitions: list[Partition]) -> None:
+    for partition in partitions:
+        with suppress(OSError):  # the next turn tries again
+            partition.retain()
 
 
 def _source(writer: asyncio.StreamWriter) -> str:
