@@ -196,7 +196,10 @@ class Dialer:
         try:
             found = await self._lookups.run(user, lambda: self._find_records(record))
         except OSError as error:
-            raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"{record}: {error}") from None
+            # The error names the name servers, whose addresses users must not learn.
+            _log.warning("no_records", user=user, target=record, text=str(error))
+            text = f"{record}: the name servers did not answer; the log of the exit says which"
+            raise _Refused(RejectReason.NAME_NOT_RESOLVED, text) from None
         if not found:
             raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"{record} has no SRV record")
         allowed: list[_Place] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.servlet.exit.test_dialer import addresses, close, echo, tunnel, two_clients
 from tests.support.loops import in_loop
@@ -150,13 +151,18 @@ async def test_a_network_may_stand_for_what_a_record_names() -> None:
 
 @in_loop
 async def test_a_record_that_does_not_exist() -> None:
-    async def fails(name: str) -> list[tuple[str, int]]:
-        raise OSError("the name servers do not answer")
+    trouble = "the name servers do not answer: Server Do53:10.0.0.2@53 answered SERVFAIL"
 
-    for find, text in ((records(), "has no SRV record"), (fails, "the name servers do not answer")):
+    async def fails(name: str) -> list[tuple[str, int]]:
+        raise OSError(trouble)
+
+    for find, text in ((records(), "has no SRV record"), (fails, "the name servers did not answer; the log")):
         async with tunnel("srv/_db._tcp.example", find_records=find) as (client, _):
-            with pytest.raises(RefusedError, match=text):
+            with capture_logs() as logs, pytest.raises(RefusedError, match=text) as refused:
                 await client.open_connection(RECORD, 1)
+            assert "10.0.0.2" not in str(refused.value)  # users do not learn the exit's name servers
+            told = [line["text"] for line in logs if line["event"] == "no_records"]
+            assert told == ([trouble] if find is fails else [])
 
 
 @in_loop
