@@ -14,7 +14,7 @@ from tunnel_servlet.web.websocket_guard import FrameGuard
 
 __all__ = ["MESSAGE_US", "serve_websocket"]
 
-# Processor time that is charged for aiohttp's part of one message: its parser took 0.8 us for 30 bytes (aiohttp 3.14.5),
+# Processor time charged for aiohttp's part of one message: its parser took 0.8 us for 30 bytes (aiohttp 3.14.5),
 # and the rest is a bound for the task that a message wakes.
 MESSAGE_US = 30
 
