@@ -100,8 +100,9 @@ class Positions:
 
     async def of_group(self, group: str = "") -> AsyncIterator[list[tuple[PositionKey, int]]]:
         """Yield the present positions of a group, or of all groups, in order and in parts."""
-        async for part in in_parts([each for each in self._positions.items() if not group or each[0][0] == group]):
-            yield part
+        found = self._positions
+        async for part in in_parts(list(found), (lambda key: key[0] == group) if group else None):
+            yield [(key, found[key]) for key in part]
 
     def __len__(self) -> int:
         return len(self._positions)
