@@ -166,6 +166,37 @@ def test_two_users_a_cache_that_others_can_write_is_not_used(pyz: Path, tmp_path
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_two_users_a_cache_below_a_parent_directory_that_others_can_write_is_not_used(
+    pyz: Path, tmp_path: Path, mode: int
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    for place in (shared, tmp_path / "link"):
+        if place != shared:
+            place.symlink_to(shared)
+        code, out, err = said(start(pyz, tmp_path, "--version", XDG_CACHE_HOME=str(place)))
+        assert (code, out[:7]) == (0, "tunnel ")
+        assert f"other users can write to {shared}, and replace what is in it: chmod go-w {shared}" in err
+        assert list((shared / "tunnel" / "pyz").iterdir()) == []
+    shared.chmod(mode | stat.S_ISVTX)  # as /tmp: each can replace only what is its own
+    assert said(start(pyz, tmp_path, "--version", XDG_CACHE_HOME=str(shared)))[2] == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_two_users_a_cache_below_a_parent_directory_of_another_user_is_not_used(pyz: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    cache = shared / "tunnel" / "pyz"
+    cache.mkdir(parents=True)
+    shared.chmod(0o1777)
+    os.chown(cache.parent, 12345, -1)
+    code, _, err = said(start(pyz, tmp_path, "--version", XDG_CACHE_HOME=str(shared)))
+    assert code == 0
+    assert f"{cache.parent} belongs to another user, who can replace what is in it" in err
+    assert list(cache.iterdir()) == []
+
+
 def changed(pyz: Path, copy: Path, replaced: Mapping[str, bytes]) -> Path:
     with zipfile.ZipFile(pyz) as source, zipfile.ZipFile(copy, "w") as result:
         for name in source.namelist():

@@ -54,7 +54,21 @@ def _cache():
         raise OSError(f"{path} is not a directory of yours")
     if found.st_mode & 0o022:
         raise OSError(f"other users can write to {path}: remove it")
+    for place in {path, os.path.realpath(path)}:
+        _check_parents(place)
     return path
+
+
+def _check_parents(path):
+    """Raise OSError if another user can put something else in the place of this directory."""
+    while path != "/":
+        found = os.lstat(path)  # of a link, whose owner can replace it
+        if found.st_uid not in (0, os.geteuid()):
+            raise OSError(f"{path} belongs to another user, who can replace what is in it: choose another directory")
+        path = os.path.dirname(path)
+        mode = os.lstat(path).st_mode
+        if stat.S_ISDIR(mode) and mode & 0o022 and not mode & stat.S_ISVTX:
+            raise OSError(f"other users can write to {path}, and replace what is in it: chmod go-w {path}")
 
 
 def _folder(archive, info, cache):
