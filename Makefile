@@ -62,7 +62,7 @@ units: setup ## Run only the unit tests, without those of test-long
 
 test-long: setup ## Run the unit tests that take long: experiments, stress, Spark clusters, containers' commands (10 minutes)
 	@rm -f $(LONG_SUMMARY)
-	$(BIN)/python -m pytest -n 3 $(LONG) --summary-file=$(LONG_SUMMARY)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(LONG) --summary-file=$(LONG_SUMMARY)
 	@cat $(LONG_SUMMARY)
 
 lint: setup ## Run ruff (rules and format), mypy, and the check of our English

@@ -14,6 +14,13 @@ from tests.analysis.job import Found
 JOB_S = 1500  # a bound for a busy machine; alone it takes a twentieth
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that wait for the job in one worker (with --dist loadgroup), so that the others go on."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "job_directory" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def job_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """The directory with the results of the job."""

@@ -81,9 +81,8 @@ def test_open_directory_belongs_to_the_user_of_as_nobody() -> None:
 
 @pytest.mark.parametrize("template", [path.name for path in CONFIG.iterdir()])
 def test_every_configuration_begins_with_a_comment_about_it(template: str) -> None:
-    names = ("port", "relay", "other", "lossy", "directory", "user", "body", "burst", "rate", "slots", "status")
-    names += ("certificate",)
-    text = render(template, **dict.fromkeys(names, "x"))
+    names = "port relay other lossy directory user body burst rate slots status certificate"
+    text = render(template, **dict.fromkeys(names.split(), "x"))
     assert text.startswith("# ")
     assert "@{" not in text
 
